@@ -11,7 +11,6 @@ mod memory;
 mod papers;
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
@@ -175,9 +174,7 @@ fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
             .add_documents(document, &[document.len()])
             .expect("room on the disk");
     }
-    builder
-        .finish(&mut |_, _, _| ControlFlow::Continue(()))
-        .expect("a datastore")
+    builder.finish(&mut |_, _, _| Ok(())).expect("a datastore")
 }
 
 /// The beginnings of held-out files, up to 25 consecutive ones each.
@@ -227,7 +224,6 @@ fn check_answers() {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn print_sizes() {
     let num_tokens = CORPUS.num_tokens() as f64;
     let seconds = BUILT.elapsed.as_secs_f64();
@@ -255,7 +251,6 @@ fn print_replays() {
 }
 
 /// Each time is the best of five passes: others use the machine too.
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn print_replay(datastore: &Arc<Datastore>) {
     let (mut times, trees) = replay(datastore);
     for _ in 0..4 {

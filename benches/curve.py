@@ -19,7 +19,7 @@ from specds.accept.on_host import Sampler
 from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.loading import load_model
-from specds.verify.static import StaticRunner, runner_class
+from specds.verify.static import StaticRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def verification_costs(
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
     trees = {size: tree_of(size, vocab_size) for size in sorted({0, *num_nodes})}
-    verification, _ = require_support(model)
+    verifies, *_ = require_support(model)
     # As requests run it: on a CUDA device that replays recordings.
-    runner = runner_class(verification)(
+    runner = verifies(
         model, prompt_length=context, max_length=context + 1 + max(trees), max_nodes=max(trees)
     )
     last = int(token_ids[-1])

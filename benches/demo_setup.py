@@ -16,7 +16,7 @@ from rich.table import Table
 
 from specds import Datastore
 from specds.bench.generation.measure import Cell, Plan, batches_of, measure
-from specds.bench.generation.ways import Target
+from specds.bench.generation.ways import Target, Way
 from specds.demo.held_out import Prompt, build_stdlib, prompts
 from specds.loading import load_model
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.bench.generation.ways import Way
     from specds.bench.harness import Row
 
 

@@ -8,22 +8,17 @@ the same tokens. Memory and weights begin empty with every mode and seed. Run it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
-from demo_setup import demo, over_seeds, parser_of, same_texts, show
+from demo_setup import Demo, demo, over_seeds, parser_of, same_texts, show
 from specds import FusedConfig, FusedDrafter
 from specds.bench.generation.report import FIGURES, rows_of
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import name_of, table
 from specds.demo.held_out import MODES
 from specds.drafters.model_tables import load_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from demo_setup import Demo
 
 SOURCES = ("datastore", "context", "memory", "recycled", "model_tables")
 NOTHING = FusedConfig(**dict.fromkeys(SOURCES, False))

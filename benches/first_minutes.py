@@ -12,20 +12,17 @@ import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from threading import Thread
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING
 
 from specds import Datastore, open_corpus
 from specds.cli.arguments import tokenizer_name
 from specds.loading import load_encoder
 from specds.view import Explorer, serve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TYPED = "How does a suffix array find the longest match? It sorts all the suffixes of a text, and"
 

@@ -15,8 +15,8 @@ from shapes import random_model
 from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
 from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.ways import PLAIN, Result, Target, Way, baseline_way, own_calls
-from specds.bench.harness import tokenizer_of
+from specds.bench.generation.ways import PLAIN, Batch, Result, Target, Way, baseline_way, own_calls
+from specds.bench.harness import Row, tokenizer_of
 from specds.bench.transcripts import read_files
 from specds.verify import StaticRunner
 from specds.verify.support import require_support
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from specds.bench.generation.ways import Batch
-    from specds.bench.harness import Row
     from specds.drafters import Drafter
     from specds.verify.inputs import Inputs
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from demo_setup import demo, over_seeds, parser_of, same_texts, show, table_of
+from demo_setup import Demo, demo, over_seeds, parser_of, same_texts, show, table_of
 from specds import FusedDrafter
 from specds.bench.generation.report import rows_of
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
@@ -29,7 +29,6 @@ from specds.stats import GenerationStats
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from demo_setup import Demo
     from specds.bench.generation.measure import Cell
     from specds.bench.harness import Row
     from specds.drafters import Drafter
@@ -117,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def figures(cell: Cell, row: Row) -> list[str]:
     """The figures of all runs together."""
-    calls = [stats for run in cell.runs for stats in run.calls]
+    calls = [each.stats for run in cell.runs for each in run.results if each.stats]
     total = sum(calls, GenerationStats())
     passes = {
         name: f"{total.levels[name].num_forwards / total.num_drafts:.1f}"

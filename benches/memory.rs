@@ -77,7 +77,6 @@ fn waits_of_reader(max_bytes: usize) -> [f64; 3] {
 }
 
 /// What a token takes, and that a million texts of many tenants stay within the limit.
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 pub(crate) fn print_figures() {
     let memory = remember(1 << 28);
     let bytes_per_token = memory.num_bytes() as f64 / memory.num_tokens() as f64;

@@ -11,7 +11,6 @@ from the moment at which a pass is done and the host knows it to the beginning o
 import argparse
 from itertools import product
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import torch
@@ -86,7 +85,7 @@ def replay(drafter, model, request, budget, device, loop=Decoding):
     row.session.set_step_time(device.step_s)
     sizes = {"prompt_length": len(prompt), "max_length": max_length, "max_nodes": MOST_NODES}
     runner = Replaying(model, **sizes)
-    decoding = loop(runner, budget, max_length, vocab_size, perf_counter)
+    decoding = loop(runner, budget, max_length, vocab_size)
     device.rest()
     with torch.no_grad():
         decoding.run([row], None)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from curve import verification_costs
 from forced import measure_forced
 from index.report import Figure
 from shapes import random_model
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
 
 NODES = (1, 7, 15, 31, 63)
 LARGEST_RATIO, LARGEST_OUTSIDE = 1.10, 0.05

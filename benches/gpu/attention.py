@@ -13,8 +13,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gpu.passes import seconds_of
 from index.report import Figure
-from specds.verify import tree_attention as own
-from specds.verify.tree_attention import kernel_reason, make_scratch, tree_attention
+from specds.verify import operations as own
+from specds.verify.operations import kernel_reason, make_scratch, tree_attention
 
 if TYPE_CHECKING:
     import argparse
@@ -129,10 +129,13 @@ def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
     reason = kernel_reason(query.device, query.dtype)
     scratch = make_scratch(query.device) if reason is None else None
     of_tree = (tree.lengths, tree.positions, tree.ancestors)
-    yield (
-        "tree",
-        lambda keys, values: tree_attention(query, keys, values, *of_tree, scratch=scratch),
-    )
+
+    def by_tree(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        if reason is not None:
+            raise ValueError(reason)
+        return tree_attention(query, keys, values, *of_tree, scratch=scratch)
+
+    yield "tree", by_tree
 
 
 def _scaled_dot_product(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import transformers
@@ -13,10 +15,6 @@ from shapes import config_of, random_model
 from specds import generate
 from specds.drafters import DrafterInputs, make_drafter
 from specds.verify import recordings
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
 
 GREEDY = {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -15,12 +17,8 @@ from index.report import Figure
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
+from specds.verify.operations import kernel_reason
 from specds.verify.static import StaticRunner
-from specds.verify.tree_attention import kernel_reason
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
 
 # One pattern of Gemma 3's layers, and two.
 LAYERS = (6, 12)

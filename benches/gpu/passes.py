@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import LogitsProcessorList
@@ -17,12 +18,8 @@ from specds.accept.on_host import Sampler
 from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs
-from specds.verify.recordings import CudaRecording, SharedMemory
+from specds.verify.recordings import CudaRecording
 from specds.verify.static import StaticRunner
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator, Sequence
 
 REPEATS = 15
 PROMPT, FEW_SLOTS = 128, 512
@@ -32,7 +29,7 @@ def seconds_of(compute: Callable[[], torch.Tensor], device: torch.device) -> flo
     """The median time of a computation, without what its launches cost the host."""
     run: Callable[[], object] = compute
     if device.type == "cuda":
-        run = CudaRecording(lambda: (compute(), None), SharedMemory(device), device).replay
+        run = CudaRecording(lambda: (compute(), None), None, device).replay
     run()
     times = []
     for _ in range(REPEATS):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from index.tokens import Facts, TokenCorpus
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ORDER = 3
 """A token follows the last `ORDER` tokens somewhere in the corpus, taken as a circle."""

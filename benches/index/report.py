@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -145,7 +143,7 @@ def serving_figures(serving: dict[str, Any]) -> Iterator[Figure]:
         at_most=0.1,
         note=f"{held['private_bytes'] / 1e6:.1f} MB after {held['num_contexts']:,} drafts",
     )
-    faults = f"{statistics.median(cold['major_faults']):.0f} major faults"
+    pages = f"{statistics.median(cold['pages']):.0f} pages read"
     cold_open_s = statistics.median(cold["open_s"])
     yield Figure("cold open, p50", cold_open_s * 1e3, "ms", note="nothing of it in memory before")
     yield Figure(
@@ -153,7 +151,7 @@ def serving_figures(serving: dict[str, Any]) -> Iterator[Figure]:
         statistics.median(cold["draft_s"]) * 1e3,
         "ms",
         at_most=5,
-        note=faults,
+        note=pages,
     )
     yield from _latency_figures(serving["warm"])
 

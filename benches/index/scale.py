@@ -162,8 +162,8 @@ def _lines(rows: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
             cold = [float(np.percentile(row[name]["cold"]["draft_s"], rank)) for row in rows]
             texts = [f"{one * 1e3:.2f} ({one / cold[0]:.2f}x)" for one in cold]
             lines.append((f"{name}: draft, cold, {percentile}, ms", texts))
-        faults = [statistics.median(row[name]["cold"]["major_faults"]) for row in rows]
-        lines.append((f"{name}: page reads of a cold draft", [f"{one:.0f}" for one in faults]))
+        pages = [statistics.median(row[name]["cold"]["pages"]) for row in rows]
+        lines.append((f"{name}: pages read by a cold draft", [f"{one:.0f}" for one in pages]))
     return lines
 
 

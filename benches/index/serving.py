@@ -6,8 +6,8 @@ Each function is the job of a child.
 from __future__ import annotations
 
 import gc
+import mmap
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -65,26 +65,28 @@ def cold_drafts(
 ) -> dict[str, Any]:
     """Seconds to open and then to draft, with no byte of the datastore in memory before."""
     rows = np.load(contexts)
-    open_s, draft_s, faults = [], [], []
+    open_s, draft_s, pages = [], [], []
     for context in rows[:: max(1, len(rows) // num_contexts)][:num_contexts]:
         _evict(Path(datastore))
         began = time.perf_counter()
         opened = start(drafter, datastore)
         open_s.append(time.perf_counter() - began)
         session = opened.session(context)
-        faults_before = _major_faults()
+        bytes_before = _bytes_read()
         began = time.perf_counter()
         session.draft(NODES)
         draft_s.append(time.perf_counter() - began)
-        faults.append(_major_faults() - faults_before)
+        pages.append((_bytes_read() - bytes_before) // mmap.PAGESIZE)
         # The next eviction spares pages that are still mapped.
         del session, opened
         gc.collect()
-    return {"open_s": open_s, "draft_s": draft_s, "major_faults": faults}
+    return {"open_s": open_s, "draft_s": draft_s, "pages": pages}
 
 
-def _major_faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+def _bytes_read() -> int:
+    """Bytes that this process had the disk read: also those that it asked for ahead."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
 
 def _evict(folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hierarchy_ablation import PASS_COSTS
-from papers.answers import shares
+from papers.answers import Answer, Row, Setup, shares
 from specds.bench.replay.loop import follow
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.loading import load_model
@@ -18,7 +18,6 @@ from specds.loading import load_model
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from papers.answers import Answer, Row, Setup
     from specds.hierarchy.config import Ablation
 
 

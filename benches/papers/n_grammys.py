@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from papers.answers import lengths, shares
+from papers.answers import Row, Setup, lengths, shares
 from specds.bench.replay.loop import follow
 from specds.drafters import SOURCES, NGrammysConfig, NGrammysDrafter, TokenTree
 from specds.papers.path_rows import PathRows
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from papers.answers import Row, Setup
 
 ROWS, LENGTHS = (1, 5, 10, 20, 25), (2, 4, 6, 8, 10, 12, 14)
 CONTEXTS, REPEATS = (25, 100, 500), 9

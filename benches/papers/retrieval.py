@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from demo_setup import demo
-from papers.answers import by_set, lengths
+from papers.answers import Answer, Row, Setup, by_set, lengths
 from papers.published_rest import PAST_END, PublishedDrafter, PublishedSession, retrieve, tree_of
-from specds import RestDrafter
+from specds import Datastore, RestDrafter
 from specds.drafters import (
     AdedConfig,
     AdedDrafter,
     NGrammysConfig,
     NGrammysDrafter,
     RestConfig,
+    TokenTree,
     Trigrams,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     import numpy as np
 
-    from papers.answers import Answer, Row, Setup
-    from specds import Datastore
-    from specds.drafters import TokenTree
 
 TASKS = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 PARTS_OF_ANSWERS = (64, 128, 256, 512)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from specds.bench.replay.loop import follow
 from specds.bench.transcripts import Transcript
-from specds.drafters import FusedDrafter, Memory
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specds.drafters import TokenTree
+from specds.drafters import FusedDrafter, Memory, TokenTree
 
 VOCAB_SIZE = 32_000
 NUM_WORDS = 40

@@ -7,15 +7,12 @@ answers are wrong is refused before it is timed.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rivals.prompt_lookup import open_prompt_lookup
 from rivals.remote import open_remote
 from rivals.suffix_automaton import open_suffix_automaton
 from specds.bench.engines import Entrant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 IN_THIS_PROCESS = {
     "transformers-prompt-lookup": Entrant(False, open_prompt_lookup),

@@ -19,14 +19,13 @@ from rivals.answers import (
     contexts_of,
     differences,
 )
-from rivals.corpus import corpus_of
+from rivals.corpus import RivalCorpus, corpus_of
 from specds._core import TokenTree
 from specds.drafters import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rivals.corpus import RivalCorpus
     from specds import Datastore
     from specds.bench.transcripts import Transcript
 

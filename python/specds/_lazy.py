@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
+from typing import Any
 
 EXTRAS = {
     "tokenizers": "tokenizers",
@@ -31,12 +27,12 @@ def advice(package: str) -> str:
 
 
 def imported(module: str) -> Any:
-    """A module of a package that comes with an extra."""
-    package = module.partition(".")[0]
+    """A module that is of an extra, or imports what is."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
             raise
         raise ImportError(advice(package)) from error
 
@@ -45,26 +41,16 @@ def lazy(package: str, *homes: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package: the names of its `__all__` are looked for when asked for.
 
     Args:
-        package: Its name.
         homes: The modules below it that have them, the quick ones first.
     """
 
     def find(name: str) -> Any:
         if name in sys.modules[package].__all__:
             for home in homes:
-                value = getattr(_module(f"{package}.{home}"), name, None)
+                value = getattr(imported(f"{package}.{home}"), name, None)
                 if value is not None:
                     setattr(sys.modules[package], name, value)
                     return value
         raise AttributeError(f"module '{package}' has no attribute {name!r}")
 
     return find
-
-
-def _module(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            raise
-        raise ImportError(advice(error.name)) from error

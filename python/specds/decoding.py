@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specds._core import TokenTree
-    from specds.accept.noise import Noise
+    from specds.accept.draws import Noise
     from specds.accept.on_device import Decision
     from specds.budget.policy import Budget
     from specds.drafters.session import Session
@@ -39,8 +39,6 @@ class Row:
 
     Attributes:
         prompt_ids: int64 `(1, prompt_length)`, without padding.
-        open: Opens a session with a prompt.
-        number: Which sequence of the request it is.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -110,7 +108,7 @@ class Decoding:
         budget: How many nodes of the drafts are verified.
         max_length: Most tokens of a sequence, prompt and its padding included.
         vocab_size: Of the model.
-        clock: Tells the seconds, for the statistics.
+        waits_for: A CUDA device whose work counts where it was asked for, in the statistics.
         noise: What samples are drawn by; None where each sampler draws for itself.
     """
 
@@ -118,14 +116,14 @@ class Decoding:
     budget: Budget
     max_length: int
     vocab_size: int
-    clock: Callable[[], float]
+    waits_for: torch.device | None = None
     noise: Noise | None = None
 
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
         # The runner that also accepts, where one does.
         self._accepts: StaticRunner | None = None
-        self._watch = _Stopwatch(self.stats, self.clock)
+        self._watch = _Stopwatch(self.stats, self.waits_for)
         # What a device does not wait for: it comes after the next launch.
         self._late: list[Callable[[], None]] = []
 
@@ -148,14 +146,12 @@ class Decoding:
             self.stats.merge_levels(row.session.level_stats)
 
     def _prefill(self, rows: Sequence[Row], chunk_size: int | None) -> None:
-        prompts = [row.prompt_ids for row in rows]
-        logits = [*self.runner.prefill_rows(prompts, chunk_size)[:, None]]
+        logits = self.runner.prefill_rows([row.prompt_ids for row in rows], chunk_size)
         self._watch.lap("prefill_s")
-        for row, of_row in zip(rows, logits, strict=True):
-            row.accept(of_row, None)
+        _, predictions = self._follow(rows, [*logits[:, None]], [None] * len(rows))
         self._watch.lap("accept_s")
-        for row, predictions in zip(rows, self._predictions(rows, logits), strict=True):
-            row.observe(None, predictions)
+        for row, of_row in zip(rows, predictions, strict=True):
+            row.observe(None, of_row)
         self._watch.lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
@@ -171,7 +167,7 @@ class Decoding:
             size = 0 if tree is None else len(tree)
             self._late.append(partial(self.stats.record_draft, size, len(path)))
         for row, tree, of_row in zip(rows, trees, predictions, strict=True):
-            row.observe(tree, None if self.budget.pauses else of_row)
+            row.observe(tree, of_row)
         new = [None if row.emitter.finished else row.new for row in rows]
         self._late.append(self.budget.record(new, self._watch.since_lap()))
         if self._accepts is None:
@@ -188,17 +184,41 @@ class Decoding:
         """Verifies the drafts and follows them here."""
         logits = self.runner.verify_rows([row.new[-1] for row in rows], trees)
         self._watch.lap("forward_s")
+        return self._follow(rows, logits, trees)
+
+    def _follow(
+        self,
+        rows: Sequence[Row],
+        logits: Sequence[torch.Tensor],
+        trees: Sequence[TokenTree | None],
+    ) -> _Outcome:
         by_row = zip(rows, logits, trees, strict=True)
-        paths = [row.accept(row_logits, tree) for row, row_logits, tree in by_row]
-        return paths, self._predictions(rows, logits)
+        paths = [row.accept(of_row, tree) for row, of_row, tree in by_row]
+        most = max(row.num_predictions for row in rows)
+        # In a pause sessions get nothing: it takes as long as all but the model.
+        if most == 0 or self.budget.pauses:
+            return paths, [None] * len(rows)
+        # Of all rows at once: a row by itself takes as long as six do together.
+        joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
+        predictions = likeliest_on_host(joined, most, rows[0].known_tokens)
+        parts = zip(rows, logits, accumulate(map(len, logits)), strict=True)
+        return paths, [
+            predictions[end - len(of_row) : end, : row.num_predictions]
+            for row, of_row, end in parts
+        ]
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
         most = 0 if self.budget.pauses else max(row.num_predictions for row in rows)
+        noise = None
+        if self.noise is not None:
+            depth = max(0 if tree is None else int(tree.depths().max()) for tree in trees)
+            positions = [len(row.emitter.emitted) for row in rows]
+            noise = self.noise.ahead([row.number for row in rows], positions, depth + 1)
         wait = self._accepts.launch(  # type: ignore[union-attr]
             [row.new[-1] for row in rows],
             trees,
-            PassRequest(rows[0].sampler, most, rows[0].known_tokens, self._noise_of(rows, trees)),
+            PassRequest(rows[0].sampler, most, rows[0].known_tokens, noise),
         )
         self._catch_up()
         decided = wait()
@@ -207,32 +227,6 @@ class Decoding:
         return paths, [
             decision.predictions[: 1 if tree is None else 1 + len(tree), : row.num_predictions]
             for row, decision, tree in zip(rows, decided, trees, strict=True)
-        ]
-
-    def _noise_of(
-        self, rows: Sequence[Row], trees: Sequence[TokenTree | None]
-    ) -> torch.Tensor | None:
-        if self.noise is None:
-            return None
-        depths = max(0 if tree is None else int(tree.depths().max()) for tree in trees)
-        positions = [len(row.emitter.emitted) for row in rows]
-        return self.noise.ahead([row.number for row in rows], positions, depths + 1)
-
-    def _predictions(
-        self, rows: Sequence[Row], logits: Sequence[torch.Tensor]
-    ) -> Sequence[NDArray[np.int64] | None]:
-        """What the sessions get; in a pause nothing: it takes as long as all but the model."""
-        most = max(row.num_predictions for row in rows)
-        if most == 0 or self.budget.pauses:
-            return [None] * len(rows)
-        # Of all rows at once: a row by itself takes as long as six do together.
-        joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
-        predictions = likeliest_on_host(joined, most, rows[0].known_tokens)
-        ends = accumulate(map(len, logits))
-        parts = zip(rows, logits, ends, strict=True)
-        return [
-            predictions[end - len(of_row) : end, : row.num_predictions]
-            for row, of_row, end in parts
         ]
 
     def _draft(self, rows: Sequence[Row]) -> list[TokenTree | None]:
@@ -262,33 +256,26 @@ class Decoding:
 class _Stopwatch:
     """Adds the time since its last lap to a phase of the statistics."""
 
-    def __init__(self, stats: GenerationStats, clock: Callable[[], float]) -> None:
+    def __init__(self, stats: GenerationStats, device: torch.device | None) -> None:
         self._stats = stats
-        self._clock = clock
-        self._start = self._last = clock()
+        self._device = device
+        self._start = self._last = self._now()
+
+    def _now(self) -> float:
+        if self._device is not None:
+            torch.cuda.synchronize(self._device)
+        return perf_counter()
 
     def lap(self, phase: str) -> None:
-        now = self._clock()
+        now = self._now()
         setattr(self._stats, phase, getattr(self._stats, phase) + now - self._last)
         self._last = now
 
     def since_lap(self) -> float:
-        return self._clock() - self._last
+        return self._now() - self._last
 
     def stop(self) -> None:
-        self._stats.total_s += self._clock() - self._start
-
-
-def clock_of(device: torch.device, profile: bool) -> Callable[[], float]:
-    """The clock of a request; with `profile` it waits for a CUDA device at each reading."""
-    if not profile or device.type != "cuda":
-        return perf_counter
-
-    def synchronised() -> float:
-        torch.cuda.synchronize(device)
-        return perf_counter()
-
-    return synchronised
+        self._stats.total_s += self._now() - self._start
 
 
 def refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specds._lazy import advice, imported
-from specds.hub.client import connection_errors, hub, require_hub, unreachable
+from specds.hub.client import TIMEOUT_S, connection_errors, hub, status_of, unreachable
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
@@ -66,9 +66,6 @@ def load_model(
         LoadingError: There is none under this name, or there is no such dtype.
         ImportError: torch or transformers is not installed.
     """
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise ImportError(advice(package))
     device, dtype = resolve_placement(device, dtype)
     tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "model", name)
     if dtype == "auto" and device == "cpu":
@@ -93,7 +90,7 @@ def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
     Raises:
         LoadingError: There is no such device or dtype.
     """
-    torch = import_module("torch")
+    torch = imported("torch")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -126,15 +123,16 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
 
 
 def _require_hub(name: str) -> None:
-    """Refuses at once what only an unreachable hub could have."""
+    """Refuses at once what only an unreachable hub could have: clients try for half a minute."""
     if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
         return
     if any(isinstance(hub().try_to_load_from_cache(name, file), str) for file in _FILES):
         return
     try:
-        require_hub(hub().model_info, name)
+        hub().model_info(name, timeout=TIMEOUT_S)
     except connection_errors() as error:
-        raise LoadingError(unreachable(name, error)) from error
+        if status_of(error) is None:
+            raise LoadingError(unreachable(name, error)) from error
 
 
 _FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")

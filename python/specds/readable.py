@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specds._core import SOURCES
+from specds._core import SOURCES, Datastore, TokenTree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds._core import Datastore, TokenTree
 
 # Enough that a character or a joined space is whole.
 _BEFORE = 4

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 _PHASES = ("prefill_s", "measure_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
 
@@ -17,7 +15,6 @@ class LevelStats:
     """What one level of a hierarchy did (see `specds.hierarchy`).
 
     Attributes:
-        num_forwards: Forward passes of its model.
         num_drafted: Tokens that it handed up.
         num_accepted: Those that the level above kept.
         seconds: Time in its own passes and draws, without the levels beneath.
@@ -55,12 +52,10 @@ class GenerationStats:
         num_emitted_tokens: Tokens generated, the prefill's included.
         prefill_s: Time of the forwards over the prompt.
         measure_s: Time in which an automatic budget measured what steps cost, before a first draft.
-        draft_s: Time in `Session.draft`.
         forward_s: Time of the target forwards over trees, their inputs and masks included.
         accept_s: Time of logits processors, token choice, stopping criteria and the streamer.
         compact_s: Time to keep the accepted states of the KV cache.
         observe_s: Time in `Session.observe`, and for what an automatic budget learns of a step.
-        total_s: Time of the request from prefill to the last token.
         levels: What the levels of a hierarchy did, by name, the lowest first.
         verification: How drafts were verified: `fast` or `tree`, or the name of a class.
         reason: Why not by a faster way that was asked for; empty where it was.

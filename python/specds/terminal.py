@@ -14,6 +14,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -24,7 +25,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.progress import Task
     from rich.status import Status
 
 # What comes from files, models or users is text as it is: brackets in it mean nothing.

@@ -31,14 +31,7 @@ _AS_IT_LIES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 @dataclass(frozen=True)
 class FastTokenizer:
-    """A tokenizer of transformers as far as text needs it, read without transformers and torch.
-
-    Attributes:
-        name_or_path: The folder that it was read from.
-        backend_tokenizer: A `tokenizers.Tokenizer`.
-        eos_token_id: The token that ends a text, if there is one.
-        chat_template: How a conversation is written, if that is known.
-    """
+    """A tokenizer of transformers as far as text needs it, read without transformers and torch."""
 
     name_or_path: str
     backend_tokenizer: Any
@@ -142,10 +135,6 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuses a tokenizer other than the one that a datastore was built with.
-
-    Args:
-        built: The datastore, or what its manifest says, and its path.
-        tokenizer: The one that it is to be used with.
 
     Raises:
         TokenizerError: The fingerprints differ; the message has both, and how to build the right

@@ -27,7 +27,6 @@
 //! # fn main() -> specds::Result<()> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("example");
-//! use std::ops::ControlFlow;
 //! use std::sync::Arc;
 //!
 //! use specds::build::{DatastoreBuilder, DatastoreOptions};
@@ -37,7 +36,7 @@
 //! let options = DatastoreOptions::new(100, 100);
 //! let mut builder = DatastoreBuilder::create(&path, options)?;
 //! builder.add_documents(&[1, 2, 3, 4, 1, 2, 3, 5], &[4, 4])?;
-//! let datastore = builder.finish(&mut |_stage, _done, _total| ControlFlow::Continue(()))?;
+//! let datastore = builder.finish(&mut |_stage, _done, _total| Ok(()))?;
 //!
 //! let mut session = RestSession::new(Arc::new(datastore), RestConfig::default())?;
 //! session.observe(&[9, 1, 2], None)?;
@@ -49,8 +48,6 @@
 //! # Ok(())
 //! # }
 //! ```
-
-#![warn(missing_docs)]
 
 #[cfg(target_endian = "big")]
 compile_error!("datastores are little-endian and are mapped as they are");

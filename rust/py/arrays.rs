@@ -1,9 +1,10 @@
-//! The one way in for integer arrays: anything that numpy reads as integers, each value checked. And what
-//! other numbers must be.
+//! The one way in for integer arrays: anything that numpy reads as integers, each value checked. What
+//! other numbers must be, and the way out.
 
+use numpy::ndarray::{Array, IntoDimension};
 use numpy::{
-    AllowTypeChange, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayLike1, PyArrayMethods,
-    PyUntypedArray, PyUntypedArrayMethods,
+    AllowTypeChange, IntoPyArray, PyArray, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayLike1,
+    PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -85,6 +86,29 @@ pub(crate) fn lists_of_integers(value: &Bound<'_, PyAny>, name: &str) -> PyResul
         return Ok(rows.collect());
     }
     value.try_iter()?.map(|row| integers(&row?, name)).collect()
+}
+
+/// An array of shape `(n,)`, as numpy counts.
+pub(crate) fn int64<T: TryInto<i64>>(
+    py: Python<'_>,
+    values: impl IntoIterator<Item = T>,
+) -> PyResult<Bound<'_, PyArray1<i64>>>
+where
+    PyErr: From<T::Error>,
+{
+    let values: Result<Vec<i64>, _> = values.into_iter().map(T::try_into).collect();
+    Ok(PyArray1::from_vec(py, values?))
+}
+
+/// An array of this shape, row after row.
+pub(crate) fn shaped<T: numpy::Element, D: IntoDimension>(
+    py: Python<'_>,
+    shape: D,
+    values: Vec<T>,
+) -> PyResult<Bound<'_, PyArray<T, D::Dim>>> {
+    let array = Array::from_shape_vec(shape.into_dimension(), values);
+    let array = array.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(array.into_pyarray(py))
 }
 
 /// Refuses what is no probability, time or gain.

@@ -1,6 +1,5 @@
 //! `specds.DatastoreBuilder`, and what else writes datastores.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +8,7 @@ use pyo3::prelude::*;
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
 use specds::fused::{self, DEFAULT_PRIOR_TOKENS};
-use specds::index::Stage;
+use specds::index::{Report, Stage};
 use specds::storage::MAX_SHARD_TOKENS;
 
 use crate::arrays::integers;
@@ -186,7 +185,7 @@ impl DatastoreBuilder {
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
         let builder = self.lock().take().ok_or_else(ended)?;
-        let finish = |report: &mut Report| {
+        let finish = |report: &mut Report<'_>| {
             let datastore = builder.finish(report)?;
             fused::fit_missing(datastore, self.prior_tokens, report)
         };
@@ -196,7 +195,7 @@ impl DatastoreBuilder {
     /// Where the datastore grows before it is published.
     #[getter]
     fn staging_folder(&self) -> PyResult<PathBuf> {
-        self.with(|builder| Ok(builder.staging_folder()?.to_owned()))
+        self.with(|builder| Ok(builder.staging_folder().to_owned()))
     }
 
     /// Tokens added so far, separators included.
@@ -260,7 +259,7 @@ pub(crate) fn merge(
     let sources = sources.into_iter().map(|path| located(py, path));
     let sources = sources.collect::<PyResult<Vec<_>>>()?;
     let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
-    let merge = |report: &mut Report| {
+    let merge = |report: &mut Report<'_>| {
         let datastore = build::merge(&sources, &path, overwrite)?;
         fused::fit_missing(datastore, prior_tokens, report)
     };
@@ -284,7 +283,7 @@ pub(crate) fn refit(
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
     let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
-    let refit = |report: &mut Report| fused::refit(&path, prior_tokens, report);
+    let refit = |report: &mut Report<'_>| fused::refit(&path, prior_tokens, report);
     report_to(py, progress, refit).map(Datastore::from)
 }
 
@@ -319,21 +318,19 @@ pub(crate) fn compact(
         drop_duplicates,
     };
     let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
-    let compact = |report: &mut Report| {
+    let compact = |report: &mut Report<'_>| {
         let datastore = build::compact(&path, options, report)?;
         fused::fit_missing(datastore, prior_tokens, report)
     };
     report_to(py, progress, compact).map(Datastore::from)
 }
 
-pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> ControlFlow<()> + 'a;
-
 /// Does the work with the interpreter released. It reports to a function of Python: what that raises,
 /// or a signal, stops the work.
 pub(crate) fn report_to<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
-    work: impl Send + FnOnce(&mut Report) -> Result<T, Error>,
+    work: impl Send + FnOnce(&mut Report<'_>) -> Result<T, Error>,
 ) -> PyResult<T> {
     let mut stopped = None;
     let mut report = |stage: Stage, done: u64, total: u64| {
@@ -344,13 +341,10 @@ pub(crate) fn report_to<T: Send>(
                 None => Ok(()),
             }
         });
-        match told {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                stopped = Some(error);
-                ControlFlow::Break(())
-            }
-        }
+        told.map_err(|error| {
+            stopped = Some(error);
+            Error::Stopped
+        })
     };
     let worked = py.detach(|| work(&mut report));
     match stopped {

@@ -39,6 +39,15 @@ impl From<lookup::Datastore> for Datastore {
     }
 }
 
+/// What drafters share, where there is a datastore.
+pub(crate) fn opened(
+    datastore: Option<&Bound<'_, Datastore>>,
+) -> PyResult<Option<Arc<lookup::Datastore>>> {
+    datastore
+        .map(|datastore| datastore.get().opened())
+        .transpose()
+}
+
 impl Datastore {
     /// What drafters share; an error once it was closed.
     pub(crate) fn opened(&self) -> PyResult<Arc<lookup::Datastore>> {

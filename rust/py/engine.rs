@@ -2,15 +2,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use numpy::ndarray::{Array, IntoDimension};
-use numpy::{IntoPyArray, PyArray, PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
-use pyo3::exceptions::PyValueError;
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{IntoPyDict, PyDict};
 use specds::draft::DraftLimits;
 use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, PackedTrees};
 
-use crate::arrays::{integers, rows_of_integers, width};
+use crate::arrays::{integers, rows_of_integers, shaped, width};
 use crate::error::py_err;
 use crate::storage::located;
 
@@ -265,16 +263,17 @@ impl EngineDrafter {
     /// engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = self.lock().counts();
-        let stats = PyDict::new(py);
-        stats.set_item("num_drafts", counts.num_drafts)?;
-        stats.set_item("num_draft_tokens", counts.num_draft_tokens)?;
-        stats.set_item("num_accepted_tokens", counts.num_accepted_tokens)?;
-        stats.set_item("num_emitted_tokens", counts.num_emitted_tokens)?;
-        stats.set_item("num_row_steps", counts.num_row_steps)?;
-        stats.set_item("num_opened", counts.num_opened)?;
-        stats.set_item("num_moved", counts.num_moved)?;
-        stats.set_item("num_refused", counts.num_refused)?;
-        Ok(stats)
+        let stats = [
+            ("num_drafts", counts.num_drafts),
+            ("num_draft_tokens", counts.num_draft_tokens),
+            ("num_accepted_tokens", counts.num_accepted_tokens),
+            ("num_emitted_tokens", counts.num_emitted_tokens),
+            ("num_row_steps", counts.num_row_steps),
+            ("num_opened", counts.num_opened),
+            ("num_moved", counts.num_moved),
+            ("num_refused", counts.num_refused),
+        ];
+        stats.into_py_dict(py)
     }
 }
 
@@ -318,14 +317,4 @@ fn of_row<T: Copy>(values: Option<&[T]>, row: usize, default: T) -> T {
 
 fn text_of_row(texts: Option<&[String]>, row: usize) -> Option<&str> {
     texts.and_then(|texts| Some(texts.get(row)?.as_str()))
-}
-
-fn shaped<T: numpy::Element, D: IntoDimension>(
-    py: Python<'_>,
-    shape: D,
-    values: Vec<T>,
-) -> PyResult<Bound<'_, PyArray<T, D::Dim>>> {
-    let array = Array::from_shape_vec(shape.into_dimension(), values);
-    let array = array.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(array.into_pyarray(py))
 }

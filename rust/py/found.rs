@@ -7,6 +7,7 @@ use numpy::PyArray1;
 use pyo3::prelude::*;
 use specds::lookup;
 
+use crate::arrays::int64;
 use crate::error::py_err;
 
 /// Where tokens occur in a datastore, of `Datastore.lookup` or `Datastore.find`.
@@ -58,20 +59,13 @@ impl StoredDocument {
 
     /// Its tokens without the separator after it, shape `(n,)`.
     #[getter]
-    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        PyArray1::from_iter(py, self.0.tokens.iter().map(|&token| token.into()))
+    fn token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        int64(py, self.0.tokens.iter().copied())
     }
 
     fn __repr__(&self) -> String {
-        let lookup::StoredDocument {
-            index,
-            start,
-            tokens,
-        } = &self.0;
-        format!(
-            "StoredDocument(index={index}, start={start}, {} tokens)",
-            tokens.len()
-        )
+        let (index, start, length) = (self.0.index, self.0.start, self.0.tokens.len());
+        format!("StoredDocument(index={index}, start={start}, {length} tokens)")
     }
 }
 

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use specds::draft::Source;
 use specds::fused::{self, Effort, FusedConfig, FusedSession, Weights};
 
 use crate::arrays::integers;
-use crate::datastore::Datastore;
+use crate::datastore::{Datastore, opened};
 use crate::draft::DraftSession;
 use crate::error::py_err;
 use crate::memory::Memory;
@@ -43,11 +42,9 @@ impl FusedState {
             context,
             recycled,
             learns,
-            effort: effort_of(effort)?,
+            effort: Effort::from_name(effort).map_err(py_err)?,
         };
-        let datastore = datastore
-            .map(|datastore| datastore.get().opened())
-            .transpose()?;
+        let datastore = opened(datastore)?;
         let memory = memory.map(|memory| Arc::clone(&memory.get().memory));
         let weights = read(weights, datastore.as_deref())?;
         let mut drafter =
@@ -115,20 +112,10 @@ pub(crate) fn fit_weights<'py>(
         .iter()
         .map(|document| integers(document, "documents"));
     let documents: Vec<Vec<u32>> = tokens.collect::<PyResult<_>>()?;
-    let datastore = datastore
-        .map(|datastore| datastore.get().opened())
-        .transpose()?;
+    let datastore = opened(datastore)?;
     let weights = read(weights, datastore.as_deref())?;
     let fitted = py.detach(|| fused::fit(datastore, &documents, weights));
     Ok(PyBytes::new(py, &fitted.map_err(py_err)?.to_bytes()))
-}
-
-fn effort_of(name: &str) -> PyResult<Effort> {
-    let effort = Effort::ALL.into_iter().find(|effort| effort.name() == name);
-    effort.ok_or_else(|| {
-        let names = Effort::ALL.map(Effort::name).join(", ");
-        PyValueError::new_err(format!("effort `{name}` is none of {names}"))
-    })
 }
 
 /// What to start from: these weights, or those that the datastore brings.

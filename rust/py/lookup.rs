@@ -4,14 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 
-use numpy::ndarray::Array2;
-use numpy::{IntoPyArray, PyArray1, PyArray2};
-use pyo3::exceptions::PyValueError;
+use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use specds::lookup;
 
-use crate::arrays::{integers, lists_of_integers};
+use crate::arrays::{int64, integers, lists_of_integers, shaped};
 use crate::datastore::Datastore;
 use crate::error::py_err;
 use crate::found::{Documents, Match, StoredDocument};
@@ -187,7 +185,7 @@ impl Datastore {
     ) -> PyResult<Bound<'py, PyTuple>> {
         let (found, top_k) = (self.found(py, of)?, top_k.unwrap_or(usize::MAX));
         let counts = self.work(py, |datastore| Ok(datastore.continuations(&found, top_k)))?;
-        let tokens = PyArray1::from_iter(py, counts.iter().map(|&(token, _)| i64::from(token)));
+        let tokens = int64(py, counts.iter().map(|&(token, _)| token))?;
         let counts = int64(py, counts.into_iter().map(|(_, count)| count))?;
         (tokens, counts).into_pyobject(py)
     }
@@ -233,9 +231,7 @@ impl Datastore {
         })?;
         let width = self.opened()?.vocab_size() as usize;
         let rows: Result<Vec<i64>, _> = rows.into_iter().map(i64::try_from).collect();
-        let rows = Array2::from_shape_vec((patterns.len(), width), rows?);
-        let rows = rows.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(rows.into_pyarray(py))
+        shaped(py, (patterns.len(), width), rows?)
     }
 
     /// The infinity-gram probability of each token of a text (Liu et al. 2024, section 2).
@@ -266,7 +262,7 @@ impl Datastore {
         );
         let scored = self.work(py, |datastore| datastore.infinity_gram(&tokens, max_match))?;
         let probs = PyArray1::from_iter(py, scored.iter().map(|&(prob, _)| prob));
-        let lengths = int64(py, scored.into_iter().map(|(_, length)| length as u64))?;
+        let lengths = int64(py, scored.into_iter().map(|(_, length)| length))?;
         (probs, lengths).into_pyobject(py)
     }
 
@@ -323,10 +319,8 @@ impl Datastore {
         limit: usize,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let found = self.found(py, of)?;
-        int64(
-            py,
-            self.work(py, |datastore| Ok(datastore.positions(&found, limit)))?,
-        )
+        let positions = self.work(py, |datastore| Ok(datastore.positions(&found, limit)))?;
+        int64(py, positions)
     }
 
     /// Document number `index` of the corpus, from 0 on.
@@ -436,12 +430,4 @@ impl Datastore {
         });
         format!("Datastore({}, {tokens})", self.path.display())
     }
-}
-
-fn int64(
-    py: Python<'_>,
-    values: impl IntoIterator<Item = u64>,
-) -> PyResult<Bound<'_, PyArray1<i64>>> {
-    let values: Result<Vec<i64>, _> = values.into_iter().map(i64::try_from).collect();
-    Ok(PyArray1::from_vec(py, values?))
 }

@@ -11,7 +11,7 @@ use specds::fused;
 use specds::memory::{MemoryOptions, Sharing};
 
 use crate::arrays::integers;
-use crate::datastore::Datastore;
+use crate::datastore::{Datastore, opened};
 use crate::error::py_err;
 
 /// What earlier requests said and taught, by tenant, within a number of bytes.
@@ -49,13 +49,8 @@ impl Memory {
     #[new]
     #[pyo3(signature = (vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
     fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> PyResult<Self> {
-        let options = MemoryOptions {
-            vocab_size,
-            max_bytes,
-            tokenizer: tokenizer.to_owned(),
-        };
-        let memory = fused::Memory::new(options).map_err(py_err)?;
-        Ok(memory.into())
+        let memory = fused::Memory::new(options(vocab_size, max_bytes, tokenizer));
+        memory.map(Self::from).map_err(py_err)
     }
 
     /// Reads what `save` has written.
@@ -80,11 +75,7 @@ impl Memory {
         max_bytes: usize,
         tokenizer: &str,
     ) -> PyResult<Self> {
-        let options = MemoryOptions {
-            vocab_size,
-            max_bytes,
-            tokenizer: tokenizer.to_owned(),
-        };
+        let options = options(vocab_size, max_bytes, tokenizer);
         let opened = py.detach(|| fused::Memory::open(&path, options));
         opened.map(Self::from).map_err(py_err)
     }
@@ -142,9 +133,7 @@ impl Memory {
         merge: bool,
         known: Option<&Bound<'_, Datastore>>,
     ) -> PyResult<()> {
-        let known = known
-            .map(|datastore| datastore.get().opened())
-            .transpose()?;
+        let known = opened(known)?;
         let saved = py.detach(|| {
             if merge {
                 self.memory.merge_into(&path, known.as_deref())
@@ -192,11 +181,8 @@ impl Memory {
 
     /// The texts of a tenant, the first one first: uint32 arrays of shape `(n,)`.
     fn texts<'py>(&self, py: Python<'py>, tenant: &str) -> Vec<Bound<'py, PyArray1<u32>>> {
-        let texts = py.detach(|| self.memory.texts(tenant));
-        texts
-            .into_iter()
-            .map(|text| text.into_pyarray(py))
-            .collect()
+        let texts = py.detach(|| self.memory.texts(tenant)).into_iter();
+        texts.map(|text| text.into_pyarray(py)).collect()
     }
 
     /// Token ids are below this.
@@ -243,5 +229,13 @@ impl Memory {
 impl Memory {
     fn lock(&self) -> MutexGuard<'_, Option<Sharing>> {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn options(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> MemoryOptions {
+    MemoryOptions {
+        vocab_size,
+        max_bytes,
+        tokenizer: tokenizer.to_owned(),
     }
 }

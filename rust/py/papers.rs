@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use numpy::{
-    AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike2, PyArrayMethods,
-    PyUntypedArrayMethods,
-};
+use numpy::{AllowTypeChange, PyArray1, PyArray2, PyArrayLike2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::papers::aded::{self, AdedConfig, AdedSession, TrigramOptions};
@@ -14,7 +11,7 @@ use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::papers::rest::{RestConfig, RestSession};
 
-use crate::arrays::integers;
+use crate::arrays::{int64, integers, shaped};
 use crate::builder::report_to;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
@@ -22,12 +19,7 @@ use crate::error::py_err;
 
 /// Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1.
 ///
-/// Args:
-///     datastore: What to draft from.
-///     max_match: The longest suffix of the context that is looked up.
-///     min_match: A shorter one counts as no match.
-///     continuation: Tokens of a continuation.
-///     max_samples: The most continuations of a draft.
+/// `specds.drafters.RestConfig` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (
     datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
@@ -51,12 +43,7 @@ pub(crate) fn rest_session(
 
 /// Starts a request that is drafted for as N-Grammys do (Stewart et al. 2024).
 ///
-/// Args:
-///     tables: The target model's; needed for all strategies but ``context``.
-///     k: Rows of a draft.
-///     w: Tokens of a row.
-///     q: Tokens at the end of the context that are looked for earlier in it.
-///     strategy: ``mixed``, ``context``, ``bigram``, ``extended-bigram`` or ``unigram``.
+/// `specds.drafters.NGrammysConfig` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
 pub(crate) fn n_grammys_session(
@@ -74,9 +61,7 @@ pub(crate) fn n_grammys_session(
 
 /// Starts a request that is drafted for by prompt lookup (Saxena 2023).
 ///
-/// Args:
-///     max_match: The longest suffix of the context that is looked for earlier in it.
-///     num_tokens: Tokens of a draft.
+/// `specds.drafters.PromptLookupDrafter` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
 pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
@@ -145,31 +130,26 @@ impl ModelTables {
     /// Shape `(vocab_size, k)`.
     #[getter]
     fn bigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
-        let tokens = PyArray1::from_iter(py, self.0.bigram().iter().map(|&token| token.into()));
-        self.in_rows(tokens)
+        let tokens = self.0.bigram().iter().map(|&token| token.into());
+        shaped(py, self.shape(), tokens.collect())
     }
 
     /// Shape `(vocab_size, k)`.
     #[getter]
     fn bigram_probs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        self.in_rows(PyArray1::from_slice(py, self.0.bigram_probs()))
+        shaped(py, self.shape(), self.0.bigram_probs().to_vec())
     }
 
     /// Shape `(vocab_size,)`.
     #[getter]
-    fn unigram<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        let tokens = self.0.unigram().iter().map(|&token| token.into());
-        tokens.collect::<Vec<i64>>().into_pyarray(py)
+    fn unigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        int64(py, self.0.unigram().iter().copied())
     }
 }
 
 impl ModelTables {
-    fn in_rows<'py, T: numpy::Element>(
-        &self,
-        array: Bound<'py, PyArray1<T>>,
-    ) -> PyResult<Bound<'py, PyArray2<T>>> {
-        let shape = [array.len() / self.0.k(), self.0.k()];
-        array.reshape(shape)
+    fn shape(&self) -> (usize, usize) {
+        (self.0.vocab_size() as usize, self.0.k())
     }
 }
 
@@ -237,11 +217,8 @@ impl Trigrams {
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "Trigrams(order={}, {} entries)",
-            self.order(),
-            self.__len__()
-        )
+        let (order, length) = (self.order(), self.__len__());
+        format!("Trigrams(order={order}, {length} entries)")
     }
 }
 

@@ -1,10 +1,11 @@
 //! `specds._core.pack_rows` and `read_outcomes`: a verification as the device takes and tells it.
 
-use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyReadonlyArray2, PyReadwriteArray1};
+use numpy::{PyArray2, PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::draft::{self, PassRow};
 
+use crate::arrays::shaped;
 use crate::error::py_err;
 use crate::token_tree::TokenTree;
 
@@ -57,17 +58,12 @@ pub(crate) fn read_outcomes<'py>(
     reported: PyReadonlyArray2<'py, i64>,
     width: usize,
 ) -> PyResult<Vec<Outcome<'py>>> {
-    let rows = reported
-        .as_slice()?
-        .chunks_exact(reported.as_array().ncols().max(1));
+    let length = reported.as_array().ncols().max(1);
+    let rows = reported.as_slice()?.chunks_exact(length);
     let outcomes = rows.map(|row| {
         let outcome = draft::read_outcome(row, width).map_err(py_err)?;
         let k = outcome.predictions.len() / width.max(1);
-        let predictions = outcome
-            .predictions
-            .to_vec()
-            .into_pyarray(py)
-            .reshape([width, k])?;
+        let predictions = shaped(py, (width, k), outcome.predictions.to_vec())?;
         Ok((outcome.nodes, outcome.tokens.to_vec(), predictions))
     });
     outcomes.collect()

@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 
-use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray2, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+
+use crate::arrays::shaped;
 
 /// The place of the largest ``p / t``, t the exponential time -ln(1 - u) of a uniform number.
 ///
@@ -57,7 +59,5 @@ pub(crate) fn likeliest<'py>(
             .map_or_else(|| row.to_vec().into(), Cow::Borrowed);
         places.extend(specds::draft::top_k(&row, k).into_iter().map(i64::from));
     }
-    places
-        .into_pyarray(py)
-        .reshape([num_rows, k.min(num_scores)])
+    shaped(py, (num_rows, k.min(num_scores)), places)
 }

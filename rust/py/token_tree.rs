@@ -1,13 +1,11 @@
 //! `specds.TokenTree`.
 
-use numpy::ndarray::Array2;
-use numpy::{AllowTypeChange, IntoPyArray, PyArray1, PyArray2, PyArrayLike1};
-use pyo3::exceptions::PyValueError;
+use numpy::{AllowTypeChange, PyArray1, PyArray2, PyArrayLike1};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use specds::draft;
 
-use crate::arrays::integers;
+use crate::arrays::{int64, integers, shaped};
 use crate::error::py_err;
 
 /// A draft: likely continuations of a context as a tree, best nodes first.
@@ -53,14 +51,14 @@ impl TokenTree {
 
     /// Shape `(n,)`.
     #[getter]
-    fn token_ids<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        int64(py, self.0.token_ids())
+    fn token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        int64(py, self.0.token_ids().iter().copied())
     }
 
     /// Shape `(n,)`; -1 is the last token of the context.
     #[getter]
-    fn parents<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        int64(py, self.0.parents())
+    fn parents<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        int64(py, self.0.parents().iter().copied())
     }
 
     /// Shape `(n,)`.
@@ -78,22 +76,20 @@ impl TokenTree {
     }
 
     /// Distance of each node from the last token of the context, shape `(n,)`, at least 1.
-    fn depths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        int64(py, &self.0.depths())
+    fn depths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        int64(py, self.0.depths())
     }
 
     /// Shape `(n, n)`: whether column j is row i or an ancestor of it.
     fn mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<bool>>> {
         let n = self.0.len();
-        let mask = Array2::from_shape_vec((n, n), self.0.mask())
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(mask.into_pyarray(py))
+        shaped(py, (n, n), self.0.mask())
     }
 
     /// The node indices from a root to each leaf, in the order of the leaves.
     fn paths<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<i64>>>> {
         let paths = self.0.paths().into_iter();
-        paths.map(|path| indices(py, path)).collect()
+        paths.map(|path| int64(py, path)).collect()
     }
 
     /// What a target model accepts of it that chooses one token at each node: the path of its choices.
@@ -115,7 +111,7 @@ impl TokenTree {
     ) -> PyResult<Bound<'py, PyTuple>> {
         let predictions: Vec<u32> = integers(predictions, "predictions")?;
         let (path, tokens) = self.0.accept(&predictions).map_err(py_err)?;
-        (indices(py, path)?, int64(py, &tokens)).into_pyobject(py)
+        (int64(py, path)?, int64(py, tokens)?).into_pyobject(py)
     }
 
     /// The tree of the first `max_nodes` nodes.
@@ -132,13 +128,4 @@ impl TokenTree {
     fn up_to_depth(&self, max_depth: usize) -> Self {
         Self(self.0.up_to_depth(max_depth))
     }
-}
-
-fn int64<'py, T: Copy + Into<i64>>(py: Python<'py>, values: &[T]) -> Bound<'py, PyArray1<i64>> {
-    PyArray1::from_iter(py, values.iter().map(|&value| value.into()))
-}
-
-fn indices(py: Python<'_>, path: Vec<usize>) -> PyResult<Bound<'_, PyArray1<i64>>> {
-    let path: Result<Vec<i64>, _> = path.into_iter().map(i64::try_from).collect();
-    Ok(PyArray1::from_vec(py, path?))
 }

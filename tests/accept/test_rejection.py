@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from exact_law import ToyModel, distance, law_of
-from specds.accept import Emitter, Sampler, on_host, rejection, walk
+from specds.accept import Emitter, Sampler, draws, on_host, walk
 from specds.budget.experience import Experience
 from specds.budget.policy import AutoBudget, Budget
 from specds.budget.step_cost import CostModel
@@ -40,8 +40,8 @@ def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q
     p, q = normalised(p), normalised(q)
 
     def program():
-        proposal = Proposal(rejection.draw(q), q)
-        token = rejection.accept_or_redraw(p, proposal)
+        proposal = Proposal(draws.draw(q), q)
+        token = draws.accept_or_redraw(p, proposal)
         return token, token == proposal.token_id
 
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -56,8 +56,8 @@ def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q
 
 def test_rounding_that_leaves_no_residual_draws_from_the_target(monkeypatch):
     p = torch.tensor([0.25, 0.75])
-    monkeypatch.setattr(rejection, "happens", lambda _: False)
-    assert rejection.accept_or_redraw(p, Proposal(1, p)) in (0, 1)
+    monkeypatch.setattr(draws, "happens", lambda _: False)
+    assert draws.accept_or_redraw(p, Proposal(1, p)) in (0, 1)
 
 
 # A hierarchy of toy models ------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(m
 def redrawn_from_the_target(probs, proposal):
     token = proposal.token_id
     ratio = float(probs[token] / proposal.probs[token])
-    return token if rejection.happens(min(1.0, ratio)) else rejection.draw(probs)
+    return token if draws.happens(min(1.0, ratio)) else draws.draw(probs)
 
 
 def always_accepted(probs, proposal):
@@ -300,10 +300,10 @@ def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patched:
         if not are_of_uniforms:  # as where torch draws other numbers
-            patched.setattr(rejection, "_are_of_uniforms", lambda: False)
+            patched.setattr(draws, "_are_of_uniforms", lambda: False)
         with torch.inference_mode():  # what is made in it serves outside of it
-            found = [rejection.draw(probs)]
-        found += [rejection.draw(probs) for _ in range(4)]
+            found = [draws.draw(probs)]
+        found += [draws.draw(probs) for _ in range(4)]
     assert found == expected
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -311,4 +311,4 @@ def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, 0.0])
 def test_nothing_is_drawn_from_what_is_no_distribution(wrong):
     with pytest.raises(RuntimeError, match="prob"):
-        rejection.draw(torch.tensor([0.0, wrong, 0.0]))
+        draws.draw(torch.tensor([0.0, wrong, 0.0]))

@@ -114,10 +114,6 @@ def test_what_was_expected_is_held_against_what_was_accepted():
     assert row["accepted_over_expected"] == pytest.approx(
         row["num_accepted_tokens"] / sum(trace.expected)
     )
-    low, high = row["reliability"][0], row["reliability"][-1]
-    assert (low["expected"], low["accepted"]) == (0.5, 0)
-    assert (high["expected"], high["accepted"]) == (1, 1)
-    assert sum(part["num_drafts"] for part in row["reliability"]) == len(trace.accepted)
 
 
 def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
@@ -128,7 +124,7 @@ def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
     traces = replay_all(lambda: drafter, 4, requests)
     row = figures(traces["a"])
     assert (row["num_drafts"], row["num_draft_tokens"]) == (3 * 4, 3 * (3 + 2 + 1 + 0))
-    assert row["acceptance_histogram"] == [9, 0, 0, 3]
+    assert row["num_accepted_tokens_per_pos"] == [3, 3, 3]
     assert row["draft_acceptance_rate"] == 9 / 18
     assert row["acceptance_by_sample"] == [
         {"sample": 0, "num_drafts": 6, "mean_acceptance_length": 2.0},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models import tiny_model
 from specds.budget import step_cost as cost
-from specds.budget.step_cost import MOST_NODES, CostModel, StepCosts, measure
+from specds.budget.step_cost import MOST_NODES, CostModel, measure, step_costs
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 63)
 
@@ -113,7 +113,7 @@ class Runner:
 def costs_of(model, length, num_rows=1, steps=()):
     """Costs for rows of a length, and the runner by which they were measured, or not."""
     runner = Runner(length, num_rows, steps)
-    return StepCosts(model, runner).now(), runner
+    return step_costs(model, runner), runner
 
 
 def test_costs_are_measured_once_for_a_model_and_a_range_of_rows_and_lengths(monkeypatch):

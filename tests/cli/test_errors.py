@@ -87,6 +87,7 @@ FAILURES = [
     ("export-generate foreign", "remove it, or choose another folder"),
     ("export-generate model --datastore small.specds", "another vocabulary"),
     ("export-generate new --into .", "no model is there"),
+    ("export-generate new --into model --datastore small.specds", "another vocabulary"),
     ("fit --transcripts one.jsonl --out x", "no tokenizer"),
     ("fit --datastore d --transcripts no-file --out no/x", "no such folder"),
     ("fit --datastore d --transcripts no-file --out there", "exists: choose another"),

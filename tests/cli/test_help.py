@@ -56,7 +56,7 @@ def test_examples_name_options_that_exist(run, monkeypatch, command):
         called = words[words.index("specds") + 1 :] if "specds" in words else []
         if called[: len(command)] == command:
             for option in (word for word in called if word.startswith("--")):
-                assert re.search(rf"^ +(\S+, |\S+/)?{option}\b", shown, re.MULTILINE), option
+                assert re.search(rf"^ +(\S+, |\S+ / )?{option}\b", shown, re.MULTILINE), option
 
 
 def test_help_is_a_command_too(run, monkeypatch):

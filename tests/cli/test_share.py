@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from specds import Datastore
+from specds._core import read_manifest
 from specds.cli.running import Running
 from specds.cli.share import _acceptance
+from specds.hub.names import HubName
+from specds.hub.upload import card_of
 
 
 @pytest.fixture
@@ -41,12 +44,14 @@ def test_acceptance_is_that_of_a_replay(built, tmp_path):
     answers = tmp_path / "answers.jsonl"
     row = {"prompt": "for i in range(", "completion": "10):\n    print(i)\nfor i in range(10):\n"}
     answers.write_text(json.dumps(row) + "\n")
-    rows = _acceptance(built[0], answers)
-    assert [(row.transcript, row.drafter, row.budget) for row in rows] == [
-        ("answers.jsonl", "fused", 16),
-        ("answers.jsonl", "fused", 64),
+    rows = _acceptance(built[0], [answers])
+    assert [(row["transcripts"], row["drafter"], row["budget"]) for row in rows] == [
+        ("answers", "fused", 16),
+        ("answers", "fused", 64),
     ]
-    assert all(row.tokens_per_step > 1 for row in rows)
+    assert all(row["mean_acceptance_length"] > 1 for row in rows)
+    card = card_of(HubName("org/name"), json.loads(read_manifest(built[0])), 1, None, rows)
+    assert f"| `answers` | `fused` | 16 | {rows[0]['mean_acceptance_length']:.2f} |" in card
 
 
 def test_model_s_datastore_is_used_unless_another_is_given(tmp_path, capsys):

@@ -43,7 +43,7 @@ fn text(seed: u32, length: usize) -> Vec<u32> {
         .collect()
 }
 
-/// What lives of each tenant, by definition: his texts in the order in which they came.
+/// What lives of each tenant, by definition: its texts in the order in which they came.
 #[derive(Debug, Default)]
 struct Oracle(Vec<(&'static str, Vec<u32>)>);
 

@@ -88,7 +88,7 @@ def test_list_of_rows_is_the_same_wherever_it_is_cut(written, size):
     content = json.dumps(rows, ensure_ascii=False, indent=size % 3 or None).encode()
     file = io.BufferedReader(io.BytesIO(content), size)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specds.corpora.files._CHUNK_BYTES", size)
+        patch.setattr("specds.corpora.files._CHUNK", size)
         assert [row for _, row, _ in document_rows(file, lambda: 0)] == rows
 
 
@@ -253,7 +253,7 @@ def test_list_is_read_up_to_what_is_not_json(tmp_path, content, number):
 
 
 def test_list_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("specds.corpora.files._CHUNK_BYTES", 16)
+    monkeypatch.setattr("specds.corpora.files._CHUNK", 16)
     monkeypatch.setattr("specds.corpora.files._LARGEST_ROW", 100)
     path = tmp_path / "rows.json"
     path.write_text('[{"text": "a"}, {"text": "' + "b" * 10_000 + '"}]')

@@ -79,7 +79,7 @@ NGRAMS = [
     ("`k` must lie in 1..=1024, not 1025", {"k": 1025, "strategy": "context"}),
     ("`w` must lie in 1..=1024, not 1025", {"w": 1025}),
     ("`k` must not exceed the 2 tokens that the tables know after each", {}),
-    ("`strategy` must be one of mixed, context, bigram", {"strategy": "trigram"}),
+    ("`strategy` is wrong: unknown variant `trigram`, expected", {"strategy": "trigram"}),
 ]
 ENGINES = [
     ("`config` is no JSON object", []),
@@ -140,7 +140,7 @@ CALLS = [
     ("max_nodes must not be negative, got -1", lambda _: FusedConfig(max_nodes=-1)),
     ("fit them again", lambda _: FusedDrafter(weights=b"not weights")),
     *((f"effort `{e}` is none of", lambda _, e=e: FusedConfig(effort=e)) for e in ("", "Low", 1)),
-    ("is none of auto, low, normal", lambda _: FusedState(effort="high")),
+    ("expected one of `auto`, `low`, `normal`", lambda _: FusedState(effort="high")),
     ("the prompt is empty", lambda s: s.drafter.session([])),
     ("the prompt is empty", lambda s: RestDrafter(s.store).session([])),
     ("the prompt is empty", lambda s: AdedDrafter(s.trigrams).session([])),

@@ -145,7 +145,7 @@ def test_a_smaller_memory_keeps_the_latest_texts(path):
     memory = opened(path, 1 << 16)
     assert memory.num_bytes <= 1 << 16
     kept = texts(memory, "ann")
-    assert 20 <= len(kept) < 50
+    assert 15 <= len(kept) < 50
     assert kept == [text(seed, 100) for seed in range(200 - len(kept), 200)]
     memory.insert("ann", text(0, 50))
     assert texts(memory, "ann")[-2:] == [text(199, 100), text(0, 50)], "the newest goes last"

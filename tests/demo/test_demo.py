@@ -171,14 +171,15 @@ def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
 def test_repetition_is_the_share_of_tokens_that_were_there_before(token_ids, expected):
     from specds.bench.generation.measure import Run
     from specds.bench.generation.ways import Result
-    from specds.cli.demo import Comparison, repetition
+    from specds.cli.demo import compared, repetition
 
     texts = [[*token_ids], [*range(60)]]
     assert repetition(texts[0]) == expected
     plain, ours = (Run(seconds, [Result(texts)]) for seconds in ([3.0, 8.0], [1.0, 2.0]))
-    both = Comparison("greedy", [], plain, ours)
-    assert both.fresh_speed_up == (4.0 if expected >= 0.1 else 11 / 3)
-    assert Comparison("greedy", [], Run(), Run()).fresh_speed_up is None
+    both = compared("greedy", plain, ours)
+    assert both["fresh_speed_up"] == (4.0 if expected >= 0.1 else 11 / 3)
+    looping = Run([1.0], [Result([[7] * 20])])
+    assert compared("greedy", looping, looping)["fresh_speed_up"] is None
 
 
 def test_the_demo_takes_one_thread_unless_told(monkeypatch):

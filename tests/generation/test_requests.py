@@ -8,7 +8,7 @@ import torch
 from fuzz_generate import drawn, faults, outcome
 from passes import Accepting
 from recorded import record
-from specds.accept import Emitter, Sampler, noise
+from specds.accept import Emitter, Sampler, draws
 from specds.decoding import Row
 
 # Families whose passes can be recorded.
@@ -58,7 +58,7 @@ def drafted_is_not_noted(monkeypatch):
 
 
 def draws_are_not_put_back(monkeypatch):
-    monkeypatch.setattr(noise.Noise, "close", lambda *_: None)
+    monkeypatch.setattr(draws.Noise, "close", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import torch
 
-from specds.accept import on_host, rejection
+from specds.accept import draws, on_host
 from specds.hierarchy import text
 
 
@@ -51,9 +51,9 @@ def law_of(program, monkeypatch):
     law, scripts, num_runs = defaultdict(float), [[]], 0
     while scripts:
         chance = Chance(scripts.pop())
-        for module in (rejection, on_host, text):
+        for module in (draws, on_host, text):
             monkeypatch.setattr(module, "draw", chance.draw)
-        monkeypatch.setattr(rejection, "happens", chance.happens)
+        monkeypatch.setattr(draws, "happens", chance.happens)
         result = program()
         law[result] += chance.weight
         scripts += chance.others()

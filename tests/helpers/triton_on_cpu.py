@@ -15,7 +15,7 @@ def interpreted():
     from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
     from triton.runtime.jit import JITFunction
 
-    from specds.verify import kernels, tree_attention
+    from specds.verify import kernels, operations
 
     class WithinKernel(InterpretedFunction):
         """A function that a kernel calls, for which the language is replaced already.
@@ -53,6 +53,6 @@ def interpreted():
                 patch.setattr(kernels, name, InterpretedFunction(found.fn))
         patch.setattr(InterpreterBuilder, "create_dot", dot)
         # Tiles and splits as small as they can be, so that few slots need many.
-        patch.setattr(tree_attention, "_TILE_BYTES", 0)
-        patch.setattr(tree_attention, "_LEAST_SLOTS", 16)
+        patch.setattr(operations, "_TILE_BYTES", 0)
+        patch.setattr(operations, "_LEAST_SLOTS", 16)
         yield

@@ -170,10 +170,3 @@ def test_masks_are_the_naive_ones_at_every_step(kind):
             assert torch.equal(mask[0, 0] == 0, torch.from_numpy(expected[layer_type]))
             assert set(mask.unique().tolist()) <= {0.0, -1e9}
         length += int(rng.integers(1, 9))
-
-
-def test_layer_types_without_a_tree_mask_are_an_error():
-    config = Qwen2Config(num_hidden_layers=1)
-    config.layer_types = ["conv"]
-    with pytest.raises(ValueError, match="layer type 'conv' has no tree mask"):
-        MaskBuilder(config, torch.float32)

@@ -28,7 +28,7 @@ from specds.verify import (
     check_model,
     generic,
 )
-from specds.verify.attention import PACKED, AttentionError, attend_packed, packed_model
+from specds.verify.attention import PACKED, attend_packed, packed_model
 from specds.verify.support import require_support
 
 LONG = 3000
@@ -118,13 +118,13 @@ def test_the_model_can_be_run_meanwhile():
 
 
 def test_models_that_cannot_be_packed_are_verified_as_they_are():
-    assert require_support(tiny_model("llama"), verification="auto") == ("fast", "")
+    assert require_support(tiny_model("llama"), verification="auto") == (StaticRunner, "fast", "")
     model = build("LlamaConfig", FAMILIES["llama"][1])
     mlp = model.model.layers[0].mlp
     mlp.forward = mlp.forward  # bound to the layer itself, as offloading does
     why = "the forward of one of its modules was replaced"
     with pytest.warns(UserWarning, match=f"'tree' and not by 'fast', which is faster: {why}"):
-        assert require_support(model, verification="auto")[0] == "tree"
+        assert require_support(model, verification="auto")[1] == "tree"
     # It is told once, and in the statistics of every request.
     assert why in tree_generate(model, random_drafter(), **GREEDY).stats.reason
     with pytest.raises(UnsupportedModelError, match="by 'fast': the forward of"):
@@ -141,5 +141,5 @@ def test_models_that_cannot_be_packed_are_verified_as_they_are():
 @pytest.mark.parametrize("asked", [{"softcap": 5.0}, {"s_aux": torch.ones(4)}, {}])
 def test_attention_that_is_more_than_packing_does_is_an_error(asked):
     states = torch.zeros(1, 4, 3, 8)
-    with pytest.raises(AttentionError, match="cannot be packed: use verification='tree'"):
+    with pytest.raises(ValueError, match="cannot be packed: use verification='tree'"):
         attend_packed(torch.nn.Identity(), states, states, states, None, **asked)

@@ -20,8 +20,8 @@ from models import (
 from recorded import Recorded, kept_of, record
 from specds.generation import generate
 from specds.verify import attention, lean_forward, recordings, release
-from specds.verify import tree_attention as module
-from specds.verify.masks import MaskBuilder
+from specds.verify import operations as module
+from specds.verify.inputs import MaskBuilder
 from triton_on_cpu import interpreted
 
 _WIDE = {**_SHAPE, "head_dim": 16}

@@ -24,7 +24,7 @@ from models import (
 from specds.generation import custom_generate, generate
 from specds.papers.path_rows import PathRows
 from specds.verify import RUNNERS, Support, UnsupportedModelError, check_model
-from specds.verify.masks import Sight
+from specds.verify.inputs import Sight
 from specds.verify.support import require_support
 
 _SMALL = {
@@ -133,7 +133,7 @@ UNFIT = {
     ),
     "training": ({"attention_dropout": 0.1}, {"train": True}, r"call `model\.eval\(\)`"),
     "checkpointing": ({}, {"train": True, "checkpoint": True}, "which keeps no KV cache"),
-    "tensor parallel": ({}, {"_tp_size": 2}, "tensors are spread over some processes"),
+    "tensor parallel": ({}, {"_tp_size": 2}, "weights are spread over processes"),
 }
 
 
@@ -222,7 +222,7 @@ def test_the_self_check_finds_positions_that_are_ignored_or_start_elsewhere():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_self_check_finds_a_window_that_is_not_in_the_mask(monkeypatch, dtype):
-    monkeypatch.setattr("specds.verify.masks.sight_of", lambda *_: Sight())
+    monkeypatch.setattr("specds.verify.inputs.sight_of", lambda *_: Sight())
     assert not check_model(tiny_model("mistral", dtype)).ok
     assert check_model(tiny_model("llama", dtype)).ok
     # A prompt shorter than the window hides it, which is why the check crosses windows.
@@ -259,12 +259,13 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     assert calls[2:] == [(model, PathRows)]
 
 
-def test_old_transformers_are_refused():
-    with pytest.raises(ImportError, match=r"needs transformers 5\.17 or newer, found 4\.57\.6"):
-        support.require_transformers("4.57.6")
+def test_old_transformers_are_refused(monkeypatch):
     for version in ("5.17.0", "5.23.0.dev0", "6.0.0"):
-        support.require_transformers(version)
-    support.require_transformers()
+        monkeypatch.setattr(support.transformers, "__version__", version)
+        require_support(tiny_model("llama"))
+    monkeypatch.setattr(support.transformers, "__version__", "4.57.6")
+    with pytest.raises(ImportError, match=r"needs transformers 5\.17 or newer, found 4\.57\.6"):
+        require_support(tiny_model("llama"))
 
 
 @pytest.mark.parametrize("verification", ["fast", "tree"])

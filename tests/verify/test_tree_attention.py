@@ -5,8 +5,8 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from specds.verify import tree_attention as module
-from specds.verify.tree_attention import kernel_reason, make_scratch, tree_attention
+from specds.verify import operations as module
+from specds.verify.operations import kernel_reason, make_scratch
 from tree_attention_cases import TOLERANCES, assert_near, make_case
 from triton_on_cpu import interpreted
 
@@ -93,36 +93,6 @@ def test_programs_do_not_depend_on_lengths(monkeypatch):
         case.lengths = torch.tensor(lengths)
         case.attend()
     assert launched[0] == launched[1]
-
-
-def test_it_is_an_operation_that_torch_can_trace():
-    case = make_case(7, [20], 3, 1, 1, 16)
-    scratch = make_scratch(torch.device("cpu"))
-    arguments, named = (*case.states(), case.ancestors), {"scratch": scratch}
-    tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(tree_attention, arguments, named, test_utils=tests)
-    compiled = torch.compile(tree_attention, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(*case.states(), case.ancestors, scratch=scratch), case.attend())
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ancestors": lambda case: case.ancestors[:, :, 0]}, "2 words"),
-        ({"query": lambda case: case.query.double()}, "float64"),
-        ({"query": lambda case: case.query[..., :8]}, "heads of 8"),
-        ({"query": lambda case: case.query[:, :3]}, "not for queries"),
-        ({"values": lambda case: case.values.half()}, "float16"),
-        ({"keys": lambda case: case.keys.mT.contiguous().mT}, "strides"),
-        ({"window": lambda _: 4, "chunk": lambda _: 4}, "window or chunks"),
-    ],
-)
-def test_what_does_not_fit_is_refused(change, message):
-    case = make_case(8, [4], 70, 2, 2, 16)
-    names = ("query", "keys", "values", "lengths", "positions")
-    named = dict(zip(names, case.states(), strict=True)) | {"ancestors": case.ancestors}
-    with pytest.raises(ValueError, match=message):
-        tree_attention(**named | {name: make(case) for name, make in change.items()})
 
 
 def test_where_it_cannot_run_there_is_a_reason(monkeypatch):

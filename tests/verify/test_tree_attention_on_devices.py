@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from specds.verify import tree_attention as module
-from specds.verify.tree_attention import make_scratch
+from specds.verify import operations as module
+from specds.verify.operations import make_scratch
 from tree_attention_cases import TOLERANCES, assert_near, make_case
 
 triton = pytest.importorskip("triton")

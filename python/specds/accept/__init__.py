@@ -1,7 +1,7 @@
 """Which tokens are emitted: the target's own, for as long as the tree has drafted them.
 
-`on_host` accepts on the host, `on_device` where the logits are, `rejection` is how a token that a
-drafter sampled is accepted. Imports `specds.drafters.session`; knows no model and no cache.
+`on_host` accepts on the host, `on_device` where the logits are, both by `draws`. Imports
+`specds.drafters.session`; knows no model and no cache.
 """
 
 from specds.accept.on_host import Emitter, Sampler, walk

@@ -42,12 +42,9 @@ def follow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The path along which the choices were drafted, for each row.
 
-    Args:
-        token_ids: int64 `(num_rows, width)`; this and the next three as `Inputs` has them.
-        depths: Likewise.
-        parents: Likewise.
-        visible: bool `(num_rows, width, width)`.
-        choices: int64 `(num_rows, width)`, the target's next token after each place.
+    All are int64 `(num_rows, width)`, the first three and `visible`, bool
+    `(num_rows, width, width)`, as `Inputs` has them; `choices` are the target's next tokens after
+    each place.
 
     Returns:
         How many nodes were accepted, `(num_rows,)`, and at ``[row, depth]`` the place of the

@@ -17,7 +17,7 @@ from transformers.generation.logits_process import (
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from specds.accept.rejection import accept_or_redraw, draw, draw_by
+from specds.accept.draws import accept_or_redraw, draw, draw_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds._core import TokenTree
-    from specds.accept.noise import Noise
+    from specds.accept.draws import Noise
     from specds.drafters.session import Proposal
 
 
 def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | None:
-    """The length and the tokens that end a text: 0.1 us a token instead of the 14 of criteria.
-
-    None where there are other criteria, or one that reminds of the model's own limit.
-    """
+    """The length and tokens that end a text, where that is all: 0.1 us a token instead of 14."""
     max_length, eos = sys.maxsize, frozenset[int]()
     for criterion in criteria:
         if type(criterion) is EosTokenCriteria:
@@ -42,7 +39,7 @@ def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | N
         elif type(criterion) is MaxLengthCriteria:
             max_length = min(max_length, criterion.max_length)
             if criterion.max_length > (criterion.max_position_embeddings or sys.maxsize):
-                return None
+                return None  # it warns there
         else:
             return None
     return max_length, eos
@@ -53,9 +50,9 @@ class Emitter:
 
     Args:
         token_ids: int64 `(1, prompt_length)`, the prompt.
-        stopping_criteria: Called once per emitted token, with the tokens so far.
+        stopping_criteria: Of the tokens so far, and of the `scores` that a `Sampler` keeps.
         streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: Those that the `Sampler` keeps, for the criteria.
+        scores: For the criteria.
     """
 
     def __init__(
@@ -129,7 +126,6 @@ class Sampler:
         self.logits_processor = logits_processor
         self._do_sample = do_sample
         self._noise: tuple[Noise, int] | None = None
-        self._num_calls = 0
         self._is_rowwise = all(type(processor) in _OF_A_ROW for processor in logits_processor)
         self.scores: list[torch.Tensor] | None = [] if keep_scores else None
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
@@ -140,16 +136,13 @@ class Sampler:
         """Whether nothing counts but logits and noise, so that `everywhere` does what calls do."""
 
     def draw_by(self, noise: Noise, row: int) -> None:
-        """Draws by the noise of a row, and not by what the generator would give next."""
+        """From now on draws by the noise of a row."""
         self._noise = noise, row
 
     def __call__(
         self, emitter: Emitter, logits: torch.Tensor, proposal: Proposal | None = None
     ) -> int:
-        """The token after those of the emitter, given `logits`, `(vocab_size,)`.
-
-        A sample is of the same distribution with a proposal, but equals it whenever it can.
-        """
+        """The token after those of the emitter, given `logits`, `(vocab_size,)`."""
         if self.is_argmax:
             # Of 128,256 numbers numpy takes a tenth of torch's time.
             row = logits.float()
@@ -171,24 +164,21 @@ class Sampler:
             self.logits.append(logits)
         if self._do_sample:
             probs = torch.nn.functional.softmax(scores, dim=-1)[0]
-            self._num_calls += 1
             if proposal is not None:
                 return accept_or_redraw(probs, proposal)
             if self._noise is None:
                 return draw(probs)
             noise, number = self._noise
-            return draw_by(probs, noise.at(self._num_calls - 1)[number])
+            return draw_by(probs, noise.at(len(emitter.emitted))[number])
         return int(scores.argmax(dim=-1))
 
     def everywhere(
         self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
     ) -> torch.Tensor:
-        """The choices at all places of a pass, int64 as `depths`: the argmax, or samples by noise.
+        """The choices at all places, int64 as `depths`: the argmax, or samples by `Noise.ahead`.
 
-        Args:
-            logits: `(num_rows, width, vocab_size)`.
-            depths: `(num_rows, width)`; places of one depth share the noise.
-            noise: Of `Noise.ahead`; rows that it lacks are padding.
+        Logits are `(num_rows, width, vocab_size)`. Places of one depth share the noise; rows that
+        it lacks are padding.
         """
         if noise is None:
             return logits.argmax(dim=-1)
@@ -221,13 +211,12 @@ def walk(
 ) -> list[int]:
     """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
 
-    At each node one token is chosen from the target's distribution there. Where a child carries it,
-    the walk goes on from that child; where none does, that same token is the bonus token: a second
-    draw would favour what the tree lacks. So `choose` is called exactly as often and with the same
-    prefixes as by plain decoding.
+    Where no child carries the chosen token, that same token is the bonus token: a second draw would
+    favour what the tree lacks. So `choose` is called exactly as often and with the same prefixes as
+    by plain decoding.
 
     Args:
-        logits: `(1 + num_nodes, vocab_size)`, as `Runner.verify` returns them.
+        logits: `(1 + num_nodes, vocab_size)`, after the context and after each node.
         tree: The draft; None where it is empty.
         emitter: Gets the tokens by `emit`, and ends the walk where it is `finished`.
         choose: The next token by the emitter, a row of logits, and a proposal or None.

@@ -3,93 +3,76 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from specds.terminal import quantity
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 14, 44
-_DASHES = ("", "6 4", "2 3", "9 3 2 3")
+_DASHES = ("none", "6 4", "2 3", "9 3 2 3")
 _COLOURS = 8
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """How a line or a bar looks: a colour for each drafter, a dash for each datastore.
 
     Attributes:
-        colour: Number of one of the page's colours.
+        colour: Number of one of the page's colours, or a CSS variable of it.
         dash: Number of a dash pattern.
-        variable: A CSS variable of the page that overrides `colour`.
     """
 
-    colour: int = 0
+    colour: int | str = 0
     dash: int = 0
-    variable: str = ""
 
     @property
     def stroke(self) -> str:
         """SVG attributes of the line."""
-        dash = _DASHES[self.dash % len(_DASHES)]
-        return f'stroke="{self.fill}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+        return f'stroke="{self.fill}" stroke-dasharray="{_DASHES[self.dash % len(_DASHES)]}"'
 
     @property
     def fill(self) -> str:
         """The colour as CSS."""
-        return f"var(--{self.variable or f'c{self.colour % _COLOURS}'})"
+        known = self.colour if isinstance(self.colour, str) else f"c{self.colour % _COLOURS}"
+        return f"var(--{known})"
 
 
 Points = tuple[list[float], list[float]]
 Styles = dict[str, Style]
 
 
-class _Axis:
-    """Maps values to coordinates; a linear axis starts at zero unless all values are far above."""
+def _axis(
+    values: Sequence[float], start: float, end: float, *, log: bool = False
+) -> tuple[Callable[[float], float], list[float]]:
+    """Maps values to coordinates, and says where ticks are.
 
-    def __init__(
-        self, values: Iterable[float], start: float, end: float, *, log: bool = False
-    ) -> None:
-        known = [value for value in values if value > 0 or not log]
-        self._log = log
-        low, high = min(known, default=1.0), max(known, default=1.0)
-        if log:
-            low, high = (low / 1.2, high * 1.2) if low == high else (low, high)
-            self.ticks = _decades(low, high)
-        else:
-            low = 0.0 if low > 0 and low < 0.5 * high else low
-            step = _step(high - low or abs(high) or 1.0)
-            low, high = math.floor(low / step) * step, math.ceil(high / step) * step
-            high = high if high > low else low + step
-            count = round((high - low) / step)
-            self.ticks = [low + step * number for number in range(count + 1)]
-        self._low, self._high, self._start, self._end = low, high, start, end
+    A linear axis starts at zero unless all values are far above.
+    """
+    low, high = min(values, default=1.0), max(values, default=1.0)
+    of = math.log10 if log else float
+    if log:
+        low, high = (low / 1.2, high * 1.2) if low == high else (low, high)
+        tens = range(math.floor(of(low)), math.ceil(of(high)) + 1)
+        decades = [10.0**ten * factor for ten in tens for factor in (1, 2, 5)]
+        ticks = [tick for tick in decades if low <= tick <= high] or [low, high]
+    else:
+        low = 0.0 if 0 < low < 0.5 * high else low
+        rough = max((high - low or abs(high) or 1.0) / 5, 1e-300)
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
+        first = math.floor(low / step)
+        ticks = [
+            step * number for number in range(first, max(math.ceil(high / step), first + 1) + 1)
+        ]
+        low, high = ticks[0], ticks[-1]
 
-    def __call__(self, value: float) -> float:
-        share = (self._of(value) - self._of(self._low)) / (
-            self._of(self._high) - self._of(self._low)
-        )
-        return round(self._start + share * (self._end - self._start), 1)
+    def place(value: float) -> float:
+        share = (of(value) - of(low)) / (of(high) - of(low))
+        return round(start + share * (end - start), 1)
 
-    def _of(self, value: float) -> float:
-        return math.log10(value) if self._log else value
-
-
-def _step(span: float) -> float:
-    rough = max(span / 5, 1e-300)
-    unit = 10.0 ** math.floor(math.log10(rough))
-    return next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
-
-
-def _decades(low: float, high: float) -> list[float]:
-    tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [10.0**ten * factor for ten in tens for factor in (1, 2, 5)]
-    return [tick for tick in ticks if low <= tick <= high] or [low, high]
+    return place, ticks
 
 
 def lines(
@@ -101,18 +84,32 @@ def lines(
     log_x: bool = False,
     sizes: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """Draws a line through the points of each name, with a legend.
+    """Draws a line with its points for each name; the values of a point are its tooltip.
 
     The area of a mark grows with the point's number in `sizes`.
     """
-    all_x = [x for xs, _ in series.values() for x in xs]
-    all_y = [y for _, ys in series.values() for y in ys]
-    x_axis = _Axis(all_x, _LEFT, _WIDTH - _RIGHT, log=log_x)
-    y_axis = _Axis(all_y, _HEIGHT - _BOTTOM, _TOP)
-    parts = [*_grid(y_axis, y_title), *_x_ticks(x_axis, x_title)]
+    x_of, x_ticks = _axis(
+        [x for xs, _ in series.values() for x in xs], _LEFT, _WIDTH - _RIGHT, log=log_x
+    )
+    y_of, y_ticks = _axis([y for _, ys in series.values() for y in ys], _HEIGHT - _BOTTOM, _TOP)
+    parts = []
+    for tick in y_ticks:
+        y = y_of(tick)
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(_text(quantity(tick), f'x="{_LEFT - 8}" y="{y + 4}"', "end", "faint"))
+    last = -math.inf
+    for tick in x_ticks:
+        x = x_of(tick)
+        if x - last >= 40:  # else they would run into each other
+            last = x
+            place = f'x="{x}" y="{_HEIGHT - _BOTTOM + 18}"'
+            parts.append(_text(quantity(tick), place, "middle", "faint"))
+    side = f'transform="translate(14 {(_HEIGHT - _BOTTOM) / 2 + _TOP}) rotate(-90)"'
+    below = f'x="{(_WIDTH + _LEFT - _RIGHT) / 2}" y="{_HEIGHT - 6}"'
+    parts += [_text(y_title, side, "middle"), _text(x_title, below, "middle")]
     for name, (xs, ys) in series.items():
         style = styles.get(name, Style())
-        places = [(x_axis(x), y_axis(y)) for x, y in zip(xs, ys, strict=True)]
+        places = [(x_of(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
         joined = " ".join(f"{x},{y}" for x, y in places)
         parts.append(f'<polyline points="{joined}" fill="none" stroke-width="2" {style.stroke}/>')
         weights = (sizes or {}).get(name) or [1.0] * len(xs)
@@ -124,7 +121,13 @@ def lines(
                 f'<circle cx="{cx}" cy="{cy}" r="{radius:.1f}" fill="{style.fill}">'
                 f"<title>{told}</title></circle>"
             )
-    return _drawn(parts) + legend({name: styles.get(name, Style()) for name in series})
+    box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
+    drawn = f'<div class="scroll"><svg class="plot" {box}>{"".join(parts)}</svg></div>'
+    return drawn + legend({name: styles.get(name, Style()) for name in series})
+
+
+def _text(text: str, place: str, anchor: str, kind: str = "") -> str:
+    return f'<text class="{kind}" {place} text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def bars(
@@ -176,34 +179,3 @@ def legend(styles: Styles) -> str:
         for name, style in styles.items()
     )
     return f'<div class="legend">{"".join(entries)}</div>'
-
-
-def _grid(axis: _Axis, title: str) -> Iterable[str]:
-    for tick in axis.ticks:
-        y, told = axis(tick), quantity(tick)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
-        yield f'<text class="faint" x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{told}</text>'
-    yield (
-        f'<text transform="translate(14 {(_HEIGHT - _BOTTOM) / 2 + _TOP}) rotate(-90)" '
-        f'text-anchor="middle">{escape(title)}</text>'
-    )
-
-
-def _x_ticks(axis: _Axis, title: str) -> Iterable[str]:
-    last = -math.inf
-    for tick in axis.ticks:
-        x = axis(tick)
-        if x - last < 40:  # they would run into each other
-            continue
-        last = x
-        yield (
-            f'<text class="faint" x="{x}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">'
-            f"{quantity(tick)}</text>"
-        )
-    middle = (_WIDTH + _LEFT - _RIGHT) / 2
-    yield f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">{escape(title)}</text>'
-
-
-def _drawn(parts: Iterable[str]) -> str:
-    box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
-    return f'<div class="scroll"><svg class="plot" {box}>{"".join(parts)}</svg></div>'

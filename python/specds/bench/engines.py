@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from specds.drafters import (
+    Drafter,
     DrafterInputs,
     DrafterName,
     FusedDrafter,
@@ -17,22 +18,18 @@ from specds.drafters import (
 from specds.hierarchy.config import HierarchyName, drafter_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from specds._core import Datastore
     from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A drafter or an entrant, with its datastore.
+    """A drafter or an entrant, with its datastore, if it takes one.
 
-    Attributes:
-        name: As it was asked for.
-        datastore: What it drafts from; None where it takes none.
-        open: Starts it and, where it is an entrant, checks its answers; yields what makes a new
-            drafter, which has learned nothing yet. Raises `EngineError`.
+    `open` starts it and, where it is an entrant, checks its answers; it yields what makes a new
+    drafter, which has learned nothing yet. Raises `EngineError`.
     """
 
     name: str
@@ -103,26 +100,23 @@ def engines_of(
         drafter = drafter_of(name)
         # A drafter that has other sources too may take a datastore, and do without.
         taken = datastores if drafter.takes_datastore and datastores else [None]
-        start: Callable[[], AbstractContextManager[Callable[[], Drafter]]]
         for datastore in taken:
             if isinstance(drafter, Entrant):
                 start = partial(drafter.open, datastore, requests)
             else:
-                inputs = replace(own, datastore=datastore)
-                start = partial(_open_own, drafter, inputs, memory_tokens)
+                make = _maker(drafter, replace(own, datastore=datastore), memory_tokens)
+                start = partial(nullcontext, make)
             engines.append(Engine(name, datastore, start))
     return engines
 
 
-@contextmanager
-def _open_own(
+def _maker(
     name: DrafterName | HierarchyName, inputs: DrafterInputs, memory_tokens: int
-) -> Iterator[Callable[[], Drafter]]:
+) -> Callable[[], Drafter]:
     if isinstance(name, HierarchyName):
         from specds.hierarchy.drafter import maker
 
-        yield maker(name, inputs)
-        return
+        return maker(name, inputs)
 
     def make() -> Drafter:
         drafter = make_drafter(name, inputs)
@@ -130,7 +124,7 @@ def _open_own(
             _remember(drafter, memory_tokens)
         return drafter
 
-    yield make
+    return make
 
 
 def _remember(drafter: FusedDrafter, num_tokens: int) -> None:

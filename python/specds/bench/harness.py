@@ -11,8 +11,9 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
@@ -24,9 +25,6 @@ from specds.loading import load_tokenizer
 from specds.tokenization import check_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from rich.console import Console, ConsoleOptions, RenderResult
     from transformers import PreTrainedTokenizerBase
 
@@ -87,18 +85,13 @@ def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
     parts = [name_of(row)]
     for name in fields:
         if len({other[name] for other in alike}) > 1:
-            parts.append(folder_name(str(row[name])))
+            parts.append(PurePath(str(row[name])).name)
     return ", ".join(parts)
 
 
 def name_of(row: Row) -> str:
     """The drafter or the baseline of a row."""
     return str(row.get("drafter") or row["name"])
-
-
-def folder_name(path: str) -> str:
-    """The last part of a path."""
-    return path.rstrip("/").rpartition("/")[2]
 
 
 def together(rows: Sequence[Row]) -> list[Row]:

@@ -17,17 +17,17 @@ class Options:
     """What both benchmarks are asked for.
 
     Attributes:
-        transcripts: A file of recorded answers, JSONL of `prompt` and `completion`.
-        datastores: A folder made by `specds build`, or several.
+        transcripts (FILE): A file of recorded answers, JSONL of `prompt` and `completion`.
+        datastores (FOLDER,...): A folder made by `specds build`, or several.
         drafters: Drafters by name; each runs at each budget.
-        budgets: The most nodes of a draft; for `generate`, `auto` leaves it to specds.
+        budgets (NODES,...): The most nodes of a draft; for `generate`, `auto` leaves it to specds.
         tokenizer: Of the transcripts; by default the model's or the datastore's.
         model: The target: a name on the hub, a local folder, or `demo`. A replay needs it for
             drafters that are made of its weights.
         limit: Requests of a file at most.
         warm_memory: Whether one drafter serves all requests of a run and keeps what they taught it.
-        weights: What the fused drafter starts from: a file made by `specds fit`, or `none`; by
-            default what is kept with the datastore.
+        weights (FILE): What the fused drafter starts from: a file made by `specds fit`, or `none`;
+            by default what is kept with the datastore.
     """
 
     transcripts: Sequence[Path] = ()
@@ -80,7 +80,7 @@ class GenerateOptions(Options):
         max_new_tokens: For each prompt.
         seed: Of the samples, and of the demo's prompts.
         runs: How often all is measured.
-        batches: Prompts a call.
+        batches (PROMPTS,...): Prompts a call.
         verification: How drafts are verified: `auto`, `fast`, `tree`.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bfloat16`, ...

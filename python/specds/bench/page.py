@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
-
-from specds.bench.harness import folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,14 +14,12 @@ if TYPE_CHECKING:
     from specds.bench.harness import Columns, Document, Row
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A plot: its id on the page, title, caption and HTML."""
-
-    name: str
-    title: str
-    caption: str
-    drawn: str
+def figure(name: str, title: str, caption: str, drawn: str) -> str:
+    """A plot of the page, its id the name."""
+    return (
+        f'<figure id="{name}"><h2>{escape(title)}</h2>{drawn}'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
 
 
 def page_of(
@@ -31,7 +27,7 @@ def page_of(
     headline: str,
     about: str,
     document: Document,
-    figures: Iterable[Figure],
+    figures: Iterable[str],
     columns: tuple[Sequence[str], Columns, str],
     stories: Sequence[dict[str, Any]] = (),
 ) -> str:
@@ -39,18 +35,13 @@ def page_of(
 
     `columns` of the table: the fields that name a row, the figures, and a caption.
     """
-    plots = "\n".join(
-        f'<figure id="{figure.name}"><h2>{escape(figure.title)}</h2>{figure.drawn}'
-        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
-        for figure in figures
-    )
     run = f"{document['date']}, {document['machine']}"
     parts = [
         f'<h1>{escape(title)}</h1><p class="headline">{escape(headline)}</p>',
         f'<p class="faint">{escape(about)}<br>{escape(run)}</p>',
         f'<pre class="panel">{escape(document["command"])}</pre>',
-        _story_place() if stories else "",
-        plots,
+        _STORIES if stories else "",
+        *figures,
         f"<h2>All figures</h2>{_table(document['rows'], *columns[:2])}",
         f'<p class="faint">{escape(columns[2])}</p>',
         f"<script>{_asset('sort.js')}</script>",
@@ -65,12 +56,9 @@ def page_of(
 
 def _table(rows: Sequence[Row], names: Sequence[str], figures: Columns) -> str:
     """A sortable table of all rows; null is an empty cell."""
-    texts = {*names, "status", "reason"}
-    columns = [
-        *((field, field, "{}") for field in names),
-        *figures,
-        *((field, field, "{}") for field in ("status", "reason")),
-    ]
+    texts = (*names, "status", "reason")
+    named = [(field, field, "{}") for field in texts]
+    columns = [*named[:-2], *figures, *named[-2:]]
 
     def side(field: str) -> str:
         return ' class="name"' if field in texts else ""
@@ -79,7 +67,7 @@ def _table(rows: Sequence[Row], names: Sequence[str], figures: Columns) -> str:
         value = row[field]
         if value is None:
             return "<td></td>"
-        told = folder_name(value) if field == "datastore" else form.format(value)
+        told = PurePath(value).name if field == "datastore" else form.format(value)
         return f'<td{side(field)} data-of="{escape(str(value))}">{escape(told)}</td>'
 
     head = "".join(
@@ -95,23 +83,19 @@ def _table(rows: Sequence[Row], names: Sequence[str], figures: Columns) -> str:
     )
 
 
-def _story_place() -> str:
-    return (
-        "<h2>Answers, step by step</h2>"
-        '<p class="faint">Each colour is what drafted the words; plain ones are the model\'s own. '
-        "The step chosen shows the whole draft, what of it was accepted, and where its context "
-        "occurs in the datastore.</p>"
-        '<p><label>Answer <select id="which"></select></label></p>'
-        '<div class="legend" id="sources"></div><pre class="panel text" id="said"></pre>'
-        '<p><label>Step <output id="at"></output></label>'
-        '<input type="range" id="step" min="0" value="0" aria-label="step"></p>'
-        '<div class="panel scroll" id="tree"></div><div id="why"></div>'
-    )
-
-
 def _asset(name: str) -> str:
     return (files("specds.bench") / "assets" / name).read_text(encoding="utf-8")
 
+
+_STORIES = """<h2>Answers, step by step</h2>
+<p class="faint">Each colour is what drafted the words; plain ones are the model's own. The step
+chosen shows the whole draft, what of it was accepted, and where its context occurs in the
+datastore.</p>
+<p><label>Answer <select id="which"></select></label></p>
+<div class="legend" id="sources"></div><pre class="panel text" id="said"></pre>
+<p><label>Step <output id="at"></output></label>
+<input type="range" id="step" min="0" value="0" aria-label="step"></p>
+<div class="panel scroll" id="tree"></div><div id="why"></div>"""
 
 _PAGE = """<!doctype html>
 <html lang="en">

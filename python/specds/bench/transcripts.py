@@ -64,21 +64,16 @@ def read_transcripts(
 
     A row holds `prompt` and `completion` as text, or `prompt_ids` and `completion_ids` as the token
     ids that were recorded; where it has both, the ids are taken. It may hold `predicted_output`, or
-    its ids, and `workload`, `group` and `suggested`: see `Transcript`.
-
-    Args:
-        path: The file.
-        tokenizer: Turns text into token ids.
-        vocab_size: Recorded ids are below this.
-        limit: The most rows that are read.
+    its ids, and `workload`, `group` and `suggested`: see `Transcript`. Ids are below `vocab_size`.
     """
-    source = _name(path)
+    source, transcripts = _name(path), []
     with readable(str(path)), path.open("rb") as file:
         rows = line_rows(decompressed(file, path.name), lambda: 0)
-        transcripts = [
-            _transcript(source, row, f"{path}:{number}", tokenizer, vocab_size)
-            for number, row, _ in islice(rows, limit)
-        ]
+        for number, row, _ in islice(rows, limit):
+            try:
+                transcripts.append(_transcript(source, row, tokenizer, vocab_size))
+            except ValueError as error:
+                raise TranscriptError(f"{path}:{number}: {error}") from error
     if not transcripts:
         raise TranscriptError(f"{path} holds no transcripts: give one JSON object a line")
     return transcripts
@@ -104,22 +99,20 @@ def _name(path: Path) -> str:
 
 
 def _transcript(
-    source: str, row: Any, place: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+    source: str, row: Any, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 ) -> Transcript:
     if isinstance(row, ValueError):
-        raise TranscriptError(f"{place}: {row}")
+        raise row
     if not isinstance(row, dict):
-        raise TranscriptError(f"{place}: not a JSON object, but {type(row).__name__}")
-    prompt, completion, predicted = (
-        _ids(row, name, place, tokenizer, vocab_size) for name in _TEXTS
-    )
+        raise ValueError(f"not a JSON object, but {type(row).__name__}")
+    prompt, completion, predicted = (_ids(row, name, tokenizer, vocab_size) for name in _TEXTS)
     return Transcript(
-        _text(row, "workload", place) or source,
+        _text(row, "workload") or source,
         prompt,
         completion,
-        _text(row, "group", place),
+        _text(row, "group"),
         predicted if "predicted_output" in row or "predicted_output_ids" in row else None,
-        _suggested(row.get("suggested", []), len(completion), f"{place}: `suggested`"),
+        _suggested(row.get("suggested", []), len(completion)),
     )
 
 
@@ -127,22 +120,18 @@ _TEXTS = ("prompt", "completion", "predicted_output")
 
 
 def _ids(
-    row: dict[str, Any],
-    name: str,
-    place: str,
-    tokenizer: PreTrainedTokenizerBase,
-    vocab_size: int,
+    row: dict[str, Any], name: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 ) -> np.ndarray:
     """The recorded ids where the row has them, else those of the text."""
     field, kind = (f"{name}_ids", list) if row.get(f"{name}_ids") is not None else (name, str)
     value: Any = row.get(field)
     if value is None and name != "predicted_output":
-        raise TranscriptError(f"{place}: neither `{name}` nor `{name}_ids`: a transcript needs one")
+        raise ValueError(f"neither `{name}` nor `{name}_ids`: a transcript needs one")
     if not isinstance(value, (kind, type(None))):
         wanted = "a list of token ids" if kind is list else "a text"
-        raise TranscriptError(f"{place}: `{field}` must be {wanted}, not {type(value).__name__}")
+        raise ValueError(f"`{field}` must be {wanted}, not {type(value).__name__}")
     if not value and name != "predicted_output":
-        raise TranscriptError(f"{place}: `{field}` is empty: leave the row out")
+        raise ValueError(f"`{field}` is empty: leave the row out")
     ids = value or []
     if isinstance(value, str):
         ids = tokenizer.encode(value, add_special_tokens=name == "prompt")
@@ -150,38 +139,38 @@ def _ids(
         if name == "completion" and isinstance(tokenizer.eos_token_id, int):
             ids = [*ids, tokenizer.eos_token_id]
     if value and not ids:
-        raise TranscriptError(f"{place}: `{field}` holds no token: leave the row out")
+        raise ValueError(f"`{field}` holds no token: leave the row out")
     for position, token in enumerate(ids if kind is list else ()):
         if type(token) is not int or not 0 <= token < vocab_size:
-            raise TranscriptError(
-                f"{place}: `{field}` holds {token!r} at position {position}: ids are in "
-                f"0..{vocab_size}, is it the tokenizer of the model that wrote them?"
+            raise ValueError(
+                f"`{field}` holds {token!r} at position {position}: ids are in 0..{vocab_size}, "
+                "is it the tokenizer of the model that wrote them?"
             )
     return np.array(ids, dtype=np.uint32)
 
 
-def _text(row: dict[str, Any], field: str, place: str) -> str | None:
+def _text(row: dict[str, Any], field: str) -> str | None:
     value = row.get(field)
     if value is not None and not isinstance(value, str):
-        raise TranscriptError(f"{place}: `{field}` must be a text, not {type(value).__name__}")
+        raise ValueError(f"`{field}` must be a text, not {type(value).__name__}")
     return value
 
 
 _MOST_SUGGESTED = 1024
 
 
-def _suggested(value: Any, num_tokens: int, place: str) -> list[tuple[int, int]]:
+def _suggested(value: Any, num_tokens: int) -> list[tuple[int, int]]:
     # The end-of-sequence token that is added to a text was recorded by nobody.
     if not isinstance(value, list) or len(value) not in (0, num_tokens - 1, num_tokens):
-        raise TranscriptError(f"{place} must be a list of {num_tokens} pairs, one for each token")
+        raise ValueError(f"`suggested` must be a list of {num_tokens} pairs, one for each token")
     for position, pair in enumerate(value):
         match pair:
             case [int(right), int(length)] if (
                 0 <= right <= min(length, num_tokens - position) and length <= _MOST_SUGGESTED
             ):
                 continue
-        raise TranscriptError(
-            f"{place} holds {pair!r} at position {position}, not how many tokens were right of how "
-            f"many drafted there, at most {_MOST_SUGGESTED}"
+        raise ValueError(
+            f"`suggested` holds {pair!r} at position {position}, not how many tokens were right of "
+            f"how many drafted there, at most {_MOST_SUGGESTED}"
         )
     return [(right, length) for right, length in value]

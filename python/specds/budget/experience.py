@@ -35,9 +35,7 @@ class Trust:
     By depth, since drafters other than `fused` exaggerate more the deeper they draft. A depth with
     little evidence is trusted as the one above it. Nodes count whose outcome is sure to be known
     before it is: the verified ones and their children, so that one without any can win trust.
-
-    Args:
-        first: What is believed of a drafter that is not known yet.
+    `first` is what is believed of a drafter that is not known yet.
     """
 
     def __init__(self, first: float = _FIRST_TRUST) -> None:
@@ -81,11 +79,7 @@ def _promises(tree: TokenTree) -> list[float]:
 
 
 class Experience:
-    """What a drafter has been worth, over all requests that it drafted for.
-
-    Args:
-        trust: In what it promises.
-    """
+    """What a drafter has been worth, over all requests that it drafted for."""
 
     def __init__(self, trust: Trust | None = None) -> None:
         self.trust = Trust() if trust is None else trust

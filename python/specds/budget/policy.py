@@ -1,17 +1,16 @@
-"""How many nodes of a draft are verified: a fixed number in each step, or what pays by the clock.
-
-Which nodes are verified may so depend on the clock; what is emitted does not.
-"""
+"""How many nodes of a draft are verified: a number in each step, or what pays by the clock?"""
 
 from __future__ import annotations
 
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
+
+import numpy as np
 
 from specds._core import DraftSession, TokenTree, draft_batch
 from specds.budget.step_cost import MOST_NODES
-from specds.drafters.session import EMPTY_TREE, within
+from specds.drafters.session import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
 # By how much a step is to be better than a plain one.
 _MARGIN = 0.03
 
-SHARED_NODES = 15
-"""What `auto` is for processes that share a model: no two of them measure the same time."""
-
 
 class Budget:
     """Drafts for the sequences of a step, and takes what came of it: here as many nodes in each.
@@ -34,16 +30,15 @@ class Budget:
         max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
         fills_below: Fill up smaller drafts with arbitrary tokens below this, so that the time of a
             step reveals nothing of the text; 0 fills nothing.
+
+    Attributes:
+        pauses: The next step drafts nothing: sessions then need not have observed anything.
     """
 
     def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
         self._max_nodes = max_nodes
         self._fills_below = fills_below
-
-    @property
-    def pauses(self) -> bool:
-        """Whether the next step drafts nothing: sessions then need not have observed anything."""
-        return self._max_nodes == 0
+        self.pauses = max_nodes == 0
 
     def prepare(self) -> None:
         """Comes before every draft; it may take a while to measure what a step costs."""
@@ -51,65 +46,33 @@ class Budget:
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> list[TokenTree | None]:
-        """What is to be verified, in one step for all sequences; None where that is nothing.
+        """What is to be verified of each sequence; None where that is nothing.
 
-        Args:
-            sessions: One for each sequence.
-            max_depths: How deep a node of each sequence can be and still be emitted.
+        `max_depths` are how deep a node of each can be and still be emitted.
         """
         most = self._max_nodes
-        trees: list[TokenTree | None] = []
-        for session, max_depth in zip(sessions, max_depths, strict=True):
-            tree = EMPTY_TREE
+        trees: list[TokenTree | None] = [None] * len(sessions)
+        for row, (session, max_depth) in enumerate(zip(sessions, max_depths, strict=True)):
             if most > 0 and max_depth > 0:
                 tree = within(session.draft(most, max_depth), most, max_depth)
-                tree = _filled(tree, most, self._fills_below)
-            trees.append(tree if len(tree) else None)
+                if self._fills_below:
+                    tree = _filled(tree, most, self._fills_below)
+                trees[row] = tree if len(tree) else None
         return trees
 
     def record(
         self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
     ) -> Callable[[], None]:
-        """Takes what came of a step, when all its work is done.
+        """Takes what came of a step: the tokens of each sequence, None for one that it ended.
 
-        Args:
-            emitted: The tokens of each sequence; None for one that the step ended: its next tokens
-                are not known.
-            learning_s: How long its sessions took to learn from it.
-
-        Returns:
-            Learns from it. The next draft can come first, where a device waits for that.
+        Sessions took `learning_s` to learn from it. What is returned has the budget learn, for
+        which a device need not wait.
         """
         return lambda: None
 
 
-class SharedBudget(Budget):
-    """A fixed number of nodes for processes that share a model: they verify drafts of process 0.
-
-    All processes draft, so that their sessions learn; what they know may differ, and so may drafts.
-    """
-
-    def draft(
-        self, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> list[TokenTree | None]:
-        """As `Budget.draft`."""
-        from torch.distributed import broadcast_object_list
-
-        trees = super().draft(sessions, max_depths)
-        told: list[Any] = [tree and (tree.token_ids, tree.parents, tree.probs) for tree in trees]
-        if not self.pauses:
-            broadcast_object_list(told)
-        return [tree and TokenTree(*tree) for tree in told]
-
-
 class AutoBudget(Budget):
-    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
-
-    Args:
-        costs: What steps cost at present.
-        experience: What the drafter has been worth so far.
-        clock: Seconds since some moment.
-    """
+    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves."""
 
     def __init__(
         self,
@@ -121,18 +84,13 @@ class AutoBudget(Budget):
         self._experience = experience
         self._clock = clock
         self._cost: CostModel | None = None
-        self._pauses = not experience.is_time_to_draft()
+        self.pauses = not experience.is_time_to_draft()
         self._learning_s = 0.0
 
     def prepare(self) -> None:
         """As `Budget.prepare`."""
-        if not self._pauses:
+        if not self.pauses:
             self._cost = self._costs()
-
-    @property
-    def pauses(self) -> bool:
-        """As `Budget.pauses`: for a while after drafts that lost."""
-        return self._pauses
 
     def draft(
         self, sessions: Sequence[Session], max_depths: Sequence[int]
@@ -141,10 +99,10 @@ class AutoBudget(Budget):
         # What was drafted by row, and what of it is verified: of a row that has fewer, pads.
         self._drafts: list[TokenTree] = []
         self._num_nodes = 0
-        if self._cost is not None and not self._pauses and max(max_depths) > 0:
+        if self._cost is not None and not self.pauses and max(max_depths) > 0:
             self._draft(self._cost, sessions, max_depths)
         # Decided now, so that all that is done until then can count on it.
-        self._pauses = not self._experience.is_time_to_draft()
+        self.pauses = not self._experience.is_time_to_draft()
         size = self._num_nodes
         trees = (tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts)
         return [tree if len(tree) else None for tree in trees] or [None] * len(sessions)
@@ -222,22 +180,15 @@ def _draft_all(
 
 def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:
     """The tree with more children of the context, of tokens that have none there yet."""
-    if vocab_size == 0 or len(tree) == num_nodes:
-        return tree
-    token_ids, parents = tree.token_ids.tolist(), tree.parents.tolist()
-    taken = {token for token, parent in zip(token_ids, parents, strict=True) if parent == -1}
-    free = (token for token in range(vocab_size) if token not in taken)
-    more = [*islice(free, num_nodes - len(tree))]
-    probs = [*tree.probs, *[0.0] * len(more)]
-    return TokenTree([*token_ids, *more], [*parents, *[-1] * len(more)], probs)
+    taken = tree.token_ids[tree.parents == -1]
+    free = np.setdiff1d(np.arange(min(num_nodes, vocab_size)), taken)[: num_nodes - len(tree)]
+    parents, probs = (np.pad(of, (0, len(free))) for of in (tree.parents, tree.probs))
+    parents[len(tree) :] = -1
+    return TokenTree(np.append(tree.token_ids, free), parents, probs)
 
 
 def require_budget(budget: int | Literal["auto"]) -> None:
-    """Refuses what is no budget.
-
-    Raises:
-        ValueError: It is neither `auto` nor a number of nodes.
-    """
+    """Raises a ValueError for what is neither `auto` nor a number of nodes."""
     is_number = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
     if budget != "auto" and not is_number:
         raise ValueError(f"budget must be 'auto' or a number of nodes from 0 on, got {budget!r}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
-from specds.verify.tree_attention import power_of_two
+from specds.verify.operations import power_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +43,13 @@ class CostModel:
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
         steps: The sizes of passes, 0 and `MOST_NODES` among them; empty where they have any.
+
+    Attributes:
+        seconds: By number of nodes, of each row.
+        relative: The same in plain steps.
+        least_worth: What a node beyond the first size costs at least on average, in plain steps. A
+            first node may cost nothing, as passes of a single token have kernels of their own: that
+            says nothing of the others.
     """
 
     def __init__(self, seconds: Mapping[int, float], steps: Sequence[int] = ()) -> None:
@@ -51,55 +58,37 @@ class CostModel:
         known = sorted(seconds)
         least = [min(seconds[size] for size in known[place:]) for place in range(len(known))]
         self.seconds: list[float] = np.interp(passes, known, least).tolist()
-        """Of a step, by the nodes that it verifies of each row."""
         plain, first = self.seconds[0], (steps or _SIZES)[1]
         self.relative = [taken / plain for taken in self.seconds]
-        """What steps cost, in plain steps: the first is 1."""
         beyond = enumerate(self.relative[first + 1 :], 1)
         self.least_worth = min((cost - self.relative[first]) / more for more, cost in beyond)
-        """What a node beyond the first size costs at least on average, in plain steps.
-
-        A first node may cost nothing, as passes of a single token have kernels of their own: that
-        says nothing of the others.
-        """
-
-
-class StepCosts:
-    """The cost models of a runner, by its rows and their length; requests on a model share them.
-
-    Args:
-        model: The target model.
-        runner: Verifies on it; it has a prompt when a cost is asked for.
-    """
-
-    def __init__(self, model: PreTrainedModel, runner: Runner) -> None:
-        self._runner = runner
-        self._most_nodes = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
-        # What may change between two requests on the same model.
-        self._setting = type(runner), str(model.device), model.dtype, torch.get_num_threads()
-        self._known = _models.setdefault(model, {})
-
-    def now(self) -> CostModel:
-        """The costs at the present number and length of rows, which are measured at first."""
-        lengths = self._runner.cache.lengths
-        length = max(power_of_two(max(lengths)), _SHORT_CONTEXT)
-        key = (*self._setting, power_of_two(len(lengths)), length)
-        known = self._known.get(key)
-        if known is None:
-            steps = self._runner.node_steps
-            seconds = measure(self._pass, self._most_nodes, steps or _ORDER)
-            known = self._known[key] = CostModel(seconds, steps)
-        return known
-
-    def _pass(self, num_nodes: int) -> None:
-        """One pass over children of the last tokens; it commits nothing, so it leaves no trace."""
-        tree = TokenTree(range(num_nodes), [-1] * num_nodes) if num_nodes else None
-        num_rows = len(self._runner.cache.lengths)
-        logits = self._runner.verify_rows([0] * num_rows, [tree] * num_rows)
-        logits[0][0, 0].item()  # waits for the device
 
 
 _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
+
+
+def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
+    """What a model's steps cost at the present number and length of a runner's rows.
+
+    They are measured at first; requests on a model share what was found.
+    """
+    num_rows, longest = len(runner.cache.lengths), max(runner.cache.lengths)
+    # With what may change between two requests on the same model.
+    setting = type(runner), str(model.device), model.dtype, torch.get_num_threads()
+    key = *setting, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
+    known = _models.setdefault(model, {})
+    if key not in known:
+
+        def verify(num_nodes: int) -> None:
+            # Children of the last tokens; nothing is committed, so it leaves no trace.
+            tree = TokenTree(range(num_nodes), [-1] * num_nodes) if num_nodes else None
+            logits = runner.verify_rows([0] * num_rows, [tree] * num_rows)
+            logits[0][0, 0].item()  # waits for the device
+
+        most = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
+        seconds = measure(verify, most, runner.node_steps or _ORDER)
+        known[key] = CostModel(seconds, runner.node_steps)
+    return known[key]
 
 
 def measure(
@@ -110,13 +99,9 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes where these take longer; each size gets as much of it.
-
-    Args:
-        verify: Verifies this number of nodes, and returns when that is done.
-        most_nodes: What no pass may be larger than.
-        order: The sizes, those first that are to be measured where time is short.
-        clock: Seconds since some moment.
+    Takes about a second, or three passes where these take longer; each size gets as much of it, and
+    those first in `order` something where time is short. `verify` returns when a number of nodes,
+    at most `most_nodes`, is verified.
 
     Returns:
         The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. Other work on the

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds._core import DatastoreBuilder
+from specds._core import Datastore, DatastoreBuilder
 from specds.build.local import FOR_BUILDER, open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
-from specds.build.report import BuildReport
+from specds.build.report import BuildReport, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from transformers import PreTrainedTokenizerBase
 
-    from specds._core import Datastore
-    from specds.build.report import Progress
     from specds.corpora import Corpus
 
 
@@ -40,12 +38,8 @@ def build_datastore(
     ended.
 
     Args:
-        corpus: What to index, from `specds.open_corpus`.
         tokenizer: A transformers tokenizer; a fast one uses all cores.
-        out: The folder to make.
-        options: How to build.
         tokenizer_name: What to call the tokenizer in the manifest; its own name by default.
-        progress: Told how far the build has come.
 
     Raises:
         FileExistsError: `out` exists and may not be there.
@@ -55,7 +49,7 @@ def build_datastore(
         OSError: The disk is full, or `out` cannot be written.
     """
     options = options or BuildOptions()
-    progress = progress or _silent
+    progress = progress or (lambda *_, **__: None)
     if options.engine == "ray":
         return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
@@ -82,9 +76,6 @@ def build_from_token_ids(
 
     Args:
         documents: The token ids of each, of any integer dtype, shape `(n,)`; read one by one.
-        out: The folder to make.
-        options: How to build.
-        vocab_size: One more than the largest token id.
         separator: Stands between documents; by default an id that no document can have.
         tokenizer_name: What the tokens are of, for people.
         tokenizer_fingerprint: As of `specds.tokenization.fingerprint`, for what checks it.
@@ -104,7 +95,3 @@ def build_from_token_ids(
         for document in documents:
             builder.add_documents(document, [len(np.asarray(document))])
         return builder.finish()
-
-
-def _silent(stage: str, done: int, total: int | None, **counts: int) -> None:
-    """The progress that nobody watches."""

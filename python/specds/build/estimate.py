@@ -12,32 +12,28 @@ from typing import TYPE_CHECKING
 from specds._core import DatastoreBuilder, fit_weights
 from specds.build.options import BuildOptions
 from specds.build.report import peak_memory_bytes
-from specds.corpora import Document
+from specds.corpora import Corpus, Document
 from specds.tokenization import encode_batch, vocab_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specds.corpora import Corpus
 
 _READ_BYTES = 32 << 20
 _SAMPLE_BYTES = 4 << 20
 _SAMPLED_PARTS = 8
 
+# Time to fit the prior to a token, measured on 60 M tokens. It is fitted to at most one token in
+# 16, and to none where these are too few.
 _PRIOR_S = 20e-6
-"""Time to fit the prior to a token, measured on 60 M tokens."""
-
-_SORTING_BYTES = 2 << 20
-"""What sorting takes however small the shard."""
-
 _PRIOR_SHARE = 16
-"""It is fitted to at most one token in this many."""
-
 _LEAST_PRIOR_TOKENS = 1024
-"""To less than this, none is fitted."""
 
+# What sorting takes however small the shard.
+_SORTING_BYTES = 2 << 20
+
+# A sample fits the processor's caches and a shard does not: measured on 60 M tokens.
 _SORT_SLOWDOWN = 2.0
-"""A sample fits the processor's caches and a shard does not: measured on 60 M tokens."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +41,9 @@ class BuildEstimate:
     """What a build is expected to take.
 
     Attributes:
-        num_tokens: Tokens of the whole corpus.
-        num_documents: Its documents.
-        seconds: Time to build.
         memory_bytes: The most memory of the process.
         disk_bytes: Size of the datastore.
-        num_shards: Shards of the datastore.
-        bytes_per_token: Size on disk for each token.
         tokens_per_s: Tokens read and tokenised a second.
-        sampled_documents: Documents of the sample.
-        sampled_tokens: Tokens of the sample.
     """
 
     num_tokens: int
@@ -73,11 +62,6 @@ def estimate_build(
     corpus: Corpus, tokenizer: PreTrainedTokenizerBase, options: BuildOptions | None = None
 ) -> BuildEstimate:
     """Tells from a sample, a few megabytes of up to eight parts, what a build would take.
-
-    Args:
-        corpus: What would be indexed.
-        tokenizer: The tokenizer it would be built with.
-        options: How it would be built.
 
     Raises:
         CorpusError: A document of the sample cannot be read.

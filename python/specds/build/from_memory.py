@@ -29,14 +29,9 @@ class RefreshReport:
     """What went from a memory to a datastore.
 
     Attributes:
-        path: Of the datastore.
-        num_texts: The tenant's texts in the memory.
-        num_added_documents: Documents that they were, but for those that the datastore had.
-        num_added_tokens: Their tokens, separators included.
+        num_added_documents: Documents that the texts were, but for those that the datastore had.
         num_tokens: Tokens of the datastore now; 0 where there is none and nothing to make one of.
-        num_shards: Its shards.
         num_left: Tokens that all tenants still have in the memory.
-        seconds: What it took.
     """
 
     path: str
@@ -69,10 +64,8 @@ def refresh(
         path: The datastore; made where there is none.
         memory: What `Memory.save`, `FusedDrafter.save` or a server with `save_every` writes.
         tenant: Whose texts. Whoever drafts from the datastore drafts from them afterwards.
-        options: How shards are made.
         tokenizer: Of the tokens, where there is no datastore yet.
         tokenizer_name: What to call it in the manifest; its own name by default.
-        progress: Told how far it has come.
 
     Raises:
         FileNotFoundError: There is no memory at its path.

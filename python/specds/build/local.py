@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specds._core import DatastoreBuilder
-from specds.build.report import Reading
-from specds.corpora import CorpusError, Document
+from specds.build.report import Progress, Reading
+from specds.corpora import Corpus, CorpusError, Document
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specds.build.options import BuildOptions
-    from specds.build.report import Progress
-    from specds.corpora import Corpus
 
 
 def documents_left(
@@ -38,7 +36,6 @@ def documents_left(
     """Yields the documents of a corpus but for the first ones, and notes where each part ends.
 
     Args:
-        corpus: What to read.
         folder: Where the notes are; they last as long as the build may go on.
         num_given: How many documents to leave out. Parts with none but such are not read at all.
         read: Empty; counts everything up to here, what is not read again too.

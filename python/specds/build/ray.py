@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from specds._core import merge
 from specds._lazy import imported
 from specds.build.local import open_builder, tokenise
-from specds.build.report import BuildReport, Reading
+from specds.build.report import BuildReport, Progress, Reading
 from specds.cache_folder import write_whole
 from specds.corpora.document import Corpus, CorpusError
 from specds.corpora.files import digest
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from specds.build.options import BuildOptions
-    from specds.build.report import Progress
 
 # Machines that are lent only for a while are taken away again and again.
 _MAX_RETRIES = 16

@@ -21,11 +21,7 @@ class Progress(Protocol):
     def __call__(self, stage: str, done: int, total: int | None, **counts: int) -> object:
         """Stage `tokenise` counts bytes of text, others tokens or shards; None is unknown.
 
-        Args:
-            stage: What is being done.
-            done: How much of it.
-            total: How much it is in all.
-            counts: `documents` and `tokens` so far.
+        `counts` are the `documents` and `tokens` so far.
         """
         ...
 
@@ -35,13 +31,9 @@ class Reading:
     """What was read of a corpus, and what came of it.
 
     Attributes:
-        num_read: Documents read.
         num_bytes: The size of all that was read.
         skipped: What the corpus left out, counted by reason.
-        num_documents: Documents added to the datastore.
-        num_tokens: Their tokens.
         num_duplicates: Documents left out as they had come before.
-        is_full: Whether a limit ended it.
     """
 
     num_read: int = 0
@@ -86,20 +78,13 @@ class BuildReport:
     """What a build did and what it cost.
 
     Attributes:
-        num_documents: Documents of the datastore.
         num_tokens: Tokens of the datastore, separators included.
-        num_shards: Its shards.
-        num_bytes: Its size on disk.
-        num_added_documents: Those of them that this build has added; fewer than all where it
-            appended.
-        num_added_tokens: The tokens of these.
-        num_duplicates: Documents left out as they had come before.
+        num_added_documents: Documents that this build has added; fewer than all where it appended.
         num_taken_up: Documents that an earlier build, which was killed, had been through.
         text_bytes: Size of the documents as they were read.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
         index_s: Seconds for sorting, writing and the prior, after that.
         peak_memory_bytes: The largest resident set of this process so far.
-        skipped: What the corpus left out, counted by reason.
     """
 
     path: str

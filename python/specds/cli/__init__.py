@@ -18,6 +18,7 @@ from specds._core import __version__
 from specds._lazy import EXTRAS, advice
 from specds.cli import bench, build, export, fit, inspect, run, share
 from specds.cli.help import Command, Group
+from specds.cli.records import with_records
 
 __all__ = ["app", "main"]
 
@@ -45,7 +46,7 @@ _COMMANDS = {
 }
 for panel, commands in _COMMANDS.items():
     for command in commands:
-        app.command(cls=Command, rich_help_panel=panel)(command)
+        app.command(cls=Command, rich_help_panel=panel)(with_records(command))
 app.add_typer(bench.app, rich_help_panel="Questions")
 
 

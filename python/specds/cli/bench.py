@@ -1,6 +1,6 @@
 """Commands that measure: bench replay, bench generate."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,6 @@ from specds.cli.help import Command, Group
 from specds.cli.records import with_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from specds.bench.harness import Document, Progress
 
 app = typer.Typer(

@@ -14,16 +14,25 @@ from specds import terminal
 from specds.build import BuildOptions
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
-from specds.cli.records import Only, Without, arguments_of, with_records
+from specds.cli.records import Only, Without, arguments_of
 from specds.corpora import CorpusOptions
 
 _READING = Annotated[CorpusOptions, Without("max_file_bytes", "without")]
+_CORPUS = Annotated[
+    list[str],
+    typer.Option(
+        metavar="CORPUS",
+        help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
+        "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
+        "of the hub: `org/name`. Several are separated by commas, or each has its own --corpus. "
+        "The best corpus is a log of the model's own answers.",
+    ),
+]
 
 
-@with_records
 def build(
     *,
-    corpus: list[str],
+    corpus: _CORPUS,
     tokenizer: str,
     out: Path,
     reading: _READING,
@@ -36,10 +45,6 @@ def build(
     A stopped or killed build continues when you repeat the command.
 
     Args:
-        corpus (CORPUS): `ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder;
-            a file (.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a
-            dataset of the hub: `org/name`. Several are separated by commas, or each has its own
-            --corpus. The best corpus is a log of the model's own answers.
         tokenizer: A name on the hub, a local folder, or `demo`.
         out (FOLDER): The folder to make.
         estimate: Index a sample, and report what a build would take.
@@ -73,12 +78,11 @@ def _require_out(out: Path, *, overwrite: bool) -> None:
         raise FileExistsError(f"{out} is not a datastore, and nothing else is replaced")
 
 
-@with_records
 def add(
     datastore: DatastorePath,
     /,
     *,
-    corpus: list[str],
+    corpus: _CORPUS,
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command", "overwrite")],
     tokenizer: str | None = None,
@@ -91,10 +95,6 @@ def add(
     small shards make lookups slower: `specds compact` joins them.
 
     Args:
-        corpus (CORPUS): `ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder;
-            a file (.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a
-            dataset of the hub: `org/name`. Several are separated by commas, or each has its own
-            --corpus. The best corpus is a log of the model's own answers.
         tokenizer: By default the one the datastore was built with.
         estimate: Index a sample, and report what a build would take.
 
@@ -160,7 +160,6 @@ def _command(
 _SHAPING = ("drop_duplicates", "max_documents", "max_tokens", "max_memory", "max_shard_tokens")
 
 
-@with_records
 def refresh(
     datastore: Path,
     /,
@@ -205,7 +204,6 @@ def refresh(
     display.show("Datastore", asdict(report), as_json=as_json)
 
 
-@with_records
 def merge(
     datastores: list[Path],
     /,
@@ -234,7 +232,6 @@ def merge(
     display.show_datastore(merged, as_json=as_json)
 
 
-@with_records
 def compact(
     datastore: DatastorePath,
     /,

@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds import terminal
-from specds.bench.generation.measure import Plan, batches_of, measure
+from specds.bench.generation.measure import Plan, Run, batches_of, measure
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.cli import display
 from specds.cli.writing import coloured
-from specds.demo.held_out import MODES, build_stdlib, prompts
+from specds.demo.held_out import MODES, Prompt, build_stdlib, prompts
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
     from transformers import PreTrainedTokenizerBase
 
-    from specds.bench.generation.measure import Run
-    from specds.demo.held_out import Prompt
+    from specds.stats import GenerationStats
 
 
 def run_demo(
     num_prompts: int, max_new_tokens: int, *, verbose: bool = False, as_json: bool = False
 ) -> None:
-    """Runs the demo and prints what it measured.
-
-    Args:
-        num_prompts: How many held-out prompts.
-        max_new_tokens: Tokens for each of them.
-        verbose: Tell where the time went.
-        as_json: Print one JSON document instead of text and tables.
-    """
+    """Runs the demo and prints what it measured."""
     chosen = prompts(num_prompts)
     model, tokenizer = load_model("demo", device="cpu")
     one_thread_for("demo")
@@ -59,18 +49,24 @@ def run_demo(
         )
         with terminal.request_progress("completing prompts,") as progress:
             cells = measure(plan, lambda mode: progress(mode, plan.num_rounds))
-    runs = [cell.runs[0] for cell in cells]
-    modes = [
-        Comparison(mode, chosen, *pair)
-        for mode, pair in zip(MODES, zip(runs[::2], runs[1::2], strict=True), strict=True)
-    ]
+    pairs = [(cells[0].runs[0], cells[1].runs[0]), (cells[2].runs[0], cells[3].runs[0])]
+    modes = [compared(mode, *pair) for mode, pair in zip(MODES, pairs, strict=True)]
     if as_json:
-        facts = [mode.to_dict() for mode in modes]
-        terminal.print_json({"build": report.to_dict(), "modes": facts})
+        terminal.print_json({"build": report.to_dict(), "modes": modes})
         return
-    for mode, num_texts in zip(modes, (2, 1), strict=True):
-        _show_texts(tokenizer, mode, num_texts)
-    terminal.out.print(_table(modes, verbose=verbose))
+    for mode, (_, ours), num_texts in zip(MODES, pairs, (2, 1), strict=True):
+        terminal.out.rule(f"{mode}: drafted and accepted tokens are green")
+        _show_texts(tokenizer, chosen, ours, num_texts)
+    table = display.TitledTable(title="specds against model.generate")
+    table.add_column("")
+    for mode in MODES:
+        table.add_column(mode, justify="right")
+    columns = [
+        _column(mode, ours.stats, verbose) for mode, (_, ours) in zip(modes, pairs, strict=True)
+    ]
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
+    terminal.out.print(table)
     terminal.out.print(_NEXT, soft_wrap=True)
 
 
@@ -84,70 +80,34 @@ def repetition(token_ids: Sequence[int]) -> float:
     return (len(windows) - len(set(windows))) / max(len(token_ids), 1)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """`model.generate` against specds over some prompts, with the same settings."""
+def compared(mode: str, plain: Run, ours: Run) -> dict[str, Any]:
+    """The figures of specds beside those of `model.generate`, with the same settings.
 
-    mode: str
-    prompts: Sequence[Prompt]
-    plain: Run
-    ours: Run
-
-    @property
-    def identical(self) -> bool:
-        """Whether every completion was the same, token for token."""
-        return self.ours.texts == self.plain.texts
-
-    @property
-    def speed_up(self) -> float:
-        """How many times faster specds was, whole run against whole run."""
-        return self.ours.tokens_per_s / self.plain.tokens_per_s
-
-    @property
-    def repetition(self) -> float:
-        """The share of all tokens that repeat what their text says already, as in a loop."""
-        texts = self.ours.texts
-        return sum(repetition(text) * len(text) for text in texts) / max(sum(map(len, texts)), 1)
-
-    @property
-    def fresh(self) -> list[int]:
-        """The completions that hardly repeat themselves, by their numbers."""
-        return [n for n, text in enumerate(self.ours.texts) if repetition(text) < _LOOPING]
-
-    @property
-    def fresh_speed_up(self) -> float | None:
-        """The speed-up over these completions; None where there are none."""
-        ours = sum(self.ours.seconds[number] for number in self.fresh)
-        return sum(self.plain.seconds[number] for number in self.fresh) / ours if ours else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything measured, as plain values."""
-        names = ("mode", "identical", "speed_up", "repetition", "fresh_speed_up")
-        texts = self.ours.texts
-        return {
-            **{name: getattr(self, name) for name in names},
-            "num_prompts": len(texts),
-            "num_tokens": sum(map(len, texts)),
-            "num_fresh": len(self.fresh),
-            "plain_tokens_per_s": self.plain.tokens_per_s,
-            "specds_tokens_per_s": self.ours.tokens_per_s,
-            "stats": self.ours.stats.to_dict(),
-            "prompts": [
-                {
-                    "name": prompt.name,
-                    "identical": texts[number] == self.plain.texts[number],
-                    "num_tokens": len(texts[number]),
-                    "speed_up": self.plain.seconds[number] / self.ours.seconds[number],
-                }
-                for number, prompt in enumerate(self.prompts)
-            ],
-        }
+    `fresh` are the texts that hardly repeat themselves; the speed-up of none is null.
+    """
+    num_tokens = sum(map(len, ours.texts))
+    fresh = [n for n, text in enumerate(ours.texts) if repetition(text) < _LOOPING]
+    theirs_s, ours_s = (sum(run.seconds[number] for number in fresh) for run in (plain, ours))
+    return {
+        "mode": mode,
+        "identical": ours.texts == plain.texts,
+        "speed_up": ours.tokens_per_s / plain.tokens_per_s,
+        "repetition": sum(repetition(text) * len(text) for text in ours.texts) / num_tokens,
+        "fresh_speed_up": theirs_s / ours_s if fresh else None,
+        "num_prompts": len(ours.texts),
+        "num_tokens": num_tokens,
+        "num_fresh": len(fresh),
+        "plain_tokens_per_s": plain.tokens_per_s,
+        "specds_tokens_per_s": ours.tokens_per_s,
+        "stats": ours.stats.to_dict(),
+    }
 
 
-def _show_texts(tokenizer: PreTrainedTokenizerBase, mode: Comparison, num_texts: int) -> None:
+def _show_texts(
+    tokenizer: PreTrainedTokenizerBase, chosen: Sequence[Prompt], ours: Run, num_texts: int
+) -> None:
     """Some completions, those that repeat themselves least first, as a loop is easy to predict."""
-    terminal.out.rule(f"{mode.mode}: drafted and accepted tokens are green")
-    texts = zip(mode.prompts, mode.ours.texts, mode.ours.results, strict=True)
+    texts = zip(chosen, ours.texts, ours.results, strict=True)
     for prompt, text, result in sorted(texts, key=lambda each: repetition(each[1]))[:num_texts]:
         terminal.out.print(f"{prompt.name}", style="bold")
         terminal.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim")
@@ -155,28 +115,15 @@ def _show_texts(tokenizer: PreTrainedTokenizerBase, mode: Comparison, num_texts:
         terminal.out.print()
 
 
-def _table(comparisons: Sequence[Comparison], *, verbose: bool) -> Table:
-    """`model.generate` against specds, one column for each way of choosing tokens."""
-    table = display.TitledTable(title="specds against model.generate")
-    table.add_column("")
-    for comparison in comparisons:
-        table.add_column(comparison.mode, justify="right")
-    columns = [_comparison_rows(comparison, verbose) for comparison in comparisons]
-    for name in columns[0]:
-        table.add_row(name, *(column[name] for column in columns))
-    return table
-
-
-def _comparison_rows(comparison: Comparison, verbose: bool) -> dict[str, str]:
-    fresh, num_fresh = comparison.fresh_speed_up, len(comparison.fresh)
-    drafting = [*display.drafting_rows(comparison.ours.stats).items()]
+def _column(mode: dict[str, Any], stats: GenerationStats, verbose: bool) -> dict[str, str]:
+    fresh, drafting = mode["fresh_speed_up"], [*display.drafting_rows(stats).items()]
     return {
-        "identical output": "yes" if comparison.identical else "NO",
-        "model.generate, tokens/s": f"{comparison.plain.tokens_per_s:.0f}",
-        "specds, tokens/s": f"{comparison.ours.tokens_per_s:.0f}",
-        "speed-up": f"{comparison.speed_up:.2f}x",
-        "text that repeats itself": f"{comparison.repetition:.0%}",
-        "speed-up of texts that do not": "" if fresh is None else f"{fresh:.2f}x of {num_fresh}",
+        "identical output": "yes" if mode["identical"] else "NO",
+        "model.generate, tokens/s": f"{mode['plain_tokens_per_s']:.0f}",
+        "specds, tokens/s": f"{mode['specds_tokens_per_s']:.0f}",
+        "speed-up": f"{mode['speed_up']:.2f}x",
+        "text that repeats itself": f"{mode['repetition']:.0%}",
+        "speed-up of texts that do not": f"{fresh:.2f}x of {mode['num_fresh']}" if fresh else "",
         **dict(drafting[: None if verbose else 3]),
     }
 

@@ -48,11 +48,6 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
     show("Datastore", facts, as_json=as_json)
 
 
-def stats_table(stats: GenerationStats) -> Table:
-    """What drafting was worth in one run."""
-    return _two_columns("Drafting", drafting_rows(stats))
-
-
 def drafting_rows(stats: GenerationStats) -> dict[str, str]:
     """What drafting was worth in one run, by name."""
     drafts = max(stats.num_drafts, 1)
@@ -79,10 +74,11 @@ def facts_table(title: str, facts: dict[str, Any]) -> Table:
     """Names and values, one row each; the path beside the title, where no column cuts it."""
     shown = {name: _fact(name, value) for name, value in facts.items()}
     title = f"{title} {shown.pop('path', '')}".strip()
-    return _two_columns(title, {_label(name): told for name, told in shown.items() if told})
+    return two_columns(title, {_label(name): told for name, told in shown.items() if told})
 
 
-def _two_columns(title: str, rows: dict[str, str]) -> Table:
+def two_columns(title: str, rows: dict[str, str]) -> Table:
+    """Names and what is told of each."""
     table = TitledTable(title=title, show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right", overflow="fold")

@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Literal
 
 from specds import terminal
-from specds.cli.records import with_records
 
 
-@with_records
 def export_generate(
     folder: Path,
     /,
@@ -31,10 +29,13 @@ def export_generate(
 
         transformers serve --trust-remote-code ./my-model
     """
-    from specds.generation.folder import export_generate as export
+    from specds.generation import folder as generation
 
     if into is not None and not (into / "config.json").exists():
         raise ValueError(f"{into}: no model is there: give a folder with a config.json")
-    for target in (folder, into) if into is not None else (folder,):
-        made = export(target, datastore, otherwise=otherwise)
+    folders = (folder, into) if into is not None else (folder,)
+    for each in folders:
+        generation.require_folder(each, datastore)
+    for each in folders:
+        made = generation.export_generate(each, datastore, otherwise=otherwise)
         terminal.err.print(f"wrote {made}", markup=False, soft_wrap=True)

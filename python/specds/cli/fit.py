@@ -1,7 +1,6 @@
 """The command that learns what the fused drafter starts from."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +11,9 @@ from specds.build import BuildOptions
 from specds.cache_folder import write_whole
 from specds.cli import display
 from specds.cli.arguments import Json, Overwrite, require_place
-from specds.cli.records import Only, with_records
+from specds.cli.records import Only
 
 
-@with_records
 def fit(
     more_transcripts: Sequence[Path] = (),
     /,
@@ -37,11 +35,11 @@ def fit(
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
-        transcripts: A file of recorded answers: JSONL of `prompt` and `completion`.
+        transcripts (FILE): A file of recorded answers: JSONL of `prompt` and `completion`.
         datastore (FOLDER): A folder made by `specds build`.
         tokenizer: By default the one the datastore was built with.
-        weights: What to go on from: a file made by `specds fit`, or `none`; by default what is kept
-            with the datastore.
+        weights (FILE): What to go on from: a file made by `specds fit`, or `none`; by default what
+            is kept with the datastore.
         out (FILE): The file to write.
 
     Examples:
@@ -49,36 +47,23 @@ def fit(
 
         specds fit --datastore chat.specds
     """
-    files = [*transcripts, *more_transcripts]
-    if files:
-        if out is None:
-            raise typer.BadParameter("name the file to write by --out")
-        # To go on from weights and keep them in the same file is to ask for it.
-        require_place(out, overwrite=overwrite or str(out) == weights)
-        _fit_answers(files, datastore, tokenizer, weights, out, as_json=as_json)
-    elif datastore is None or out or weights or tokenizer:
-        raise typer.BadParameter(
-            "give recorded answers by --transcripts; or --datastore alone, to fit what is kept "
-            "with it"
-        )
-    else:
-        from specds._core import refit
+    from specds._core import Datastore, refit
 
+    files = [*transcripts, *more_transcripts]
+    if not files:
+        if datastore is None or out or weights or tokenizer:
+            raise typer.BadParameter(
+                "give recorded answers by --transcripts; or --datastore alone, to fit what is kept "
+                "with it"
+            )
         with terminal.build_progress() as progress:
             fitted = refit(datastore, progress=progress, **options.for_core("prior_tokens"))
         display.show_datastore(fitted, as_json=as_json)
-
-
-def _fit_answers(
-    files: list[Path],
-    datastore: Path | None,
-    tokenizer: str | None,
-    weights: str | None,
-    out: Path,
-    *,
-    as_json: bool,
-) -> None:
-    from specds._core import Datastore
+        return
+    if out is None:
+        raise typer.BadParameter("name the file to write by --out")
+    # To go on from weights and keep them in the same file is to ask for it.
+    require_place(out, overwrite=overwrite or str(out) == weights)
     from specds.bench.harness import tokenizer_of
     from specds.bench.replay.fit import fit as learn
     from specds.bench.transcripts import read_files
@@ -90,5 +75,4 @@ def _fit_answers(
     with terminal.build_progress() as progress:
         learned, report = learn(recorded, opened, read_weights(weights), progress)
     write_whole(out, learned)
-    facts = {"path": str(out), **asdict(report)}
-    display.show("Weights", facts, as_json=as_json)
+    display.show("Weights", {"path": str(out), **report}, as_json=as_json)

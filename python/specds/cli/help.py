@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import typer
 from rich.text import Text
 
 from specds import terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 _COLUMN, _INDENT = 30, 8
 # Narrower terminals have the texts of options beneath their names.
@@ -35,27 +33,23 @@ def show_help(command: Any, context: Any) -> None:
     for title, entries in _panels(command, context).items():
         _title(title)
         for names, text in entries:
-            lines = [*_entry(names, text, width)]
-            shown = Text("\n".join(lines))
+            shown = Text("\n".join(_entry(names, text, width)))
             shown.stylize("bold cyan", 2, 2 + len(names))
             terminal.out.print(shown, soft_wrap=True)
         _print("")
 
 
-class Command(typer.core.TyperCommand):
+class _Drawn:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        show_help(self, ctx)
+
+
+class Command(_Drawn, typer.core.TyperCommand):
     """A command whose help is drawn here."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As of any command."""
-        show_help(self, ctx)
 
-
-class Group(typer.core.TyperGroup):
+class Group(_Drawn, typer.core.TyperGroup):
     """A group of commands whose help is drawn here; `help COMMAND` is `COMMAND --help`."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As of any group."""
-        show_help(self, ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As of any group."""
@@ -70,25 +64,14 @@ def _panels(command: Any, context: Any) -> dict[str, list[tuple[str, str]]]:
         text = (below.help or "").partition("\n\n")[0]
         panels.setdefault(title if isinstance(title, str) else "Commands", []).append((name, text))
     for parameter in command.get_params(context):
-        is_argument = parameter.param_type_name == "argument"
-        names = parameter.metavar or parameter.name.upper()
-        if not is_argument:
-            metavar = parameter.metavar
-            names = "/".join(
-                ", ".join(sorted(opts, key=len))
-                for opts in (parameter.opts, parameter.secondary_opts)
-                if opts
-            ) + (f" {metavar}" if metavar else "")
-        record = parameter.get_help_record(context)
-        text = record[1] if record else parameter.help or ""
+        names, text = parameter.get_help_record(context)
         usual = "Required" if parameter.required else "Options"
-        usual = "Arguments" if is_argument else usual
+        if parameter.param_type_name == "argument":
+            names, usual = parameter.metavar or parameter.name.upper(), "Arguments"
         title = getattr(parameter, "rich_help_panel", None) or usual
         panels.setdefault(title, []).append((names, text))
-    first = [title for title in ("Arguments", "Required") if title in panels]
-    last = [title for title in ("Options",) if title in panels]
-    between = [title for title in panels if title not in (*first, *last)]
-    return {title: panels[title] for title in (*first, *between, *last)}
+    order = {"Arguments": -2, "Required": -1, "Options": 1}
+    return dict(sorted(panels.items(), key=lambda panel: order.get(panel[0], 0)))
 
 
 def _entry(names: str, text: str, width: int) -> Iterator[str]:

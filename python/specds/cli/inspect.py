@@ -9,12 +9,10 @@ import typer
 from specds import terminal
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, text_of, tokenizer_name
-from specds.cli.records import with_records
 
 _MOST = 1_000_000
 
 
-@with_records
 def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
     """Show what a datastore holds and what it was built from.
 
@@ -26,7 +24,6 @@ def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
     display.show_datastore(Datastore.open(datastore), as_json=as_json)
 
 
-@with_records
 def verify(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
     """Read a whole datastore and check every byte of it.
 
@@ -44,7 +41,6 @@ def verify(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
         terminal.out.print(f"{datastore}: ok, {terminal.counted(opened.num_tokens, 'token')}")
 
 
-@with_records
 def lookup(
     datastore: DatastorePath,
     text: str,
@@ -111,7 +107,6 @@ def lookup(
         terminal.out.print(display.source_text(source), soft_wrap=True)
 
 
-@with_records
 def view(
     datastore: DatastorePath,
     /,

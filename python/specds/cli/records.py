@@ -31,20 +31,13 @@ _FLAGS = {
 """Whose option has a name of its own."""
 
 _METAVARS = {
-    "top_k": "TOKENS",
     "max_documents": "DOCUMENTS",
     "max_memory": "BYTES",
     "include": "PATTERN",
     "exclude": "PATTERN",
-    "budgets": "NODES,...",
-    "batches": "PROMPTS,...",
-    "transcripts": "FILE",
-    "datastores": "FOLDER,...",
-    "datastore": "FOLDER|NAME",
-    "weights": "FILE",
     "ray_address": "ADDRESS",
 }
-"""Whose metavar its type does not tell."""
+"""Whose metavar neither its type nor the docstring tells, which is on a page of the site."""
 
 _PANELS = {
     "Limits": ("max_documents", "max_tokens", "sample", "limit"),

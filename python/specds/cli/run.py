@@ -8,7 +8,6 @@ import typer
 
 from specds import terminal
 from specds.cli.arguments import Json, text_of
-from specds.cli.records import with_records
 from specds.cli.running import NewTokens, Running, opened, require
 from specds.cli.writing import stopped_by_interrupt
 
@@ -17,7 +16,6 @@ _VERBOSE = Annotated[
 ]
 
 
-@with_records
 def generate(
     prompt: str | None = None,
     /,
@@ -52,24 +50,21 @@ def generate(
     text = text_of(prompt or prompt_option or "")
     running = running.with_datastore()
     require(running)
-    with opened(running) as at, stopped_by_interrupt() as interrupt:
+    with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:
         from specds.generation import generate as run
 
         ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
-        if not as_json:
-            at.write()
-            if terminal.out.is_terminal:
-                shown = terminal.visible(text)
-                terminal.out.print(shown, style="dim", end="", soft_wrap=True)
+        if terminal.out.is_terminal and not as_json:
+            terminal.out.print(terminal.visible(text), style="dim", end="", soft_wrap=True)
         output = run(
             at.model,
             ids,
-            at.drafts,
+            at.drafter,
             **running.settings(interrupt),
             max_new_tokens=max_new_tokens,
             attention_mask=ids.new_ones(ids.shape),
         )
-        if at.writer is not None:
+        if not as_json:
             at.writer.end()
             at.report(output.stats, verbose=verbose)
         else:
@@ -80,14 +75,13 @@ def generate(
                     "token_ids": new_ids,
                     "drafted": list(output.drafted),
                     "stats": output.stats.to_dict(),
-                    "sources": dict(at.sources),
+                    "sources": dict(at.writer.sources),
                 }
             )
     if interrupt.pressed:
         raise KeyboardInterrupt
 
 
-@with_records
 def chat(
     *,
     running: Running,
@@ -110,22 +104,21 @@ def chat(
     """
     running = running.with_datastore()
     require(running)
-    with opened(running) as at:
+    with opened(running, hides_special=True) as at:
         from specds.generation import Chat
 
         said = [] if system is None else [{"role": "system", "content": system}]
-        talk = Chat(at.model, at.tokenizer, at.drafts, messages=said)
+        talk = Chat(at.model, at.tokenizer, at.drafter, messages=said)
         try:
             for line in _lines():
                 if line == "/clear":
                     talk.clear()
                     talk.messages = [*said]
                     continue
-                writer = at.write(without_special=True)
                 with stopped_by_interrupt() as interrupt:
                     settings = running.settings(interrupt)
                     talk.send(line, **settings, max_new_tokens=max_new_tokens)
-                writer.end()
+                at.writer.end()
         except KeyboardInterrupt:  # at the prompt, or twice: the conversation ends as by Ctrl-D
             terminal.out.print()
         finally:

@@ -1,6 +1,5 @@
 """What runs, what drafts for it, and how its text is written: of `generate` and of `chat`."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,13 +11,12 @@ import typer
 from specds import terminal
 from specds.cli import arguments, display
 from specds.cli.arguments import Budget
-from specds.cli.writing import Interrupt, Writer, summary
+from specds.cli.writing import Interrupt, Writer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from specds.drafters import Drafter
-    from specds.drafters.watched import Step, Watched
     from specds.stats import GenerationStats
 
 
@@ -55,9 +53,10 @@ class Running:
 
     Attributes:
         model: A name on the hub, a local folder, or `demo`.
-        datastore: A folder made by `specds build`, or `org/name` on the hub; `none` for none.
+        datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
+            for none.
             [default: the one that the model's folder names]
-        weights: What the fused drafter starts from: a file made by `specds fit`, or `none`.
+        weights (FILE): What the fused drafter starts from: a file made by `specds fit`, or `none`.
             [default: what is kept with the datastore]
         memory: A file of earlier texts to draft from, which gets this one too; new if missing.
         tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
@@ -65,7 +64,7 @@ class Running:
         verification: `fast`: every node once, by packed attention; `tree`: the same by the model's
             own; `auto`: `fast` where the model allows it.
         temperature: 0 is greedy.
-        top_k: 0 is off.
+        top_k (TOKENS): 0 is off.
         top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
         seed: The seed of the sampling.
         by_source: A colour for each source that drafted, and a legend.
@@ -124,57 +123,23 @@ class Running:
         }
 
 
+@dataclass(frozen=True)
 class Opened:
-    """A loaded model, what drafts for it, and the text that it writes to the terminal.
+    """A loaded model, what drafts for it, and what writes its text to the terminal."""
 
-    Attributes:
-        sources: Accepted tokens by what drafted them.
-        writer: Writes each step; None where nothing is to be seen.
-    """
-
-    def __init__(
-        self,
-        running: Running,
-        model: "PreTrainedModel",
-        tokenizer: "PreTrainedTokenizerBase",
-        drafter: "Drafter",
-    ) -> None:
-        self.model, self.tokenizer = model, tokenizer
-        self.sources: Counter[str] = Counter()
-        self.writer: Writer | None = None
-        self._running, self._drafter = running, drafter
-
-    def write(self, *, without_special: bool = False) -> Writer:
-        """Begins a text on the terminal."""
-        hidden = self.tokenizer.all_special_ids if without_special else ()
-        by_source = self._running.by_source
-        self.writer = Writer(self.tokenizer, by_source=by_source, hidden=hidden)
-        return self.writer
-
-    @property
-    def drafts(self) -> "Watched":
-        """The drafter, as `specds.generate` takes it; what comes of it is counted and written."""
-        from specds.drafters import FusedDrafter
-        from specds.drafters.watched import Watched
-
-        own, tenant = self._drafter, self._running.tenant
-        of_tenant = own.for_request(tenant) if isinstance(own, FusedDrafter) else own
-        return Watched(of_tenant, self._tell)
-
-    def _tell(self, step: "Step") -> None:
-        self.sources.update(source for source in step.sources if source is not None)
-        if self.writer is not None:
-            self.writer(step)
+    running: Running
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    drafter: "Drafter"
+    writer: Writer
 
     def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
         """Says how fast it was, and what the drafts came from."""
-        counted = dict(self.sources.most_common())
-        line = summary(stats, counted, by_source=self._running.by_source)
-        terminal.err.print(line, soft_wrap=True)
-        if not self.sources and self._running.datastore is None:
+        terminal.err.print(self.writer.summary(stats), soft_wrap=True)
+        if not self.writer.sources and self.running.datastore is None:
             terminal.note("no draft was accepted: build a datastore of texts like this one")
         if verbose:
-            terminal.err.print(display.stats_table(stats))
+            terminal.err.print(display.two_columns("Drafting", display.drafting_rows(stats)))
 
 
 def require(running: Running) -> None:
@@ -209,10 +174,13 @@ _MEMORY = b"SPECDS\0M"
 
 
 @contextmanager
-def opened(running: Running) -> Iterator[Opened]:
+def opened(
+    running: Running, *, is_silent: bool = False, hides_special: bool = False
+) -> Iterator[Opened]:
     """Loads the model and makes what drafts for it; at the end, a memory is written."""
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter, read_weights
+    from specds.drafters.watched import Watched
     from specds.hierarchy.config import HierarchyName
     from specds.loading import load_model, one_thread_for
     from specds.tokenization import check_tokenizer
@@ -244,8 +212,15 @@ def opened(running: Running) -> Iterator[Opened]:
             made = maker(drafter, inputs)()
         else:
             made = make_drafter(drafter, inputs)
+    writer = Writer(
+        tokenizer,
+        by_source=running.by_source,
+        hidden=tokenizer.all_special_ids if hides_special else (),
+        is_silent=is_silent,
+    )
+    of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
     try:
-        yield Opened(running, model, tokenizer, made)
+        yield Opened(running, model, tokenizer, Watched(of_tenant, writer), writer)
     finally:
         if running.memory is not None and isinstance(made, FusedDrafter):
             made.save(running.memory)

@@ -2,19 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from specds import terminal
 from specds.cli.arguments import Json
-from specds.cli.records import with_records
-
-if TYPE_CHECKING:
-    from specds.hub.upload import Acceptance
 
 _BUDGETS = (16, 64)
 
 
-@with_records
 def push(
     datastore: Path,
     name: str,
@@ -37,15 +32,15 @@ def push(
         revision: A branch.
         private: Who can see a new one; by default as your account says.
         licence: Of the corpus: `apache-2.0`, ...
-        transcripts: Recorded answers, JSONL of `prompt` and `completion`, that are replayed for the
-            card.
+        transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, that are replayed
+            for the card.
 
     Example:
         specds push chat.specds org/chat --private --license cc-by-4.0
     """
     from specds import hub
 
-    measured = [row for file in transcripts for row in _acceptance(datastore, file)]
+    measured = _acceptance(datastore, transcripts)
     address = hub.push(
         datastore, _at(name, revision), private=private, licence=licence, acceptance=measured
     )
@@ -55,7 +50,6 @@ def push(
         terminal.out.print(address)
 
 
-@with_records
 def pull(
     name: str,
     /,
@@ -92,17 +86,13 @@ def _at(name: str, revision: str | None) -> str:
     return name if revision is None else f"{name}@{revision}"
 
 
-def _acceptance(datastore: Path, transcript: Path) -> "list[Acceptance]":
+def _acceptance(datastore: Path, transcripts: Sequence[Path]) -> list[dict[str, Any]]:
     from specds.bench.options import ReplayOptions
     from specds.bench.replay.run import run_replay
-    from specds.hub.upload import Acceptance
 
-    options = ReplayOptions(
-        transcripts=[transcript], datastores=[datastore], drafters=("fused",), budgets=_BUDGETS
-    )
-    with terminal.waiting(f"replaying {transcript}"):
-        rows = run_replay(options)["rows"]
-    return [
-        Acceptance(transcript.name, row["drafter"], row["budget"], row["mean_acceptance_length"])
-        for row in rows
-    ]
+    if not transcripts:
+        return []
+    options = ReplayOptions(transcripts=transcripts, datastores=[datastore], budgets=_BUDGETS)
+    with terminal.waiting("replaying the transcripts"):
+        rows: list[dict[str, Any]] = run_replay(options)["rows"]
+    return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from specds import terminal
 from specds.readable import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
@@ -35,12 +36,13 @@ COLOURS = {
 
 
 class Writer:
-    """Writes the text of a request to the terminal while it is decoded.
+    """Counts what drafted the tokens of a command, and writes its texts while they are decoded.
 
     Args:
         tokenizer: Of the tokens.
         by_source: Whether each source has a colour of its own.
         hidden: Tokens that are not shown, such as the end of a turn.
+        is_silent: Whether nothing is to be written.
     """
 
     def __init__(
@@ -49,27 +51,41 @@ class Writer:
         *,
         by_source: bool = False,
         hidden: Sequence[int] = (),
+        is_silent: bool = False,
     ) -> None:
-        self._spelling = Spelling(tokenizer)
-        self._by_source = by_source
-        self._hidden = frozenset(hidden)
+        self.sources: Counter[str] = Counter()
+        self._tokenizer, self._spelling = tokenizer, Spelling(tokenizer)
+        self._by_source, self._hidden, self._is_silent = by_source, frozenset(hidden), is_silent
 
     def __call__(self, step: Step) -> None:
         """Writes what a step emitted."""
+        self.sources.update(source for source in step.sources if source is not None)
+        if self._is_silent:
+            return
         text = Text()
         for token, source in zip(step.token_ids, step.sources, strict=True):
             if token not in self._hidden:
-                text.append(terminal.visible(self._spelling.of(token)), self._style(source))
+                style = None if source is None else self._style(source, DRAFTED)
+                text.append(terminal.visible(self._spelling.of(token)), style)
         terminal.out.print(text, end="", soft_wrap=True)
 
     def end(self) -> None:
-        """Ends the line."""
+        """Ends a text and its line."""
         terminal.out.print(terminal.visible(self._spelling.of(None)), soft_wrap=True)
+        self._spelling = Spelling(self._tokenizer)
 
-    def _style(self, source: str | None) -> str | None:
-        if source is None:
-            return None
-        return COLOURS.get(source, DRAFTED) if self._by_source else DRAFTED
+    def summary(self, stats: GenerationStats) -> Text:
+        """The line at the end: how fast, and what the drafts came from."""
+        text = Text(str(stats), "dim")
+        for number, (source, count) in enumerate(self.sources.most_common()):
+            text.append(", " if number else "; drafted by ", "dim")
+            text.append(f"{source} {count:,}", self._style(source, "dim"))
+        if stats.measure_s > max(0.1 * stats.total_s, 0.1):
+            text.append(f"; {stats.measure_s:.1f} s of it timed the model, once", "dim")
+        return text
+
+    def _style(self, source: str, otherwise: str) -> str:
+        return COLOURS.get(source, DRAFTED) if self._by_source else otherwise
 
 
 def coloured(
@@ -80,19 +96,6 @@ def coloured(
     for token, was_drafted in zip(token_ids, drafted, strict=True):
         text.append(terminal.visible(spelling.of(token)), DRAFTED if was_drafted else None)
     return text.append(terminal.visible(spelling.of(None)))
-
-
-def summary(stats: GenerationStats, sources: Mapping[str, int], *, by_source: bool) -> Text:
-    """The line at the end: how fast, and what the drafts came from."""
-    text = Text(str(stats), "dim")
-    if sources:
-        text.append("; drafted by ", "dim")
-        for number, (source, count) in enumerate(sources.items()):
-            style = COLOURS.get(source, DRAFTED) if by_source else "dim"
-            text.append(", " if number else "", "dim").append(f"{source} {count:,}", style)
-    if stats.measure_s > max(0.1 * stats.total_s, 0.1):
-        text.append(f"; {stats.measure_s:.1f} s of it timed the model, once", "dim")
-    return text
 
 
 class Interrupt:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from typing import Literal, Protocol, TypeAlias
 
 MAX_FILE_BYTES = 1 << 20
 """A larger file in a folder is data or generated code; it is skipped and counted."""
@@ -39,7 +37,6 @@ class Skipped:
     """A thing left out, and why.
 
     Attributes:
-        name: Where it is: the name that the document would have had.
         reason: ``not text``, ``empty``, ``bad row: ...``: few enough to be counted by.
         num_bytes: The size read before it was known, for progress.
     """

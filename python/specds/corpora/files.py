@@ -7,31 +7,27 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from specds._lazy import imported
-from specds.corpora.document import CorpusError, Document, Skipped, sift
-from specds.corpora.rows import BadRowError, RowReader
+from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
+from specds.corpora.rows import BadRowError, Render, Row, RowReader
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from specds.corpora.document import CorpusOptions, Item, Part
-    from specds.corpora.rows import Render, Row
-
-_CHUNK_BYTES = 1 << 18
+_CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26
 """Characters; where so much is not one row, a bracket is missing."""
 
 Spent: TypeAlias = "Callable[[], int]"
 """Says how many bytes were read since it was last asked."""
 
-_WHITESPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def line_rows(file: Iterable[bytes], spent: Spent) -> Iterator[Row]:
@@ -47,12 +43,13 @@ def document_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iter
     They may be a list, read as it streams in; the list `data` of one object; or, misnamed, one
     object a line.
     """
-    start = file.peek(_CHUNK_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
+    start = file.peek(_CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
     if start.startswith(b"["):
-        yield from _list_rows(_Text(file), spent)
+        with io.TextIOWrapper(file, "utf-8-sig") as text:
+            yield from _list_rows(text, spent)
         return
     first = file.readline()
-    lines = [first] if _is_object(first) else [first, *file]
+    lines = [first] if isinstance(_parsed(first), dict) else [first, *file]
     second = next((line for line in file if line.strip()), b"")
     whole = None if second else _parsed(b"".join(lines))
     listed = whole.get("data") if isinstance(whole, dict) else None
@@ -64,10 +61,6 @@ def document_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iter
         yield from line_rows(chain(lines, [second], file), spent)
 
 
-def _is_object(line: bytes) -> bool:
-    return isinstance(_parsed(line), dict)
-
-
 def _parsed(content: bytes) -> Any:
     """The value, or the error to be told with its position."""
     try:
@@ -76,82 +69,60 @@ def _parsed(content: bytes) -> Any:
         return BadRowError("not JSON", f": {error}")
 
 
-def _list_rows(text: _Text, spent: Spent) -> Iterator[Row]:
-    text.peek()
-    text.take(1)
-    if text.peek() == "]":
-        return
-    for number in count(1):
-        row = text.value()
-        yield number, row, spent()
-        if isinstance(row, BadRowError):
-            return
-        following = text.peek()
-        text.take(1)
-        if following == "]":
-            return
-        if following != ",":
-            yield number + 1, BadRowError("not JSON", ": expected a comma or the list's end"), 0
-            return
+def _behind_space(text: str, position: int) -> int:
+    found = _SPACE.match(text, position)
+    return found.end() if found else position
 
 
-@dataclass
-class _Text:
-    """The text of a file, read as far as it is needed."""
+def _list_rows(text: io.TextIOWrapper, spent: Spent) -> Iterator[Row]:
+    decode, buffer, position = json.JSONDecoder().raw_decode, "", 0
 
-    file: io.BufferedReader | gzip.GzipFile
-    _buffer: str = ""
-    _position: int = 0
-    _ended: bool = False
-    _decoder: codecs.IncrementalDecoder = field(
-        default_factory=lambda: codecs.getincrementaldecoder("utf-8-sig")()
-    )
+    def read(size: int) -> bool:
+        nonlocal buffer, position
+        more = text.read(size)
+        if more:
+            buffer, position = buffer[position:] + more, 0
+        return bool(more)
 
-    def peek(self) -> str:
-        """The next character that is no whitespace; empty at the end."""
-        while True:
-            while self._position < len(self._buffer):
-                if self._buffer[self._position] not in _WHITESPACE:
-                    return self._buffer[self._position]
-                self._position += 1
-            if not self._more(_CHUNK_BYTES):
+    def following() -> str:
+        """Takes the next character that is no whitespace; empty at the end."""
+        nonlocal position
+        while (position := _behind_space(buffer, position)) == len(buffer):
+            if not read(_CHUNK):
                 return ""
+        position += 1
+        return buffer[position - 1]
 
-    def take(self, size: int) -> None:
-        """Goes on behind the next characters."""
-        self._position += size
-
-    def value(self) -> Any:
-        """The next JSON value, or the error that there is none."""
-        self.peek()
-        wanted = _CHUNK_BYTES
+    def value() -> Any:
+        """Takes the next value, or tells why there is none."""
+        nonlocal position
+        wanted = _CHUNK
         while True:
+            end = _behind_space(buffer, position)
             try:
-                value, end = json.JSONDecoder().raw_decode(self._buffer, self._position)
+                found, end = decode(buffer, end)
             except (ValueError, RecursionError) as error:
-                found: Any = BadRowError("not JSON", f": {error}")
-                end = self._position
-            else:
-                found = value
-            if end < len(self._buffer) and not isinstance(found, BadRowError):
-                break
+                found = BadRowError("not JSON", f": {error}")
+            is_whole = end < len(buffer) and not isinstance(found, BadRowError)
             # A value that ends with the buffer may go on behind it, and doubling what is read
             # keeps the work linear in the length of the row.
-            if len(self._buffer) - self._position > _LARGEST_ROW or not self._more(wanted):
-                break
+            if is_whole or len(buffer) - position > _LARGEST_ROW or not read(wanted):
+                position = end
+                return found
             wanted *= 2
-        self._position = end
-        return found
 
-    def _more(self, size: int) -> bool:
-        if self._ended:
-            return False
-        content = self.file.read(size)
-        self._ended = not content
-        decoded = self._decoder.decode(content, final=self._ended)
-        self._buffer = self._buffer[self._position :] + decoded
-        self._position = 0
-        return True
+    following()
+    for number in count(1):
+        row = value()
+        is_bad = isinstance(row, BadRowError)
+        if number == 1 and is_bad and following() == "]":
+            return
+        yield number, row, spent()
+        after = "]" if is_bad else following()
+        if after not in ("]", ","):
+            yield number + 1, BadRowError("not JSON", ": expected a comma or the list's end"), 0
+        if after != ",":
+            return
 
 
 _LINES = (".jsonl", ".ndjson")
@@ -168,13 +139,11 @@ def kind(name: str) -> str:
     return {".json": "json", ".parquet": "parquet"}.get(suffix, "text")
 
 
-def local_file(path: Path, options: CorpusOptions, render: Render) -> Part:
+def local_file(path: Path, options: CorpusOptions, render: Render) -> DataFile:
     """The part that reads one file, by the kind of its name."""
-    if kind(path.name) == "text":
-        return TextFile(path, options, render)
     if kind(path.name) == "parquet" and path.suffix.lower() in _COMPRESSED:
         raise CorpusError(f"{path}: parquet is compressed inside: unpack the file first")
-    return RowFile(path, options, render)
+    return DataFile(path, options, render, path.name, path.stat().st_size)
 
 
 def file_state(path: Path) -> str:
@@ -189,28 +158,17 @@ def digest(states: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class RowFile:
-    """A `.jsonl`, `.json` or `.parquet` file.
+class DataFile:
+    """A file of rows, `.jsonl`, `.json` or `.parquet`, or of text: then it is one document.
 
-    Attributes:
-        path: What errors call it.
-        options: What to read of a row.
-        render: Turns a conversation into text.
+    `name` is what documents call it.
     """
 
     path: Path
     options: CorpusOptions
     render: Render
-
-    @property
-    def name(self) -> str:
-        """What documents call it."""
-        return self.path.name
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the file."""
-        return self.path.stat().st_size
+    name: str
+    num_bytes: int
 
     @property
     def state(self) -> str:
@@ -223,43 +181,38 @@ class RowFile:
 
     def __iter__(self) -> Iterator[Item]:
         with readable(str(self.path)), self.open() as file:
-            if kind(self.name) == "parquet":
-                yield from self._parquet(file)
-                return
-            content, place = decompressed(file, self.name), f"{self.path}:"
-            if kind(self.name) == "lines":
-                rows = line_rows(content, _meter(file))
-            else:
-                rows, place = document_rows(content, _meter(file)), f"{place} row "
-            yield from self._reader(place).documents(rows)
+            content, place = decompressed(file, self.name), f"{self.path}: row "
+            match kind(self.name):
+                case "text":
+                    yield from sift([self._document(decode(content.read()))], self.options)
+                case "parquet":
+                    yield from self._parquet(file, place)
+                case "json":
+                    rows = document_rows(content, _meter(file))
+                    yield from self._reader(place).documents(rows)
+                case _:
+                    rows = line_rows(content, _meter(file))
+                    yield from self._reader(f"{self.path}:").documents(rows)
+
+    def _document(self, text: str | None) -> Item:
+        if text is not None:
+            return Document(self.name, text, self.num_bytes)
+        if self.options.on_bad_row == "skip":
+            return Skipped(self.name, "not text", self.num_bytes)
+        raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
 
     def _reader(self, place: str) -> RowReader:
         return RowReader(self.name, place, self.options, self.render)
 
-    def _parquet(self, content: io.BufferedReader) -> Iterator[Item]:
+    def _parquet(self, content: io.BufferedReader, place: str) -> Iterator[Item]:
         parquet, arrow = imported("pyarrow.parquet"), imported("pyarrow")
         try:
             with parquet.ParquetFile(content, pre_buffer=True) as file:
-                names, reader = file.schema_arrow.names, self._reader(f"{self.path}: row ")
+                names, reader = file.schema_arrow.names, self._reader(place)
                 rows = _parquet_rows(file, reader.columns(names), self.num_bytes)
                 yield from reader.documents(rows, names)
         except arrow.ArrowInvalid as error:
             raise CorpusError(f"{self.path} is not a whole parquet file: {error}") from error
-
-
-@dataclass(frozen=True)
-class TextFile(RowFile):
-    """A file that is one document."""
-
-    def __iter__(self) -> Iterator[Item]:
-        with readable(str(self.path)), self.open() as file:
-            text = decode(decompressed(file, self.name).read())
-        if text is not None:
-            yield from sift([Document(self.name, text, self.num_bytes)], self.options)
-        elif self.options.on_bad_row == "skip":
-            yield Skipped(self.name, "not text", self.num_bytes)
-        else:
-            raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
 
 
 @contextmanager

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds._lazy import imported
-from specds.corpora.document import CorpusOptions, Document, Skipped, sift
+from specds.corpora.document import CorpusOptions, Document, Item, Part, Skipped, sift
 from specds.corpora.files import decode, digest, file_state, kind, local_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from specds.corpora.document import Item, Part
     from specds.corpora.rows import Render
 
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})
@@ -62,9 +61,10 @@ def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator
     licence apart, is data; any other one is source code. Both leave out hidden files, folders
     that a build makes, and what the `.gitignore` files in the folder name.
     """
-    included = _patterns(options.include) if options.include else None
-    excluded = _patterns(options.exclude) if options.exclude else None
-    names = list(_names(root, "", _Filter(included, excluded)))
+    exclude: Rules = (("", _patterns(options.exclude)),) if options.exclude else ()
+    names = list(_names(root, "", exclude))
+    if options.include:
+        names = [*filter(_patterns(options.include).match_file, names)]
     data = [name for name in names if not name.lower().startswith(_ABOUT_DATA)]
     if data and all(kind(name) in ("lines", "parquet") for name in data):
         return (local_file(root / name, options, render) for name in data)
@@ -88,50 +88,36 @@ def _source_parts(
         yield SourceFiles(root, tuple(group), num_bytes, options)
 
 
-@dataclass(frozen=True)
-class _Filter:
-    """What `include` and `exclude` say; the innermost `.gitignore` comes first in `rules`."""
+Rules: TypeAlias = "tuple[tuple[str, Any], ...]"
+"""Folders and the patterns that hold below each: of two that say something, the first counts."""
 
-    included: Any
-    excluded: Any
-    rules: tuple[tuple[str, Any], ...] = ()
 
-    def within(self, root: Path, below: str) -> _Filter:
-        """The filter that holds in the folder `below`."""
-        ignore = root / below / ".gitignore"
-        if not ignore.is_file():
-            return self
+def _names(root: Path, below: str, exclude: Rules, ignores: Rules = ()) -> Iterator[str]:
+    """The paths below `root` of the files to read, sorted, the files of a folder first.
+
+    `ignores` are those of the `.gitignore` files above, the innermost first.
+    """
+    ignore = root / below / ".gitignore"
+    if ignore.is_file():
         lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
-        return replace(self, rules=((below, _patterns(lines)), *self.rules))
-
-    def reads(self, name: str) -> bool:
-        """Whether a file is to be read."""
-        return self.enters(name) and (self.included is None or self.included.match_file(name))
-
-    def enters(self, name: str) -> bool:
-        """Whether nothing tells to ignore a file, or a folder (`a/b/`)."""
-        if self.excluded is not None and self.excluded.match_file(name):
-            return False
-        for below, patterns in self.rules:
-            ignored = patterns.check_file(name.removeprefix(below)).include
-            if ignored is not None:
-                return not ignored
-        return True
-
-
-def _names(root: Path, below: str, outer: _Filter) -> Iterator[str]:
-    """The paths below `root` of the files to read, sorted, the files of a folder first."""
-    chosen = outer.within(root, below)
+        ignores = ((below, _patterns(lines)), *ignores)
     entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
     visible = [entry for entry in entries if not entry.name.startswith(".")]
+    rules = (*exclude, *ignores)
     for entry in visible:
-        if not entry.is_dir() and chosen.reads(below + entry.name):
+        if not entry.is_dir() and not _is_ignored(below + entry.name, rules):
             yield below + entry.name
     for entry in visible:
         folder = f"{below}{entry.name}/"
-        skipped = entry.name in _SKIPPED or not chosen.enters(folder)
+        skipped = entry.name in _SKIPPED or _is_ignored(folder, rules)
         if entry.is_dir(follow_symlinks=False) and not skipped:
-            yield from _names(root, folder, chosen)
+            yield from _names(root, folder, exclude, ignores)
+
+
+def _is_ignored(name: str, rules: Rules) -> bool:
+    """Whether a file, or a folder (`a/b/`), is ignored."""
+    said = (patterns.check_file(name.removeprefix(below)).include for below, patterns in rules)
+    return next((each for each in said if each is not None), False)
 
 
 def _patterns(lines: Iterable[str]) -> Any:

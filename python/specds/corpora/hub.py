@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._lazy import imported
-from specds.corpora.document import Corpus, CorpusError
-from specds.corpora.files import RowFile, kind
+from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Item
+from specds.corpora.files import DataFile, kind
 from specds.hub.client import api, brief, connection_errors, describe, explained, hub
 from specds.hub.names import HubName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specds.corpora.document import CorpusOptions, Item
     from specds.corpora.rows import Render
 
 _BLOCK = 1 << 20  # bytes
@@ -27,10 +26,6 @@ class HubDataset:
     """A dataset of the hub, and how its rows are read unless the options say otherwise.
 
     Attributes:
-        path: Its id: ``org/name``.
-        split: The split to read.
-        text_field: The field of a row that holds its text; found by itself where None.
-        messages_field: The field of a row that holds a conversation; found by itself where None.
         by_language: Whether there is a folder for each programming language.
     """
 
@@ -59,7 +54,7 @@ BY_LANGUAGE = {
 
 
 @dataclass(frozen=True)
-class HubFile(RowFile):
+class HubFile(DataFile):
     """One file of rows of a dataset.
 
     Not read by `load_dataset`, which gives up a file at its first bad row, cannot tell where that
@@ -67,26 +62,14 @@ class HubFile(RowFile):
 
     Attributes:
         url: ``hf://datasets/org/name@commit/path``.
-        size: Of the file.
     """
 
     url: str
-    size: int
-
-    @property
-    def name(self) -> str:
-        """Its dataset and its path there."""
-        return self.path.as_posix()
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the file."""
-        return self.size
 
     @property
     def state(self) -> str:
         """The file at its commit, and its size."""
-        return f"{self.url} {self.size}"
+        return f"{self.url} {self.num_bytes}"
 
     def open(self) -> BufferedReader:
         """Its content, read ahead."""
@@ -128,8 +111,8 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
                 "--revision refs/convert/parquet, or download them"
             )
     files = [
-        HubFile(Path(dataset.path, path), options, render, origin + path, sizes[path])
-        for path in paths
+        HubFile(Path(name), options, render, name, sizes[path], origin + path)
+        for path, name in ((path, f"{dataset.path}/{path}") for path in paths)
     ]
     at = f"{dataset.path}@{commit[:12]}"
     at = at if spec == dataset.path else f"{spec} ({at})"

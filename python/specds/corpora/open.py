@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from glob import has_magic
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from specds.corpora.document import Corpus, CorpusError, CorpusOptions
+from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Part
 from specds.corpora.files import kind, local_file
 from specds.corpora.folder import folder_parts, stdlib_parts
 from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
-from specds.corpora.rows import plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from specds.corpora.document import Part
-    from specds.corpora.rows import Render
+from specds.corpora.rows import Render, plain
 
 
 def open_corpus(
@@ -64,7 +58,8 @@ def open_corpus(
         parts = _matching(spec, options, render)
     if parts is not None:
         return Corpus(spec + options.describe(), tuple(parts))
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", spec) and not _is_file_name(spec):
+    is_file = kind(spec) != "text" or Path(spec).suffix in (".txt", ".md", ".gz", ".zst", ".py")
+    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", spec) and not is_file:
         return hub_corpus(spec, HubDataset(spec), options, render)
     raise CorpusError(
         f"no corpus `{spec}`: expected {', '.join(f'`{name}`' for name in ('stdlib', *NAMED))}, "
@@ -84,10 +79,6 @@ def open_corpora(
     opened = [open_corpus(spec, options, render=render) for spec in specs]
     parts = tuple(chain.from_iterable(corpus.parts for corpus in opened))
     return Corpus(" + ".join(corpus.name for corpus in opened), parts)
-
-
-def _is_file_name(spec: str) -> bool:
-    return kind(spec) != "text" or Path(spec).suffix in (".txt", ".md", ".gz", ".zst", ".py")
 
 
 def _matching(pattern: str, options: CorpusOptions, render: Render) -> list[Part]:

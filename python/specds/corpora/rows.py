@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specds.corpora.document import CorpusError, Document, Skipped, sift
+from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds.corpora.document import CorpusOptions, Item
 
 Messages: TypeAlias = "list[dict[str, str]]"
 Render: TypeAlias = "Callable[[Messages], str]"
@@ -121,10 +120,7 @@ class RowReader:
     """Turns rows into documents.
 
     Attributes:
-        name: Of the file or dataset, in the names of documents.
         place: The same for an error, up to the number: ``a/b.jsonl:``, ``a/b.parquet: row ``.
-        options: What to read of a row, and what to do when it is not there.
-        render: Turns a conversation into text.
     """
 
     name: str
@@ -150,30 +146,23 @@ class RowReader:
     def _items(self, rows: Iterable[Row], columns: Iterable[str]) -> Iterator[Item]:
         for number, row, num_bytes in rows:
             try:
-                text = self._text(row)
-            except BadRowError as error:
+                text = _text_of(row, self.options, self.render)
+            except ValueError as error:
                 if self.options.on_bad_row == "fail":
                     fields = columns or (row if isinstance(row, dict) else ())
                     message = f"{self.place}{number}: {error}{_listed(fields)}"
                     raise CorpusError(message) from error
-                yield Skipped(f"{self.name}:{number}", f"bad row: {error.reason}", num_bytes)
+                reason = error.reason if isinstance(error, BadRowError) else str(error)
+                yield Skipped(f"{self.name}:{number}", f"bad row: {reason}", num_bytes)
             else:
                 yield Document(f"{self.name}:{number}", text, num_bytes)
 
-    def _text(self, row: Any) -> str:
-        if isinstance(row, BadRowError):
-            raise row
-        if not isinstance(row, dict):
-            raise BadRowError(f"{type(row).__name__}, expected an object")
-        try:
-            return _text_of(row, self.options, self.render)
-        except BadRowError:
-            raise
-        except ValueError as error:
-            raise BadRowError(str(error)) from error
 
-
-def _text_of(row: dict[str, Any], options: CorpusOptions, render: Render) -> str:
+def _text_of(row: Any, options: CorpusOptions, render: Render) -> str:
+    if isinstance(row, BadRowError):
+        raise row
+    if not isinstance(row, dict):
+        raise BadRowError(f"{type(row).__name__}, expected an object")
     if options.messages_field is not None:
         return render(_conversation(row, options.messages_field))
     if options.text_field is not None:
@@ -215,12 +204,9 @@ def _logged(request: dict[str, Any], response: Any, render: Render) -> str:
         choice = response["choices"][0]
         if "messages" in request:
             return render(conversation([*request["messages"], choice["message"]]))
-        text = request["prompt"] + choice["text"]
+        return "".join((request["prompt"], choice["text"]))
     except (LookupError, TypeError) as error:
         raise BadRowError("no answer in `response`, or nothing asked in `request`") from error
-    if not isinstance(text, str):
-        raise BadRowError("no answer in `response`, or nothing asked in `request`")
-    return text
 
 
 def _listed(fields: Iterable[str]) -> str:

@@ -81,9 +81,7 @@ def prompts(count: int, *, characters: int = 700, seed: int = 0) -> list[Prompt]
     """Draws prompts from the held-out modules, one a module before any module gives a second.
 
     Args:
-        count: How many.
         characters: The most of the text before the cut that a prompt keeps, in whole lines.
-        seed: Chooses the functions.
     """
     generator = random.Random(seed)
     rounds = [_cuts(document, generator) for document in held_out_documents()]

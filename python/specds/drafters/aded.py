@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from os import PathLike
+from typing import Any, Literal
 
-from specds._core import AdaptiveTrigrams, Trigrams, aded_session
+from specds._core import AdaptiveTrigrams, Datastore, DraftSession, Trigrams, aded_session
 from specds.drafters.session import CoreDrafter, opened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from os import PathLike
-
-    from specds._core import Datastore, DraftSession
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,6 @@ class AdedConfig:
         increment: What an observed tri-gram gains, and what a new one begins with. The paper does
             not state it.
         max_prob: No observed tri-gram is likelier. The paper does not state it.
-        seed: Of the search's random numbers.
     """
 
     search: Literal["mcts", "greedy"] = "mcts"
@@ -61,11 +56,7 @@ class AdedDrafter(CoreDrafter):
     search finds sentences that are likely.
 
     Args:
-        source: Tri-grams, or a datastore to count them in, or its path.
-        config: The search and what is learned.
         order: The tokens of an n-gram: 3, or 2 or 4 in the paper's ablations.
-        progress: Called while a datastore is read: a stage, how far it has come, how far it has to
-            go.
 
     Raises:
         FileNotFoundError: There is nothing at the path.

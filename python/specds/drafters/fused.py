@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from specds._core import (
     SOURCES,
     Datastore,
+    DraftSession,
     FusedState,
     Memory,
     ModelTables,
     fit_weights,
 )
-from specds.drafters.session import DrafterOf, begin, opened
+from specds.drafters.session import Drafter, DrafterOf, Session, begin, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from specds._core import DraftSession
-    from specds.drafters.session import Drafter, Session
 
 
 Effort: TypeAlias = Literal["auto", "low", "normal"]
@@ -35,12 +33,10 @@ class FusedConfig:
     """Which of its sources a drafter uses, how large its drafts are, and whether it learns.
 
     Attributes:
-        datastore: The datastore.
         context: The request's own text.
         memory: What earlier requests said; a drafter without it keeps nothing of its own either.
         recycled: What the model itself predicted at other nodes, rejected ones included. It takes
             the model's 8 likeliest tokens at every node.
-        model_tables: The bigrams of the model's tables.
         max_nodes: Nodes of a draft for the budget `auto`; by default `generate` chooses.
         learns: Whether the weights of the sources change with what is accepted.
         effort: How much of its sources a draft reads. Normal accepts 1.5 % more than low and takes
@@ -75,8 +71,6 @@ class FusedDrafter:
     else's drafts depend on it. Safe to share by threads.
 
     Args:
-        datastore: An open datastore, or the path of one.
-        config: Which of all these are used.
         memory: What earlier requests said; every session adds its text when it finishes. By default
             an empty one where there is a datastore, and none where there is not.
         weights: What all tenants start from, as `weights` or `specds.fit_weights` returned it; by
@@ -134,11 +128,7 @@ class FusedDrafter:
 
         Args:
             path: The file; it need not be there yet.
-            datastore: As for the class.
-            config: As for the class.
             tokenizer: Which one the tokens are of; needed without a datastore, which knows.
-            weights: As for the class.
-            **sources: `model_tables`, as for the class.
 
         Raises:
             FormatError: What is at the path is no snapshot, or is damaged.
@@ -178,7 +168,6 @@ class FusedDrafter:
         """Starts a request.
 
         Args:
-            prompt_ids: Its prompt.
             tenant: Whose earlier requests it drafts from and learned from, and whose memory it goes
                 into; requests without a tenant are those of one of the empty name.
             predicted_output: What the model is expected to write, such as a text to be edited.

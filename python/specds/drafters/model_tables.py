@@ -49,10 +49,8 @@ def load_tables(
     """The tables of a model: read from the cache, or computed and kept there.
 
     Args:
-        model: A decoder-only transformers model in eval mode.
         k: How many tokens to know after each; at most the vocabulary's size are. 25 are the most
             that the N-Grammys paper drafts.
-        folder: The cache; by default the one of the user.
         progress: Called while they are computed: a stage, the tokens done, and the vocabulary.
 
     Raises:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from specds._core import ModelTables, n_grammys_session
+from specds._core import DraftSession, ModelTables, n_grammys_session
 from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specds._core import DraftSession
 
 Strategy: TypeAlias = Literal["mixed", "context", "bigram", "extended-bigram", "unigram"]
 
@@ -47,7 +46,6 @@ class NGrammysDrafter(CoreDrafter):
 
     Args:
         tables: The target model, or its tables; None will do for the strategy ``context``.
-        config: The size and the strategy.
 
     Raises:
         ValueError: The strategy needs a model and there is none, or a number is out of range.

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from specds._core import prompt_lookup_session
+from specds._core import DraftSession, prompt_lookup_session
 from specds.drafters.session import CoreDrafter
-
-if TYPE_CHECKING:
-    from specds._core import DraftSession
 
 
 class PromptLookupDrafter(CoreDrafter):
@@ -18,10 +13,6 @@ class PromptLookupDrafter(CoreDrafter):
     first occurrence are drafted, fewer than `num_tokens` where the context ends: the rule of
     transformers 5.23. (The first published program asked for `num_tokens` of them, and else for a
     shorter match.) Needs no datastore and no model.
-
-    Args:
-        max_match: The longest suffix that is looked for.
-        num_tokens: Tokens of a draft.
 
     Raises:
         ValueError: A number is out of range.

@@ -52,13 +52,8 @@ class DrafterInputs:
     """What drafters are made of; a drafter takes what it needs.
 
     Attributes:
-        datastore: An open datastore.
-        model: The target model.
-        progress: Called while tri-grams or tables are made: a stage, how far it has come, how far
-            it has to go.
         tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
         memory: Where earlier requests are kept, a file that need not be there yet.
-        model_tables: Whether the fused drafter drafts from the model's own tables.
         weights: What the fused drafter starts from; by default the datastore's prior.
     """
 
@@ -120,10 +115,8 @@ class Kind:
     """A kind of drafter.
 
     Attributes:
-        make: Makes it from inputs and the given options.
         options: The values of each option, the default first.
         datastore: Whether it uses a datastore if there is one, or needs it.
-        needs_model: Whether it is made of the target model's weights.
     """
 
     make: Callable[..., Drafter]
@@ -140,14 +133,7 @@ KINDS = {
     "prompt-lookup": Kind(lambda _: PromptLookupDrafter()),
     "n-grammys": Kind(_n_grammys, {"parts": get_args(Strategy)}, needs_model=True),
 }
-"""The drafters of one model.
-
-``fused``: datastore, the request's own text, earlier requests, and what the model predicted at
-other nodes; ``effort`` is how much of these it reads. ``rest``: the datastore alone, suffixes of
-``match`` tokens at most. ``aded``: n-grams of an ``order`` that adapt to the text, by Monte Carlo
-tree ``search``. ``prompt-lookup``: the request's own text alone. ``n-grammys``: that and the
-model's bigrams, or one of these ``parts``.
-"""
+"""The drafters of one model, as the help of `--drafter` tells them."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +142,6 @@ class DrafterName:
 
     Attributes:
         value: All of it, as it was written.
-        kind: One of `KINDS`.
-        options: The options that are given.
     """
 
     value: str

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from os import PathLike
 
-from specds._core import rest_session
+from specds._core import Datastore, DraftSession, rest_session
 from specds.drafters.session import CoreDrafter, opened
-
-if TYPE_CHECKING:
-    from os import PathLike
-
-    from specds._core import Datastore, DraftSession
 
 
 @dataclass(frozen=True)
@@ -39,10 +34,6 @@ class RestDrafter(CoreDrafter):
 
     Looks up the longest suffix of the context in a datastore and drafts the most frequent
     continuations as a tree.
-
-    Args:
-        datastore: An open datastore, or the path of one.
-        config: The limits.
 
     Raises:
         FileNotFoundError: There is nothing at the path.

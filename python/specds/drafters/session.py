@@ -24,7 +24,6 @@ class Proposal:
     """A drafted token and the distribution that it was sampled from.
 
     Attributes:
-        token_id: The token.
         probs: float `(vocab_size,)`, the distribution, as really sampled from.
     """
 
@@ -37,11 +36,8 @@ class RequestRules:
     """How the target chooses its tokens in one request.
 
     Attributes:
-        model: The target.
         logits_processor: The processors that transformers made for the request.
-        do_sample: Whether tokens are sampled; the likeliest are taken otherwise.
         max_length: The most tokens of the request, prompt included.
-        eos_token_ids: The tokens that end it.
     """
 
     model: PreTrainedModel
@@ -99,7 +95,6 @@ class Session(ABC):
         Node parents of -1 continue the last token of the context. An empty tree is a valid draft.
 
         Args:
-            max_nodes: The most nodes.
             max_depth: Deeper nodes are of no use, and dropped by the caller; a child of the context
                 has depth 1.
             min_gain: Nodes that are less likely do not pay.
@@ -114,7 +109,6 @@ class Session(ABC):
         Called after every step of the target, also where that step verified no draft.
 
         Args:
-            token_ids: The tokens.
             num_verified: How many nodes of the last draft, the first ones, were verified; None for
                 all. Little can be learned of the others.
         """
@@ -158,7 +152,6 @@ class Session(ABC):
         Not called where there is no draft in the next step, as in pauses of an automatic budget.
 
         Args:
-            tree: The draft that was verified.
             predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the
                 context, row ``1 + i`` after node `i`, whether it was accepted or not.
         """

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specds._core import SOURCES, TokenTree
-from specds.drafters.session import EMPTY_TREE, DrafterOf, SessionOf
+from specds.drafters.session import EMPTY_TREE, Drafter, DrafterOf, Session, SessionOf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy as np
-
-    from specds.drafters.session import Drafter, Session
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ class Watched(DrafterOf):
     """Wraps a drafter and reports each step.
 
     Args:
-        drafter: The drafter.
         tell: Called with each step, the prefill's included, from the thread that decodes.
     """
 

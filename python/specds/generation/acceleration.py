@@ -61,16 +61,7 @@ def generate_by(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """What `model.generate(*args, **kwargs)` returns, through specds; see `accelerate`.
-
-    Args:
-        model: The target.
-        plain: Its own `generate`.
-        options: Of the drafts.
-        otherwise: As of `accelerate`.
-        *args: As of `model.generate`.
-        **kwargs: Likewise.
-    """
+    """What `model.generate(*args, **kwargs)` returns, its own being `plain`; see `accelerate`."""
     _require_otherwise(otherwise)
     arguments = dict(zip(_NAMES, args, strict=False)) | kwargs
     if arguments.get("custom_generate") is None:

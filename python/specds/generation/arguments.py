@@ -10,7 +10,7 @@ from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
 
 from specds.verify.cache import CACHE_NAME
-from specds.verify.masks import layer_types
+from specds.verify.inputs import layer_types
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
@@ -39,13 +39,7 @@ def require_request(
     generation_config: GenerationConfig,
     model_kwargs: dict[str, Any],
 ) -> torch.Tensor:
-    """Refuses what a request asks of `generate` and a tree cannot do.
-
-    Args:
-        model: The target.
-        input_ids: The prompts, as `generate` prepared them.
-        generation_config: The configuration, likewise.
-        model_kwargs: What `generate` would hand to the model's forward.
+    """Refuses what a request, as `generate` has prepared it, asks and a tree cannot do.
 
     Returns:
         Which tokens of the prompts the model sees, bool of the shape of `input_ids`.
@@ -124,11 +118,6 @@ def _has_windows(model: PreTrainedModel) -> bool:
 
 def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> DynamicCache | None:
     """The cache that a caller passed, where it is one that a tree can go on from.
-
-    Args:
-        model: The target.
-        shown: What `require_request` returned.
-        cache: What `generate` would hand to the model's forward as its cache.
 
     Raises:
         UnsupportedRequestError: Naming what is wrong with it.

@@ -128,23 +128,11 @@ def through(
 ) -> Any:
     """Calls the `generate` of transformers with our loop in place of its own.
 
-    Args:
-        model: The target.
-        generate: Its `generate`.
-        options: Of the drafts.
-        result: Makes what is returned.
-        streamer: As of `generate`, like all that follows.
-        tokenizer: Likewise.
-        stop_strings: Likewise.
-        **arguments: Likewise.
-
-    Raises:
-        UnsupportedRequestError: As `specds.generate` says.
+    `result` makes what is returned; what follows is as of `specds.generate`.
     """
-    for name in ("assistant_model", "synced_gpus"):
-        # Transformers would drop it without a word.
+    for name, why_not in _DROPPED.items():
         if arguments.pop(name, None):
-            raise UnsupportedRequestError(f"{name} cannot be used: {_WHY_NOT[name]}")
+            raise UnsupportedRequestError(f"{name} cannot be used: {why_not}")
     for name in {"cache", "past_key_values"} & arguments.keys():
         arguments[CACHE_NAME] = arguments.pop(name)
     _resolve_stop_strings(model, tokenizer, stop_strings, arguments)
@@ -161,7 +149,8 @@ def through(
     return generate(custom_generate=loop, **arguments)
 
 
-_WHY_NOT = {
+# What transformers would drop without a word.
+_DROPPED = {
     "assistant_model": "the drafter takes its place",
     "synced_gpus": "each process drafts by itself",
 }

@@ -59,22 +59,29 @@ def export_generate(
         FileExistsError: The folder has a `custom_generate` of somebody else's.
         ValueError: The datastore is of another tokenizer than the model in the folder.
     """
+    require_folder(folder, datastore)
+    if datastore is not None:  # a name on the hub means the same everywhere
+        datastore = str(Path(datastore).resolve() if Path(datastore).exists() else datastore)
+    target = Path(folder) / "custom_generate"
+    target.mkdir(parents=True, exist_ok=True)
+    program = _PROGRAM.format(mark=_MARK, datastore=datastore, otherwise=otherwise)
+    (target / "generate.py").write_text(program)
+    (target / "requirements.txt").write_text(f"specds>={__version__}\n")
+    return target
+
+
+def require_folder(folder: str | PathLike[str], datastore: str | PathLike[str] | None) -> None:
+    """Raises what `export_generate` would raise, and writes nothing."""
     target = Path(folder) / "custom_generate"
     program = target / "generate.py"
     if target.exists() and not (program.exists() and _MARK in program.read_text()):
         raise FileExistsError(f"{target} is not {_MARK}: remove it, or choose another folder")
     if datastore is not None:
         opened = Datastore.open(datastore)
-        # A name on the hub means the same everywhere.
-        datastore = str(Path(datastore).resolve() if Path(datastore).exists() else datastore)
         if (Path(folder) / "config.json").exists():
             from specds.loading import load_tokenizer
 
             check_tokenizer(opened, load_tokenizer(str(folder)))
-    target.mkdir(parents=True, exist_ok=True)
-    program.write_text(_PROGRAM.format(mark=_MARK, datastore=datastore, otherwise=otherwise))
-    (target / "requirements.txt").write_text(f"specds>={__version__}\n")
-    return target
 
 
 def generate_of_folder(

@@ -11,31 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 import torch
 
 from specds._core import Datastore
-from specds.accept.noise import Noise
+from specds.accept.draws import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
-from specds.budget.policy import (
-    SHARED_NODES,
-    AutoBudget,
-    Budget,
-    SharedBudget,
-    require_budget,
-)
-from specds.budget.step_cost import MOST_NODES, StepCosts
-from specds.decoding import Decoding, Row, clock_of, refuse_tokens_beyond
+from specds.budget.policy import AutoBudget, Budget, require_budget
+from specds.budget.step_cost import MOST_NODES, step_costs
+from specds.decoding import Decoding, Row, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.generation.arguments import require_past, require_request, require_rowwise
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
 from specds.verify.cache import CACHE_NAME
-from specds.verify.static import name_of, runner_class
-from specds.verify.support import (
-    Verification,
-    num_sharing,
-    require_support,
-    require_verification,
-)
+from specds.verify.support import Verification, require_support, require_verification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +38,7 @@ if TYPE_CHECKING:
     from transformers.generation.streamers import BaseStreamer
 
     from specds.stats import GenerationStats
+    from specds.verify.generic import Runner
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
@@ -152,18 +141,9 @@ def run(
 ) -> GenerationOutput:
     """One request, with everything that transformers prepares for a decoding loop.
 
-    Args:
-        options: Of the drafts.
-        streamer: Gets the prompts and the tokens.
-        model: The target.
-        input_ids: int64 `(num_rows, prompt_length)`.
-        logits_processor: What transformers prepared; this and the rest.
-        stopping_criteria: Likewise.
-        generation_config: Likewise.
-        prompt_is_put: Whether the streamer has the prompts already.
-        **model_kwargs: Likewise.
+    The streamer gets the prompts too, unless they were `put` already.
     """
-    verification, reason = require_support(
+    verifies, name, reason = require_support(
         model, verification=options.verification, self_check=options.self_check
     )
     shown = require_request(model, input_ids, generation_config, model_kwargs)
@@ -190,22 +170,30 @@ def run(
             processors = logits_processor
             if len(input_ids) > 1:
                 processors = processors_of_row(logits_processor, number)
-            sampler = _sampler(processors, generation_config)
+            keeps = generation_config.return_dict_in_generate
+            sampler = Sampler(
+                processors,
+                do_sample=generation_config.do_sample,
+                keep_scores=keeps and generation_config.output_scores,
+                keep_logits=keeps and generation_config.output_logits,
+            )
             emitter = Emitter(ids, stopping_criteria, puts, sampler.scores)
             if isinstance(puts, InStep):
                 puts.rows.append(emitter)
             prompt_ids = ids[:, shown[number]]
             # Sessions see a prompt without its padding.
             max_length = generation_config.max_length - ids.shape[1] + prompt_ids.shape[1]
-            rules = _rules(model, processors, generation_config, max_length)
+            do_sample, eos = generation_config.do_sample, generation_config.eos_token_id
+            eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
+            rules = RequestRules(model, processors, do_sample, max_length, eos_ids)
             opens = partial(_open, options.drafter, rules)
             rows.append(Row(prompt_ids, sampler, emitter, opens, known_tokens, number))
         if generation_config.do_sample:
             noise = Noise(len(rows), vocab_size, input_ids.device)
         stats, cache = _decode(
-            options, model, verification, rows, noise, vocab_size, past, generation_config
+            options, model, verifies, rows, noise, vocab_size, past, generation_config
         )
-        stats.verification, stats.reason = name_of(verification), reason or stats.reason
+        stats.verification, stats.reason = name, reason or stats.reason
     finally:
         with ExitStack() as finishing:
             if noise is not None:
@@ -230,26 +218,6 @@ def run(
     )
 
 
-def _sampler(processors: LogitsProcessorList, config: GenerationConfig) -> Sampler:
-    return Sampler(
-        processors,
-        do_sample=config.do_sample,
-        keep_scores=config.return_dict_in_generate and config.output_scores,
-        keep_logits=config.return_dict_in_generate and config.output_logits,
-    )
-
-
-def _rules(
-    model: PreTrainedModel,
-    processors: LogitsProcessorList,
-    config: GenerationConfig,
-    max_length: int,
-) -> RequestRules:
-    eos = config.eos_token_id
-    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
-    return RequestRules(model, processors, config.do_sample, max_length, eos_ids)
-
-
 def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Session:
     session = drafter.session(token_ids)
     if not isinstance(session, Session):
@@ -265,7 +233,7 @@ def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Se
 def _decode(
     options: Options,
     model: PreTrainedModel,
-    verification: Verification,
+    verifies: type[Runner],
     rows: list[Row],
     noise: Noise | None,
     vocab_size: int,
@@ -274,7 +242,7 @@ def _decode(
 ) -> tuple[GenerationStats, DynamicCache | None]:
     """Decodes all rows together."""
     num_nodes = node_budget(options.drafter, options.budget)
-    runner = runner_class(verification)(
+    runner = verifies(
         model,
         prompt_length=max(row.prompt_ids.shape[1] for row in rows),
         max_length=generation_config.max_length,
@@ -288,18 +256,16 @@ def _decode(
     cache = None
     try:
         budget: Budget
-        if num_sharing(model) > 1:
-            budget = SharedBudget(SHARED_NODES if num_nodes == "auto" else num_nodes)
-        elif num_nodes == "auto":
-            budget = AutoBudget(StepCosts(model, runner).now, experience_of(options.drafter))
+        if num_nodes == "auto":
+            budget = AutoBudget(partial(step_costs, model, runner), experience_of(options.drafter))
         else:
             fills_below = 0 if options.stream_every is None else vocab_size
             budget = Budget(num_nodes, fills_below=fills_below)
         if past is not None:
             load(past, runner.cache)
-        clock = clock_of(model.device, options.profile)
+        waits_for = model.device if options.profile and model.device.type == "cuda" else None
         max_length = generation_config.max_length
-        decoding = Decoding(runner, budget, max_length, vocab_size, clock, noise)
+        decoding = Decoding(runner, budget, max_length, vocab_size, waits_for, noise)
         decoding.run(rows, generation_config.prefill_chunk_size)
         if past is not None:
             cache = extend(past, runner.cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,9 +11,9 @@ from transformers import LogitsProcessorList
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.budget.step_cost import MOST_NODES, StepCosts
+from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.generation.request import Options
-from specds.verify.static import StaticRunner, runner_class
+from specds.verify.static import StaticRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def warm_up(
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
     """
-    verification, _ = require_support(model, verification="auto")
+    verifies, *_ = require_support(model, verification="auto")
     drafter = Options.of(drafter).drafter
     session = drafter.session([0])
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
@@ -59,17 +60,9 @@ def warm_up(
     session.finish()
     # The most first: fewer then go into the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
-        runner = runner_class(verification)(
-            model,
-            prompt_length=max_context,
-            max_length=max_context,
-            max_nodes=MOST_NODES,
-            num_rows=num_rows,
-        )
-        try:
+        sizes = {"prompt_length": max_context, "max_length": max_context, "max_nodes": MOST_NODES}
+        with closing(verifies(model, num_rows=num_rows, **sizes)) as runner:
             _rehearse(model, runner, max_context, requests)
-        finally:
-            runner.close()
 
 
 def _rehearse(
@@ -80,12 +73,11 @@ def _rehearse(
 ) -> None:
     lengths = runner.cache.lengths
     runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * len(lengths))
-    costs = StepCosts(model, runner)
     length = min(_SHORT_CONTEXT, max_context)
     while True:
         # What slots hold that no prompt has filled is zeros, and takes as long.
         runner.cache.lengths = [length] * len(lengths)
-        costs.now()
+        step_costs(model, runner)
         if isinstance(runner, StaticRunner) and runner.accepts:
             for num_nodes in runner.node_steps:
                 tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1)) if num_nodes else None

@@ -2,7 +2,7 @@
 
 Read in this order: `config`, `text` (tokens on trial), `draft` (what is handed up), `levels`
 (drafting is verifying the level beneath), `drafter` (the chain of one request). The rule by which a
-sampled token is accepted is `specds.accept.rejection`. Names alone need no torch. Imports
+sampled token is accepted is `specds.accept.draws`. Names alone need no torch. Imports
 `specds.accept` and what lies below it, as `specds.generation` does, and not that.
 """
 

@@ -26,13 +26,9 @@ if TYPE_CHECKING:
 
 
 class HierarchySession(Session):
-    """One request of a hierarchy.
+    """One request of a hierarchy, of levels with the lowest first.
 
-    Args:
-        prompt_ids: The prompt.
-        levels: The lowest first.
-        config: How they draft.
-        require: Refuses a target that the levels cannot draft for.
+    `require` refuses a target that they cannot draft for.
     """
 
     def __init__(
@@ -88,11 +84,7 @@ class HierarchySession(Session):
             self._joined.session.observe_predictions(tree, predictions)
 
     def join(self, rules: RequestRules) -> None:
-        """Chooses tokens as the target does from now on.
-
-        Raises:
-            ValueError: The levels cannot draft for that target.
-        """
+        """Chooses tokens as the target does from now on."""
         self._require(rules)
         self._text = Text(self._text.tokens, rules)
 

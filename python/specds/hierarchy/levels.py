@@ -53,11 +53,7 @@ class CachedModel:
 
     @torch.no_grad()
     def run(self, tokens: Sequence[int], tree: TokenTree) -> torch.Tensor:
-        """Runs a text and a draft of what follows it.
-
-        Args:
-            tokens: The whole text, not empty.
-            tree: The draft; it may be empty.
+        """Runs a whole text and a draft of what follows it.
 
         Returns:
             Logits `(1 + num_nodes, vocab_size)`: row 0 after the text, row ``1 + i`` after node
@@ -96,11 +92,7 @@ class CachedModel:
 
 
 class Level(ABC):
-    """One level of a hierarchy, in one request.
-
-    Args:
-        name: In statistics and messages.
-    """
+    """One level of a hierarchy, in one request; the name is for statistics and messages."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -130,7 +122,7 @@ class RetrievalLevel(Level):
     where the context ends, and what follows tokens on trial is the part of that tree beneath them.
 
     Args:
-        name: In statistics and messages.
+        name: As of `Level`.
         session: A session of the drafter, which has the prompt.
         prompt_length: The tokens of that.
         max_nodes_up: The most nodes that the model above verifies.
@@ -200,10 +192,6 @@ class ModelLevel(Level):
     Each pass takes a draft of the level beneath, and the walk down it chooses tokens of this
     model's own distribution, whatever the draft was. So what is handed up is as if this model had
     drafted alone, and the level above may accept it by what this model says.
-
-    Args:
-        name: In statistics and messages.
-        model: The model, with the states of this request.
 
     Attributes:
         beneath: Drafts for this level.

@@ -8,7 +8,7 @@ import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
-from specds.accept.rejection import accept_or_redraw, draw
+from specds.accept.draws import accept_or_redraw, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,11 +83,7 @@ class Text:
         self._num_stored = min(self._num_stored, length)
 
     def probs(self, logits: torch.Tensor) -> torch.Tensor:
-        """The distribution of the next token, float32 `(vocab_size,)`, processed as the target's.
-
-        Args:
-            logits: A level's own, `(vocab_size,)`, after all tokens.
-        """
+        """The distribution of the next token, float32, by a level's own logits; `(vocab_size,)`."""
         row = logits[None].to(torch.float32, copy=True)
         if self._processors:
             row = self._processors(self._token_ids(row.device), row)  # type: ignore[arg-type]

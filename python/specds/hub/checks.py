@@ -71,19 +71,17 @@ def check_sizes(what: object, manifest: dict[str, Any], sizes: dict[str, int]) -
 
 
 def check(folder: Path) -> None:
-    """Checks every byte of a snapshot in the hub's cache against its checksum."""
-    for file in files_of(manifest_of(folder)):
-        _check_link(folder, file)
-    Datastore.open(folder).verify(checksums_only=True)
+    """Checks every byte of a snapshot in the hub's cache against its checksum.
 
-
-def _check_link(folder: Path, file: str) -> None:
-    """Refuses a link, unless it leads where the hub's client keeps contents."""
-    real = (folder / file).resolve(strict=True)
+    A link is refused unless it leads where the hub's client keeps contents.
+    """
     repository = folder.parent.parent.resolve()
     kept = (folder.resolve(), repository / "blobs", repository.parent / "blobs")
-    if not real.is_file() or not any(real.is_relative_to(place) for place in kept):
-        raise FormatError(f"{folder / file} leads out of the hub's cache, to {real}")
+    for file in files_of(manifest_of(folder)):
+        real = (folder / file).resolve(strict=True)
+        if not real.is_file() or not any(real.is_relative_to(place) for place in kept):
+            raise FormatError(f"{folder / file} leads out of the hub's cache, to {real}")
+    Datastore.open(folder).verify(checksums_only=True)
 
 
 def remember(name: HubName, folder: Path) -> None:

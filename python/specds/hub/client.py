@@ -9,7 +9,7 @@ from specds._core import FormatError, __version__
 from specds._lazy import imported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from specds.hub.names import HubName
 
@@ -17,7 +17,7 @@ KIND = {"repo_type": "dataset"}
 LIBRARY = {"library_name": "specds", "library_version": __version__}
 LOG_IN = "log in by `hf auth login` or set HF_TOKEN"
 
-_TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0
 _BLOCK = 1 << 21  # bytes
 UNAUTHORISED = (401, 403)
 
@@ -38,18 +38,9 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
     One request, which is not tried again: without a network, that is known at once.
     """
     info = api().dataset_info(
-        name.repository, revision=name.revision, files_metadata=True, timeout=_TIMEOUT_S
+        name.repository, revision=name.revision, files_metadata=True, timeout=TIMEOUT_S
     )
     return str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()}
-
-
-def require_hub(ask: Callable[..., Any], name: str) -> None:
-    """Asks once, so that an unreachable hub is known at once: clients try for half a minute."""
-    try:
-        ask(name, timeout=_TIMEOUT_S)
-    except connection_errors() as error:
-        if status_of(error) is None:
-            raise
 
 
 @contextmanager
@@ -100,7 +91,6 @@ def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
     """Turns errors of the client into what can be done about them.
 
     Args:
-        name: What was asked for.
         not_here: Whether a folder of that name would have gone first.
     """
     errors = imported("huggingface_hub.errors")

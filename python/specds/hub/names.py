@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 # A path has lost one of the two slashes of `hf://`.
 _NAME = re.compile(

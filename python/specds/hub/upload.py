@@ -7,38 +7,18 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import Datastore
 from specds.hub.checks import files_of, manifest_of
 from specds.hub.client import KIND, api, describe, explained, hub
 from specds.hub.names import HubName
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from os import PathLike
-
 CARD = "README.md"
 MARK = "<!-- Written by `specds push`, again each time; without this line it is left alone. -->"
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """What a replay of recorded answers gave.
-
-    Attributes:
-        transcript: Their name.
-        drafter: What drafted.
-        budget: The most nodes of a draft.
-        tokens_per_step: Of a forward pass of the target, bonus token included.
-    """
-
-    transcript: str
-    drafter: str
-    budget: int
-    tokens_per_step: float
 
 
 def card_of(
@@ -46,7 +26,7 @@ def card_of(
     manifest: dict[str, Any],
     num_bytes: int,
     licence: str | None,
-    acceptance: Sequence[Acceptance],
+    acceptance: Sequence[Mapping[str, Any]],
 ) -> str:
     """The card of a datastore.
 
@@ -91,8 +71,8 @@ def card_of(
         lines += ["| recorded answers | drafter | nodes | tokens a forward pass |"]
         lines += ["| --- | --- | ---: | ---: |"]
         lines += [
-            f"| {_code(row.transcript)} | {_code(row.drafter)} | {row.budget} "
-            f"| {row.tokens_per_step:.2f} |"
+            f"| {_code(row['transcripts'])} | {_code(row['drafter'])} | {row['budget']} "
+            f"| {row['mean_acceptance_length']:.2f} |"
             for row in acceptance
         ]
         lines += [""]
@@ -114,7 +94,7 @@ def push(
     *,
     private: bool | None = None,
     licence: str | None = None,
-    acceptance: Sequence[Acceptance] = (),
+    acceptance: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Uploads a datastore to the hub, where readers see the old one or the new one.
 
@@ -122,11 +102,10 @@ def push(
     datastore can read its whole corpus.
 
     Args:
-        datastore: Its folder.
         name: ``org/name``, or ``org/name@branch``; made where it is not there.
         private: Whether a new one is private; by default as the account is set.
         licence: Of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``, ...
-        acceptance: What was measured with it, for the card.
+        acceptance: Rows of `specds bench replay` with it, for the card.
 
     Returns:
         The address of the commit.

@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specds._core import EngineDrafter
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _log = logging.getLogger("specds")
-_Result = TypeVar("_Result")
+_Call = TypeVar("_Call", bound="Callable[..., Any]")
 
 
 class Adapter:
@@ -25,13 +25,11 @@ class Adapter:
     Args:
         options: What the operator configured, as for `EngineDrafter`; without `datastore`, the one
             that the model's folder names.
-        vocab_size: Of the engine's model.
         tokenizer: The engine's tokenizer, or where it lies; None where there is none.
         num_ranks: Processes of the engine, which must all draft the same.
 
     Attributes:
-        drafter: What drafts.
-        num_failures: How many guarded calls raised.
+        num_failures: How many `guarded` calls raised.
 
     Raises:
         ValueError: The configuration is wrong, or the datastore is of another tokenizer.
@@ -66,23 +64,6 @@ class Adapter:
         self._num_opened = 0
         self._ended_at: float | None = None
 
-    def guard(
-        self, call: Callable[..., _Result], otherwise: Callable[..., _Result]
-    ) -> Callable[..., _Result]:
-        """Wraps `call`: if it raises, `otherwise` is called. The first failure is logged."""
-
-        @functools.wraps(call)
-        def guarded(*args: Any, **kwargs: Any) -> _Result:
-            try:
-                return call(*args, **kwargs)
-            except Exception:
-                self.num_failures += 1
-                if self.num_failures == 1:
-                    _log.exception("specds drafts nothing where this happens; told once")
-                return otherwise(*args, **kwargs)
-
-        return guarded
-
     def begin_draft(self, *, is_decoding: bool = True) -> None:
         """Call after `sync`: the engine's step with the last drafts is over.
 
@@ -96,3 +77,22 @@ class Adapter:
     def end_draft(self) -> None:
         """Call after drafting: the engine's step begins."""
         self._ended_at = perf_counter()
+
+
+def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
+    """Has a method call `otherwise` if it raises. The first failure of an adapter is logged."""
+
+    def guard(call: _Call) -> _Call:
+        @functools.wraps(call)
+        def method(self: Adapter, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return call(self, *args, **kwargs)
+            except Exception:
+                self.num_failures += 1
+                if self.num_failures == 1:
+                    _log.exception("specds drafts nothing where this happens; told once")
+                return otherwise(self, *args, **kwargs)
+
+        return cast("_Call", method)
+
+    return guard

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds.integrations.adapter import Adapter
+from specds.integrations.adapter import Adapter, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,10 +24,7 @@ class DraftModel(Adapter):
     model for a check.
 
     Args:
-        options: The configuration of `EngineDrafter`.
-        k: The most tokens of a draft.
         max_length: The context size of the `Llama`, where drafts are to end before it.
-        **about: `vocab_size` and `tokenizer` of the model, as for `Adapter`.
     """
 
     def __init__(
@@ -40,21 +37,14 @@ class DraftModel(Adapter):
     ) -> None:
         super().__init__(options, **about)
         self.k, self.max_length = k, max_length
-        self._guarded = self.guard(self._draft, lambda _: np.zeros(0, np.intc))
 
+    @guarded(lambda *_, **__: np.zeros(0, np.intc))
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
         """Drafts what follows a whole context, the token just sampled included.
-
-        Args:
-            input_ids: The context, shape `(n,)`.
-            **kwargs: Not used.
 
         Returns:
             At most `k` tokens.
         """
-        return self._guarded(input_ids)
-
-    def _draft(self, input_ids: NDArray[np.intc]) -> NDArray[np.intc]:
         self.drafter.sync([input_ids.view(np.uint32)])
         self.begin_draft()
         room = self.k if self.max_length is None else self.max_length - len(input_ids) - 1

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds.integrations.adapter import Adapter
+from specds.integrations.adapter import Adapter, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,13 +34,23 @@ CONFIG = "SPECDS_CONFIG"
 _WORKER = "sglang.srt.speculative.ngram_worker"
 
 
+def _fill(
+    corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Trees without a draft: the last token, filled up with other tokens as children."""
+    n = corpus.num_nodes
+    token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
+    token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
+    mask: NDArray[np.int64] = np.eye(n, dtype=np.int64)
+    mask[:, 0] = 1
+    return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
+
+
 class Corpus(Adapter):
     """Takes the place of the corpus of SGLang's n-gram worker: drafts trees for a batch.
 
     Args:
-        options: The configuration of `EngineDrafter`.
         num_nodes: Of a tree, the last token of the context included.
-        **about: The engine, as for `Adapter`.
 
     Raises:
         ValueError: As `Adapter`, or the configuration does not fit SGLang.
@@ -51,9 +61,9 @@ class Corpus(Adapter):
             raise ValueError("`step_cost` does not fit SGLang: all its trees have one size")
         super().__init__(options, **about)
         self.num_nodes = num_nodes
-        self._guarded = self.guard(self._draft, self._fill)
         self._lengths: dict[str, int] = {}
 
+    @guarded(_fill)
     def batch_get(
         self,
         req_ids: Sequence[str],
@@ -63,7 +73,6 @@ class Corpus(Adapter):
         """Drafts a tree for each row.
 
         Args:
-            req_ids: The requests.
             batch_tokens: The last tokens of each context.
             total_lens: The lengths of the whole contexts.
 
@@ -71,14 +80,6 @@ class Corpus(Adapter):
             Tokens, int64 `(rows * n,)`, the last token of each context first; whether node j is
             node i or an ancestor of it, int64 `(rows * n * n,)`.
         """
-        return self._guarded(req_ids, batch_tokens, total_lens)
-
-    def _draft(
-        self,
-        req_ids: Sequence[str],
-        batch_tokens: Sequence[Sequence[int]],
-        total_lens: Sequence[int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows = zip(req_ids, batch_tokens, total_lens, strict=True)
         news = [self._news(*row) for row in rows]
         starts = [total - len(tokens) for tokens, total in zip(news, total_lens, strict=True)]
@@ -96,24 +97,11 @@ class Corpus(Adapter):
         new = total - self._lengths.get(req_id, 0)
         return tokens[-new:] if 0 < new < len(tokens) else tokens
 
-    def _fill(
-        self,
-        req_ids: Sequence[str],
-        batch_tokens: Sequence[Sequence[int]],
-        total_lens: Sequence[int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Trees without a draft: the last token, filled up with other tokens as children."""
-        n = self.num_nodes
-        token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
-        token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
-        mask: NDArray[np.int64] = np.eye(n, dtype=np.int64)
-        mask[:, 0] = 1
-        return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
-
     def is_known(self, req_id: str) -> bool:
         """Whether the drafter has this request, so that its last tokens are enough."""
         return req_id in self._lengths
 
+    @guarded(lambda *_: None)
     def observe_logits(self, logits: Any) -> None:
         """Takes the target's logits at all nodes of the last trees, `(rows * n, vocab_size)`."""
         k = self.drafter.num_predictions
@@ -139,22 +127,6 @@ class Corpus(Adapter):
         """Does nothing: the next `batch_get` brings the same tokens."""
 
 
-def corpus_of(server_args: Any, model_config: Any = None) -> Corpus:
-    """The corpus of a server, from its arguments and the environment.
-
-    Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
-    """
-    vocab_size = getattr(model_config, "vocab_size", None)
-    return Corpus(
-        json.loads(os.environ[CONFIG]),
-        server_args.speculative_num_draft_tokens,
-        vocab_size=vocab_size,
-        tokenizer=server_args.tokenizer_path or server_args.model_path,
-        num_ranks=server_args.tp_size,
-    )
-
-
 def register() -> None:
     """Enters the corpus and the algorithm ``SPECDS``: what the entry point of the plug-in names."""
     if not os.environ.get(CONFIG):
@@ -171,7 +143,13 @@ def _replacement(**arguments: Any) -> Corpus:
     """Replaces the constructor of the worker's corpus; the server's arguments are global there."""
     from sglang.srt.runtime_context import get_server_args
 
-    return corpus_of(get_server_args())
+    server = get_server_args()
+    return Corpus(
+        json.loads(os.environ[CONFIG]),
+        server.speculative_num_draft_tokens,
+        tokenizer=server.tokenizer_path or server.model_path,
+        num_ranks=server.tp_size,
+    )
 
 
 def _algorithm() -> type:
@@ -211,8 +189,7 @@ def _worker() -> type:
         def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(server_args, *args, **kwargs)
             corpus: Corpus = self.ngram_corpus
-            tell = corpus.guard(corpus.observe_logits, lambda _: None)
-            worker.eagle_sample = _telling(worker.eagle_sample, tell)
+            worker.eagle_sample = _telling(worker.eagle_sample, corpus.observe_logits)
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
             is_known = self.ngram_corpus.is_known

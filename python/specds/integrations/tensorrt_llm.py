@@ -7,38 +7,26 @@ Written against the source of the released package; tests hold it against reques
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from specds.integrations.adapter import Adapter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from specds.integrations.adapter import Adapter, guarded
 
 
 class ChainDrafting(Adapter):
-    """What a `Drafter` of TensorRT-LLM does; `make_drafter` makes one of its type.
-
-    Args:
-        options: The configuration of `EngineDrafter`.
-        max_draft_len: The most tokens of a draft.
-        **about: The engine, as for `Adapter`.
-    """
+    """What a `Drafter` of TensorRT-LLM does; `make_drafter` makes one of its type."""
 
     def __init__(self, options: Mapping[str, Any], max_draft_len: int, **about: Any) -> None:
         super().__init__(options, **about)
         self.k = max_draft_len
-        self._guarded = self.guard(self._prepare, lambda _: None)
 
+    @guarded(lambda *_, **__: None)
     def prepare_draft_tokens(self, scheduled_requests: Any, resource_manager: Any = None) -> None:
         """Sets `py_draft_tokens` of each request that decodes: a list of at most `k` tokens.
 
         Args:
             scheduled_requests: Of this step; `generation_requests` are those that decode.
-            resource_manager: Not used.
         """
-        self._guarded(scheduled_requests)
-
-    def _prepare(self, scheduled_requests: Any) -> None:
         requests = list(scheduled_requests.generation_requests)
         for request in requests:
             request.py_draft_tokens = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds.integrations.adapter import Adapter
+from specds.integrations.adapter import Adapter, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Proposer(Adapter):
-    """vLLM makes one in each worker and asks it for drafts once a step.
+class VllmAdapter(Adapter):
+    """What vLLM's runners make in each worker and ask for drafts once a step.
 
     Args:
         vllm_config: The engine's; `additional_config["specds"]` is the configuration of
@@ -40,11 +40,15 @@ class Proposer(Adapter):
         )
         self.k: int = vllm_config.speculative_config.num_speculative_tokens
         self.max_length: int = model.max_model_len
-        self._guarded = self.guard(self._propose, lambda rows, *_: [[] for _ in rows])
+
+
+class Proposer(VllmAdapter):
+    """Drafts for the V1 runner."""
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Loads nothing: the runner calls it."""
 
+    @guarded(lambda _, rows, *__, **___: [[] for _ in rows])
     def propose(
         self,
         sampled_token_ids: Sequence[Sequence[int]],
@@ -58,19 +62,10 @@ class Proposer(Adapter):
             sampled_token_ids: What each row emitted in this step; empty while its prompt is read.
             num_tokens_no_spec: Shape `(n,)`, n >= rows: their lengths, what was emitted included.
             token_ids_cpu: Shape `(n, max_model_len)`: their tokens.
-            slot_mappings: Not used.
 
         Returns:
             A list of at most `k` tokens for each row.
         """
-        return self._guarded(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-
-    def _propose(
-        self,
-        sampled_token_ids: Sequence[Sequence[int]],
-        num_tokens_no_spec: NDArray[np.int32],
-        token_ids_cpu: NDArray[np.int32],
-    ) -> list[list[int]]:
         lengths = num_tokens_no_spec[: len(sampled_token_ids)].tolist()
         tokens = token_ids_cpu.view(np.uint32)
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specds.integrations.adapter import Adapter
+from specds.integrations.adapter import guarded
+from specds.integrations.vllm import VllmAdapter
 
 if TYPE_CHECKING:
     import torch
 
 
-class ChainSpeculator(Adapter):
-    """The runner asks it for drafts once a step; `make_speculator` makes one of the runner's type.
+class ChainSpeculator(VllmAdapter):
+    """Drafts for the V2 runner; `register` makes one of the runner's type.
 
     Args:
-        vllm_config: The engine's; `additional_config["specds"]` is the configuration of
-            `EngineDrafter`.
-        device: Where drafts go.
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:
@@ -38,21 +36,14 @@ class ChainSpeculator(Adapter):
     def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
         import torch
 
-        config, model = vllm_config.speculative_config, vllm_config.model_config
-        super().__init__(
-            vllm_config.additional_config["specds"],
-            vocab_size=model.get_vocab_size(),
-            tokenizer=model.tokenizer,
-            num_ranks=vllm_config.parallel_config.tensor_parallel_size,
-        )
-        self.num_speculative_steps: int = config.num_speculative_tokens
+        super().__init__(vllm_config)
+        config = vllm_config.speculative_config
+        self.num_speculative_steps = self.k
         self.enable_adaptive_verification: bool = config.enable_adaptive_verification
-        self.max_length: int = model.max_model_len
         self.device, self.req_states = device, req_states
         self.draft_token_confidence_probs = torch.zeros(
-            vllm_config.scheduler_config.max_num_seqs, self.num_speculative_steps, device=device
+            vllm_config.scheduler_config.max_num_seqs, self.k, device=device
         )
-        self._guarded = self.guard(self._propose, lambda batch, last: last)
         self._lengths: dict[str, int] = {}
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
@@ -82,10 +73,11 @@ class ChainSpeculator(Adapter):
         """
         places = input_batch.idx_mapping[: input_batch.num_reqs]
         self.draft_token_confidence_probs[places] = 0
-        fill = last_sampled.view(-1)[places, None].expand(-1, self.num_speculative_steps).long()
-        return fill.clone() if dummy_run else self._guarded(input_batch, fill.clone())
+        fill = last_sampled.view(-1)[places, None].expand(-1, self.k).long().clone()
+        return fill if dummy_run else self._drafted(input_batch, fill)
 
-    def _propose(self, input_batch: Any, drafts: torch.Tensor) -> torch.Tensor:
+    @guarded(lambda _, __, drafts: drafts)
+    def _drafted(self, input_batch: Any, drafts: torch.Tensor) -> torch.Tensor:
         import torch
 
         places = input_batch.idx_mapping[: input_batch.num_reqs]
@@ -103,11 +95,9 @@ class ChainSpeculator(Adapter):
         served = zip(names, totals, is_prefilling, strict=True)
         self._lengths = {name: total for name, total, prefilling in served if not prefilling}
         budgets = [max(self.max_length - total - 1, 0) for total in totals]
-        token_ids, lengths, probs = self.drafter.draft_chains(
-            self.num_speculative_steps, budgets=budgets
-        )
+        token_ids, lengths, probs = self.drafter.draft_chains(self.k, budgets=budgets)
         probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
-        steps = torch.arange(self.num_speculative_steps, device=self.device)
+        steps = torch.arange(self.k, device=self.device)
         is_drafted = steps < torch.from_numpy(lengths).to(self.device)[:, None]
         confidences = torch.from_numpy(probs).to(self.device).where(is_drafted, 0.0)
         self.draft_token_confidence_probs[places] = confidences
@@ -120,14 +110,6 @@ class ChainSpeculator(Adapter):
         return tokens[start if start < total else 0 : total].cpu().numpy()
 
 
-def make_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-    """A speculator of the runner's type; the arguments are those of `ChainSpeculator`."""
-    from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
-
-    speculator = type("SpecdsSpeculator", (ChainSpeculator, BaseSpeculator), {})
-    return speculator(vllm_config, device, req_states)
-
-
 def register() -> None:
     """Replaces vLLM's factory of speculators; the entry point of the plug-in calls this."""
     try:
@@ -137,8 +119,11 @@ def register() -> None:
     make = spec_decode.init_speculator
 
     def init_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-        is_ours = "specds" in (vllm_config.additional_config or {})
-        chosen = make_speculator if is_ours else make
-        return chosen(vllm_config, device, req_states)
+        if "specds" not in (vllm_config.additional_config or {}):
+            return make(vllm_config, device, req_states)
+        from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
+
+        speculator = type("SpecdsSpeculator", (ChainSpeculator, BaseSpeculator), {})
+        return speculator(vllm_config, device, req_states)
 
     spec_decode.init_speculator = init_speculator

@@ -9,7 +9,7 @@ import torch
 
 from specds.verify.attention import group_size, packed_model
 from specds.verify.generic import Runner
-from specds.verify.masks import MaskBuilder
+from specds.verify.inputs import MaskBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

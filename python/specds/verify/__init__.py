@@ -1,15 +1,15 @@
 """What does the target say of a draft: one forward pass over a token tree, and its KV cache.
 
-Read in this order: `cache`, `masks`, `generic` (the forward pass over a tree, as any model can do
+Read in this order: `cache`, `inputs`, `generic` (the forward pass over a tree, as any model can do
 it), `attention` and `lean_forward` (how a model attends otherwise, and passes with less between its
-layers), `inputs` and `static` (rows of a batch in passes of few shapes), `recordings` (these as
-CUDA graphs), and `support` (for which models all of this is right). Imports `specds.accept`, since
-on a device acceptance is part of the pass.
+layers), `static` (rows of a batch in passes of few shapes), `recordings` (these as CUDA graphs),
+and `support` (for which models all of this is right). Imports `specds.accept`, since on a device
+acceptance is part of the pass.
 """
 
 from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner
-from specds.verify.masks import MaskBuilder
+from specds.verify.inputs import MaskBuilder
 from specds.verify.recordings import release
 from specds.verify.static import RUNNERS, StaticRunner
 from specds.verify.support import Support, UnsupportedModelError, check_model

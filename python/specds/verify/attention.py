@@ -9,23 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from transformers import AttentionInterface, PreTrainedConfig
 
-from specds.verify.tree_attention import tree_attention
+from specds.verify.operations import tree_attention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedModel
 
-    from specds.verify.masks import Sight
+    from specds.verify.inputs import Sight
 
+# The name of `attend_packed` among the attention functions of transformers. No mask function has
+# it, so that transformers makes no masks of its own.
 PACKED = "specds_packed"
-"""The name of `attend_packed` among the attention functions of transformers.
-
-No mask function has that name, so that transformers makes no masks of its own for it.
-"""
-
-SEEN = "specds_seen"
-"""The attribute in which the modules of a `packed_model` have a `Seen`."""
+# The attribute in which the modules of a `packed_model` have a `Seen`.
+_SEEN = "specds_seen"
 
 # Named arguments by which models ask for more than a softmax over masked and scaled products.
 _UNKNOWN_TO_KERNEL = ("position_bias", "head_mask")
@@ -49,12 +46,8 @@ class Seen:
     tree: Tree | None = None
 
 
-class AttentionError(ValueError):
-    """A model's attention is of a kind that cannot be computed over packed drafts."""
-
-
 def attend_packed(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -64,31 +57,24 @@ def attend_packed(
 ) -> tuple[torch.Tensor, None]:
     """Attention in which the query heads that share a head of the keys are one longer sequence.
 
-    Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`. The
-    model may see the rows as one sequence or as parts that share one prefix.
-
-    Args:
-        module: The model's attention layer; its `SEEN` may have a `Tree` in place of a mask.
-        query: `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens.
-        key: `(num_rows, num_key_heads, num_slots, head_dim)`.
-        value: As `key`, its `head_dim` may be another.
-        attention_mask: Additive, `(num_rows, 1, group * width, num_slots)` of as many query heads
-            as share a head of the keys. None where every token sees every slot.
-        scaling: Factor of the products; by default one over the root of `head_dim`.
-        **kwargs: What else the model says.
+    Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`,
+    `(num_rows, num_key_heads, num_slots, head_dim)`, as are values. The model may see the rows as
+    one sequence or as parts that share one prefix: queries are
+    `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens. The module may
+    have a `Tree` in place of a mask; that is additive, `(num_rows, 1, group * width, num_slots)`,
+    and None where every token sees every slot.
 
     Returns:
         `(num_parts, num_tokens, num_heads, head_dim)`, and no weights.
 
     Raises:
-        AttentionError: The model asks for what is not computed here.
+        ValueError: The model asks, in its `kwargs`, for what is not computed here.
     """
-    seen = module.__dict__.get(SEEN)
+    seen = module.__dict__.get(_SEEN)
     if seen is not None and seen.tree is not None:
         _refuse(kwargs, _UNKNOWN_TO_KERNEL, makes_masks=attention_mask is not None)
         wanted = {"softcap": kwargs.get("softcap"), "sinks": kwargs.get("s_aux"), "scale": scaling}
-        layer: Any = module.layer_idx
-        return attend_tree(seen.tree, layer, query, key, value, **wanted), None
+        return attend_tree(seen.tree, module.layer_idx, query, key, value, **wanted), None
     num_parts, num_heads, num_tokens, head_dim = query.shape
     num_rows, num_key_heads = key.shape[:2]
     group, width = num_heads // num_key_heads, num_parts * num_tokens // num_rows
@@ -112,17 +98,16 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
     found = [name for name in unknown if asked.get(name) is not None]
     if found or makes_masks:
         what = f"with {found[0]}" if found else "that makes its own masks"
-        raise AttentionError(f"attention {what} cannot be packed: use verification='tree'")
+        raise ValueError(f"attention {what} cannot be packed: use verification='tree'")
 
 
-def attend_tree(tree: Tree, layer: int, *states: torch.Tensor, **asked: Any) -> torch.Tensor:
+def attend_tree(
+    tree: Tree, layer: int, query: torch.Tensor, *states: torch.Tensor, **asked: Any
+) -> torch.Tensor:
     """`attend_packed` by the kernel: what it returns, of the tokens of all rows in one part."""
-    query, key, value = states
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
-    window, chunk = tree.sights[layer]
-    told = tree.lengths, tree.positions, tree.ancestors
-    asked |= {"window": window, "chunk": chunk, "scratch": tree.scratch}
-    attended: torch.Tensor = tree_attention(by_row, key, value, *told, **asked)
+    asked |= {"scratch": tree.scratch, **tree.sights[layer]._asdict()}
+    attended: torch.Tensor = tree_attention(by_row, *states, *tree[:3], **asked)
     return attended.flatten(0, 1)[None]
 
 
@@ -150,28 +135,26 @@ def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrained
                 name: None if child is None else shared(child)
                 for name, child in module._modules.items()
             }
-            other.__dict__[SEEN] = seen
+            other.__dict__[_SEEN] = seen
             # A model that was compiled in place would call the model that it was compiled for.
             other.__dict__["_compiled_call_impl"] = None
             if isinstance(config := module.__dict__.get("config"), PreTrainedConfig):
-                other.__dict__["config"] = packing(config)
+                packing = other.__dict__["config"] = made.setdefault(id(config), copy.copy(config))
+                # The setter would pass it on to configurations within, which are the model's own.
+                packing.__dict__["_attn_implementation_internal"] = PACKED
         return made[id(module)]  # type: ignore[no-any-return]
-
-    def packing(config: PreTrainedConfig) -> PreTrainedConfig:
-        if id(config) not in made:
-            made[id(config)] = copy.copy(config)
-            # The setter would pass it on to configurations within, which are the model's own.
-            made[id(config)].__dict__["_attn_implementation_internal"] = PACKED
-        return made[id(config)]  # type: ignore[no-any-return]
 
     return shared(model)  # type: ignore[return-value]
 
 
-def packing_reasons(model: PreTrainedModel) -> list[str]:
+def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) -> list[str]:
     """Why a model cannot be packed so; empty where it can."""
+    reasons = []
     if not model._supports_attention_backend:
-        return ["its attention cannot be exchanged"]
+        reasons.append("its attention cannot be exchanged")
     # Such a forward is bound to the module that it was made for, and would run that one.
     if any("forward" in module.__dict__ for module in model.modules()):
-        return ["the forward of one of its modules was replaced, as by offloading"]
-    return []
+        reasons.append("the forward of one of its modules was replaced, as by offloading")
+    if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
+        reasons.append("its attention caps logits")
+    return [f"{reason}: use verification='tree'" for reason in reasons]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states
 # without a padded copy; 64 also keeps reallocations rare.
-SLOT_MULTIPLE = 64
+_SLOT_MULTIPLE = 64
 
 CACHE_NAME = next(
     name
@@ -26,9 +26,8 @@ CACHE_NAME = next(
 """What transformers calls a cache in all its calls: `cache` since release 5.24."""
 
 
-def round_up(num_slots: int) -> int:
-    """The smallest multiple of `SLOT_MULTIPLE` that holds `num_slots`."""
-    return -(-num_slots // SLOT_MULTIPLE) * SLOT_MULTIPLE
+def _round_up(num_slots: int) -> int:
+    return -(-num_slots // _SLOT_MULTIPLE) * _SLOT_MULTIPLE
 
 
 class TreeCache(Cache):
@@ -51,14 +50,15 @@ class TreeCache(Cache):
     def __init__(self, capacity: int, num_rows: int = 1) -> None:
         self.lengths = [0] * num_rows
         self.row = 0
-        self.capacity = round_up(capacity)
+        self.capacity = _round_up(capacity)
         self._num_rows = num_rows
         # By shape of a slot, dtype and device, which keys (0) and values (1) of layers have it; and
         # for each of these the slots, `(members, num_rows * capacity, num_heads, head_dim)`.
         self._members: dict[Any, list[tuple[int, int]]] = {}
         self._blocks: list[torch.Tensor] = []
-        # Of each layer its keys and values: where a pass writes, and what it sees.
-        self._slots: dict[int, States] = {}
+        # Of each layer its keys and values: all slots, `(num_slots, num_heads, head_dim)`, a row
+        # after the other, and what a pass sees.
+        self.slots: dict[int, States] = {}
         self._seen: dict[int, States] | None = None
         # Those of a first pass.
         self._held: dict[int, States] = {}
@@ -91,7 +91,7 @@ class TreeCache(Cache):
 
     @property
     def num_slots(self) -> int:
-        """Slots that are allocated: as many until they move."""
+        """Slots that are allocated."""
         return self._blocks[0].shape[1] if self._blocks else 0
 
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
@@ -99,13 +99,13 @@ class TreeCache(Cache):
 
         There is room for at least `num_rows` rows of `capacity` slots.
         """
-        capacity, self.row, self._held = round_up(capacity), 0, {}
+        capacity, self.row, self._held = _round_up(capacity), 0, {}
         self.lengths = [0] * num_rows
         if self.num_slots < room_for * capacity:
             # Given back first: the old slots and the new ones need not both have room.
-            self._blocks, self._slots = [], {}
+            self._blocks, self.slots = [], {}
         else:
-            capacity = self.num_slots // room_for // SLOT_MULTIPLE * SLOT_MULTIPLE
+            capacity = self.num_slots // room_for // _SLOT_MULTIPLE * _SLOT_MULTIPLE
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
     def place(self, places: torch.Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
@@ -134,14 +134,10 @@ class TreeCache(Cache):
         if not self._blocks:
             self._held[layer_idx] = states
             return states
-        for slots, new in zip(self._slots[layer_idx], states, strict=True):
+        for slots, new in zip(self.slots[layer_idx], states, strict=True):
             # The layers of a model may be on several devices.
             slots.index_copy_(0, self._places.to(slots.device), new.transpose(1, 2).flatten(0, 1))
         return self.seen(layer_idx) if self._view[2] else states
-
-    def slots(self, layer: int) -> States:
-        """All slots of a layer, `(num_slots, num_heads, head_dim)`, a row after the other."""
-        return self._slots[layer]
 
     def seen(self, layer: int) -> States:
         """What the pass sees of a layer."""
@@ -197,8 +193,7 @@ class TreeCache(Cache):
         for row, keep in enumerate(kept):
             start = row * self.capacity + self.lengths[row]
             pairs = enumerate(keep[num_moved:], num_moved)
-            places = ((start + source, start + target) for target, source in pairs)
-            moves += [pair for pair in places if pair[0] != pair[1]]
+            moves += [(start + old, start + new) for new, old in pairs if new != old]
             self.lengths[row] += len(keep)
         if moves:
             # torch takes longer to read lists.
@@ -232,7 +227,7 @@ class TreeCache(Cache):
         """A copy of the row's committed states in a cache that plain decoding can go on from."""
         cache = DynamicCache()
         kept = slice(self.row * self.capacity, self.row * self.capacity + self.length)
-        for layer, pair in self._slots.items():
+        for layer, pair in self.slots.items():
             keys, values = (of[None, kept].transpose(1, 2).clone() for of in pair)
             cache.update(keys, values, layer)
         return cache
@@ -241,7 +236,7 @@ class TreeCache(Cache):
         """Grows where a row has fewer slots."""
         if num_slots > self.capacity:
             old, capacity = self._by_row(), self.capacity
-            self.capacity = round_up(max(capacity * 3 // 2, num_slots))
+            self.capacity = _round_up(max(capacity * 3 // 2, num_slots))
             if self._blocks:
                 self._allocate()
             for source, target in zip(old, self._by_row(), strict=True):
@@ -257,4 +252,4 @@ class TreeCache(Cache):
             torch.zeros((len(members), num_slots, *shape), dtype=dtype, device=device)
             for (shape, dtype, device), members in self._members.items()
         ]
-        self._slots, self._seen = self._by_layer(self._blocks), None
+        self.slots, self._seen = self._by_layer(self._blocks), None

@@ -6,18 +6,18 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from specds.verify.cache import CACHE_NAME, TreeCache
-from specds.verify.inputs import Inputs
-from specds.verify.masks import MaskBuilder
+from specds.verify.inputs import Inputs, MaskBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
-    from specds.verify.masks import Masks
+    from specds.verify.inputs import Masks
 
 # Slots allocated ahead of the prompt; requests that run on grow the cache when they get there, so
 # that a large `max_length` which is never reached costs no memory.
@@ -38,7 +38,10 @@ class Runner:
     """Numbers of nodes that passes have, up to 63; empty where they have any."""
 
     accepts: bool = False
-    """Whether it can accept too, by `launch` and `wait` (see `StaticRunner`)."""
+    """Whether it can accept too, by `launch` (see `StaticRunner`)."""
+
+    reason: str = ""
+    """Why passes were slower than they might be, once it is closed."""
 
     def __init__(
         self,
@@ -58,15 +61,7 @@ class Runner:
         self._masks = MaskBuilder(config, model.dtype)
         self._always_masks = self._masks.has_windows
         self._num_moved = 0
-        self.cache = self._make_cache(num_rows)
-
-    @property
-    def reason(self) -> str:
-        """Why passes are slower than they might be; empty where they are not."""
-        return ""
-
-    def _make_cache(self, num_rows: int) -> TreeCache:
-        return TreeCache(self._slots, num_rows)
+        self.cache = TreeCache(self._slots, num_rows)
 
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
@@ -87,38 +82,26 @@ class Runner:
             first_rows.setdefault(tuple(prompt[0].tolist()), row)
             for row, prompt in enumerate(prompts)
         ]
+        # Those of like length in one pass, since shorter ones are padded.
+        rows = sorted(first_rows.values(), key=lambda row: -prompts[row].shape[1])
+        is_alone = chunk_size is not None or any(self.cache.lengths)
         logits: dict[int, torch.Tensor] = {}
-        for rows in self._together(prompts, [*first_rows.values()], chunk_size):
-            logits |= zip(rows, self._read(prompts, rows, chunk_size), strict=True)
+        while rows:
+            number = 1 if is_alone else max(_LONG_PROMPT // prompts[rows[0]].shape[1], 1)
+            some, rows = rows[:number], rows[number:]
+            logits |= zip(some, self._read(prompts, some, chunk_size), strict=True)
         for row, original in enumerate(originals):
             if row != original:
                 self.cache.copy_row(original, row)
         return torch.stack([logits[original] for original in originals])
 
-    def _together(
-        self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
-    ) -> Iterator[list[int]]:
-        """Rows whose prompts go through the model in one pass."""
-        group: list[int] = []
-        # Of like length, since shorter ones are padded.
-        for row in sorted(rows, key=lambda row: prompts[row].shape[1]):
-            length = prompts[row].shape[1]
-            fits = chunk_size is None and (len(group) + 1) * length <= _LONG_PROMPT
-            if group and not (fits and self.cache.lengths[row] == 0):
-                yield group
-                group = []
-            group.append(row)
-        yield group
-
     def _read(
         self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
     ) -> torch.Tensor:
         """Runs one prompt, in chunks, or several, padded on the left as plain decoding has them."""
-        lengths = torch.tensor([[prompts[row].shape[1]] for row in rows], device="cpu")
-        width = int(lengths.max())
-        ids = torch.zeros((len(rows), width), dtype=torch.int64, device="cpu")
-        for index, row in enumerate(rows):
-            ids[index, width - prompts[row].shape[1] :] = prompts[row][0]
+        parts = [prompts[row][0] for row in rows]
+        ids = pad_sequence(parts, batch_first=True, padding_side="left")
+        lengths, width = torch.tensor([[*map(len, parts)]], device="cpu").T, ids.shape[1]
         step = chunk_size or (width if width <= _LONG_PROMPT else _CHUNK)
         for start in range(self.cache.lengths[rows[0]], width, step):
             end = min(start + step, width)
@@ -132,8 +115,8 @@ class Runner:
             chunk, positions = (of.to(self._device) for of in (ids[:, start:end], positions))
             logits = self._forward(chunk, positions.clamp(min=0), shown, last=1)
             self.cache.settle()
-            for row, length in zip(rows, lengths.flatten().tolist(), strict=True):
-                self.cache.lengths[row] = min(end, length)
+            for row, part in zip(rows, parts, strict=True):
+                self.cache.lengths[row] = min(end, len(part))
         return logits[:, -1]
 
     def verify_rows(

@@ -1,4 +1,4 @@
-"""The Triton kernels of `tree_attention` and `layer_operations`, which alone call them."""
+"""The Triton kernels of `operations`, which alone calls them."""
 
 from __future__ import annotations
 

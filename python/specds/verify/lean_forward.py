@@ -10,24 +10,18 @@ import torch
 from torch.backends import mkl
 from torch.nn.modules.module import _has_any_global_hook
 from transformers.activations import ACT2FN
-from transformers.models.gemma3 import modeling_gemma3
-from transformers.models.llama import modeling_llama
-from transformers.models.mistral import modeling_mistral
-from transformers.models.qwen2 import modeling_qwen2
-from transformers.models.qwen3 import modeling_qwen3
 
-from specds.verify import layer_operations
+from specds.verify import operations
 from specds.verify.attention import Tree, attend_packed, attend_tree
-from specds.verify.masks import layer_types
+from specds.verify.inputs import layer_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import ModuleType
 
     from transformers import PreTrainedModel
 
     from specds.verify.cache import TreeCache
-    from specds.verify.masks import Masks
+    from specds.verify.inputs import Masks
 
     _Function = Callable[[torch.Tensor], torch.Tensor]
     _Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
@@ -41,13 +35,10 @@ _HAS_MKL: bool = mkl.is_available()  # type: ignore[no-untyped-call]
 # The share of a device's free memory that copies of weights may take.
 _MOST_COPIED = 0.25
 
-# What the class names of the families known here begin with.
-_FAMILIES: dict[str, ModuleType] = {
-    "Gemma3": modeling_gemma3,
-    "Llama": modeling_llama,
-    "Mistral": modeling_mistral,
-    "Qwen2": modeling_qwen2,
-    "Qwen3": modeling_qwen3,
+# The modules of the families known here.
+_FAMILIES = {
+    f"transformers.models.{name}.modeling_{name}"
+    for name in ("gemma3", "llama", "mistral", "qwen2", "qwen3")
 }
 # Modules whose forward is called, and, with the layers' numbers, those whose forward is not.
 _CALLED = {"lm_head", "embed_tokens", "rotary_emb", "act_fn", "o_proj", "down_proj"}
@@ -55,32 +46,30 @@ _JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _COMPUTED = {"model", "layers", "norm", "self_attn", "mlp", "input_layernorm", *_HEAD_NORMS}
 _COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", "post_feedforward")}
-# Activations that `layer_operations.gate` computes, and whether that is by GELU.
+# Activations that `operations.gate` computes, and whether that is by GELU.
 _GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
 def is_lean(model: PreTrainedModel) -> bool:
     """Whether a `LeanForward` computes what a model does: one of a family here, made as usual."""
-    name = type(model).__name__
-    family = _FAMILIES.get(name.removesuffix("ForCausalLM"))
+    kind = type(model)
     return (
-        family is not None
-        and type(model) is getattr(family, name)
+        kind.__module__ in _FAMILIES
+        and kind.__name__.endswith("ForCausalLM")
         and not _has_any_global_hook()  # type: ignore[no-untyped-call]
-        and getattr(model, "_tp_size", None) is None
         and getattr(model.config, "final_logit_softcapping", None) is None
-        and _is_usual(family, model)
+        and _is_usual(kind.__module__, model)
     )
 
 
-def _is_usual(family: ModuleType, part: torch.nn.Module) -> bool:
+def _is_usual(family: str, part: torch.nn.Module) -> bool:
     """Whether a module is as the family has it, with all in it whose forward is not called."""
     kind, inner = type(part), {*part._modules, *part._parameters}
     is_as_made = kind is torch.nn.ModuleList
     if not is_as_made:
         inner -= _CALLED | _JOINED
         is_as_made = (
-            kind.__module__ == family.__name__
+            kind.__module__ == family
             and inner <= _COMPUTED | {"weight"}
             # It may have been exchanged for all models, by a library of kernels.
             and kind.forward.__module__ == kind.__module__
@@ -105,7 +94,7 @@ class _Norm(NamedTuple):
 
     @classmethod
     def of(cls, norm: Any) -> _Norm:
-        weight, is_offset = norm.weight, type(norm) is modeling_gemma3.Gemma3RMSNorm
+        weight, is_offset = norm.weight, type(norm).__name__ == "Gemma3RMSNorm"
         eps = norm.eps if is_offset else norm.variance_epsilon
         function: _Function = norm
         # In half precision the models round on the way, as one operation does not. On a CUDA device
@@ -139,7 +128,7 @@ class _Layer:
         self.mlp_norm = before_mlp or after
         self.gate_up = join(mlp.gate_proj, mlp.up_proj)
         self.activation = mlp.act_fn
-        # None for an activation that `layer_operations.gate` does not compute.
+        # None for an activation that `operations.gate` does not compute.
         self.is_gelu = None if _is_hooked(mlp.act_fn) else _GATES.get(type(mlp.act_fn))
         self.down = _function(mlp.down_proj)
         self.norm_of_mlp = norms.get("post_feedforward_layernorm")
@@ -215,11 +204,7 @@ class LeanForward:
     def _join(self, *modules: Any) -> _Parts:
         """Linear layers, or what is in their place, that read the same states."""
         linear = all(type(of) is torch.nn.Linear and not _is_hooked(of) for of in modules)
-        if (
-            self._joins
-            and linear
-            and len({(of.weight.dtype, of.bias is None) for of in modules}) == 1
-        ):
+        if self._joins and linear and len({(m.weight.dtype, m.bias is None) for m in modules}) == 1:
             self._joined.append(_Joined(*modules))
             return self._joined[-1]
         functions = [_function(module) for module in modules]
@@ -289,7 +274,7 @@ def _add_norm(
     """Adds to a layer's states, after an inner norm where there is one; the sum, and it normed."""
     if isinstance(seen, Tree):
         inner_weight = None if inner is None else inner.weight
-        made = layer_operations.add_norm(residual, delta, inner_weight, *norm[:3])
+        made = operations.add_norm(residual, delta, inner_weight, *norm[:3])
         return made[0], made[1]
     if delta is not None:
         residual = residual + (delta if inner is None else inner.function(delta))
@@ -310,9 +295,9 @@ def _attend(
     if isinstance(seen, Tree):
         norms = layer.head_norms
         weights = (None, None) if norms is None else (norms[0].weight, norms[1].weight)
-        where = seen.lengths, seen.positions, *cache.slots(index), cache.capacity
+        where = seen.lengths, seen.positions, *cache.slots[index], cache.capacity
         eps_offset = (norms[0] if norms else layer.input_norm)[1:3]
-        rotated = layer_operations.rotate_and_store(
+        rotated = operations.rotate_and_store(
             query, key, value, *weights, *angles, *where, *eps_offset
         )
         query = rotated.transpose(0, 1)[None]
@@ -334,5 +319,5 @@ def _attend(
 def _transform(layer: _Layer, normed: torch.Tensor, seen: Masks | Tree) -> torch.Tensor:
     gates, ups = layer.gate_up(normed)
     if isinstance(seen, Tree) and layer.is_gelu is not None:
-        return layer.down(layer_operations.gate(gates, ups, layer.is_gelu))
+        return layer.down(operations.gate(gates, ups, layer.is_gelu))
     return layer.down(layer.activation(gates) * ups)

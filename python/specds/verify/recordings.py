@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,27 +27,21 @@ if TYPE_CHECKING:
 _recording = Lock()
 
 
-class SharedMemory:
-    """What recordings share that come and go together: they are replayed one after the other.
+class CudaRecording:
+    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`.
 
-    They are made on a stream on which nothing is computed: so the workspace that cuBLAS keeps for a
-    stream lies in the pool too. A pool may not be used again when all that used it are gone.
+    It shares its memory with another, as they are replayed one after the other, and the stream on
+    which it is made and nothing is computed: so the workspace that cuBLAS keeps for a stream lies
+    in that memory too.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.pool: Any = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-class CudaRecording:
-    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`."""
-
     def __init__(
-        self, compute: Callable[[], Outputs], memory: SharedMemory, device: torch.device
+        self, compute: Callable[[], Outputs], other: CudaRecording | None, device: torch.device
     ) -> None:
-        self._graph = torch.cuda.CUDAGraph()
+        graph, new_stream = torch.cuda.CUDAGraph(), cast("Any", torch.cuda.Stream)
+        pool, stream = (None, new_stream(device)) if other is None else other.shared
         # What other threads do on the device is no part of it.
-        mode: Any = {"stream": memory.stream, "capture_error_mode": "thread_local"}
+        mode: Any = {"stream": stream, "capture_error_mode": "thread_local"}
         with _recording, torch.cuda.device(device):
             # Libraries set themselves up in the first runs, which must not be recorded.
             for _ in range(2):
@@ -55,13 +49,11 @@ class CudaRecording:
             # A recording that fails does not leave its stream.
             with (
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(self._graph, memory.pool, **mode),
+                torch.cuda.graph(graph, pool, **mode),
             ):
                 self.outputs = compute()
-
-    def replay(self) -> None:
-        """Computes again, from what the tensors hold now, into `outputs`."""
-        self._graph.replay()
+        self.shared: Any = graph.pool(), stream
+        self.replay = graph.replay
 
 
 def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
@@ -80,10 +72,7 @@ def event(device: torch.device) -> torch.cuda.Event | None:
 
 
 class Pass:
-    """The inputs of a pass of one shape, here and on the device, and its recordings.
-
-    There is one for each of what acceptance it holds.
-    """
+    """The inputs of a pass of one shape, here and on the device; its recordings by `told`."""
 
     def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
         # The next request may be made outside of an inference mode that this one is made in.
@@ -114,7 +103,6 @@ class Kept:
         # By shape, and the slots that a row has.
         self.passes: dict[tuple[Shape, int], Pass] = {}
         self.records = True
-        self._memory: SharedMemory | None = None
         self.forward: LeanForward | None = None
         # Whether `tree_attention` runs, None where that is not known yet; its memory where it does.
         self.has_kernels: bool | None = None
@@ -131,7 +119,6 @@ class Kept:
         """The tensors of a pass; those of other addresses are forgotten where the cache moved."""
         if self.cache.storage != self._storage:
             self.passes.clear()
-            self._memory = None
             self._storage = self.cache.storage
         key = shape, self.cache.capacity
         if key not in self.passes:
@@ -150,8 +137,9 @@ class Kept:
         if not self.records or record is None:
             return compute()
         if told not in of_shape.recordings:
+            others = chain.from_iterable(of.recordings.values() for of in self.passes.values())
             try:
-                of_shape.recordings[told] = record(compute, self._memory_on(device), device)
+                of_shape.recordings[told] = record(compute, next(others, None), device)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as failure:
@@ -163,14 +151,6 @@ class Kept:
         recording = of_shape.recordings[told]
         recording.replay()
         return recording.outputs
-
-    def _memory_on(self, device: torch.device) -> SharedMemory | None:
-        """What the next recording shares with those that there are."""
-        if device.type != "cuda":
-            return None
-        if self._memory is None or not any(made.recordings for made in self.passes.values()):
-            self._memory = SharedMemory(device)
-        return self._memory
 
 
 # Those that no request uses at present.
@@ -236,7 +216,7 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str, torch.dtype))
+    return value is None or isinstance(value, (int, float, str, torch.dtype))
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -11,9 +11,9 @@ from specds.accept.on_device import decisions, follow, likeliest, report
 from specds.verify import recordings
 from specds.verify.attention import Seen, Tree, group_size, packed_model
 from specds.verify.generic import Runner, most_tokens, of_rows
+from specds.verify.inputs import MaskBuilder, layer_types, sight_of
 from specds.verify.lean_forward import LeanForward, is_lean
-from specds.verify.masks import MaskBuilder, layer_types, sight_of
-from specds.verify.tree_attention import kernel_reason, make_scratch, power_of_two
+from specds.verify.operations import kernel_reason, make_scratch, power_of_two
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
     from specds.accept.on_device import Decision, PassRequest
     from specds.verify.cache import TreeCache
-    from specds.verify.inputs import Inputs
-    from specds.verify.masks import Masks
+    from specds.verify.inputs import Inputs, Masks
     from specds.verify.recordings import Outputs, Pass
 
 # With the last token, whole tiles of what multiplies matrices.
@@ -56,9 +55,9 @@ class StaticRunner(Runner):
     """
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        super().__init__(model, **sizes)
         self._records = recordings.recorder(model.device) is not None
         self.node_steps = NODES if self._records else ()
-        super().__init__(model, **sizes)
         # On a CPU not: there the rows that are visited cost less than all of them.
         self.accepts = self._records or self._device.type != "cpu"
         self._masks = MaskBuilder(self._config, model.dtype, group_size(self._config))
@@ -66,23 +65,19 @@ class StaticRunner(Runner):
         self._always_masks = self._records or self._masks.has_windows
         self._sights = [sight_of(kind, self._config) for kind in layer_types(self._config)]
         self._compute: Callable[..., torch.Tensor]
-
-    def _make_cache(self, num_rows: int) -> TreeCache:
-        if not self._records:
-            self._kept = recordings.Kept(())
-            return super()._make_cache(num_rows)
-        self._kept = recordings.take(self._model)
-        try:
-            room = power_of_two(num_rows)
+        self._kept = recordings.take(model) if self._records else recordings.Kept(())
+        if self._records:
+            num_rows, self.cache = len(self.cache.lengths), self._kept.cache
             slots = bucket(self._slots, _SLOTS, _SLOTS[-1])
-            self._kept.cache.restart(num_rows, room, slots)
-        except BaseException:
-            self.close()
-            raise
-        return self._kept.cache
+            try:
+                self.cache.restart(num_rows, power_of_two(num_rows), slots)
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """As `Runner.close`."""
+        self.reason = self._kept.reason
         if self._records:
             recordings.give_back(self._model, self._kept)
 
@@ -104,21 +99,16 @@ class StaticRunner(Runner):
             kept.has_kernels = reason is None
             if kept.has_kernels:
                 kept.scratch = make_scratch(self._device)
-                self._compute = self._chosen()
-                try:
-                    self._try()
+                self._compute, num_rows = self._chosen(), len(self.cache.lengths)
+                try:  # by a pass that commits nothing
+                    of_shape, end = self._filled([0] * num_rows, [None] * num_rows)
+                    self._pass(of_shape.inputs, end)
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as failure:
                     kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
                     kept.has_kernels, kept.scratch, kept.forward = False, None, None
         self._compute = self._chosen()
-
-    def _try(self) -> None:
-        """A pass that commits nothing."""
-        num_rows = len(self.cache.lengths)
-        of_shape, end = self._filled([0] * num_rows, [None] * num_rows)
-        self._pass(of_shape.inputs, end)
 
     def _chosen(self) -> Callable[..., torch.Tensor]:
         kept = self._kept
@@ -144,11 +134,6 @@ class StaticRunner(Runner):
             return self._forward(ids, positions, mask, model=packed)
 
         return compute
-
-    @property
-    def reason(self) -> str:
-        """As `Runner.reason`."""
-        return self._kept.reason
 
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
@@ -203,9 +188,7 @@ class StaticRunner(Runner):
         return *self._kept.outputs(of_shape, told, compute, self._device), inputs
 
     def _filled(
-        self,
-        token_ids: Sequence[int],
-        trees: Sequence[TokenTree | None],
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
     ) -> tuple[Pass, int]:
         """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
         kept, lengths = self._kept, self.cache.lengths
@@ -240,26 +223,13 @@ class StaticRunner(Runner):
 
     def _logits(self, inputs: Inputs, positions: torch.Tensor, end: int) -> torch.Tensor:
         seen: Masks | Tree
-        if self._kept.scratch is not None:
-            told = inputs.lengths, positions, inputs.ancestors
-            seen = Tree(*told, self._sights, self._kept.scratch)
-        else:
+        if self._kept.scratch is None:
             seen = self._mask(inputs, end)
+        else:
+            where = inputs.lengths, positions, inputs.ancestors
+            seen = Tree(*where, self._sights, self._kept.scratch)
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 
 RUNNERS: dict[str, type[Runner]] = {"fast": StaticRunner, "tree": Runner}
 """The ways to verify a draft, by name."""
-
-AUTO = "auto"
-"""The name of whichever of them is the fastest on a model."""
-
-
-def runner_class(verification: str | type[Runner]) -> type[Runner]:
-    """What verifies, by its name or itself."""
-    return RUNNERS[verification] if isinstance(verification, str) else verification
-
-
-def name_of(verification: str | type[Runner]) -> str:
-    """What statistics and messages call it."""
-    return verification if isinstance(verification, str) else verification.__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -18,10 +19,10 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from specds._core import TokenTree
 from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
-from specds.verify.masks import LAYER_TYPES, layer_types, sight_of
+from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
+from specds.verify.operations import kernel_reason
 from specds.verify.recordings import autocast_dtype
-from specds.verify.static import AUTO, RUNNERS, name_of, runner_class
-from specds.verify.tree_attention import kernel_reason
+from specds.verify.static import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _ATTENTION = {"sdpa", "eager"}
-# Scaling that depends on the largest position of a pass, which a tree's deepest node would decide.
-_ROPE_BY_LENGTH = {"dynamic", "longrope"}
 
 
 class UnsupportedModelError(ValueError):
@@ -68,17 +67,12 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
     which use neither our cache nor our masks: three forward passes over some twenty tokens, or as
     many as cross the model's windows of at most 512 tokens.
 
-    Args:
-        model: The model to check.
-        verification: How drafts are verified.
-
     Raises:
         ValueError: There is no such way to verify.
         torch.OutOfMemoryError: Memory is short, which says nothing of the model.
     """
     require_verification(verification, RUNNERS)
-    reasons = unsupported_reasons(model, verification)
-    if reasons:
+    if reasons := unsupported_reasons(model, verification):
         return Support(False, tuple(reasons), None)
     config = model.config.get_text_config(decoder=True)
     sights = (sight_of(kind, config) for kind in {*layer_types(config)})
@@ -90,8 +84,13 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
         return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
+    dtype = autocast_dtype(model.device) or model.dtype
+    # Norms and rotary angles are float32 in most models, whatever the dtype.
+    resolution = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        resolution = 2.0**-10  # TensorFloat-32 keeps ten bits
     # Half of the digits: rounding stays below it, a wrong mask or position far above.
-    allowed = _resolution(autocast_dtype(model.device) or model.dtype) ** 0.5
+    allowed = resolution**0.5
     if error <= allowed:
         return Support(True, (), error)
     reason = (
@@ -101,46 +100,44 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
     return Support(False, (reason,), error)
 
 
-def _resolution(dtype: torch.dtype) -> float:
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return 2.0**-10  # TensorFloat-32 keeps ten bits
-    # Norms and rotary angles are float32 in most models, whatever the dtype.
-    return max(float(torch.finfo(dtype).eps), float(torch.finfo(torch.float32).eps))
-
-
 def require_support(
     model: PreTrainedModel, *, verification: Verification = "tree", self_check: bool = True
-) -> tuple[Verification, str]:
+) -> tuple[type[Runner], str, str]:
     """Refuses a model on which a draft cannot be verified.
 
     The model is run once in its life for each way to verify, and only with `self_check`: again
     where that failed without a result.
 
     Returns:
-        The way to verify: `verification`, and for `auto` `fast` where that is right on the model,
-        else `tree`; and then why, of which a warning tells once.
+        The way to verify, and its name: of `auto`, `fast` where that is right on the model, else
+        `tree`; and then why, of which a warning tells once.
 
     Raises:
         UnsupportedModelError: With the reasons.
         ImportError: The installed transformers is too old.
     """
-    require_transformers()
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 17):
+        raise ImportError(
+            f"specds needs transformers 5.17 or newer, found {transformers.__version__}: "
+            "run `pip install 'transformers>=5.17'`"
+        )
     why = ""
-    if verification == AUTO:
+    if verification == "auto":
         why = "; ".join(_reasons(model, "fast", self_check))
         verification = "tree" if why else "fast"
-    reasons = _reasons(model, verification, self_check)
-    if reasons:
-        name = "a token tree" if verification == "tree" else f"drafts by {name_of(verification)!r}"
+    runner = _runner_class(verification)
+    name = verification if isinstance(verification, str) else runner.__name__
+    if reasons := _reasons(model, verification, self_check):
+        what = "a token tree" if name == "tree" else f"drafts by {name!r}"
         raise UnsupportedModelError(
-            f"{type(model).__name__} cannot verify {name}: {'; '.join(reasons)}"
+            f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
         )
     if why and why not in _warned.setdefault(model, set()):
         _warned[model].add(why)
         warnings.warn(
             f"drafts are verified by 'tree' and not by 'fast', which is faster: {why}", stacklevel=2
         )
-    return verification, why
+    return runner, name, why
 
 
 def _reasons(model: PreTrainedModel, verification: Verification, self_check: bool) -> Sequence[str]:
@@ -154,41 +151,29 @@ def _reasons(model: PreTrainedModel, verification: Verification, self_check: boo
     return found.reasons
 
 
-def require_verification(
-    verification: Verification, names: Collection[str] = (AUTO, *RUNNERS)
-) -> None:
-    """Refuses a way to verify that there is not.
+def _runner_class(verification: Verification) -> type[Runner]:
+    return RUNNERS[verification] if isinstance(verification, str) else verification
 
-    Raises:
-        ValueError: Naming those there are.
-    """
+
+def require_verification(
+    verification: Verification, names: Collection[str] = ("auto", *RUNNERS)
+) -> None:
+    """Raises a ValueError for a way to verify that there is not."""
     if isinstance(verification, str) and verification not in names:
         known = " or ".join(map(repr, names))
         raise ValueError(f"verification must be {known}, got {verification!r}")
 
 
-def require_transformers(version: str = transformers.__version__) -> None:
-    """Refuses a release of transformers that lacks the interfaces which this package uses.
-
-    Raises:
-        ImportError: Naming the version found and the way out.
-    """
-    if tuple(int(part) for part in version.split(".")[:2]) < (5, 17):
-        raise ImportError(
-            f"specds needs transformers 5.17 or newer, found {version}: "
-            "run `pip install 'transformers>=5.17'`"
-        )
-
-
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tree") -> list[str]:
     """Why a draft cannot be verified on a model, as far as its configuration tells."""
     config = model.config.get_text_config(decoder=True)
-    reasons = [
-        *_state_reasons(model, config),
-        *_training_reasons(model, config),
-        *_process_reasons(model, verification),
-        *_position_reasons(model, config),
-    ]
+    reasons = [*_training_reasons(model, config), *_family_reasons(model, config)]
+    is_zero3: Any = is_deepspeed_zero3_enabled
+    num = getattr(model, "_tp_size", None) or 1
+    if (is_fsdp_managed_module(model) or is_zero3()) and torch.distributed.is_initialized():
+        num = torch.distributed.get_world_size()
+    if num > 1:
+        reasons.append("its weights are spread over processes, and each of them drafts by itself")
     # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
     if config._attn_implementation not in _ATTENTION and verification != "fast":
         reasons.append(
@@ -196,57 +181,18 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tr
             "`attn_implementation='sdpa'` or 'eager'"
         )
     if verification != "tree":
-        packing = packing_reasons(model)
         has_kernel = verification == "fast" and kernel_reason(model.device, model.dtype) is None
-        if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
-            packing.append("its attention caps logits")
-        reasons += [f"{reason}: use verification='tree'" for reason in packing]
+        reasons += packing_reasons(model, config, has_kernel=has_kernel)
     return reasons
 
 
-def _state_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
+def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     if model.config.is_encoder_decoder:
         yield "it is an encoder-decoder model"
-    others = sorted({*layer_types(config)} - LAYER_TYPES)
-    if others:
+    if others := sorted({*layer_types(config)} - LAYER_TYPES):
         yield f"layers of type {', '.join(others)} are no plain attention over a KV cache"
     elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
         yield "its recurrent state cannot drop a rejected branch"
-
-
-def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
-    """Why a model in training mode, as trainers leave it while they generate, is none to decode."""
-    if not model.training:
-        return
-    settings = {**vars(model.config), **vars(config)}
-    random = {name for name in settings if "drop" in name or "jitter" in name}
-    active = any(isinstance(settings[name], float) and settings[name] > 0 for name in random)
-    if active or any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules()):
-        yield "it is in training mode, where dropout is random: call `model.eval()`"
-    elif any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
-        yield "it is in training mode with gradient checkpointing, which keeps no KV cache"
-
-
-def num_sharing(model: PreTrainedModel) -> int:
-    """Over how many processes its tensors are spread."""
-    return getattr(model, "_tp_size", None) or 1
-
-
-def _process_reasons(model: PreTrainedModel, verification: Verification) -> Iterator[str]:
-    """Why the processes that share a model may not draft, each by its own clock."""
-    if not torch.distributed.is_available():
-        return
-    num = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    shards: Any = is_deepspeed_zero3_enabled
-    if num_sharing(model) > 1 and verification != "tree":
-        yield "its tensors are spread over processes: use verification='tree'"
-    elif num_sharing(model) not in (1, num):
-        yield "its tensors are spread over some processes, and drafts are shared by all"
-    elif num > 1 and (is_fsdp_managed_module(model) or shards()):
-        yield "its weights are spread over processes, which must run the same passes"
-
-
-def _position_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     nested = getattr(config, "attn_config", None)  # of mpt
     has_alibi = getattr(config, "alibi", False) or getattr(nested, "alibi", False)
     if has_alibi or config.model_type == "bloom":
@@ -260,11 +206,23 @@ def _position_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     # One dictionary, or one per layer type.
     parameters = getattr(config, "rope_parameters", None) or {}
     for scaling in [of for of in parameters.values() if isinstance(of, dict)] or [parameters]:
-        rope_type = scaling.get("rope_type")
-        if rope_type in _ROPE_BY_LENGTH:
+        if (rope_type := scaling.get("rope_type")) in ("dynamic", "longrope"):
             yield f"rope type {rope_type} depends on the length of the deepest branch"
         if "mrope_section" in scaling:
             yield "its rotary positions have several dimensions (mrope)"
+
+
+def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
+    """Why a model in training mode, as trainers leave it while they generate, is none to decode."""
+    if not model.training:
+        return
+    settings = {**vars(model.config), **vars(config)}
+    random = {name for name in settings if "drop" in name or "jitter" in name}
+    active = any(isinstance(settings[name], float) and settings[name] > 0 for name in random)
+    if active or any(isinstance(part, _DropoutNd) and part.p > 0 for part in model.modules()):
+        yield "it is in training mode, where dropout is random: call `model.eval()`"
+    elif any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+        yield "it is in training mode with gradient checkpointing, which keeps no KV cache"
 
 
 # Three branches of three nodes, two of which part after their first. The nodes of a branch stand
@@ -286,14 +244,10 @@ def tree_error(
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
 
-    runner = runner_class(verification)(
-        model, prompt_length=prompt_length, max_length=num_tokens, max_nodes=len(tree)
-    )
-    try:
+    sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": len(tree)}
+    with closing(_runner_class(verification)(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(known[None, :-1])])
         rows = runner.verify_rows([int(known[-1])], [tree])[0].clone()
-    finally:
-        runner.close()
     of_tree = torch.stack([rows[[0, *(1 + path)]] for path in tree.paths()]).float()
     expected = plain[:, -of_tree.shape[1] :].float()
     differences = (of_tree - expected).square().mean(dim=-1).sqrt()

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from specds.bench.replay.story import story
-from specds.drafters import FusedConfig, FusedDrafter, RestDrafter
+from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
 from specds.readable import known_from, tree_in_words
 
 if TYPE_CHECKING:
@@ -18,20 +18,13 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
     from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter
 
 MOST_NODES = 64
 _CONTEXT_TOKENS = 2048
 
 
 class Explorer:
-    """Answers questions about a datastore, and replays recorded answers. Safe to share by threads.
-
-    Args:
-        datastore: An open datastore.
-        tokenizer: Its tokenizer.
-        transcripts: Recorded answers, which may be replayed.
-    """
+    """Answers questions about a datastore and replays answers. Safe to share by threads."""
 
     def __init__(
         self,
@@ -66,7 +59,6 @@ class Explorer:
         """The match of a text's end, and the tree that each source drafts behind it.
 
         Args:
-            text: What was typed.
             num_nodes: Of each tree, at most `MOST_NODES`.
         """
         with self._one_by_one:

@@ -16,12 +16,7 @@ _MOST_BYTES = 1 << 20
 
 
 def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
-    """A server on the loopback address; `serve_forever` runs it.
-
-    Args:
-        explorer: Answers.
-        port: By default any that is free.
-    """
+    """A server on the loopback address; `serve_forever` runs it."""
     return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, explorer, page()))
 
 

@@ -3,19 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The result of a fallible operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Everything that can go wrong while a datastore is built, opened, checked or asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages say what fields are")]
 pub enum Error {
-    /// The operating system refused an operation on a file or folder.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
 
-    /// The target is already there.
     #[error("{0} exists already: choose another path or ask to overwrite it")]
     Exists(PathBuf),
 
@@ -25,11 +21,9 @@ pub enum Error {
     )]
     Foreign(PathBuf),
 
-    /// What was opened, or was to be overwritten, is no datastore.
     #[error("{0} is not a datastore: check the path or build one with `specds build`")]
     NotADatastore(PathBuf),
 
-    /// The file is of another format version.
     #[error(
         "{path} has format version {found}, this version reads {expected}: {}",
         if found > expected { "upgrade specds, or rebuild it with `specds build`" } else { "rebuild it with `specds build`" }
@@ -40,7 +34,6 @@ pub enum Error {
         found: u32,
     },
 
-    /// The file is shorter or longer than it should be.
     #[error("{path} has {found} bytes where {expected} were written: copy it again or rebuild it")]
     Truncated {
         path: PathBuf,
@@ -52,37 +45,30 @@ pub enum Error {
     #[error("{path} is corrupt: {reason}: rebuild it")]
     Corrupt { path: PathBuf, reason: String },
 
-    /// The bytes of the file are not those that were written.
     #[error("{0} has changed since it was written: copy it again or rebuild it")]
     Checksum(PathBuf),
 
-    /// The file cannot be opened as a memory.
     #[error(
         "{path} cannot be opened as a memory: {reason}: copy it again or begin with an empty one"
     )]
     Snapshot { path: PathBuf, reason: String },
 
-    /// A build was finished without a single token.
     #[error("the corpus is empty: add at least one document with tokens")]
     EmptyCorpus,
 
-    /// A token is outside the vocabulary.
     #[error(
         "token {token} is outside the vocabulary of {vocab_size}: tokens and datastore must be of one tokenizer"
     )]
     TokenOutOfRange { token: u32, vocab_size: u32 },
 
-    /// A document does not fit into a shard.
     #[error(
         "a document takes {found} tokens, separator included, and a shard holds {limit}: split it or raise `max_shard_tokens`"
     )]
     TooManyTokens { found: u64, limit: u64 },
 
-    /// An argument is not usable.
     #[error("`{name}` {reason}")]
     InvalidArgument { name: &'static str, reason: String },
 
-    /// Another process builds, adds to, merges or compacts the same datastore.
     #[error(
         "{0} is being written, by another process or by a builder of this one: wait until it has ended"
     )]
@@ -103,7 +89,6 @@ pub enum Error {
     #[error("the build was stopped")]
     Stopped,
 
-    /// An earlier write of this build failed.
     #[error("an earlier write of this build failed: start it again")]
     BuildFailed,
 }

@@ -23,7 +23,6 @@ pub(crate) fn ln(x: f32) -> f32 {
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let s2 = s * s;
     let p = 2.0 * s * (1.0 + s2 * (1.0 / 3.0 + s2 * (0.2 + s2 * (1.0 / 7.0 + s2 * (1.0 / 9.0)))));
-    #[expect(clippy::cast_precision_loss, reason = "an exponent is small")]
     let exponent = exponent as f32;
     exponent * std::f32::consts::LN_2 + p
 }

@@ -1,7 +1,5 @@
 //! How does a corpus become a datastore?
 
-use std::fmt;
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +10,7 @@ use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
 use crate::build::index_workers::IndexWorkers;
 use crate::build::options::DatastoreOptions;
 use crate::build::staging::Staging;
-use crate::index::write::Stage;
+use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::FORMAT_VERSION;
@@ -23,14 +21,16 @@ use crate::storage::section::FORMAT_VERSION;
 /// Everything is written beside the target and published in one step: a build that fails or is killed
 /// leaves the old datastore, or none. With a [`plan`](DatastoreOptions::plan), the next build of the
 /// same plan goes on after the first [`num_given`](Self::num_given) documents.
+#[derive(Debug)]
 pub struct DatastoreBuilder {
     options: DatastoreOptions,
     /// The manifest of the datastore that is added to.
     old: Option<Manifest>,
     /// The largest shard that the options allow, in tokens.
     limit: u64,
-    staging: Option<Staging>,
+    /// Its threads end before the folder goes in which they write.
     indexer: IndexWorkers,
+    staging: Staging,
     /// The tokens of each shard whose text is complete.
     shards: Vec<u64>,
     current: Option<DocumentLog>,
@@ -45,7 +45,7 @@ impl DatastoreBuilder {
         options.check()?;
         let limit = options.largest_shard()?;
         check_target(path.as_ref(), &options)?;
-        let staging = Staging::open(path.as_ref())?;
+        let mut staging = Staging::open(path.as_ref())?;
         let target = staging.target().to_owned();
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
@@ -56,7 +56,7 @@ impl DatastoreBuilder {
             options,
             old,
             limit,
-            staging: Some(staging),
+            staging,
             shards: Vec::new(),
             current: None,
             has_failed: false,
@@ -120,8 +120,8 @@ impl DatastoreBuilder {
     }
 
     /// Where the build writes, and where its caller may note what is to be removed with the rest.
-    pub fn staging_folder(&self) -> Result<&Path> {
-        Ok(self.staging()?.path())
+    pub fn staging_folder(&self) -> &Path {
+        self.staging.path()
     }
 
     /// Makes a checkpoint, so that the next build of this plan goes on from here: for a user's interrupt.
@@ -134,49 +134,35 @@ impl DatastoreBuilder {
     /// Waits until all shards are indexed, publishes the datastore and opens it; without a prior, which
     /// [`fit_missing`](crate::fused::fit_missing) gives it. O(tokens).
     ///
-    /// `progress` hears a stage, how much of it is done, and how much it is in all; breaking from it
-    /// stops the build. Where it fails without a plan, nothing is left of the build.
-    pub fn finish(
-        mut self,
-        progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
-    ) -> Result<Datastore> {
+    /// Where it fails without a plan, nothing is left of the build.
+    pub fn finish(mut self, report: &mut Report<'_>) -> Result<Datastore> {
         self.check_not_failed()?;
         self.complete_text()?;
         if self.shards.is_empty() && (self.old.is_none() || self.admission.num_given == 0) {
             return Err(Error::EmptyCorpus);
         }
-        let mut report = stoppable(progress);
-        self.index_shards(&mut report)?;
+        self.index_shards(report)?;
         let mut manifest = self.manifest(self.gather()?);
         let has_changed = !self.shards.is_empty(); // else every document was there before
         if has_changed {
             manifest.prior = None; // the old one was fitted to other documents
         }
-        let target = self.staging()?.target().to_owned();
-        check_target(&target, &self.options)?;
-        let staging = self.staging.take().ok_or(Error::BuildFailed)?;
+        check_target(self.staging.target(), &self.options)?;
         if has_changed {
-            staging.publish(manifest)?;
+            self.staging.publish(manifest)?;
         } else {
-            staging.leave(&manifest)?;
+            self.staging.leave(&manifest)?;
         }
-        Datastore::open(&target)
+        Datastore::open(self.staging.target())
     }
 
     /// Ends a build that would not change the datastore of `manifest` at its path.
     pub(crate) fn leave(mut self, manifest: &Manifest) -> Result<()> {
-        self.staging
-            .take()
-            .map_or(Ok(()), |staging| staging.leave(manifest))
+        self.staging.leave(manifest)
     }
 
-    /// The most tokens that a shard of this build has.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
-    }
-
-    fn staging(&self) -> Result<&Staging> {
-        self.staging.as_ref().ok_or(Error::BuildFailed)
     }
 
     fn check_not_failed(&self) -> Result<()> {
@@ -196,7 +182,7 @@ impl DatastoreBuilder {
         let text = if let Some(text) = &mut self.current {
             text
         } else {
-            let folder = self.staging()?.workplace(self.shards.len());
+            let folder = self.staging.workplace(self.shards.len());
             let text = DocumentLog::open(&folder, &self.options, None)?;
             self.current.insert(text)
         };
@@ -223,7 +209,7 @@ impl DatastoreBuilder {
         Ok(())
     }
 
-    fn index_shards(&mut self, report: &mut Report) -> Result<()> {
+    fn index_shards(&mut self, report: &mut Report<'_>) -> Result<()> {
         let (num_shards, num_tokens) = (self.shards.len() as u64, self.shards.iter().sum());
         self.indexer.finish(|progress| {
             let stages = [
@@ -240,7 +226,7 @@ impl DatastoreBuilder {
     /// Puts the complete shards where they are published from. They stay where they were written too,
     /// so that a build which is killed meanwhile is taken up.
     fn gather(&self) -> Result<Vec<ShardEntry>> {
-        let staging = self.staging()?;
+        let staging = &self.staging;
         let gather = |index| {
             let from = staging.workplace(index);
             let shard = ShardManifest::read_sealed(&from).ok_or(Error::BuildFailed)?;
@@ -279,7 +265,7 @@ impl DatastoreBuilder {
     fn go_on(&mut self) -> Result<()> {
         self.has_failed = true;
         loop {
-            let folder = self.staging()?.workplace(self.shards.len());
+            let folder = self.staging.workplace(self.shards.len());
             let Some(checkpoint) = Checkpoint::read(&folder) else {
                 break;
             };
@@ -298,40 +284,5 @@ impl DatastoreBuilder {
         }
         self.has_failed = false;
         Ok(())
-    }
-}
-
-impl Drop for DatastoreBuilder {
-    fn drop(&mut self) {
-        // The threads end first: they write where there may soon be nothing.
-        self.indexer.stop();
-        if let Some(staging) = self.staging.take()
-            && !(self.options.plan.is_some() && Checkpoint::read(&staging.workplace(0)).is_some())
-        {
-            staging.remove();
-        }
-    }
-}
-
-impl fmt::Debug for DatastoreBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut builder = f.debug_struct("DatastoreBuilder");
-        builder
-            .field("options", &self.options)
-            .field("num_tokens", &self.admission.num_tokens)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Takes how far the work has come; an error ends it.
-pub(crate) type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
-
-/// Ends the work with [`Error::Stopped`] where `progress` breaks.
-pub(crate) fn stoppable(
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
-) -> impl FnMut(Stage, u64, u64) -> Result<()> {
-    |stage, done, total| match progress(stage, done, total) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(Error::Stopped),
     }
 }

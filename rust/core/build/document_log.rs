@@ -28,24 +28,19 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    fn path(folder: &Path) -> PathBuf {
-        folder.join("text.json")
-    }
+    const FILE_NAME: &str = "text.json";
 
     /// The last checkpoint of the text in `folder`, if there is one.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
-        let read: Option<Self> = read_note(&Self::path(folder));
+        let read: Option<Self> = read_note(&folder.join(Self::FILE_NAME));
         read.filter(|read| {
             read.num_documents <= read.num_tokens && read.num_tokens <= MAX_SHARD_TOKENS
         })
     }
-
-    fn write(self, folder: &Path) -> Result<()> {
-        write_note(&Self::path(folder), &self)
-    }
 }
 
 /// Streams the documents of a shard to disk.
+#[derive(Debug)]
 pub(crate) struct DocumentLog {
     folder: PathBuf,
     vocab_size: u32,
@@ -118,12 +113,11 @@ impl DocumentLog {
         }
         self.tokens.sync()?;
         self.documents.sync()?;
-        self.written.write(&self.folder)?;
+        write_note(&self.folder.join(Checkpoint::FILE_NAME), &self.written)?;
         self.synced = self.written;
         Ok(())
     }
 
-    /// Ends the text.
     pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
         self.written.is_complete = true;
         self.checkpoint()?;
@@ -184,8 +178,8 @@ impl Iterator for Documents {
     type Item = Result<Vec<u32>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (ends, _) = self.ends.payload().as_chunks();
-        let end = usize::try_from(u64::from_le_bytes(*ends.get(self.next)?)).ok();
+        let end = *self.ends.numbers::<u64>().get(self.next)?;
+        let end = usize::try_from(end).ok();
         let is_later = |end: &usize| (self.start + 1..=self.tokens.len()).contains(end);
         let Some(end) = end.filter(is_later) else {
             self.next = usize::MAX;

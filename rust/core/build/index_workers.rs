@@ -13,6 +13,7 @@ use crate::index::write::{Progress, ShardText, write_index};
 
 /// Threads that build the indexes of shards, each in its folder. Dropping them waits until they have
 /// ended: a sort cannot be interrupted.
+#[derive(Debug)]
 pub(crate) struct IndexWorkers {
     pub(crate) progress: Arc<Progress>,
     /// Once it is gone, nothing more comes.

@@ -1,6 +1,5 @@
 //! How do datastores become one, and many shards few?
 
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::base::error::{Error, Result};
@@ -9,7 +8,7 @@ use crate::build::checks::{check_replaceable, check_tokenizer};
 use crate::build::document_log::Documents;
 use crate::build::options::{DatastoreOptions, Existing};
 use crate::build::staging::Staging;
-use crate::index::write::Stage;
+use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
 
@@ -21,18 +20,12 @@ pub fn merge(
     overwrite: bool,
 ) -> Result<Datastore> {
     check_replaceable(path.as_ref(), overwrite)?;
-    let staging = Staging::open(path.as_ref())?;
-    let target = staging.target().to_owned();
-    check_replaceable(&target, overwrite)?;
+    let mut staging = Staging::open(path.as_ref())?;
+    check_replaceable(staging.target(), overwrite)?;
     staging.begin(None)?;
-    match join(sources, &staging.shards()) {
-        Ok(manifest) => staging.publish(manifest)?,
-        Err(error) => {
-            staging.remove();
-            return Err(error);
-        }
-    }
-    Datastore::open(&target)
+    let manifest = join(sources, &staging.shards())?;
+    staging.publish(manifest)?;
+    Datastore::open(staging.target())
 }
 
 /// Links the shards of all sources into a folder, and gives the manifest that lists them.
@@ -79,12 +72,9 @@ fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// How [`compact`] rebuilds a datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactOptions {
-    /// As in [`DatastoreOptions`].
     pub max_shard_tokens: u64,
-    /// As in [`DatastoreOptions`].
     pub max_memory: u64,
     /// Whether documents that occur several times are kept once, or as often.
     pub drop_duplicates: bool,
@@ -96,7 +86,7 @@ pub struct CompactOptions {
 pub fn compact(
     path: impl AsRef<Path>,
     options: CompactOptions,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    report: &mut Report<'_>,
 ) -> Result<Datastore> {
     let path = path.as_ref();
     loop {
@@ -111,8 +101,8 @@ pub fn compact(
             builder.leave(&old)?;
             return Datastore::open(path);
         }
-        add_all(&mut builder, &old, path, progress)?;
-        return builder.finish(progress);
+        add_all(&mut builder, &old, path, report)?;
+        return builder.finish(report);
     }
 }
 
@@ -136,7 +126,7 @@ fn add_all(
     builder: &mut DatastoreBuilder,
     old: &Manifest,
     path: &Path,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    report: &mut Report<'_>,
 ) -> Result<()> {
     let mut to_skip = builder.num_given();
     let mut done = 0;
@@ -149,10 +139,8 @@ fn add_all(
                 continue;
             }
             builder.add_documents(&document, &[document.len()])?;
-            if done % REPORT_TOKENS < document.len() as u64 + 1
-                && progress(Stage::Read, done, old.num_tokens).is_break()
-            {
-                return Err(Error::Stopped);
+            if done % REPORT_TOKENS < document.len() as u64 + 1 {
+                report(Stage::Read, done, old.num_tokens)?;
             }
         }
     }

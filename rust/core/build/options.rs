@@ -49,7 +49,6 @@ pub struct DatastoreOptions {
     /// The most tokens to add, separators included: the first document that does not fit, and all
     /// after it, are ignored.
     pub max_tokens: u64,
-    /// What may be at the path.
     pub existing: Existing,
     /// What is being built, in the caller's words: the next build at the same path with the same words
     /// and options goes on from one that was killed. Without words, builds leave nothing.

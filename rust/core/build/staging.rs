@@ -11,6 +11,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::base::error::{Error, Result};
+use crate::build::document_log::Checkpoint;
 use crate::storage::files::{
     check_ours, hidden, lock, make_private, open_private, resolve, sync_folder, sync_parent,
     write_whole,
@@ -19,10 +20,13 @@ use crate::storage::manifest::{
     self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
 };
 
-/// The folder beside a datastore in which it is written, by this process alone.
+/// The folder beside a datastore in which it is written, by this process alone. Dropping it removes the
+/// folder, unless the next build of the same plan can go on from what is there.
+#[derive(Debug)]
 pub(crate) struct Staging {
     target: PathBuf,
     folder: PathBuf,
+    is_kept: bool,
     _lock: File,
 }
 
@@ -52,15 +56,17 @@ impl Staging {
         Ok(Self {
             target,
             folder,
+            is_kept: true,
             _lock: lock,
         })
     }
 
     /// Prepares the folder for a build: whether there is something of the same plan to go on from.
     /// What is there of another plan, or of none, is removed.
-    pub(crate) fn begin(&self, plan: Option<&str>) -> Result<bool> {
+    pub(crate) fn begin(&mut self, plan: Option<&str>) -> Result<bool> {
         let path = self.folder.join("plan");
         let is_same = plan.is_some() && fs::read_to_string(&path).ok().as_deref() == plan;
+        self.is_kept = plan.is_some();
         if !is_same {
             self.clear()?;
         }
@@ -87,17 +93,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Where the datastore will be.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Where shard `index` is written.
     pub(crate) fn workplace(&self, index: usize) -> PathBuf {
         self.folder.join(format!("{index:05}"))
     }
 
-    /// The folder itself.
     pub(crate) fn path(&self) -> &Path {
         &self.folder
     }
@@ -108,9 +111,8 @@ impl Staging {
     }
 
     /// Makes the datastore of `manifest`, whose shards and prior lie in [`shards`](Self::shards) or at
-    /// the target, the one at the target, in one step; then removes what only the old one had, and this
-    /// folder.
-    pub(crate) fn publish(self, mut manifest: Manifest) -> Result<()> {
+    /// the target, the one at the target, in one step; then removes what only the old one had.
+    pub(crate) fn publish(&mut self, mut manifest: Manifest) -> Result<()> {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);
         if fs::symlink_metadata(target).is_err() {
@@ -135,21 +137,23 @@ impl Staging {
             write_whole(&target.join(manifest::FILE_NAME), &text)?;
             remove_unlisted(target, &manifest)?;
         }
-        self.remove();
+        self.is_kept = false;
         Ok(())
     }
 
     /// Leaves the datastore at the target as it is, of `manifest`, and removes what a kill amid
-    /// publishing has left of an older one; then removes this folder.
-    pub(crate) fn leave(self, manifest: &Manifest) -> Result<()> {
-        remove_unlisted(&self.target, manifest)?;
-        self.remove();
-        Ok(())
+    /// publishing has left of an older one.
+    pub(crate) fn leave(&mut self, manifest: &Manifest) -> Result<()> {
+        self.is_kept = false;
+        remove_unlisted(&self.target, manifest)
     }
+}
 
-    /// Removes the folder; what cannot be removed is left to the next build.
-    pub(crate) fn remove(self) {
-        if self.clear().is_ok() {
+impl Drop for Staging {
+    /// What cannot be removed is left to the next build.
+    fn drop(&mut self) {
+        let is_kept = self.is_kept && Checkpoint::read(&self.workplace(0)).is_some();
+        if !is_kept && self.clear().is_ok() {
             let _ = fs::remove_file(self.folder.join(LOCK));
             let _ = fs::remove_dir(&self.folder);
         }

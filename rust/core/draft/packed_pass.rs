@@ -8,9 +8,7 @@ use crate::draft::token_tree::TokenTree;
 /// A sequence in a pass: its last token, and the draft below that.
 #[derive(Debug, Clone, Copy)]
 pub struct PassRow<'a> {
-    /// The last token.
     pub last: i64,
-    /// What continues it.
     pub tree: Option<&'a TokenTree>,
     /// How many tokens came before the last one.
     pub length: i64,

@@ -7,7 +7,6 @@ use crate::draft::token_tree::TokenTree;
 /// How large a draft may be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftLimits {
-    /// The most nodes.
     pub max_nodes: usize,
     /// The least probability of a node: a less likely one is not worth its verification.
     pub min_gain: f32,
@@ -35,25 +34,19 @@ impl DraftLimits {
         } else {
             tree
         };
-        let is_shallow = tree.len() <= self.max_depth;
-        let tree = if is_shallow {
-            tree
-        } else {
+        let mut tree = if tree.len() > self.max_depth {
             tree.up_to_depth(self.max_depth)
+        } else {
+            tree
         };
-        let gains = tree
-            .probs()
-            .iter()
-            .take_while(|&&prob| prob >= self.min_gain);
-        match gains.count() {
-            all if all == tree.len() => tree,
-            some => tree.prefix(some),
-        }
+        let gains = tree.probs().iter();
+        tree.truncate(gains.take_while(|&&gain| gain >= self.min_gain).count());
+        tree
     }
 }
 
 /// One request that is drafted for, from whatever source.
-pub trait Session: Send {
+pub trait Session: BoxedClone + Send {
     /// Appends tokens to the context: the prompt, then what the target model emitted, which verified
     /// the first `num_verified` nodes of the last draft, or all of them. Where a token is not in the
     /// vocabulary, the context stays as it was. O(tokens).
@@ -66,7 +59,11 @@ pub trait Session: Send {
 
     /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, but learns nothing of them.
     /// The session stays as it is.
-    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        let mut trial = self.boxed_clone();
+        trial.observe(tokens, None)?;
+        trial.draft(DraftLimits::nodes(max_nodes))
+    }
 
     /// Tells how long a step of the target model takes without a draft, in seconds: a draft may cost a
     /// share of that. The default ignores it.
@@ -105,19 +102,19 @@ pub trait Session: Send {
     fn finish(&mut self) {}
 }
 
-/// What a copy of a session drafts once it has observed these tokens.
-pub(crate) fn draft_after<S: Session + Clone>(
-    session: &S,
-    tokens: &[u32],
-    max_nodes: usize,
-) -> Result<TokenTree> {
-    let mut trial = session.clone();
-    trial.observe(tokens, None)?;
-    trial.draft(DraftLimits::nodes(max_nodes))
+/// A copy, for a draft on trial: every session that can be cloned has it.
+pub trait BoxedClone {
+    fn boxed_clone(&self) -> Box<dyn Session>;
 }
 
-/// Drafts for every session within its limits as [`Session::draft`] does, on at most `num_threads` threads of the global
-/// pool, or all of them. The trees do not depend on the number.
+impl<S: Session + Clone + 'static> BoxedClone for S {
+    fn boxed_clone(&self) -> Box<dyn Session> {
+        Box::new(self.clone())
+    }
+}
+
+/// Drafts for every session within its limits, on at most `num_threads` threads of the global pool, or
+/// all of them. The trees do not depend on the number.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [(&mut S, DraftLimits)],
     num_threads: Option<usize>,

@@ -106,12 +106,12 @@ impl TokenTree {
         }
     }
 
-    /// Removes all nodes; their memory is kept.
-    pub(crate) fn clear(&mut self) {
-        self.token_ids.clear();
-        self.parents.clear();
-        self.probs.clear();
-        self.sources.clear();
+    /// Removes all nodes but the first `num_nodes`; their memory is kept.
+    pub(crate) fn truncate(&mut self, num_nodes: usize) {
+        self.token_ids.truncate(num_nodes);
+        self.parents.truncate(num_nodes);
+        self.probs.truncate(num_nodes);
+        self.sources.truncate(num_nodes);
     }
 
     /// Appends a node that the caller knows to keep what [`TokenTree::new`] demands.
@@ -122,17 +122,14 @@ impl TokenTree {
         self.sources.push(source);
     }
 
-    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.token_ids.len()
     }
 
-    /// Whether nothing is drafted.
     pub fn is_empty(&self) -> bool {
         self.token_ids.is_empty()
     }
 
-    /// The token of each node.
     pub fn token_ids(&self) -> &[u32] {
         &self.token_ids
     }
@@ -213,18 +210,14 @@ impl TokenTree {
         Ok((path, tokens))
     }
 
-    /// The tree of the first `num_nodes` nodes; the whole tree where it has no more. O(k).
+    /// The tree of the first `num_nodes` nodes; the whole tree where it has no more. O(n).
     ///
     /// A drafter puts its best nodes first, so this is its best tree of that size.
     #[must_use]
     pub fn prefix(&self, num_nodes: usize) -> Self {
-        let k = num_nodes.min(self.len());
-        Self {
-            token_ids: self.token_ids[..k].to_vec(),
-            parents: self.parents[..k].to_vec(),
-            probs: self.probs[..k].to_vec(),
-            sources: self.sources[..k].to_vec(),
-        }
+        let mut prefix = self.clone();
+        prefix.truncate(num_nodes);
+        prefix
     }
 
     /// The tree without the nodes deeper than `max_depth`, the others in their order. O(n).

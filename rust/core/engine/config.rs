@@ -49,9 +49,7 @@ pub struct EngineConfig {
     /// The seconds between two times at which the memory takes in what other processes wrote to the
     /// snapshot, and is written there; a datastore that was replaced is then opened anew.
     pub save_every: Option<f64>,
-    /// Whose earlier requests are drafted from.
     pub memory: MemoryUse,
-    /// The most bytes of the memory.
     pub memory_bytes: usize,
     /// How much of its sources a draft reads; `auto` is low until the engine tells what a step takes.
     pub effort: Effort,
@@ -61,9 +59,7 @@ pub struct EngineConfig {
     pub min_prob: f32,
     /// Rows with more tokens are not drafted for.
     pub max_context: usize,
-    /// The most threads that draft at a time.
     pub num_threads: usize,
-    /// What a step costs.
     #[serde(deserialize_with = "step_cost")]
     pub step_cost: LoadCost,
 }
@@ -88,10 +84,6 @@ impl Default for EngineConfig {
 
 impl EngineConfig {
     /// Reads a JSON object; keys that are missing have their defaults.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] that names the key that is unknown or has no usable value.
     pub fn from_json(text: &str) -> Result<Self> {
         let wrong = |what: &str, error| Error::invalid("config", format!("{what}: {error}"));
         let object: Map<String, Value> =

@@ -12,6 +12,7 @@ use crate::engine::load::{StepCost, StepTimes};
 use crate::engine::requests::{Context, Request, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession, Memory};
 use crate::fused::prior::prior_of;
+use crate::fused::sources::recycled::NUM_KEPT;
 use crate::lookup::datastore::Datastore;
 use crate::memory::sharing::Sharing;
 use crate::memory::store::MemoryOptions;
@@ -21,7 +22,6 @@ use crate::memory::store::MemoryOptions;
 pub struct EngineCounts {
     /// Drafts with at least one node that the engine went on from.
     pub num_drafts: u64,
-    /// Their nodes.
     pub num_draft_tokens: u64,
     /// Of these, those that the target model accepted.
     pub num_accepted_tokens: u64,
@@ -42,7 +42,6 @@ pub struct EngineCounts {
 pub struct EngineDrafter {
     config: EngineConfig,
     vocab_size: u32,
-    is_alone: bool,
     /// For requests whose earlier ones may be drafted from, and for the others.
     with_memory: Option<Arc<FusedDrafter>>,
     without_memory: Arc<FusedDrafter>,
@@ -60,12 +59,6 @@ pub struct EngineDrafter {
 impl EngineDrafter {
     /// Opens what the configuration names. A snapshot that cannot be read is a
     /// [warning](Self::warnings): without it, drafts start from nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Datastore::open`]; [`Error::OtherTokenizer`] where the datastore is not of the engine's
-    /// tokenizer; [`Error::InvalidArgument`] where a memory or a snapshot has no known vocabulary, or
-    /// several ranks were to measure time.
     pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
         let several = |key, verb: &str| {
             let reason = format!("can be {verb} by one rank only: several would draft differently");
@@ -92,7 +85,6 @@ impl EngineDrafter {
             _ => None,
         };
         Ok(Self {
-            is_alone: engine.num_ranks <= 1,
             vocab_size: engine.vocab_size.or(size).unwrap_or(u32::MAX),
             with_memory: drafters.0,
             without_memory: drafters.1,
@@ -108,7 +100,6 @@ impl EngineDrafter {
         })
     }
 
-    /// What the operator configured.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
@@ -121,12 +112,10 @@ impl EngineDrafter {
         self.warnings.iter().cloned().chain(failure).collect()
     }
 
-    /// What came of all drafts so far.
     pub fn counts(&self) -> EngineCounts {
         self.counts
     }
 
-    /// The rows of the last sync.
     pub fn num_rows(&self) -> usize {
         self.requests.rows.len()
     }
@@ -234,7 +223,7 @@ impl EngineDrafter {
         if let Some(cost) = cost {
             let worth = cost.num_worth(&trees);
             for (tree, worth) in trees.iter_mut().zip(worth) {
-                *tree = tree.prefix(worth);
+                tree.truncate(worth);
             }
         }
         self.num_step_tokens = num_rows + trees.iter().map(TokenTree::len).sum::<usize>();
@@ -248,12 +237,10 @@ impl EngineDrafter {
     }
 
     /// The tree before its first token that the engine does not know.
-    fn known(&self, tree: TokenTree) -> TokenTree {
-        let mut tokens = tree.token_ids().iter();
-        match tokens.position(|&token| token >= self.vocab_size) {
-            Some(place) => tree.prefix(place),
-            None => tree,
-        }
+    fn known(&self, mut tree: TokenTree) -> TokenTree {
+        let tokens = tree.token_ids().iter();
+        tree.truncate(tokens.take_while(|&&token| token < self.vocab_size).count());
+        tree
     }
 
     fn step_cost(&self) -> Option<StepCost> {
@@ -275,18 +262,18 @@ impl EngineDrafter {
     /// Tells how long the step took that the last drafts went into, in seconds. Ignored where there are
     /// several ranks, whose clocks differ.
     pub fn observe_step_time(&mut self, seconds: f64) {
-        if self.is_alone && seconds > 0.0 && seconds.is_finite() && self.num_step_tokens > 0 {
+        if self.facts.num_ranks <= 1
+            && seconds > 0.0
+            && seconds.is_finite()
+            && self.num_step_tokens > 0
+        {
             self.times.add(self.num_step_tokens, seconds);
         }
     }
 
     /// How many of the target model's likeliest tokens after each node are used; 0 for none.
     pub fn num_predictions(&self) -> usize {
-        if self.config.recycled {
-            NUM_PREDICTIONS
-        } else {
-            0
-        }
+        if self.config.recycled { NUM_KEPT } else { 0 }
     }
 
     /// Takes the target model's likeliest tokens where it verified the last drafts: `k` for each of
@@ -309,7 +296,6 @@ impl EngineDrafter {
         finish(self.requests.take(is_named));
     }
 
-    /// Ends all requests.
     pub fn end_all(&mut self) {
         finish(self.requests.take(|_| true));
     }
@@ -317,9 +303,6 @@ impl EngineDrafter {
 
 /// The draft of a row that is not served.
 static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
-
-/// As many as the recycled predictions of a fused drafter keep.
-const NUM_PREDICTIONS: usize = 8;
 
 fn finish(ended: Vec<Request>) {
     for mut request in ended {

@@ -16,11 +16,6 @@ pub struct StepCost {
 
 impl StepCost {
     /// A curve through points: tokens of a step, and its seconds, in any unit.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] unless there is a point, tokens rise, and seconds are above 0 and do
-    /// not fall.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Self> {
         let rises = |two: &[(f64, f64)]| two[0].0 < two[1].0 && two[0].1 <= two[1].1;
         let is_usable = |&(tokens, seconds): &(f64, f64)| {
@@ -48,7 +43,7 @@ impl StepCost {
     /// The least probability with which a node could pay in a batch of `num_rows` rows.
     pub(crate) fn least_gain(&self, num_rows: usize) -> f64 {
         let beyond = self.points.windows(2).enumerate();
-        let num_rows = float(num_rows);
+        let num_rows = num_rows as f64;
         let is_last = |index: usize| index + 2 == self.points.len();
         let slopes = beyond.filter(|(index, two)| is_last(*index) || two[1].0 > num_rows);
         let least = slopes
@@ -69,7 +64,7 @@ impl StepCost {
         let mut nodes: Vec<(f32, usize, usize)> = nodes.collect();
         // Parents come before their children, which are no likelier.
         nodes.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
-        let num_rows = float(trees.len());
+        let num_rows = trees.len() as f64;
         let (mut tokens, mut seconds_of) = (num_rows, num_rows);
         let mut best = MIN_SPEEDUP * tokens / self.seconds(seconds_of);
         let mut num_best = 0;
@@ -93,11 +88,6 @@ fn slope(a: (f64, f64), b: (f64, f64)) -> f64 {
     (b.1 - a.1) / (b.0 - a.0)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a batch is small")]
-fn float(number: usize) -> f64 {
-    number as f64
-}
-
 /// What steps took by their numbers of tokens: a line through the latest ones.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StepTimes {
@@ -113,7 +103,7 @@ impl StepTimes {
     const MIN_VARIANCE: f64 = 4.0;
 
     pub(crate) fn add(&mut self, num_tokens: usize, seconds: f64) {
-        let tokens = float(num_tokens);
+        let tokens = num_tokens as f64;
         let new = [1.0, tokens, seconds, tokens * tokens, tokens * seconds];
         for (sum, new) in self.sums.iter_mut().zip(new) {
             *sum = Self::DECAY * *sum + new;

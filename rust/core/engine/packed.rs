@@ -9,7 +9,6 @@ pub struct PackedChains {
     pub token_ids: Vec<i64>,
     /// The probability of each path, then 0.
     pub probs: Vec<f32>,
-    /// The number of tokens of each row.
     pub lengths: Vec<i64>,
 }
 
@@ -37,7 +36,6 @@ impl PackedChains {
 /// of the context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedTrees {
-    /// The tokens.
     pub token_ids: Vec<i64>,
     /// Whether node j is node i or an ancestor of it.
     pub mask: Vec<bool>,

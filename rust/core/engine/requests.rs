@@ -11,7 +11,6 @@ use crate::fused::drafter::FusedSession;
 /// What an engine gives of a row: its context, or the last tokens of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// The tokens.
     pub tokens: &'a [u32],
     /// How many tokens of the row come before these; 0 for whole contexts.
     pub start: usize,
@@ -21,7 +20,6 @@ pub struct Context<'a> {
     pub tenant: &'a str,
 }
 
-/// A request of the engine's.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) session: FusedSession,
@@ -184,7 +182,6 @@ impl Requests {
         taken
     }
 
-    /// How many are kept.
     pub(crate) fn len(&self) -> usize {
         self.rows.iter().flatten().count() + self.absent.len()
     }

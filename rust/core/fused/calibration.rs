@@ -16,7 +16,6 @@ const RATE: f32 = 0.02;
 const OWN_RATE: f32 = 0.01;
 
 /// The log odds of the last knot; the first one is as far below 0.
-#[expect(clippy::cast_precision_loss, reason = "there are few knots")]
 const LIMIT: f32 = (NUM_KNOTS / 2) as f32;
 
 /// The sum of the first curve; that of each one after it is twice as much.
@@ -62,7 +61,6 @@ impl Corners {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
     reason = "it is limited, and there are few numbers"
 )]
 fn between(at: f32, num: usize) -> (usize, f32) {

@@ -36,7 +36,6 @@ pub struct FusedConfig {
     pub recycled: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
-    /// How much of the sources a draft reads.
     pub effort: Effort,
 }
 
@@ -71,10 +70,6 @@ pub struct FusedDrafter {
 
 impl FusedDrafter {
     /// A drafter of these sources, which starts from these weights.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the memory is for another vocabulary than the datastore.
     pub fn new(
         datastore: Option<Arc<Datastore>>,
         memory: Option<Arc<Memory>>,
@@ -104,10 +99,6 @@ impl FusedDrafter {
     }
 
     /// The same drafter with what the target model predicts after a single token.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where a token of the other sources is not in the tables.
     pub fn with_model_tables(mut self, tables: Arc<ModelTables>) -> Result<Self> {
         let found = tables.vocab_size();
         if let Some(expected) = self.vocab_size().filter(|&expected| found < expected) {
@@ -182,9 +173,10 @@ pub struct FusedSession {
     group: Group,
     expected: Option<History>,
     suggestion: Option<Suggestion>,
-    holdout: Option<Holdout>,
+    /// A document that drafts must not see.
+    pub(crate) holdout: Option<Holdout>,
     counts: TokenCounts,
-    reading: Reading,
+    pub(crate) reading: Reading,
     builder: TreeBuilder,
 }
 
@@ -197,11 +189,6 @@ impl FusedSession {
     const MAX_LEAD: usize = 16;
 
     /// Starts a request with an empty context, whose memory is that of `tenant`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the tenant's name is longer than
-    /// [`MAX_NAME`](Memory::MAX_NAME).
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
@@ -221,11 +208,6 @@ impl FusedSession {
     /// Enters the request into a group of its tenant, before its prompt is observed: samples of one
     /// prompt, turns of one task, edits of one file. By default the group is that of the shortest earlier prompt
     /// of at least 16 tokens that its own begins with.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the name is empty, or longer than
-    /// [`MAX_NAME`](Memory::MAX_NAME).
     pub fn join(&mut self, group: &str) -> Result<()> {
         let (most, length) = (Memory::MAX_NAME, group.len());
         if !(1..=most).contains(&length) {
@@ -238,27 +220,11 @@ impl FusedSession {
 
     /// Tells the session what the caller expects the target model to write, the text that is to be
     /// edited for example: it is matched as the context is. O(tokens).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TokenOutOfRange`] where a token is not in the vocabulary.
     pub fn expect_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.expected.get_or_insert_default().extend(tokens);
         self.builder.clear();
         Ok(())
-    }
-
-    /// Drafts as if a document were not in the datastore.
-    pub(crate) fn without(mut self, holdout: Holdout) -> Self {
-        self.holdout = Some(holdout);
-        self
-    }
-
-    /// Finds matches beyond an edit, whatever the effort.
-    pub(crate) fn finding_edits(mut self) -> Self {
-        self.reading.finds_edits = true;
-        self
     }
 
     /// The tokens so far; at most [`History::MAX_LENGTH`].
@@ -271,13 +237,6 @@ impl FusedSession {
         self.builder.accepted(tokens).nodes.len()
     }
 
-    /// Credits the sources of what was accepted.
-    fn credit(&self, accepted: &Accepted, num_verified: usize) {
-        for source in self.builder.sources_of(accepted, num_verified) {
-            self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Learns from what the target model wrote after the context, and appends it.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
         let FusedDrafter {
@@ -287,7 +246,7 @@ impl FusedSession {
             self.builder
                 .learn(weights, learned, accepted, num_verified, tokens);
             for &token in tokens {
-                for (_, source) in self.builder.sources() {
+                for source in self.builder.sources() {
                     source.learn(learned, &self.context, token);
                 }
                 self.context.extend(&[token]);
@@ -322,7 +281,14 @@ impl Session for FusedSession {
         if self.prompt_length.is_none() && self.drafter.has_texts {
             self.group.begin(&self.tenant.read(), tokens);
         }
-        self.credit(&accepted, num_verified);
+        let verified = accepted
+            .nodes
+            .iter()
+            .take_while(|&&node| node < num_verified);
+        for &node in verified {
+            let source = self.builder.tree().sources()[node];
+            self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
+        }
         if self.drafter.config.learns && self.prompt_length.is_some() {
             self.learn(&accepted, num_verified, tokens);
         } else {
@@ -375,8 +341,8 @@ impl Session for FusedSession {
     }
 
     fn num_predictions(&self) -> usize {
-        let sources = self.builder.sources();
-        let most = sources.map(|(_, source)| source.num_predictions()).max();
+        let sources = self.builder.sources().iter();
+        let most = sources.map(|source| source.num_predictions()).max();
         most.unwrap_or(0)
     }
 

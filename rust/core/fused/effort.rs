@@ -2,6 +2,9 @@
 
 use serde::Deserialize;
 
+use crate::base::checks::named;
+use crate::base::error::Result;
+
 /// What reading more is worth depends on how long the target model takes: each step of it costs some
 /// ten microseconds more a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -17,8 +20,10 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// All of them, the least first after the one that chooses.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Low, Self::Normal];
+    /// The effort of a name: `auto`, `low` or `normal`.
+    pub fn from_name(name: &str) -> Result<Self> {
+        named("effort", name)
+    }
 
     /// Normal effort accepts 1.5 % more than low, for 35 to 75 µs, and several times that between two
     /// passes of a model, where caches are cold.
@@ -31,15 +36,6 @@ impl Effort {
             Self::Low
         } else {
             Self::Normal
-        }
-    }
-
-    /// The name that users know it by.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Low => "low",
-            Self::Normal => "normal",
         }
     }
 

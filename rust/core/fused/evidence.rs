@@ -13,37 +13,51 @@ pub(crate) const MAX_DEPTH: usize = 40;
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
 
-/// What an expert looks at: the matches of its source, those with a skipped token, or with an edit.
+/// What an expert looks at: the matches of its source, those with a skipped token, or with an edit. The
+/// weights of each lie one after the other: another number of them is another version of the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Kind(u8);
+#[repr(u8)]
+pub(crate) enum Kind {
+    #[default]
+    Corpus,
+    Context,
+    Memory,
+    Expected,
+    Recycled,
+    Bigram,
+    CorpusSkip,
+    ContextSkip,
+    MemorySkip,
+    ExpectedSkip,
+    Echo,
+    Suggested,
+    Group,
+    GroupSkip,
+    ContextEdited,
+    MemoryEdited,
+    ExpectedEdited,
+    GroupEdited,
+}
 
 impl Kind {
-    pub(crate) const CORPUS: Self = Self(0);
-    pub(crate) const CONTEXT: Self = Self(1);
-    pub(crate) const MEMORY: Self = Self(2);
-    pub(crate) const EXPECTED: Self = Self(3);
-    pub(crate) const RECYCLED: Self = Self(4);
-    pub(crate) const BIGRAM: Self = Self(5);
-    pub(crate) const CORPUS_SKIP: Self = Self(6);
-    pub(crate) const CONTEXT_SKIP: Self = Self(7);
-    pub(crate) const MEMORY_SKIP: Self = Self(8);
-    pub(crate) const EXPECTED_SKIP: Self = Self(9);
-    pub(crate) const ECHO: Self = Self(10);
-    pub(crate) const SUGGESTED: Self = Self(11);
-    pub(crate) const GROUP: Self = Self(12);
-    pub(crate) const GROUP_SKIP: Self = Self(13);
-
-    pub(crate) const CONTEXT_EDITED: Self = Self(14);
-    pub(crate) const MEMORY_EDITED: Self = Self(15);
-    pub(crate) const EXPECTED_EDITED: Self = Self(16);
-    pub(crate) const GROUP_EDITED: Self = Self(17);
-
-    /// How many kinds there are. The weights of each lie one after the other, so that another number
-    /// is another version of the weights.
-    pub(crate) const COUNT: usize = 18;
+    pub(crate) const COUNT: usize = Self::GroupEdited as usize + 1;
 
     pub(crate) const fn index(self) -> usize {
-        self.0 as usize
+        self as usize
+    }
+
+    /// What users know its source by.
+    pub(crate) fn label(self) -> Source {
+        match self {
+            Self::Corpus | Self::CorpusSkip => Source::Datastore,
+            Self::Context | Self::ContextSkip | Self::ContextEdited | Self::Echo => Source::Context,
+            Self::Memory | Self::MemorySkip | Self::MemoryEdited => Source::Memory,
+            Self::Expected | Self::ExpectedSkip | Self::ExpectedEdited => Source::Predicted,
+            Self::Group | Self::GroupSkip | Self::GroupEdited => Source::Group,
+            Self::Recycled => Source::Recycled,
+            Self::Bigram => Source::Bigram,
+            Self::Suggested => Source::Suggested,
+        }
     }
 }
 

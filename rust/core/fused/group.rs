@@ -71,7 +71,6 @@ impl Group {
 
 /// The other groups whose texts a prompt repeats most, such as an agent's earlier trials of a task. A
 /// run of tokens that n places have in common counts 1 / n for each.
-#[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
 fn similar<L: Learned>(kept: &Kept<L>, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
     /// Runs of `NUM_REPEATED` tokens are looked up, among at most this many of the prompt's last tokens.
     const MAX_TOKENS: usize = 4096;
@@ -175,12 +174,10 @@ mod tests {
                 |text: &Vec<u32>| text.windows(8).filter(|part| *part == repeated).count();
             let all: usize = texts.iter().map(in_text).sum();
             for (number, text) in texts.iter().enumerate().filter(|_| all > 0) {
-                #[expect(clippy::cast_precision_loss, reason = "they are few")]
                 let share = in_text(text) as f32 / all as f32;
                 shares[number % num_groups] += share;
             }
         }
-        #[expect(clippy::cast_precision_loss, reason = "they are few")]
         let enough = 0.05 * tail.len() as f32;
         (shares, enough)
     }

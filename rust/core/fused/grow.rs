@@ -13,7 +13,7 @@ use crate::fused::evidence::{Evidence, MAX_DEPTH, NodePrediction};
 use crate::fused::learned::Learned;
 use crate::fused::mixer::{self, Request, TokenCounts};
 use crate::fused::registry::REGISTRY;
-use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
 
@@ -65,7 +65,10 @@ struct Pending {
 /// One draft, and what it takes to learn from it. Its buffers are kept for the next one.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
-    sources: Vec<(Source, Box<dyn DraftSource>)>,
+    sources: Vec<Box<dyn DraftSource>>,
+    /// What each source skipped before the root, and, while it is asked, before a node.
+    of_root: Vec<Skipped>,
+    of_node: Skipped,
     tree: TokenTree,
     /// For each node of the tree: where its probability is calibrated, its path's probability before
     /// calibration, its depth, and its number among the asked nodes.
@@ -87,9 +90,12 @@ pub(crate) struct TreeBuilder {
 impl TreeBuilder {
     /// A builder that asks those sources of [`REGISTRY`] whose label is wanted.
     pub(crate) fn new(is_wanted: impl Fn(Source) -> bool) -> Self {
-        let rows = REGISTRY.iter().filter(|row| is_wanted(row.label));
+        let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
+        let sources: Vec<_> = rows.map(|(label, open)| open(label)).collect();
         Self {
-            sources: rows.map(|row| (row.label, (row.open)())).collect(),
+            of_root: vec![Skipped::default(); sources.len()],
+            of_node: Skipped::default(),
+            sources,
             tree: TokenTree::default(),
             corners: Vec::new(),
             path_probs: Vec::new(),
@@ -106,7 +112,7 @@ impl TreeBuilder {
 
     /// Forgets the last draft.
     pub(crate) fn clear(&mut self) {
-        self.tree.clear();
+        self.tree.truncate(0);
         self.corners.clear();
         self.path_probs.clear();
         self.depths.clear();
@@ -116,20 +122,23 @@ impl TreeBuilder {
         self.pending.clear();
         self.tail.clear();
         self.evidence.clear();
-        for (_, source) in &mut self.sources {
+        for source in &mut self.sources {
             source.clear();
         }
     }
 
-    pub(crate) fn sources(&self) -> impl Iterator<Item = &(Source, Box<dyn DraftSource>)> {
-        self.sources.iter()
+    pub(crate) fn tree(&self) -> &TokenTree {
+        &self.tree
     }
 
-    pub(crate) fn sources_mut(&mut self) -> impl Iterator<Item = &mut Box<dyn DraftSource>> {
-        self.sources.iter_mut().map(|(_, source)| source)
+    pub(crate) fn sources(&self) -> &[Box<dyn DraftSource>] {
+        &self.sources
     }
 
-    /// Drafts a tree.
+    pub(crate) fn sources_mut(&mut self) -> &mut [Box<dyn DraftSource>] {
+        &mut self.sources
+    }
+
     pub(crate) fn grow(
         &mut self,
         inputs: &Inputs<'_>,
@@ -293,8 +302,22 @@ impl TreeBuilder {
             prob,
             min_share: min_prob / prob,
         };
-        for (_, source) in &mut self.sources {
+        for (source, of_root) in self.sources.iter_mut().zip(&self.of_root) {
             source.add_experts(inputs, &node, &mut self.evidence);
+            let skipped = match (parent, node.path.last()) {
+                (Some(parent), Some(&token)) if prob >= inputs.reading.full_from => {
+                    self.of_node.clear();
+                    source.skip(parent, token, inputs.reading, &mut self.of_node);
+                    &self.of_node
+                }
+                (None, _) => of_root,
+                _ => continue,
+            };
+            if !skipped.tokens.is_empty()
+                && let Some((kind, decay)) = source.skip_grams(inputs)
+            {
+                skipped.add_expert(kind, decay, &mut self.evidence);
+            }
         }
         let next_tokens = inputs.datastore.map(Datastore::next_tokens);
         let reading = inputs.reading;
@@ -344,19 +367,6 @@ impl TreeBuilder {
         accepted
     }
 
-    /// The sources of the accepted nodes, as far as they were verified.
-    pub(crate) fn sources_of<'a>(
-        &'a self,
-        accepted: &'a Accepted,
-        num_verified: usize,
-    ) -> impl Iterator<Item = Source> + 'a {
-        let verified = accepted
-            .nodes
-            .iter()
-            .take_while(move |&&node| node < num_verified);
-        verified.map(|&node| self.tree.sources()[node])
-    }
-
     /// Learns from the tokens that came, where the first `num_verified` nodes were verified.
     pub(crate) fn learn(
         &self,
@@ -382,12 +392,15 @@ impl TreeBuilder {
         }
     }
 
-    /// Prepares the sources for the draft after `tokens`.
+    /// Keeps what the draft after `tokens` needs of this one.
     pub(crate) fn advance(&mut self, reading: Reading, accepted: &Accepted, tokens: &[u32]) {
         if let Some((&token, before)) = tokens.split_last() {
-            let node = accepted.asked.get(before.len()).copied();
-            for source in self.sources_mut() {
-                source.advance(node, token, reading);
+            let node = accepted.asked.get(before.len());
+            for (source, of_root) in self.sources.iter().zip(&mut self.of_root) {
+                of_root.clear();
+                if let Some(&node) = node {
+                    source.skip(node, token, reading, of_root);
+                }
             }
         }
         self.clear();
@@ -395,7 +408,7 @@ impl TreeBuilder {
 
     /// The length in tokens of the longest match at the root, in any source.
     pub(crate) fn match_length(&self) -> usize {
-        let lengths = self.sources.iter().map(|(_, source)| source.match_length());
+        let lengths = self.sources.iter().map(|source| source.match_length());
         lengths.max().unwrap_or(0)
     }
 }

@@ -181,3 +181,24 @@ impl Known<'_> {
         self.get(a) + self.get(b) + self.of_token(c) + self.of_token(d)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Learned;
+    use crate::memory::tenant::Learned as _;
+
+    #[test]
+    fn changes_that_are_no_numbers_are_refused() {
+        let stored = |change: f32| {
+            let mut learned = Learned::default();
+            learned.add(0, change);
+            let mut bytes = Vec::new();
+            learned.put(&mut bytes);
+            bytes
+        };
+        assert!(Learned::take(&stored(1.0)).is_some());
+        for change in [f32::NAN, f32::INFINITY] {
+            assert!(Learned::take(&stored(change)).is_none());
+        }
+    }
+}

@@ -27,7 +27,6 @@ use crate::fused::evidence::{
     Candidate, END, Entry, Evidence, Expert, Keys, Kind, MAX_NAMED, NodePrediction,
 };
 use crate::fused::learned::{Known, Learned};
-use crate::fused::registry::label_of;
 use crate::fused::weights::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
@@ -121,9 +120,9 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
         let order = order_level(matched.order);
         let order_index = (kind * MAX_ORDER + order - 1) * NUM_SIZES + level(size / 2.0, NUM_SIZES);
         let others = match matched.kind {
-            Kind::CORPUS => [Kind::CONTEXT, Kind::MEMORY],
-            Kind::CONTEXT => [Kind::CORPUS, Kind::MEMORY],
-            _ => [Kind::CORPUS, Kind::CONTEXT],
+            Kind::Corpus => [Kind::Context, Kind::Memory],
+            Kind::Context => [Kind::Corpus, Kind::Memory],
+            _ => [Kind::Corpus, Kind::Context],
         };
         let [first, second] = others.map(|other| match favourites[other.index()] {
             None => 0,
@@ -165,7 +164,6 @@ fn order_level(order: usize) -> usize {
 }
 
 /// Whether one token followed, few for the number of matches, or many.
-#[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
 fn spread(expert: &Expert) -> usize {
     match expert.counts.len() {
         1 => 0,
@@ -235,7 +233,7 @@ fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request
                 slot,
                 keys: candidate_keys(token, share, is_favourite, &recent, request),
                 prob: share,
-                source: label_of(kind),
+                source: kind.label(),
             }
         }));
     known.candidates = first..evidence.candidates.len();
@@ -341,7 +339,6 @@ struct Opinion {
 }
 
 impl Opinion {
-    #[expect(clippy::cast_precision_loss, reason = "a node names few tokens")]
     fn of(expert: &Expert) -> Self {
         let smoothing = 0.3 * expert.counts.len() as f32;
         let scale = 1.0 / (expert.total + smoothing);

@@ -4,26 +4,20 @@
 //! the datastore: so nothing is held out of the index. The weights that come of it are a file of
 //! the datastore, and what drafters start from.
 
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_128;
-
-#[cfg(doc)]
-use crate::base::error::Error;
 use crate::base::error::Result;
-use crate::build::builder::{Report, stoppable};
 use crate::build::staging::Staging;
 use crate::draft::session::{DraftLimits, Session};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
 use crate::fused::effort::Effort;
 use crate::fused::weights::Weights;
-use crate::index::write::Stage;
+use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::storage::files::write_whole;
-use crate::storage::manifest::{Manifest, PriorEntry};
+use crate::storage::manifest::{Manifest, PriorEntry, id_of};
 
 /// A prior is fitted to at most one token in this many: a small datastore is soon done.
 const SHARE: u64 = 16;
@@ -47,48 +41,33 @@ pub fn prior_of(datastore: &Datastore) -> Option<Weights> {
 
 /// Fits the prior of the datastore at `path` again, to at most `num_tokens` tokens and to one in 16
 /// of its tokens; 0 takes it away. No prior is fitted to fewer than 1,024 tokens or 16 documents.
-/// Readers that have the datastore open keep the old one.
-///
-/// # Errors
-///
-/// Those of opening a datastore, but for its prior, which may be damaged; [`Error::Locked`],
-/// [`Error::Stopped`], [`Error::Io`]. The datastore is left as it was.
+/// Readers that have the datastore open keep the old one, and where it fails, all do.
 pub fn refit(
     path: impl AsRef<Path>,
     num_tokens: u64,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    report: &mut Report<'_>,
 ) -> Result<Datastore> {
     Manifest::read(path.as_ref())?;
-    let staging = Staging::open(path.as_ref())?;
-    let target = staging.target().to_owned();
+    let mut staging = Staging::open(path.as_ref())?;
     staging.begin(None)?;
-    match put(&staging, num_tokens, &mut stoppable(progress)) {
-        Ok(manifest) => staging.publish(manifest)?,
-        Err(error) => {
-            staging.remove();
-            return Err(error);
-        }
-    }
-    Datastore::open(&target)
+    let manifest = put(&staging, num_tokens, report)?;
+    staging.publish(manifest)?;
+    Datastore::open(staging.target())
 }
 
 /// Fits a prior as [`refit`] does where the datastore has none: as it is right after it was built,
 /// added to, merged or compacted. A process that is killed before the fit is done leaves a complete
 /// datastore without a prior.
-///
-/// # Errors
-///
-/// Those of [`refit`].
 pub fn fit_missing(
     datastore: Datastore,
     num_tokens: u64,
-    progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+    report: &mut Report<'_>,
 ) -> Result<Datastore> {
     let manifest = datastore.manifest();
     if manifest.prior.is_some() || num_to_fit(manifest, num_tokens).is_none() {
         return Ok(datastore);
     }
-    refit(datastore.path(), num_tokens, progress)
+    refit(datastore.path(), num_tokens, report)
 }
 
 /// How many tokens a prior of at most `num_tokens` is fitted to; `None` where that teaches nothing.
@@ -111,7 +90,7 @@ fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manife
     let (weights, num_tokens) = fit_to_documents(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();
     let prior = PriorEntry {
-        id: format!("{:032x}", xxh3_128(&bytes)),
+        id: id_of(&bytes),
         num_tokens,
         num_bytes: bytes.len() as u64,
     };
@@ -148,10 +127,6 @@ fn fit_to_documents(
 
 /// Learns weights from documents as if a model had written them: the prior of drafters with this
 /// datastore. The documents should not be in it. Some 20 µs a token.
-///
-/// # Errors
-///
-/// [`Error::TokenOutOfRange`] where a token is not in the vocabulary.
 pub fn fit<D: AsRef<[u32]>>(
     datastore: Option<Arc<Datastore>>,
     documents: &[D],
@@ -184,10 +159,9 @@ fn learn_from(
     const MAX_NODES: usize = 32;
     const PROMPT: usize = 16;
     let drafter = Arc::new(drafter);
-    let mut session = FusedSession::new(Arc::clone(&drafter), "")?.finding_edits();
-    if let Some(hidden) = hidden {
-        session = session.without(hidden);
-    }
+    let mut session = FusedSession::new(Arc::clone(&drafter), "")?;
+    session.reading.finds_edits = true; // for the drafters of normal effort
+    session.holdout = hidden;
     let (prompt, mut rest) = document.split_at(document.len().min(PROMPT));
     session.observe(prompt, None)?;
     while !rest.is_empty() {

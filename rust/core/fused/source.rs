@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::draft::token_tree::TokenTree;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::Evidence;
+use crate::fused::evidence::{END, Evidence, Kind, Matched};
 use crate::fused::learned::{Known, Learned};
 use crate::fused::suggestion::Suggestion;
 use crate::lookup::datastore::Datastore;
@@ -58,25 +58,25 @@ pub(crate) struct NodeView<'a> {
 ///
 /// A new source implements this in a file of its own in `sources`, and becomes a row of
 /// [`REGISTRY`](crate::fused::registry::REGISTRY).
-pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
+pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     /// Adds an expert for each match of the source at a node. Every node of a draft is asked for
     /// once, parents before their children.
     fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence);
 
+    /// The kind of its skip-grams, and how much less each of their tokens counts than the one before;
+    /// `None` where it has none.
+    fn skip_grams(&self, _inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+        None
+    }
+
+    /// Collects what followed the matches of a node after any other token than `token`.
+    fn skip(&self, _node: usize, _token: u32, _reading: Reading, _skipped: &mut Skipped) {}
+
     /// Forgets the nodes of the last draft.
     fn clear(&mut self) {}
 
-    /// Keeps what the next draft may need of this one, which [`clear`](Self::clear) forgets next:
-    /// the context grows by tokens of which `token` is the last one, and `node` is the number of the
-    /// node before it, where the draft had it.
-    fn advance(&mut self, node: Option<usize>, token: u32, reading: Reading) {
-        let _ = (node, token, reading);
-    }
-
     /// Learns for all requests of the tenant that `token` came after `context`.
-    fn learn(&self, learned: &mut Learned, context: &History, token: u32) {
-        let _ = (learned, context, token);
-    }
+    fn learn(&self, _learned: &mut Learned, _context: &History, _token: u32) {}
 
     /// How many of the target model's likeliest tokens at each verified node it uses.
     fn num_predictions(&self) -> usize {
@@ -87,25 +87,70 @@ pub(crate) trait DraftSource: fmt::Debug + Send + Sync {
     /// `tree`: `predictions` holds `k` tokens for each.
     fn observe_predictions(
         &mut self,
-        context: &[u32],
-        tree: &TokenTree,
-        predictions: &[u32],
-        k: usize,
+        _context: &[u32],
+        _tree: &TokenTree,
+        _predictions: &[u32],
+        _k: usize,
     ) {
-        let _ = (context, tree, predictions, k);
     }
 
     /// The length in tokens of the longest match at the root; 0 where nothing matched.
     fn match_length(&self) -> usize {
         0
     }
+}
 
-    /// A copy, for a draft on trial.
+/// A copy, for a draft on trial: every source that can be cloned has it.
+pub(crate) trait BoxedClone {
     fn boxed_clone(&self) -> Box<dyn DraftSource>;
+}
+
+impl<S: DraftSource + Clone + 'static> BoxedClone for S {
+    fn boxed_clone(&self) -> Box<dyn DraftSource> {
+        Box::new(self.clone())
+    }
 }
 
 impl Clone for Box<dyn DraftSource> {
     fn clone(&self) -> Self {
-        (**self).boxed_clone()
+        (**self).boxed_clone() // of the source, not of the box
+    }
+}
+
+/// A skip-gram: the tokens two places after a node's matches, wherever the token in between is another one.
+///
+/// A name or a number that changes ends every match, yet what comes after it is often what came after the
+/// old one. So a source that knows the matches of a node's parent has one more expert, for no search.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Skipped {
+    /// The length of the longest match before the skipped token.
+    order: usize,
+    /// The tokens after it, those that count most first.
+    pub(crate) tokens: Vec<u32>,
+}
+
+impl Skipped {
+    pub(crate) fn clear(&mut self) {
+        self.order = 0;
+        self.tokens.clear();
+    }
+
+    /// Adds a token that follows the skipped one after a match of `order` tokens.
+    pub(crate) fn add(&mut self, order: usize, token: u32) {
+        if token != END {
+            self.order = self.order.max(order);
+            self.tokens.push(token);
+        }
+    }
+
+    pub(crate) fn add_expert(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
+        let matched = Matched {
+            kind,
+            order: self.order,
+            rank: 0,
+            num_matches: self.tokens.len() as f32,
+        };
+        let counts = std::iter::successors(Some(1.0), |count| Some(count * decay));
+        evidence.add(matched, None, self.tokens.iter().copied().zip(counts));
     }
 }

@@ -102,25 +102,24 @@ pub struct Weights(Box<[f32; NUM_WEIGHTS]>);
 impl Default for Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
     /// text more than a corpus; what leaves out a token counts least.
-    #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     fn default() -> Self {
         const OWN: [Kind; 5] = [
-            Kind::CONTEXT,
-            Kind::MEMORY,
-            Kind::EXPECTED,
-            Kind::RECYCLED,
-            Kind::GROUP,
+            Kind::Context,
+            Kind::Memory,
+            Kind::Expected,
+            Kind::Recycled,
+            Kind::Group,
         ];
         const LOOSE: [Kind; 9] = [
-            Kind::CORPUS_SKIP,
-            Kind::CONTEXT_SKIP,
-            Kind::MEMORY_SKIP,
-            Kind::EXPECTED_SKIP,
-            Kind::GROUP_SKIP,
-            Kind::CONTEXT_EDITED,
-            Kind::MEMORY_EDITED,
-            Kind::EXPECTED_EDITED,
-            Kind::GROUP_EDITED,
+            Kind::CorpusSkip,
+            Kind::ContextSkip,
+            Kind::MemorySkip,
+            Kind::ExpectedSkip,
+            Kind::GroupSkip,
+            Kind::ContextEdited,
+            Kind::MemoryEdited,
+            Kind::ExpectedEdited,
+            Kind::GroupEdited,
         ];
         /// As much as a long match: suggestions come from someone who knows the model.
         const SUGGESTED: f32 = 5.0;
@@ -133,7 +132,7 @@ impl Default for Weights {
             let own = if OWN.iter().any(is_kind) { 1.5 } else { 0.0 };
             *weight = if LOOSE.iter().any(is_kind) {
                 -1.0
-            } else if is_kind(&Kind::SUGGESTED) {
+            } else if is_kind(&Kind::Suggested) {
                 SUGGESTED
             } else {
                 0.9 * order as f32 + own
@@ -163,42 +162,25 @@ impl Weights {
     }
 
     /// Reads what [`to_bytes`](Self::to_bytes) wrote.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] where the bytes are not that: cut, changed, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let invalid = |reason| Error::invalid("weights", reason);
-        let (version, rest) = bytes
-            .strip_prefix(&MAGIC)
-            .and_then(<[u8]>::split_first)
-            .ok_or_else(|| invalid("are not weights: fit them again"))?;
+        let invalid = |what: &str| Error::invalid("weights", format!("{what}: fit them again"));
+        let marked = bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first);
+        let (version, rest) = marked.ok_or_else(|| invalid("are not weights"))?;
         if *version != VERSION {
-            let reason = format!(
-                "are of version {version}, this version of specds reads {VERSION}: fit them again"
-            );
-            return Err(Error::invalid("weights", reason));
+            let versions = format!("version {version}, this version of specds reads {VERSION}");
+            return Err(invalid(&format!("are of {versions}")));
         }
-        let (rest, checksum) = rest
-            .split_last_chunk::<8>()
-            .ok_or_else(|| invalid("are cut: copy or fit them again"))?;
+        let (numbers, checksum) = rest.split_at(rest.len().saturating_sub(8));
         let checked = &bytes[..bytes.len() - checksum.len()];
         if xxh3_64(checked).to_le_bytes() != *checksum {
-            return Err(invalid(
-                "do not match their checksum: copy or fit them again",
-            ));
+            return Err(invalid("are cut or changed"));
         }
-        let (numbers, rest) = rest.as_chunks();
-        let numbers: Vec<f32> = numbers
-            .iter()
-            .map(|bytes| f32::from_le_bytes(*bytes))
-            .collect();
-        if !numbers.iter().all(|weight| weight.is_finite()) {
-            return Err(invalid("are not all finite: fit them again"));
-        }
+        let (numbers, rest) = numbers.as_chunks();
+        let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let numbers: Vec<f32> = numbers.filter(|number| number.is_finite()).collect();
         let weights = numbers.try_into().ok().filter(|_| rest.is_empty());
-        let reason = "have another length than this version's: fit them again";
-        weights.map(Self).ok_or_else(|| invalid(reason))
+        let weights = weights.map(Self);
+        weights.ok_or_else(|| invalid("are not as many finite numbers as this version's"))
     }
 
     #[inline]

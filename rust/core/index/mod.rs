@@ -5,4 +5,4 @@
 pub(crate) mod suffix_array;
 pub(crate) mod write;
 
-pub use write::Stage;
+pub use write::{Report, Stage};

@@ -14,8 +14,7 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     let mut positions = zeros(tokens.len())?;
     let sorted = match tokens.width() {
         TokenWidth::Two => {
-            let text: &[u16] = bytemuck::try_cast_slice(tokens.section().payload())
-                .expect("a payload begins at a page and has whole tokens");
+            let text = tokens.section().numbers::<u16>();
             let construction = SuffixArrayConstruction::for_text(text);
             construction
                 .in_borrowed_buffer(&mut positions)

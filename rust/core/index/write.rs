@@ -10,6 +10,7 @@ use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionWriter, posi
 use crate::storage::token_array::{TokenWidth, Tokens};
 
 /// What a shard's index is built from: its complete token and document sections.
+#[derive(Debug)]
 pub(crate) struct ShardText {
     pub(crate) vocab_size: u32,
     pub(crate) separator: u32,
@@ -18,7 +19,6 @@ pub(crate) struct ShardText {
     pub(crate) documents: Section,
 }
 
-/// What a build is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// Reading the documents of shards that are rebuilt: counted in tokens.
@@ -34,7 +34,6 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Its name in a word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -45,6 +44,10 @@ impl Stage {
         }
     }
 }
+
+/// Takes how far the work has come: a stage, how much of it is done, and how much it is in all. An error,
+/// such as [`Error::Stopped`], ends the work.
+pub type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
 /// How far the threads of a build are, in tokens, and whether they are to stop.
 #[derive(Debug, Default)]

@@ -78,7 +78,6 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::verify_checksums)
     }
 
-    /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -87,7 +86,6 @@ impl Datastore {
         &self.shards
     }
 
-    /// What it says of itself.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -103,12 +101,10 @@ impl Datastore {
         self.manifest.num_tokens
     }
 
-    /// All documents.
     pub fn num_documents(&self) -> u64 {
         self.manifest.num_documents
     }
 
-    /// Tokens are below this.
     pub fn vocab_size(&self) -> u32 {
         self.manifest.vocab_size
     }
@@ -124,7 +120,6 @@ impl Datastore {
         self.manifest.separator
     }
 
-    /// The length of all its files.
     pub fn num_bytes(&self) -> u64 {
         self.manifest.num_bytes()
     }

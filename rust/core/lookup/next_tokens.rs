@@ -82,7 +82,6 @@ pub(crate) fn look_up_elsewhere(
     Some(count(num_matches, &samples))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
 fn count(num_matches: u64, samples: &Samples) -> NextTokens {
     let nexts = samples.iter().filter_map(<[u32]>::first).copied();
     let mut counts: Vec<(u32, f32)> = runs(nexts).collect();

@@ -38,7 +38,8 @@ impl Datastore {
             } else {
                 &found
             };
-            (share(self.count_next(of, token), of.count()), found.length)
+            let share = self.count_next(of, token) as f64 / of.count().max(1) as f64;
+            (share, found.length)
         };
         Ok(tokens.iter().enumerate().map(&mut score).collect())
     }
@@ -74,8 +75,8 @@ impl Datastore {
                 if count == 0 {
                     break; // and nothing that is longer occurs
                 }
-                prob = (as_f64(self.count_next(of, token)) + concentration * prob)
-                    / (as_f64(count) + concentration);
+                prob = (self.count_next(of, token) as f64 + concentration * prob)
+                    / (count as f64 + concentration);
             }
             prob.ln()
         };
@@ -110,13 +111,4 @@ fn contexts(
     let before = tokens[..place].iter().rev().take(max_match);
     let longest = before.take_while(|&&token| token != separator).count();
     (0..=longest).map(move |length| place - length..place)
-}
-
-fn share(count: u64, of: u64) -> f64 {
-    as_f64(count) / as_f64(of.max(1))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "as precise as a probability is")]
-fn as_f64(count: u64) -> f64 {
-    count as f64
 }

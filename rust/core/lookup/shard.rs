@@ -52,17 +52,13 @@ impl Shard {
     }
 
     fn check_firsts(&self) -> Result<()> {
-        let (firsts, _) = self.firsts.payload().as_chunks();
-        let firsts = firsts
-            .iter()
-            .map(|bytes| u32::from_le_bytes(*bytes) as usize);
-        if firsts.clone().next_back() == Some(self.suffixes.len()) && firsts.is_sorted() {
-            Ok(())
-        } else {
-            Err(self
-                .firsts
-                .corrupt("its numbers do not rise to the number of suffixes"))
+        let firsts = self.firsts.numbers::<u32>();
+        let is_all = |&last: &u32| last as usize == self.suffixes.len();
+        if firsts.last().is_some_and(is_all) && firsts.is_sorted() {
+            return Ok(());
         }
+        let reason = "its numbers do not rise to the number of suffixes";
+        Err(self.firsts.corrupt(reason))
     }
 
     fn advise_random(&self, is_random: bool) -> Result<()> {
@@ -106,31 +102,23 @@ impl Shard {
     fn verify_contents(&self) -> Result<()> {
         suffix_array::verify(&self.suffixes, &self.tokens)?;
         let firsts = suffix_array::firsts(&self.tokens, self.vocab_size)?;
-        if self.firsts.payload() != bytemuck::cast_slice::<u32, u8>(&firsts) {
-            return Err(self
-                .firsts
-                .corrupt("its numbers are not those of the tokens"));
+        if self.firsts.numbers::<u32>() != firsts {
+            let reason = "its numbers are not those of the tokens";
+            return Err(self.firsts.corrupt(reason));
         }
         if self.keys.section().payload() != suffix_array::keys(&self.suffixes, &self.tokens) {
-            return Err(self
-                .keys
-                .section()
-                .corrupt("its keys are not those of the suffixes"));
+            let reason = "its keys are not those of the suffixes";
+            return Err(self.keys.section().corrupt(reason));
         }
-        let ends = self
-            .document_ends()
-            .iter()
-            .map(|bytes| u64::from_le_bytes(*bytes));
-        let is_end = |end: u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
-        let are_ends = ends.clone().all(|end| is_end(end) == Some(self.separator));
-        let is_whole = ends.clone().next_back() == Some(self.tokens.len() as u64);
+        let ends = self.document_ends();
+        let last = |&end: &u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
+        let are_ends = ends.iter().all(|end| last(end) == Some(self.separator));
+        let is_whole = ends.last() == Some(&(self.tokens.len() as u64));
         if are_ends && is_whole && ends.is_sorted_by(|before, after| before < after) {
-            Ok(())
-        } else {
-            Err(self
-                .documents
-                .corrupt("its documents are not those of the tokens"))
+            return Ok(());
         }
+        let reason = "its documents are not those of the tokens";
+        Err(self.documents.corrupt(reason))
     }
 
     /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
@@ -260,10 +248,8 @@ impl Shard {
     }
 
     fn num_below(&self, token: usize) -> usize {
-        let (firsts, _) = self.firsts.payload().as_chunks();
-        firsts.get(token).map_or(self.suffixes.len(), |bytes| {
-            u32::from_le_bytes(*bytes) as usize
-        })
+        let below = self.firsts.numbers::<u32>().get(token);
+        below.map_or(self.suffixes.len(), |&below| below as usize)
     }
 
     /// Where the suffix of this rank begins, past the end where a damaged file says so.
@@ -297,14 +283,12 @@ impl Shard {
     }
 
     fn document_end(&self, index: usize) -> Option<usize> {
-        let end = u64::from_le_bytes(*self.document_ends().get(index)?);
-        usize::try_from(end)
-            .ok()
-            .map(|end| end.min(self.tokens.len()))
+        let end = usize::try_from(*self.document_ends().get(index)?).ok()?;
+        Some(end.min(self.tokens.len()))
     }
 
-    fn document_ends(&self) -> &[[u8; 8]] {
-        self.documents.payload().as_chunks().0
+    fn document_ends(&self) -> &[u64] {
+        self.documents.numbers()
     }
 
     /// The tokens of a range of positions.

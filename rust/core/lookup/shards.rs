@@ -27,7 +27,6 @@ pub(crate) struct Before {
     pub(crate) num_tokens: u64,
 }
 
-/// A document of the corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredDocument {
     /// How many documents come before it.
@@ -64,7 +63,6 @@ impl Shards {
         })
     }
 
-    /// Tokens are below this.
     pub(crate) fn vocab_size(&self) -> u32 {
         self.vocab_size
     }

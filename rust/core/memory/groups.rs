@@ -3,8 +3,6 @@
 //! Samples of one prompt, turns of one conversation, edits of one file repeat each other most. A group
 //! has a name, or is found by how its prompts begin.
 
-use std::collections::BTreeMap;
-
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::portable_math::saturating_u32;
@@ -36,24 +34,21 @@ impl GroupKey {
 
     /// Of the known groups that of the shortest prompt that this one begins with; else it begins one.
     /// O(tokens + groups).
-    pub(crate) fn of_prompt(prompt: &[u32], known: impl Iterator<Item = Self> + Clone) -> Self {
+    pub(crate) fn of_prompt(prompt: &[u32], known: impl Iterator<Item = Self>) -> Self {
         let whole = saturating_u32(prompt.len());
-        let lengths = known.clone().map(|group| group.length);
-        let is_possible = |&length: &u32| (Self::MIN_LENGTH..whole).contains(&length);
-        let mut begins: BTreeMap<u32, u64> = lengths
-            .filter(is_possible)
-            .map(|length| (length, 0))
-            .collect();
-        let (mut hash, mut done) = (0, 0);
-        for (&length, begin) in &mut begins {
-            let length = length as usize;
-            hash = prompt[done..length].iter().copied().fold(hash, hash_step);
-            (*begin, done) = (hash, length);
-        }
-        let begins_prompt = |group: &Self| begins.get(&group.length) == Some(&group.hash);
+        let hashes = prompt.iter().scan(0, |hash, &token| {
+            *hash = hash_step(*hash, token);
+            Some(*hash)
+        });
+        // Of no token, of one, and so on.
+        let hashes: Vec<u64> = std::iter::once(0).chain(hashes).collect();
+        let begins_prompt = |group: &Self| {
+            (Self::MIN_LENGTH..whole).contains(&group.length)
+                && hashes[group.length as usize] == group.hash
+        };
         let shortest = known.filter(begins_prompt).min_by_key(|group| group.length);
         shortest.unwrap_or(Self {
-            hash: prompt[done..].iter().copied().fold(hash, hash_step),
+            hash: hashes[prompt.len()],
             length: whole,
         })
     }

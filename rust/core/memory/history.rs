@@ -27,7 +27,6 @@ struct Links {
 /// The tokens that are appended between two prefetches.
 const BLOCK: usize = 32;
 
-/// No place.
 const NONE: u32 = u32::MAX;
 
 impl Links {
@@ -62,9 +61,7 @@ impl History {
     pub fn extend(&mut self, tokens: &[u32]) {
         let room = Self::MAX_LENGTH - self.tokens.len();
         let tokens = &tokens[..tokens.len().min(room)];
-        reserve(&mut self.tokens, tokens.len());
-        reserve(&mut self.of_tokens.before, tokens.len());
-        reserve(&mut self.of_pairs.before, tokens.len());
+        self.reserve(tokens.len());
         for block in tokens.chunks(BLOCK) {
             self.prefetch(block);
             for &token in block {
@@ -73,7 +70,17 @@ impl History {
         }
     }
 
-    /// The whole text.
+    /// Makes room for more tokens.
+    pub(crate) fn reserve(&mut self, num_tokens: usize) {
+        for places in [
+            &mut self.tokens,
+            &mut self.of_tokens.before,
+            &mut self.of_pairs.before,
+        ] {
+            reserve(places, num_tokens);
+        }
+    }
+
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
@@ -95,7 +102,6 @@ impl History {
         self.of_pairs.of(pair(before, token), key_of)
     }
 
-    /// The memory that the history takes, in bytes.
     pub fn num_bytes(&self) -> usize {
         bytes_of(&self.tokens) + self.of_tokens.num_bytes() + self.of_pairs.num_bytes()
     }

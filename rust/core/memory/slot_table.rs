@@ -158,13 +158,13 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
 }
 
 /// The memory that items take, in bytes: of a mapped vector, what was written; of one in the heap, its
-/// block, and a third more for the gaps that growth leaves.
+/// block, and half as much for the gaps that growth leaves.
 pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     let all = size_of::<T>() * items.capacity();
     match all {
         0 => 0,
         MAPPED.. => size_of::<T>() * items.len(),
-        _ => allocated(all) / 3 * 4,
+        _ => allocated(all) / 2 * 3,
     }
 }
 

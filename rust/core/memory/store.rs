@@ -112,7 +112,6 @@ impl<L: Learned> Memory<L> {
     /// The longest name of a tenant, in bytes.
     pub const MAX_NAME: usize = 1024;
 
-    /// An empty memory.
     pub fn new(options: MemoryOptions) -> Result<Self> {
         options.check()?;
         Ok(Self {
@@ -244,7 +243,6 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Forgets all tenants.
     pub fn clear(&self) {
         for tenant in self.tenants() {
             self.forget(&tenant.name);
@@ -261,12 +259,10 @@ impl<L: Learned> Memory<L> {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the memory was made with.
     pub fn options(&self) -> &MemoryOptions {
         &self.options
     }
 
-    /// The most bytes that it may take.
     pub fn max_bytes(&self) -> usize {
         self.options.max_bytes
     }
@@ -276,7 +272,6 @@ impl<L: Learned> Memory<L> {
         self.num_bytes.load(Ordering::Relaxed)
     }
 
-    /// The tokens of all texts.
     pub fn num_tokens(&self) -> usize {
         self.num_tokens.load(Ordering::Relaxed)
     }
@@ -293,7 +288,6 @@ impl<L: Learned> Memory<L> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All tenants, by name.
     pub(crate) fn tenants(&self) -> Vec<Arc<Tenant<L>>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.values().cloned().collect()

@@ -15,7 +15,6 @@ use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
 
 /// What a drafter learns of a tenant besides its texts: of one size, whatever it writes.
 pub trait Learned: fmt::Debug + Default + Send + Sync {
-    /// The bytes that it takes.
     const NUM_BYTES: usize;
 
     /// Appends it to a snapshot.
@@ -61,7 +60,6 @@ impl<L: Learned> Tenant<L> {
         self.kept.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bytes that it takes.
     pub fn num_bytes(&self) -> usize {
         self.fixed_bytes() + self.read().num_bytes()
     }
@@ -107,7 +105,6 @@ impl<L: Learned> Kept<L> {
 pub(crate) struct Texts {
     text: History,
     documents: Vec<Document>,
-    /// How many documents were removed.
     num_removed: u64,
     /// The documents by the hash of their tokens.
     by_hash: SlotTable,
@@ -136,7 +133,7 @@ impl Texts {
     }
 
     /// The groups of the latest documents.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> + Clone {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> {
         let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
         latest.map(|document| document.group)
     }
@@ -191,8 +188,13 @@ impl Texts {
     fn without(self, is_removed: impl Fn(&Document) -> bool) -> Self {
         let (num_added, documents) = (self.num_added(), self.documents);
         let tokens = self.text.into_tokens();
+        let is_kept = |document: &&Document| !is_removed(document);
+        let num_tokens = |document: &Document| document.range().len() + 1;
         let mut kept = Texts::default();
-        for document in documents.into_iter().filter(|each| !is_removed(each)) {
+        // At once: growth leaves gaps in the heap.
+        let sizes = documents.iter().filter(is_kept).map(num_tokens);
+        kept.text.reserve(sizes.sum());
+        for document in documents.iter().filter(is_kept) {
             kept.append(&tokens[document.range()], document.group);
         }
         kept.num_removed = num_added - kept.documents.len() as u64;
@@ -204,7 +206,6 @@ impl Texts {
         self.find(hash).map(|document| self.tokens(document))
     }
 
-    /// The hashes of all documents.
     pub(crate) fn hashes(&self) -> Vec<u64> {
         let documents = self.documents.iter();
         documents.map(|document| document.hash).collect()
@@ -217,7 +218,6 @@ impl Texts {
         (document.start as usize <= position).then_some(document.group)
     }
 
-    /// Appends a document.
     pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey) {
         self.text.extend(tokens);
         let documents = &mut self.documents;

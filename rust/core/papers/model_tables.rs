@@ -38,7 +38,6 @@ impl ModelTables {
         })
     }
 
-    /// One more than the largest token.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }
@@ -58,7 +57,6 @@ impl ModelTables {
         &self.bigram_probs
     }
 
-    /// The vocabulary, best token first.
     pub fn unigram(&self) -> &[u32] {
         &self.unigram
     }

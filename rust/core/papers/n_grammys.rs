@@ -6,15 +6,18 @@ use std::collections::HashMap;
 use std::iter::successors;
 use std::sync::Arc;
 
-use crate::base::checks::{check_limit, check_tokens};
+use serde::Deserialize;
+
+use crate::base::checks::{check_limit, check_tokens, named};
 use crate::base::error::{Error, Result};
-use crate::draft::session::{DraftLimits, Session, draft_after};
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 use crate::papers::model_tables::ModelTables;
 
 /// What an [`NGrammysSession`] drafts from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// As many rows as the request's own text gives, the rest from the extended bigram.
     #[default]
@@ -30,22 +33,9 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// All strategies by name.
-    const ALL: [(&'static str, Self); 5] = [
-        ("mixed", Self::Mixed),
-        ("context", Self::Context),
-        ("bigram", Self::Bigram),
-        ("extended-bigram", Self::ExtendedBigram),
-        ("unigram", Self::Unigram),
-    ];
-
-    /// The strategy of a name.
+    /// The strategy of a name, such as `extended-bigram`.
     pub fn from_name(name: &str) -> Result<Self> {
-        let found = Self::ALL.into_iter().find(|(known, _)| *known == name);
-        found.map(|(_, strategy)| strategy).ok_or_else(|| {
-            let names = Self::ALL.map(|(known, _)| known).join(", ");
-            Error::invalid("strategy", format!("must be one of {names}, not {name:?}"))
-        })
+        named("strategy", name)
     }
 }
 
@@ -58,7 +48,6 @@ pub struct NGrammysConfig {
     pub w: usize,
     /// The number of tokens at the end of the context that are looked for earlier in it.
     pub q: usize,
-    /// What the rows come from.
     pub strategy: Strategy,
 }
 
@@ -159,7 +148,7 @@ impl NGrammysSession {
         // Matches come latest first, and the sort is stable.
         rows.sort_by_key(|row| Reverse(counts[row]));
         rows.truncate(k);
-        let share = |row| ratio(counts[row], num_matches);
+        let share = |row| counts[row] as f64 / num_matches as f64;
         rows.into_iter().map(|row| (row, share(row))).collect()
     }
 }
@@ -200,10 +189,6 @@ impl Session for NGrammysSession {
             }
         }
         Ok(limits.cut(tree.finish()))
-    }
-
-    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {
@@ -299,9 +284,4 @@ impl Rows {
         }
         tree
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "as precise as a share is")]
-fn ratio(part: usize, whole: usize) -> f64 {
-    part as f64 / whole as f64
 }

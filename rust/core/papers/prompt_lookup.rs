@@ -2,7 +2,7 @@
 
 use crate::base::checks::check_limit;
 use crate::base::error::Result;
-use crate::draft::session::{DraftLimits, Session, draft_after};
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 
@@ -47,7 +47,6 @@ pub struct PromptLookupSession {
 }
 
 impl PromptLookupSession {
-    /// Starts a request with an empty context.
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -99,10 +98,6 @@ impl Session for PromptLookupSession {
             tree.push(token, parent, 1.0, Source::Context);
         }
         Ok(limits.cut(tree))
-    }
-
-    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        draft_after(self, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::base::checks::{check_limit, check_match_lengths};
 use crate::base::error::Result;
-use crate::draft::session::{DraftLimits, Session, draft_after};
+use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::lookup::continuations::{Row, Samples};
 use crate::lookup::datastore::Datastore;
@@ -126,10 +126,6 @@ impl Session for RestSession {
         Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
     }
 
-    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        draft_after(self, tokens, max_nodes)
-    }
-
     fn match_length(&self) -> usize {
         self.found.length
     }
@@ -153,7 +149,6 @@ const DEPTH_BITS: u32 = MAX_DEPTH.ilog2() + 1;
 impl Frontier {
     /// The tree of the `max_nodes` most frequent beginnings of continuations that stand together where
     /// they begin alike. A node's probability is its share of them.
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^24")]
     fn grow(&mut self, samples: &Samples, max_nodes: usize) -> TokenTree {
         let num_rows = samples.rows.len();
         let mut tree = TokenTree::with_capacity(max_nodes.min(samples.tokens.len()));

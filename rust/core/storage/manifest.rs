@@ -1,7 +1,7 @@
 //! Which files make up a datastore, and what was it built from?
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,6 @@ pub struct Manifest {
     pub separator: u32,
     /// All tokens, separators included.
     pub num_tokens: u64,
-    /// All documents.
     pub num_documents: u64,
     /// The name of the tokenizer, as the builder was told.
     pub tokenizer_name: String,
@@ -65,7 +64,6 @@ pub struct ShardEntry {
     pub id: String,
     /// Its tokens, separators included.
     pub num_tokens: u64,
-    /// Its documents.
     pub num_documents: u64,
     /// The length of all its files.
     pub num_bytes: u64,
@@ -84,7 +82,12 @@ impl ShardEntry {
     }
 }
 
-/// Whether this is an xxh3-128 in hexadecimal.
+/// An xxh3-128 in hexadecimal.
+pub(crate) fn id_of(bytes: &[u8]) -> String {
+    format!("{:032x}", xxh3_128(bytes))
+}
+
+/// Whether this is one.
 fn is_id(text: &str) -> bool {
     let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 32 && text.bytes().all(is_digit)
@@ -97,7 +100,6 @@ pub struct PriorEntry {
     pub id: String,
     /// The tokens that it was fitted to.
     pub num_tokens: u64,
-    /// The length of its file.
     pub num_bytes: u64,
 }
 
@@ -111,7 +113,7 @@ impl PriorEntry {
         let path = folder.join(self.file_name());
         let bytes = read_up_to(&path, self.num_bytes)?;
         section::check_length(&path, self.num_bytes, bytes.len() as u64)?;
-        if format!("{:032x}", xxh3_128(&bytes)) != self.id {
+        if id_of(&bytes) != self.id {
             return Err(Error::Checksum(path));
         }
         Ok(bytes)
@@ -131,7 +133,6 @@ const MAX_PRIOR_BYTES: u64 = 1 << 28;
 /// No manifest is longer, which may list 65,536 shards, and what a corpus was read from.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 
-/// The name of the folder of a shard.
 pub(crate) fn folder_name(id: &str) -> String {
     format!("{FOLDER_PREFIX}{id}")
 }
@@ -150,9 +151,8 @@ impl Manifest {
         if text != manifest.clone().seal().as_bytes() {
             return Err(Error::Checksum(path));
         }
-        manifest
-            .check()
-            .map_err(|reason| Error::corrupt(&path, reason))?;
+        let checked = manifest.check();
+        checked.map_err(|reason| Error::corrupt(&path, reason))?;
         Ok(manifest)
     }
 
@@ -166,7 +166,6 @@ impl Manifest {
         (self.vocab_size, self.separator, &self.tokenizer_fingerprint)
     }
 
-    /// Lists more shards.
     pub(crate) fn extend(&mut self, shards: impl IntoIterator<Item = ShardEntry>) {
         for shard in shards {
             self.num_tokens += shard.num_tokens;
@@ -175,7 +174,6 @@ impl Manifest {
         }
     }
 
-    /// The length of all files of the datastore.
     pub(crate) fn num_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.num_bytes);
         let prior = self.prior.as_ref().map_or(0, |prior| prior.num_bytes);
@@ -185,7 +183,7 @@ impl Manifest {
     /// Sets what follows from the shards, and gives the text of the file.
     pub(crate) fn seal(&mut self) -> String {
         self.build_id.clear();
-        self.build_id = format!("{:032x}", xxh3_128(self.to_json().as_bytes()));
+        self.build_id = id_of(self.to_json().as_bytes());
         self.to_json()
     }
 
@@ -216,17 +214,12 @@ pub(crate) const SHARD_FILE_NAME: &str = "shard.json";
 /// What `shard.json` says: the files of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardManifest {
-    /// What the file is: always `specds shard`.
     pub format: String,
     /// The version of the format, [`FORMAT_VERSION`](crate::storage::FORMAT_VERSION).
     pub format_version: u16,
-    /// Tokens are below this.
     pub vocab_size: u32,
-    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// All tokens, separators included.
     pub num_tokens: u64,
-    /// All documents.
     pub num_documents: u64,
     /// The xxh3-64 of the sections: the tokens themselves, the suffix array, the number of suffixes below
     /// each first token, the first tokens of every 256th suffix, and the ends of the documents.
@@ -238,19 +231,16 @@ impl ShardManifest {
     pub(crate) fn read(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let path = folder.join(SHARD_FILE_NAME);
         let text = read_up_to(&path, MAX_NOTE_BYTES)?;
-        if format!("{:032x}", xxh3_128(&text)) != entry.id {
+        if id_of(&text) != entry.id {
             return Err(Error::Checksum(path));
         }
         let shard: Self = serde_json::from_slice(&text)
             .map_err(|error| Error::corrupt(&path, error.to_string()))?;
         section::check_version(&path, shard.format_version.into())?;
-        shard
-            .check()
-            .map_err(|reason| Error::corrupt(&path, reason))?;
-        let is_of = |manifest: &Manifest| {
-            (shard.vocab_size, shard.separator) == (manifest.vocab_size, manifest.separator)
-        };
-        if !is_of(manifest) || shard.entry() != *entry {
+        let checked = shard.check();
+        checked.map_err(|reason| Error::corrupt(&path, reason))?;
+        let expected = (manifest.vocab_size, manifest.separator, entry);
+        if (shard.vocab_size, shard.separator, &shard.entry()) != expected {
             return Err(Error::corrupt(&path, "it is not what the manifest says"));
         }
         Ok(shard)
@@ -293,7 +283,7 @@ impl ShardManifest {
         let text = to_json(self);
         let lengths = Kind::ALL.map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
         ShardEntry {
-            id: format!("{:032x}", xxh3_128(text.as_bytes())),
+            id: id_of(text.as_bytes()),
             num_tokens: self.num_tokens,
             num_documents: self.num_documents,
             num_bytes: lengths.iter().sum::<u64>() + text.len() as u64,
@@ -374,12 +364,12 @@ fn read_text(folder: &Path) -> Result<Vec<u8>> {
     let path = folder.join(FILE_NAME);
     let none = || Error::NotADatastore(folder.to_owned());
     fs::metadata(folder).map_err(Error::io(folder))?;
-    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match &error {
-        Error::Io { source, .. } => match source.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => none(),
-            _ => error,
-        },
-        _ => error,
+    let is_none = |source: &io::Error| {
+        [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&source.kind())
+    };
+    let text = read_up_to(&path, MAX_MANIFEST_BYTES).map_err(|error| match error {
+        Error::Io { source, .. } if is_none(&source) => none(),
+        error => error,
     })?;
     let preamble: Preamble = serde_json::from_slice(&text).map_err(|_| none())?;
     if preamble.format != FORMAT {

@@ -9,6 +9,7 @@ use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use bytemuck::AnyBitPattern;
 use memmap2::Mmap;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -26,7 +27,6 @@ pub(crate) const TAIL_LEN: usize = 8;
 /// every 64th).
 pub(crate) const KEY_STRIDE: usize = 256;
 
-/// The number of tokens in a key.
 pub(crate) const KEY_LEN: usize = 4;
 
 /// The bits of a stored position among `num_tokens`: ceil(log2 n), at least 1.
@@ -35,7 +35,6 @@ pub(crate) fn position_bits(num_tokens: u64) -> u16 {
     u16::try_from(bits.max(1)).expect("64 bits at most")
 }
 
-/// What a section holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Tokens,
@@ -90,7 +89,6 @@ pub(crate) fn check_length(path: &Path, expected: u64, found: u64) -> Result<()>
     })
 }
 
-/// A mapped section file.
 #[derive(Debug)]
 pub(crate) struct Section {
     path: PathBuf,
@@ -132,6 +130,11 @@ impl Section {
 
     pub(crate) fn payload(&self) -> &[u8] {
         &self.map[..self.num_bytes]
+    }
+
+    /// The payload as numbers: they are little-endian in memory too, and a payload begins at a page.
+    pub(crate) fn numbers<T: AnyBitPattern>(&self) -> &[T] {
+        bytemuck::try_cast_slice(self.payload()).unwrap_or_default()
     }
 
     /// The payload and the eight zero bytes after it.
@@ -191,7 +194,7 @@ fn map(path: &Path) -> Result<Mmap> {
     files::map(&files::open(path)?).map_err(Error::io(path))
 }
 
-/// Writes one section file.
+#[derive(Debug)]
 pub(crate) struct SectionWriter {
     path: PathBuf,
     file: BufWriter<File>,

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """One way once over all requests.
-
-    Attributes:
-        seconds: Time of each call, prefill included.
-        results: What each gave.
-    """
+    """One way once over all requests: the time of each call, prefill included, and its result."""
 
     seconds: list[float] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
@@ -36,19 +31,14 @@ class Run:
         return [text for result in self.results for text in result.token_ids]
 
     @property
-    def calls(self) -> list[GenerationStats]:
-        """The statistics of each call of our loop; of `model.generate` there are none."""
-        return [result.stats for result in self.results if result.stats is not None]
-
-    @property
     def tokens_per_s(self) -> float:
         """New tokens a second."""
         return sum(map(len, self.texts)) / sum(self.seconds)
 
     @property
     def stats(self) -> GenerationStats:
-        """The statistics of all calls together."""
-        return sum(self.calls, GenerationStats())
+        """The statistics of all calls of our loop; of `model.generate` there are none."""
+        return sum((each.stats for each in self.results if each.stats), GenerationStats())
 
 
 @dataclass
@@ -56,7 +46,6 @@ class Cell:
     """One way in one mode and one size of batch.
 
     Attributes:
-        runs: What came of each run.
         profile: A run whose times wait for the device; on a CPU the last of `runs`.
         reason: Why the way could not run; None if it did.
     """
@@ -74,11 +63,8 @@ class Plan:
     """What is measured.
 
     Attributes:
-        target: The model.
-        ways: Baselines and drafters.
         modes: How tokens are chosen: keyword arguments of `model.generate`, by name.
         batches: The calls, by size of batch.
-        runs: How often each call is made.
         seed: Every way starts a call from the same state of the random generator.
         warm_memory: Whether one drafter serves all calls of a run; no run profits from another.
         warm_up: What is different in calls that warm up.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specds.bench.drawing import Style, bars, shares
 from specds.bench.generation.report import CAPTION, FIGURES, NAMES, sentence, title_of, way_label
-from specds.bench.page import Figure, page_of
+from specds.bench.page import figure, page_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def _headline(rows: Sequence[Row]) -> str:
     )
 
 
-def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
+def _figures(rows: Sequence[Row]) -> Iterator[str]:
     names = list(dict.fromkeys(way_label(row, rows) for row in rows))
     styles = {name: Style(number) for number, name in enumerate(names)}
     for field, title, caption in (
@@ -65,13 +65,12 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
                 groups.setdefault(title_of(row), {})[name] = row[field]
                 if f"{field}_min" in row:
                     spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
-        drawn = bars(groups, styles, spread)
-        yield Figure(field.replace("_", "-"), title, caption, drawn)
+        yield figure(field.replace("_", "-"), title, caption, bars(groups, styles, spread))
     times = {
         f"{way_label(row, rows)}, {title_of(row)}": row["shares"] for row in rows if row["shares"]
     }
     phases = list(dict.fromkeys(phase for of_phase in times.values() for phase in of_phase))
-    yield Figure(
+    yield figure(
         "time-shares",
         "Where the time of a request went",
         "All but `prefill` and `forward` is what drafting costs; `measure` is spent once in a "

@@ -9,14 +9,13 @@ from itertools import groupby
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from specds.bench.harness import label, table
+from specds.bench.harness import Columns, Document, Row, label, table
 from specds.stats import GenerationStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specds.bench.generation.measure import Cell
-    from specds.bench.harness import Columns, Document, Row
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
@@ -102,7 +101,7 @@ def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
 def _outside_forward(stats: GenerationStats) -> float | None:
     shares = stats.shares
     # What an automatic budget measures before the first step belongs to none.
-    steps = 1 - shares["prefill"] - shares.get("measure", 0.0)
+    steps = 1 - shares["prefill"] - shares["measure"]
     return 1 - shares["forward"] / steps if steps > 0 and stats.num_drafts else None
 
 

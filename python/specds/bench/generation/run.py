@@ -22,8 +22,8 @@ from specds.bench.generation.ways import (
     drafter_ways,
     usual_baselines,
 )
-from specds.bench.harness import circumstances, open_datastores, silent
-from specds.bench.options import MODES
+from specds.bench.harness import Document, Progress, circumstances, open_datastores, silent
+from specds.bench.options import MODES, GenerateOptions
 from specds.bench.transcripts import read_files
 from specds.demo.held_out import build_stdlib, prompts
 from specds.drafters import DrafterInputs, read_weights
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from specds.bench.harness import Document, Progress
-    from specds.bench.options import GenerateOptions
 
 USUAL_PROMPTS = 12
 

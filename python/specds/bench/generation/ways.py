@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import torch
 from transformers import CompileConfig
 
-from specds.drafters import PromptLookupDrafter
+from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import generate
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from specds._core import Datastore
     from specds.bench.engines import Engine
-    from specds.drafters import Drafter
     from specds.stats import GenerationStats
 
 PLAIN = "plain"
@@ -52,13 +51,11 @@ class Way:
     """A way to generate.
 
     Attributes:
-        name: The baseline or the drafter.
         start: Starts a run with a new drafter; returns the function that does its calls, which
             takes a batch and arguments of `model.generate`.
         is_plain: Whether it makes one token a forward.
         is_ours: Whether it is our loop, which reports its phases.
         budget: Nodes of a draft; None for `model.generate`.
-        datastore: What it drafts from, if anything.
     """
 
     name: str
@@ -124,11 +121,13 @@ def baseline_way(name: str, target: Target) -> Way:
     if name == PLAIN:
         start = partial(own_calls, target, PromptLookupDrafter, 0)
         return Way(name, start, is_plain=True, is_ours=True, budget=0)
-    static = {"cache_implementation": "static"}
+    static, compilation = {"cache_implementation": "static"}, CompileConfig()
+    # Transformers compiles on a GPU alone unless it is asked so.
+    compilation._compile_all_devices = target.model.device.type == "cpu"  # type: ignore[assignment]
     arguments: dict[str, dict[str, Any]] = {
         "generate": {},
         "static": static | {"disable_compile": True},
-        "compiled": static | {"compile_config": _compilation(target.model.device)},
+        "compiled": static | {"compile_config": compilation},
         PROMPT_LOOKUP: {"prompt_lookup_num_tokens": 10},
     }
     run: Any = target.model.generate
@@ -140,13 +139,6 @@ def baseline_way(name: str, target: Target) -> Way:
         return Result(target.emitted(sequences, ids.shape[1]))
 
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
-
-
-def _compilation(device: torch.device) -> CompileConfig:
-    config = CompileConfig()
-    # Transformers compiles on a GPU alone unless it is asked so.
-    config._compile_all_devices = device.type == "cpu"  # type: ignore[assignment]
-    return config
 
 
 def usual_baselines(device: torch.device) -> list[str]:

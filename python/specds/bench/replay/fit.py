@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specds.bench.replay.measure import replay_all, together
 from specds.drafters import FusedDrafter
@@ -18,39 +17,21 @@ if TYPE_CHECKING:
 _MAX_NODES = 32
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """What was learned.
-
-    Attributes:
-        num_requests: Answers that the weights were fitted to.
-        num_tokens: Their tokens.
-        seconds: Time of the fit.
-        num_compared_requests: The last tenth of the answers, on which `before` and `after` are
-            measured.
-        before: The mean acceptance length there with the initial weights.
-        after: The same with weights fitted to the answers before them.
-    """
-
-    num_requests: int
-    num_tokens: int
-    seconds: float
-    num_compared_requests: int
-    before: float
-    after: float
-
-
 def fit(
     transcripts: Sequence[Transcript],
     datastore: Datastore | None,
     weights: bytes | None = None,
     progress: Callable[[str, int, int], object] = lambda _stage, _done, _total: None,
-) -> tuple[bytes, FitReport]:
+) -> tuple[bytes, dict[str, Any]]:
     """Learns weights by drafting for recorded answers, with drafts of 32 nodes.
 
     Transcripts, at least one, are learned from in their order. Without `weights`, learning starts
     from the datastore's prior. `progress` is told a stage, how many requests are done, and how many
     there are.
+
+    Returns:
+        The weights, and what they were fitted to: `before` and `after` are acceptance lengths of
+        the last tenth of the answers, with the initial weights and with those fitted to the rest.
     """
     num_compared = max(len(transcripts) // 10, 1)
     first, last = transcripts[:-num_compared], transcripts[-num_compared:]
@@ -73,12 +54,12 @@ def fit(
     drafter = FusedDrafter(datastore, weights=drafter.weights())
     after = learn(drafter, last)
     progress("fit", total, total)
-    report = FitReport(
-        num_requests=len(transcripts),
-        num_tokens=sum(len(transcript.completion_ids) for transcript in transcripts),
-        seconds=time.perf_counter() - start,
-        num_compared_requests=num_compared,
-        before=before,
-        after=after,
-    )
+    report = {
+        "num_requests": len(transcripts),
+        "num_tokens": sum(len(transcript.completion_ids) for transcript in transcripts),
+        "seconds": time.perf_counter() - start,
+        "num_compared_requests": num_compared,
+        "before": before,
+        "after": after,
+    }
     return drafter.weights(), report

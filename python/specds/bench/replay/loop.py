@@ -28,12 +28,10 @@ Shape: TypeAlias = Literal["tree", "chain"]
 
 @dataclass
 class Replayed:
-    """One step of a replay.
+    """One step of a replay, which the session has not observed yet.
 
     Attributes:
-        session: The session, which has not observed this step yet.
         position: Tokens of the answer before this step.
-        step: The draft and what of it was accepted.
         draft_ns: Time of `draft` in nanoseconds; None if it was not called.
         observe_ns: Time of `observe`; set before the next step is yielded.
     """

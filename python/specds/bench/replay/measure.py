@@ -6,25 +6,18 @@ Every engine at every budget goes over the same answers.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import repeat
 
 import numpy as np
 
-from specds.bench.engines import EngineError
-from specds.bench.replay.loop import follow
-from specds.bench.transcripts import ALL
-from specds.drafters import FusedDrafter
+from specds.bench.engines import Engine, EngineError
+from specds.bench.replay.loop import Replayed, Shape, follow
+from specds.bench.transcripts import ALL, Transcript
+from specds.drafters import Drafter, FusedDrafter, Session
 from specds.stats import GenerationStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-
-    from specds.bench.engines import Engine
-    from specds.bench.replay.loop import Replayed, Shape
-    from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter, Session
 
 TARGET = "target"
 """The source of bonus tokens."""
@@ -36,15 +29,12 @@ class Trace:
 
     Attributes:
         stats: Counts, and times of `draft` and `observe`.
-        num_requests: Answers replayed.
-        accepted: Accepted tokens.
         expected: Accepted tokens that the drafter expected: the sum of its probabilities.
         match_lengths: Tokens of context matched; empty if the session does not report it.
         context_lengths: Tokens before the draft, prompt included.
         requests: Number of the request in the run.
         samples: Requests of the same group that were served before.
         num_predicted_tokens: Tokens of expected outputs; None if no request had one.
-        draft_ns: Time of `draft`.
         observe_ns: Time of each `observe` after the prompt.
         sources: Emitted tokens by the source that drafted them, or the target.
     """
@@ -110,14 +100,9 @@ def replay(
 
 @dataclass(frozen=True)
 class Cell:
-    """One engine at one budget.
+    """One engine at one budget: its traces by file of transcripts, and over all files.
 
-    Attributes:
-        engine: The engine.
-        budget: The maximum of nodes of a draft.
-        traces: By file of transcripts, and over all files; empty if the engine failed.
-        status: ``ok``, or the status of the `EngineError`.
-        reason: The message of the `EngineError`.
+    Where the engine failed there are none; status and reason are those of the `EngineError`.
     """
 
     engine: Engine
@@ -138,16 +123,13 @@ def measure(
 ) -> Iterator[Cell]:
     """Yields each cell as it is measured.
 
-    With `warm_memory`, one drafter serves all requests of a cell, as that of a server does, and
-    keeps what earlier ones taught it; else there is a new one for each. No cell profits from
-    another.
-    `progress` is told the engine's name before each request.
+    No cell profits from another. `progress` is told the engine's name before each request.
     """
     for engine in engines:
         for budget in budgets:
             try:
                 with engine.open() as make:
-                    drafter_of = _warm(make) if warm_memory else make
+                    drafter_of = repeat(make()).__next__ if warm_memory else make
                     told = partial(progress, engine.name)
                     traces = replay_all(drafter_of, budget, transcripts, told, shape)
             except EngineError as error:
@@ -158,11 +140,6 @@ def measure(
                 yield Cell(engine, budget, traces)
 
 
-def _warm(make: Callable[[], Drafter]) -> Callable[[], Drafter]:
-    drafter = make()
-    return lambda: drafter
-
-
 def replay_all(
     drafter_of: Callable[[], Drafter],
     budget: int,
@@ -170,13 +147,7 @@ def replay_all(
     progress: Callable[[], None] = lambda: None,
     shape: Shape = "tree",
 ) -> dict[str, Trace]:
-    """Replays every transcript in turn.
-
-    `progress` is told before each.
-
-    Returns:
-        A trace for each file of transcripts, by name.
-    """
+    """Replays every transcript in turn: a trace for each file of transcripts, by name."""
     traces: dict[str, Trace] = {}
     served: Counter[Hashable] = Counter()
     for number, transcript in enumerate(transcripts):

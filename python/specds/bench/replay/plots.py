@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from specds.bench.drawing import Style, bars, lines, shares
-from specds.bench.harness import label, name_of, together
-from specds.bench.page import Figure, page_of
+from specds.bench.drawing import Style, Styles, bars, lines, shares
+from specds.bench.harness import Document, Row, label, name_of, together
+from specds.bench.page import figure, page_of
 from specds.bench.replay.measure import TARGET
 from specds.bench.replay.report import CAPTION, FIGURES, NAMES, sentence
 from specds.bench.transcripts import ALL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from specds.bench.drawing import Styles
-    from specds.bench.harness import Document, Row
 
 _MEAN = "mean_acceptance_length"
 _TOKENS = "tokens per forward"
@@ -73,7 +68,7 @@ def _headline(rows: Sequence[Row]) -> str:
     return f"{told} (at most {best['budget']} nodes, {best['num_requests']:,} answers)."
 
 
-def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
+def _figures(rows: Sequence[Row]) -> Iterator[str]:
     """The plots; over all transcripts together if there are several files."""
 
     def name(row: Row) -> str:
@@ -85,7 +80,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     at_budget = f", {budget} nodes at most" if largest else ""
     styles = _styles(rows, name)
 
-    yield Figure(
+    yield figure(
         "acceptance-by-nodes",
         "Acceptance length against nodes",
         "Tokens that a forward pass gives, the model's own included, by how many it checks. Higher "
@@ -99,7 +94,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
         if row["draft_p50_us"] is not None
     ]
     x = "µs to draft and to learn from it, at the median"
-    yield Figure(
+    yield figure(
         "acceptance-by-time",
         "Acceptance length against time",
         "What a step costs beside the model's pass. To the left and up is better; what it costs "
@@ -108,7 +103,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     )
     rates = {name(row): row["acceptance_by_position"] for row in largest}
     by_position = {each: ([*range(1, len(rate) + 1)], rate) for each, rate in rates.items()}
-    yield Figure(
+    yield figure(
         "acceptance-by-position",
         f"Acceptance by position{at_budget}",
         "The share of drafts whose first, second, ... token was accepted.",
@@ -119,7 +114,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
         if row["transcripts"] != ALL and row["budget"] == budget:
             groups.setdefault(row["transcripts"], {})[name(row)] = row[_MEAN]
     if len(groups) > 1:
-        yield Figure(
+        yield figure(
             "acceptance-by-transcript",
             f"Acceptance length by file of answers{at_budget}",
             "Texts differ: what resembles the datastore, or itself, is predicted best.",
@@ -128,26 +123,24 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     for x, title, x_title, caption in _CURVES:
         points = {name(row): _frequent(row[f"acceptance_by_{x}"] or []) for row in largest}
         if any(len(of_row) > 1 for of_row in points.values()):
-            curves = {
-                each: ([point[x] for point in of_row], [point[_MEAN] for point in of_row])
-                for each, of_row in points.items()
-            }
-            sizes = {
-                each: [point["num_drafts"] for point in of_row] for each, of_row in points.items()
-            }
-            yield Figure(
+            xs, ys, sizes = (
+                {each: [point[field] for point in of_row] for each, of_row in points.items()}
+                for field in (x, _MEAN, "num_drafts")
+            )
+            curves = {each: (xs[each], ys[each]) for each in points}
+            yield figure(
                 f"acceptance-by-{x.replace('_', '-')}",
                 f"Acceptance length {title}{at_budget}",
                 f"{caption} The larger a mark, the more drafts.",
                 lines(curves, styles, x_title, _TOKENS, sizes=sizes),
             )
     by_source = {name(row): _by_source(row) for row in largest}
-    sources = {each: Style(variable=each) for share in by_source.values() for each in share}
-    yield Figure(
+    sources = {each: Style(each) for share in by_source.values() for each in share}
+    yield figure(
         "emitted-by-source",
         f"Where each emitted token came from{at_budget}",
         f"`{TARGET}` is the model's own token, one a pass; all others cost no pass.",
-        shares(by_source, sources | {TARGET: Style(variable="faint")}),
+        shares(by_source, sources | {TARGET: Style("faint")}),
     )
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specds.bench.harness import label, table
-from specds.bench.replay.measure import Trace
+from specds.bench.harness import Columns, Document, Row, label, table
+from specds.bench.replay.measure import Cell, Trace
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from specds.bench.harness import Columns, Document, Row
-    from specds.bench.replay.measure import Cell
 
 _PARTS = 10
 
@@ -60,6 +58,7 @@ def figures(trace: Trace | None) -> Row:
     stats = trace.stats
     binades = [1 << (length.bit_length() - 1) for length in trace.context_lengths]
     drafts, reached = max(stats.num_drafts, 1), stats.num_accepted_tokens_per_pos
+    expected = float(np.sum(trace.expected))
     return {
         "num_requests": trace.num_requests,
         "num_drafts": stats.num_drafts,
@@ -70,7 +69,6 @@ def figures(trace: Trace | None) -> Row:
         "mean_acceptance_length": stats.mean_acceptance_length,
         "nodes_per_draft": stats.num_draft_tokens / drafts,
         "draft_acceptance_rate": stats.num_accepted_tokens / max(stats.num_draft_tokens, 1),
-        "acceptance_histogram": (-np.diff([drafts, *reached, 0])).tolist(),
         "acceptance_by_position": [n / drafts for n in reached],
         **_of_predicted_output(trace),
         "draft_p50_us": _percentile_us(trace.draft_ns, 50),
@@ -82,7 +80,8 @@ def figures(trace: Trace | None) -> Row:
         "acceptance_by_context_length": _acceptance_by("context_length", binades, trace),
         "acceptance_by_request": _acceptance_by("request", _tenths(trace.requests), trace),
         "acceptance_by_sample": _acceptance_by("sample", trace.samples, trace),
-        **_calibration(trace),
+        "expected_accepted_tokens": expected or None,
+        "accepted_over_expected": sum(trace.accepted) / expected if expected else None,
     }
 
 
@@ -121,27 +120,6 @@ def _tenths(numbers: Sequence[int]) -> list[int]:
     parts = np.array_split(sorted(set(numbers)), _PARTS)
     first_of = {int(number): int(part[0]) for part in parts for number in part}
     return [first_of[number] for number in numbers]
-
-
-def _calibration(trace: Trace) -> Row:
-    expected, accepted = np.array(trace.expected), np.array(trace.accepted)
-    total = float(expected.sum())
-    if total == 0:
-        return dict.fromkeys(("expected_accepted_tokens", "accepted_over_expected", "reliability"))
-    parts = np.array_split(np.argsort(expected, kind="stable"), _PARTS)
-    return {
-        "expected_accepted_tokens": total,
-        "accepted_over_expected": float(accepted.sum()) / total,
-        "reliability": [
-            {
-                "expected": float(expected[part].mean()),
-                "accepted": float(accepted[part].mean()),
-                "num_drafts": len(part),
-            }
-            for part in parts
-            if len(part)
-        ],
-    }
 
 
 def tables(document: Document) -> list[Table]:

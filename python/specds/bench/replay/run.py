@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from specds._core import Datastore, __version__
 from specds.bench.engines import ENTRANTS, check_names, engines_of, needs_model
 from specds.bench.harness import (
+    Document,
+    Progress,
     circumstances,
     open_datastores,
     silent,
@@ -21,7 +23,6 @@ from specds.hierarchy.config import PREFIX
 from specds.loading import load_model
 
 if TYPE_CHECKING:
-    from specds.bench.harness import Document, Progress
     from specds.bench.options import ReplayOptions
 
 _STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32

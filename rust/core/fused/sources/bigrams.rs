@@ -16,7 +16,7 @@ impl DraftSource for Bigrams {
             return;
         };
         let matched = Matched {
-            kind: Kind::BIGRAM,
+            kind: Kind::Bigram,
             order: 1,
             rank: 0,
             num_matches: 1.0,
@@ -24,9 +24,5 @@ impl DraftSource for Bigrams {
         let row = tables.after(last);
         let known = row.filter(|&(token, _)| token < inputs.vocab_size);
         evidence.add(matched, Some(1.0), known.take(MAX_TOKENS));
-    }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(*self)
     }
 }

@@ -5,8 +5,7 @@ use std::ops::Range;
 use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
+use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::lookup::continuations::{Samples, runs};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
@@ -40,7 +39,6 @@ pub(crate) struct Corpus {
     passages: Passages,
     /// The groups of each node.
     nodes: Vec<Found>,
-    skip_grams: SkipGrams,
 }
 
 impl DraftSource for Corpus {
@@ -61,13 +59,14 @@ impl DraftSource for Corpus {
             add_next_tokens(corpus, token, rank, node.min_share, evidence);
         }
         self.nodes.push(found);
-        let (passages, nodes) = (&self.passages, &self.nodes);
-        let collect = |parent: usize, token, skipped: &mut Skipped| {
-            passages.skip(&nodes[parent], token, skipped);
-        };
-        let kind = (Kind::CORPUS_SKIP, 1.0);
-        self.skip_grams
-            .add_expert(kind, node, reading, evidence, collect);
+    }
+
+    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+        inputs.datastore.map(|_| (Kind::CorpusSkip, 1.0))
+    }
+
+    fn skip(&self, node: usize, token: u32, _reading: Reading, skipped: &mut Skipped) {
+        self.passages.skip(&self.nodes[node], token, skipped);
     }
 
     fn clear(&mut self) {
@@ -75,23 +74,10 @@ impl DraftSource for Corpus {
         self.nodes.clear();
     }
 
-    fn advance(&mut self, node: Option<usize>, token: u32, _reading: Reading) {
-        let (passages, nodes) = (&self.passages, &self.nodes);
-        self.skip_grams.advance(node, |node, skipped| {
-            if let Some(found) = nodes.get(node) {
-                passages.skip(found, token, skipped);
-            }
-        });
-    }
-
     fn match_length(&self) -> usize {
         self.nodes
             .first()
             .map_or(0, |found| self.passages.longest(found))
-    }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
     }
 }
 
@@ -150,7 +136,7 @@ fn add_next_tokens(
         .or_else(|| datastore.next_tokens().of(shards, token));
     if let Some(next_tokens) = next_tokens {
         let matched = Matched {
-            kind: Kind::CORPUS,
+            kind: Kind::Corpus,
             order: 1,
             rank,
             num_matches: next_tokens.num_matches,
@@ -221,7 +207,6 @@ impl Passages {
     ///
     /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer
     /// matches need no search: they are the passages of that one whose preceding tokens agree too.
-    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     fn look_up(&mut self, corpus: View<'_>, tail: &[u32], reading: Reading) -> Found {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
@@ -263,7 +248,6 @@ impl Passages {
     }
 
     /// Reads all passages of a match, and adds the groups of the longest matches among them.
-    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
     fn read_complete(&mut self, corpus: View<'_>, tail: &[u32], index: usize, reading: Reading) {
         let shortest = ORDERS[index];
         let before = &tail[..tail.len().saturating_sub(shortest)];
@@ -290,7 +274,6 @@ impl Passages {
     }
 
     /// Reads passages of a match, unless all but those of a longer match, `num_longer`, are held out.
-    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     fn read(&mut self, corpus: View<'_>, index: usize, max_passages: usize, num_longer: f32) {
         let found = &self.found[index];
         let count = corpus.sample(found, max_passages, &[], &mut self.samples) as f32;
@@ -329,7 +312,6 @@ impl Passages {
     }
 
     /// The groups of those passages of a parent that continue with `token`.
-    #[expect(clippy::cast_precision_loss, reason = "a number of passages is small")]
     fn follow(&mut self, parent: &Found, token: u32) -> Found {
         let first = self.groups.len();
         for group in parent.clone() {
@@ -355,7 +337,6 @@ impl Passages {
     }
 
     /// Searches for the last tokens of a likely node, where its parent's passages say too little of it.
-    #[expect(clippy::cast_precision_loss, reason = "as precise as a weight is")]
     fn requery(&mut self, corpus: View<'_>, tail: &[u32], found: &Found) -> Found {
         let [longest, ..] = REQUERY.map(|index| ORDERS[index]);
         let says_little = |group: &Group| {
@@ -385,7 +366,7 @@ impl Passages {
                 last = group.num_matches;
                 let rows = self.rows[group.rows.clone()].iter();
                 let matched = Matched {
-                    kind: Kind::CORPUS,
+                    kind: Kind::Corpus,
                     order: group.order,
                     rank,
                     num_matches: group.num_matches,

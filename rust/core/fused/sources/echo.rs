@@ -20,8 +20,4 @@ impl DraftSource for Echo {
     fn learn(&self, learned: &mut Learned, context: &History, token: u32) {
         learned.anchors.learn(context, token);
     }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(*self)
-    }
 }

@@ -5,6 +5,5 @@ pub(crate) mod corpus;
 pub(crate) mod echo;
 mod places;
 pub(crate) mod recycled;
-pub(crate) mod skip_gram;
 pub(crate) mod suggested;
 pub(crate) mod text;

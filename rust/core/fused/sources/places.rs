@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::sources::skip_gram::Skipped;
+use crate::fused::source::Skipped;
 use crate::memory::history::History;
 
 /// A search counts at most this many matching tokens.
@@ -258,7 +258,7 @@ impl Places {
                 kind,
                 order: length as usize,
                 rank,
-                num_matches: float(places.clone().count()),
+                num_matches: places.clone().count() as f32,
             };
             let mut count = 1.0 / DECAY;
             let counts = places.map(|place| {
@@ -274,9 +274,9 @@ impl Places {
     pub(super) fn add_edited(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = self.0[found.range.clone()].iter();
         let places = places.filter(|place| place.beyond >= MIN_BEYOND);
-        let (mut number, mut length, mut beyond) = (0, 1, 0);
+        let (mut number, mut length, mut beyond) = (0.0, 1, 0);
         for place in places.clone() {
-            number += 1;
+            number += 1.0;
             length = place.length.max(length);
             beyond = place.beyond.max(beyond);
         }
@@ -284,7 +284,7 @@ impl Places {
             kind,
             order: beyond as usize,
             rank: length as usize - 1,
-            num_matches: float(number),
+            num_matches: number,
         };
         let counts = std::iter::successors(Some(1.0), |count| Some(count * DECAY));
         evidence.add(matched, None, places.map(|place| place.token).zip(counts));
@@ -334,11 +334,6 @@ fn beyond_edit(text: &[u32], tail: &[u32], length: usize) -> u32 {
 
 fn token_at(text: &History, position: usize) -> u32 {
     text.tokens().get(position).copied().unwrap_or(END)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a number of places is small")]
-fn float(number: usize) -> f32 {
-    number as f32
 }
 
 #[cfg(test)]

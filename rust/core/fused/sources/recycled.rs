@@ -5,7 +5,7 @@ use crate::fused::evidence::{Evidence, Kind, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 
 /// How many predictions are kept of each node.
-const NUM_KEPT: usize = 8;
+pub(crate) const NUM_KEPT: usize = 8;
 
 const NUM_SLOTS: usize = 4096;
 
@@ -48,7 +48,7 @@ impl DraftSource for Recycled {
                 && slot.key == key
             {
                 let matched = Matched {
-                    kind: Kind::RECYCLED,
+                    kind: Kind::Recycled,
                     order,
                     rank,
                     num_matches: 1.0,
@@ -89,10 +89,6 @@ impl DraftSource for Recycled {
                 }
             }
         }
-    }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
     }
 }
 

@@ -31,7 +31,7 @@ impl DraftSource for Suggested {
         let top = suggestion.children(here).map(|child| probs[child]);
         let top = top.fold(0.0, f32::max);
         let matched = Matched {
-            kind: Kind::SUGGESTED,
+            kind: Kind::Suggested,
             order: 1,
             rank: 0,
             // What tells certain suggestions from others.
@@ -42,9 +42,5 @@ impl DraftSource for Suggested {
 
     fn clear(&mut self) {
         self.nodes.clear();
-    }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
     }
 }

@@ -3,9 +3,8 @@
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{Evidence, Kind};
-use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::sources::places::{DECAY, Found, Places, Reach};
-use crate::fused::sources::skip_gram::{SkipGrams, Skipped};
 use crate::memory::history::History;
 
 /// A text as a source: the request's own, earlier ones of its tenant or group, or an expected output.
@@ -18,35 +17,17 @@ pub(crate) struct Text {
     places: Places,
     /// The places of each node.
     nodes: Vec<Found>,
-    skip_grams: SkipGrams,
 }
 
 impl Text {
-    /// The request's own text.
-    pub(crate) fn context() -> Self {
-        let kinds = [Kind::CONTEXT, Kind::CONTEXT_SKIP, Kind::CONTEXT_EDITED];
-        Self::new(Source::Context, kinds)
-    }
-
-    /// Earlier texts of the request's tenant.
-    pub(crate) fn memory() -> Self {
-        let kinds = [Kind::MEMORY, Kind::MEMORY_SKIP, Kind::MEMORY_EDITED];
-        Self::new(Source::Memory, kinds)
-    }
-
-    /// Texts of other requests of the same group.
-    pub(crate) fn group() -> Self {
-        let kinds = [Kind::GROUP, Kind::GROUP_SKIP, Kind::GROUP_EDITED];
-        Self::new(Source::Group, kinds)
-    }
-
-    /// The output that the caller expects.
-    pub(crate) fn expected() -> Self {
-        let kinds = [Kind::EXPECTED, Kind::EXPECTED_SKIP, Kind::EXPECTED_EDITED];
-        Self::new(Source::Predicted, kinds)
-    }
-
-    fn new(label: Source, [kind, skip_kind, edited_kind]: [Kind; 3]) -> Self {
+    /// The text that users know by this name.
+    pub(crate) fn new(label: Source) -> Self {
+        let [kind, skip_kind, edited_kind] = match label {
+            Source::Memory => [Kind::Memory, Kind::MemorySkip, Kind::MemoryEdited],
+            Source::Group => [Kind::Group, Kind::GroupSkip, Kind::GroupEdited],
+            Source::Predicted => [Kind::Expected, Kind::ExpectedSkip, Kind::ExpectedEdited],
+            _ => [Kind::Context, Kind::ContextSkip, Kind::ContextEdited],
+        };
         Self {
             label,
             kind,
@@ -54,7 +35,6 @@ impl Text {
             edited_kind,
             places: Places::default(),
             nodes: Vec::new(),
-            skip_grams: SkipGrams::default(),
         }
     }
 
@@ -65,10 +45,6 @@ impl Text {
             Source::Predicted => inputs.expected,
             _ => Some(inputs.context),
         }
-    }
-
-    fn root(&self) -> Option<&Found> {
-        self.nodes.first()
     }
 }
 
@@ -87,13 +63,15 @@ impl DraftSource for Text {
             self.places.add_edited(&found, self.edited_kind, evidence);
         }
         self.nodes.push(found);
-        let (places, nodes) = (&self.places, &self.nodes);
-        let collect = |parent: usize, token, skipped: &mut Skipped| {
-            places.skip(&nodes[parent], token, reading.skipped_places, skipped);
-        };
-        let kind = (self.skip_kind, DECAY);
-        self.skip_grams
-            .add_expert(kind, node, reading, evidence, collect);
+    }
+
+    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+        self.of(inputs).map(|_| (self.skip_kind, DECAY))
+    }
+
+    fn skip(&self, node: usize, token: u32, reading: Reading, skipped: &mut Skipped) {
+        let (found, most) = (&self.nodes[node], reading.skipped_places);
+        self.places.skip(found, token, most, skipped);
     }
 
     fn clear(&mut self) {
@@ -101,20 +79,9 @@ impl DraftSource for Text {
         self.nodes.clear();
     }
 
-    fn advance(&mut self, node: Option<usize>, token: u32, reading: Reading) {
-        let (places, nodes) = (&self.places, &self.nodes);
-        self.skip_grams.advance(node, |node, skipped| {
-            if let Some(found) = nodes.get(node) {
-                places.skip(found, token, reading.skipped_places, skipped);
-            }
-        });
-    }
-
     fn match_length(&self) -> usize {
-        self.root().map_or(0, |found| self.places.longest(found))
-    }
-
-    fn boxed_clone(&self) -> Box<dyn DraftSource> {
-        Box::new(self.clone())
+        self.nodes
+            .first()
+            .map_or(0, |found| self.places.longest(found))
     }
 }

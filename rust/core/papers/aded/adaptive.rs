@@ -50,7 +50,6 @@ impl AdaptiveTrigrams {
         }
     }
 
-    /// The matrix as it was built.
     pub fn trigrams(&self) -> &Arc<Trigrams> {
         &self.trigrams
     }
@@ -96,7 +95,6 @@ impl Reader<'_> {
         prefix.then(token, self.trigrams.options().order)
     }
 
-    /// The words after a prefix.
     pub(crate) fn row(&self, prefix: Prefix) -> &[Word] {
         match self.learned.rows.get(&prefix) {
             Some(words) => &words[..words.len().min(self.trigrams.options().max_words)],

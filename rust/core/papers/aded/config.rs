@@ -64,7 +64,6 @@ impl AdedConfig {
     ///
     /// Rounded to 32 bits, as the last bits of a logarithm differ between systems.
     #[expect(
-        clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         reason = "as precise as is asked for"
     )]

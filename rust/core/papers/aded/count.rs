@@ -1,10 +1,8 @@
 //! How often does each n-gram occur in a datastore?
 
-use std::ops::ControlFlow;
-
 use crate::base::error::{Error, Result};
 use crate::base::threads::in_parallel;
-use crate::index::write::Stage;
+use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::shard::Shard;
 use crate::papers::aded::trigrams::{Prefix, TrigramOptions, Trigrams, Word};
@@ -24,14 +22,10 @@ impl Trigrams {
     pub fn build(
         datastore: &Datastore,
         options: TrigramOptions,
-        progress: &mut dyn FnMut(Stage, u64, u64) -> ControlFlow<()>,
+        report: &mut Report<'_>,
     ) -> Result<Self> {
         let mut matrix = Self::empty(options, datastore.vocab_size(), datastore.separator())?;
         let total = datastore.num_tokens();
-        let mut report = |done| match progress(Stage::Read, done, total) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(Error::Stopped),
-        };
         let shards = datastore.shards();
         shards.iter().try_for_each(Shard::warm)?;
         let grams = shards.iter().map(|shard| grams(shard, &matrix).peekable());
@@ -59,10 +53,10 @@ impl Trigrams {
             num_read += count;
             if num_read >= next_report {
                 next_report = num_read + REPORT;
-                report(num_read)?;
+                report(Stage::Read, num_read, total)?;
             }
         }
-        report(total)?;
+        report(Stage::Read, total, total)?;
         if let Some((prefix, _)) = last {
             matrix.append(prefix, words(&mut counts));
         }
@@ -74,7 +68,6 @@ impl Trigrams {
 /// The words after a prefix with their probabilities, given how often each follows it.
 #[expect(
     clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
     reason = "as precise as a probability is"
 )]
 fn words(counts: &mut Vec<(u32, u64)>) -> Vec<Word> {

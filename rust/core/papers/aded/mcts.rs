@@ -19,7 +19,6 @@ impl Random {
     }
 
     /// From 0 up to 1, at an even distance.
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -107,7 +106,6 @@ impl<'a> Search<'a> {
     }
 
     /// The child that PUCT takes (ADED, Eq. 2): Q + E · P · √ΣN / (1 + N).
-    #[expect(clippy::cast_precision_loss, reason = "visits are far fewer than 2^52")]
     fn select(&mut self, parent: usize) -> usize {
         let Node {
             passes,

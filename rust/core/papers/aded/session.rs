@@ -29,7 +29,6 @@ pub struct AdedSession {
 }
 
 impl AdedSession {
-    /// Starts a request with an empty context.
     pub fn new(trigrams: Arc<AdaptiveTrigrams>, config: AdedConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -47,7 +46,6 @@ impl AdedSession {
         self.trigrams.trigrams().options().order - 1
     }
 
-    /// Takes a token into the context.
     fn step(&mut self, token: u32) {
         let trigrams = self.trigrams.trigrams();
         self.num_tokens = if token == trigrams.separator() {
@@ -102,11 +100,9 @@ impl Session for AdedSession {
     }
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        check_tokens(tokens, self.trigrams.trigrams().vocab_size())?;
         let mut trial = self.clone();
-        for &token in tokens {
-            trial.step(token);
-        }
+        trial.config.is_adaptive = false; // what others draft from stays as it is
+        trial.observe(tokens, None)?;
         trial.draft(DraftLimits::nodes(max_nodes))
     }
 

@@ -59,12 +59,6 @@ impl Prefix {
         Self((self.0 << TOKEN_BITS | u64::from(token)) & mask)
     }
 
-    /// The prefix of all these tokens.
-    fn of(tokens: &[u32]) -> Self {
-        let join = |prefix, &token| prefix << TOKEN_BITS | u64::from(token);
-        Self(tokens.iter().fold(0, join))
-    }
-
     /// The first of its tokens.
     #[expect(
         clippy::cast_possible_truncation,
@@ -127,12 +121,10 @@ impl Trigrams {
         }
     }
 
-    /// What is counted, and what of it is kept.
     pub fn options(&self) -> TrigramOptions {
         self.options
     }
 
-    /// Tokens are below this.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }
@@ -142,7 +134,6 @@ impl Trigrams {
         self.separator
     }
 
-    /// The n-grams that it keeps.
     pub fn num_entries(&self) -> usize {
         self.words.len()
     }
@@ -150,12 +141,12 @@ impl Trigrams {
     /// The words after some tokens and their probabilities, likeliest first, then by token; none
     /// unless there are `order - 1` tokens. O(log prefixes) and the words.
     pub fn words(&self, tokens: &[u32]) -> Vec<(u32, f32)> {
-        let is_prefix = tokens.len() == self.options.order - 1
-            && tokens.iter().all(|&token| token < self.vocab_size);
-        if !is_prefix {
+        let order = self.options.order;
+        if tokens.len() != order - 1 || tokens.iter().any(|&token| token >= self.vocab_size) {
             return Vec::new();
         }
-        let words = self.row(Prefix::of(tokens)).iter();
+        let then = |prefix: Prefix, &token| prefix.then(token, order);
+        let words = self.row(tokens.iter().fold(Prefix::default(), then)).iter();
         words.map(|word| (word.token, word.prob)).collect()
     }
 

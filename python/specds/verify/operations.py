@@ -1,10 +1,10 @@
-"""How does a draft attend on a GPU without a mask? One kernel reads the tree as bits."""
+"""What does a pass launch beside products? Four operations, each one kernel of `kernels`."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -20,6 +20,9 @@ _PROGRAMS_EACH = 2
 _LEAST_SLOTS = 128
 # Of keys, and as much of values, that a program holds in each stage.
 _TILE_BYTES = 16_384
+# Numbers of a token that a program of `gate` computes.
+_TILE = 1024
+_OPTIONS = {"enable_fp_fusion": True}  # the default, of which Triton 3.9 warns
 
 
 def kernel_reason(
@@ -114,11 +117,10 @@ def tree_attention(
     """Attention of rows of drafted nodes over what is cached, the nodes' own states included.
 
     Slot `i` of a row holds the token at position `i` where ``i < lengths[row]``, and node `j` is in
-    slot ``lengths[row] + j``. What is behind the nodes is not read. Every node sees all of the
-    prefix, and of the nodes those that its bits name. Nothing is read by the host, and neither
-    shapes nor launches depend on the numbers in the tensors, so that a CUDA graph holds a call for
-    all lengths. Slots are split among programs, and what these found is merged by its log-sum-exp
-    (Flash-Decoding), in float32.
+    slot ``lengths[row] + j``. Every node sees all of the prefix, and of the nodes those that its
+    bits name. Nothing is read by the host, and neither shapes nor launches depend on the numbers in
+    the tensors, so that a CUDA graph holds a call for all lengths. Slots are split among programs,
+    and what these found is merged by its log-sum-exp (Flash-Decoding), in float32.
 
     Args:
         query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Any strides
@@ -129,8 +131,8 @@ def tree_attention(
         lengths: int64 `(num_rows,)`, tokens before the nodes.
         positions: int64 `(num_rows, width)`, of the nodes.
         ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
-            nodes. Bit ``j % 64`` of word ``j // 64`` of node `i`: does it see node `j`? Every node
-            has to see itself.
+            nodes. Bit ``j % 64`` of word ``j // 64`` of node `i`: does it see node `j`? Each sees
+            itself.
         scale: Factor of the products; by default one over the root of `head_dim`.
         window: A node sees at most this number of last positions, its own included.
         chunk: A node sees what is not before the last multiple of this position.
@@ -142,14 +144,10 @@ def tree_attention(
 
     Returns:
         `(num_rows, width, num_heads, value_dim)`, contiguous, in the dtype of `query`.
-
-    Raises:
-        ValueError: Shapes, strides, dtypes or the device do not fit.
     """
     from specds.verify import kernels
 
     num_words = 1 if ancestors.dim() == 2 else ancestors.shape[2]
-    _check(query, keys, values, num_words, window, chunk)
     if scratch is None:
         scratch = make_scratch(query.device)
     num_rows, num_heads, width, head_dim = query.shape
@@ -174,34 +172,94 @@ def tree_attention(
         num_splits=tiles.splits, least_tiles=-(-_LEAST_SLOTS // tiles.slots),
         tile_queries=tiles.queries, tile_slots=tiles.slots,
         tile_head=power_of_two(head_dim), tile_value=power_of_two(value_dim),
-        num_warps=tiles.warps, num_stages=tiles.stages,
-        enable_fp_fusion=True,  # the default, of which Triton 3.9 warns
+        num_warps=tiles.warps, num_stages=tiles.stages, **_OPTIONS,
     )  # fmt: skip
     return output
 
 
-@tree_attention.register_fake
-def _(query: torch.Tensor, _: Any, values: torch.Tensor, *__: Any, **___: Any) -> torch.Tensor:
-    num_rows, num_heads, width = query.shape[:3]
-    return query.new_empty(num_rows, width, num_heads, values.shape[-1])
+@torch.library.custom_op("specds::add_norm", mutates_args=())
+def add_norm(
+    residual: torch.Tensor,
+    delta: torch.Tensor | None,
+    inner: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    offset: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds `delta`, what a layer has found, to its states, and norms the sum for the next layer.
+
+    Both are `(..., size)`, contiguous. `inner` has the weights of a norm of `delta` itself, where
+    there is one; `offset` is added to the weights of both norms.
+
+    Returns:
+        The sum, and the same normed.
+    """
+    from specds.verify import kernels
+
+    total, normed, size = torch.empty_like(residual), torch.empty_like(residual), weight.numel()
+    kernels.add_norm[(residual.numel() // size,)](
+        residual, residual if delta is None else delta, weight if inner is None else inner,
+        weight, total, normed, size, eps, offset=offset, has_delta=delta is not None,
+        has_inner=inner is not None, tile=power_of_two(size), num_warps=8 if size > 2048 else 4,
+        **_OPTIONS,
+    )  # fmt: skip
+    return total, normed
 
 
-def _check(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, num_words: int, *sights: Any
-) -> None:
-    num_heads, width, head_dim = query.shape[1:]
-    reason = kernel_reason(query.device, query.dtype, (head_dim, values.shape[-1]))
-    if keys.dtype != query.dtype or values.dtype != query.dtype:
-        reason = f"query, keys and values are of {query.dtype}, {keys.dtype}, {values.dtype}"
-    elif reason is not None:
-        pass
-    elif num_heads % keys.shape[1] or keys.shape[-1] != head_dim:
-        reason = f"keys {tuple(keys.shape)} are not for queries {tuple(query.shape)}"
-    elif any(states.stride(-1) != 1 for states in (query, keys, values)):
-        reason = "the last strides are not 1"
-    elif num_words * 64 < width:
-        reason = f"{width} nodes need {-(-width // 64)} words of ancestors each"
-    elif all(sights):
-        reason = "a layer has a window or chunks"
-    if reason is not None:
-        raise ValueError(f"no tree attention: {reason}")
+@torch.library.custom_op("specds::rotate_and_store", mutates_args=("keys", "values"))
+def rotate_and_store(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_norm: torch.Tensor | None,
+    key_norm: torch.Tensor | None,
+    cosines: torch.Tensor,
+    sines: torch.Tensor,
+    lengths: torch.Tensor,
+    positions: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    capacity: int,
+    eps: float,
+    offset: float,
+) -> torch.Tensor:
+    """Turns queries and keys by their positions, and writes keys and values to the cache.
+
+    Query, key and value are `(1, num_tokens, heads * size)`, of any stride between tokens; weights
+    are of norms of each head, before it is turned. Cosines and sines are `(num_positions, size)`,
+    the sines of the first half of a head with the other sign. Keys and values are the cache's slots
+    `(num_slots, num_key_heads, size)`, `capacity` a row; `lengths`, int64 `(num_rows,)`, and
+    `positions`, int64 `(num_rows, width)`, tell where tokens are.
+
+    Returns:
+        The turned queries, `(num_tokens, num_heads, size)`.
+    """
+    from specds.verify import kernels
+
+    num_tokens, (num_key_heads, size) = positions.numel(), keys.shape[1:]
+    num_heads = query.shape[-1] // size
+    rotated = query.new_empty(num_tokens, num_heads, size)
+    kernels.rotate_and_store[(num_tokens, num_heads + 2 * num_key_heads)](
+        query, key, value, query if query_norm is None else query_norm,
+        query if key_norm is None else key_norm, cosines, sines, lengths, positions,
+        rotated, keys, values,
+        positions.shape[1], capacity, query.stride(-2), key.stride(-2), value.stride(-2), eps,
+        num_heads=num_heads, num_key_heads=num_key_heads, size=size,
+        offset=offset, has_norms=query_norm is not None, tile=power_of_two(size), num_warps=1,
+        **_OPTIONS,
+    )  # fmt: skip
+    return rotated
+
+
+@torch.library.custom_op("specds::gate", mutates_args=())
+def gate(gates: torch.Tensor, ups: torch.Tensor, is_gelu: bool) -> torch.Tensor:
+    """The activation (SiLU, or GELU by its tanh) of gates `(1, num_tokens, size)`, times `ups`."""
+    from specds.verify import kernels
+
+    _, num_tokens, size = gates.shape
+    output = gates.new_empty(1, num_tokens, size)
+    kernels.gate[(num_tokens, -(-size // _TILE))](
+        gates, ups, output, gates.stride(-2), ups.stride(-2), size,
+        is_gelu=is_gelu, tile=_TILE, num_warps=4, **_OPTIONS,
+    )  # fmt: skip
+    return output

@@ -1,0 +1,139 @@
+"""How are tokens drawn: by random numbers of a row and position, or so that a proposal is kept."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from specds._core import draw as draw_by_uniforms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specds.drafters.session import Proposal
+
+# Of drawn numbers that rows behind have still to use; beyond this they are drawn again.
+_MOST_BYTES = 256e6
+
+
+class Noise:
+    """What `torch.multinomial` would draw in each step of plain decoding, step by step.
+
+    It samples the argmax of ``probs / noise`` with exponential noise `(num_rows, vocab_size)`. A
+    row that is at position t, the first emitted token being at 0, takes its row of draw t: so a
+    sampled text depends on model, prompts and seed alone, and not on what was drafted.
+
+    The default generator of the device where scores are processed draws.
+    """
+
+    def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
+        self._shape = num_rows, vocab_size
+        self._device = device
+        self._generator = torch.default_generator
+        if device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._generator = torch.cuda.default_generators[index]
+        # The generator before each draw, and the draws that are kept.
+        self._states: list[torch.Tensor] = []
+        self._drawn: dict[int, torch.Tensor] = {}
+
+    def at(self, position: int) -> torch.Tensor:
+        """The draw of a position, float32 `(num_rows, vocab_size)`."""
+        while len(self._states) <= position:
+            self._states.append(self._generator.get_state())
+            self._keep(len(self._states) - 1)
+        if position not in self._drawn:
+            now = self._generator.get_state()
+            self._generator.set_state(self._states[position])
+            self._keep(position)
+            self._generator.set_state(now)
+        return self._drawn[position]
+
+    def _keep(self, position: int) -> None:
+        drawn = torch.empty(self._shape, device=self._device).exponential_(
+            generator=self._generator
+        )
+        while self._drawn and (len(self._drawn) + 1) * drawn.nbytes > _MOST_BYTES:
+            self._drawn.pop(next(iter(self._drawn)))
+        self._drawn[position] = drawn
+
+    def close(self, num_positions: int) -> None:
+        """Leaves the generator as plain decoding of this number of tokens would."""
+        if len(self._states) > num_positions:
+            self._generator.set_state(self._states[num_positions])
+        self._drawn.clear()
+
+    def ahead(self, rows: Sequence[int], positions: Sequence[int], num: int) -> torch.Tensor:
+        """What the next `num` tokens of rows at some positions may need, by row and token."""
+        places = zip(rows, positions, strict=True)
+        drawn = [[self.at(first + i)[row] for i in range(num)] for row, first in places]
+        return torch.stack([torch.stack(of_row) for of_row in drawn])
+
+
+def draw(probs: torch.Tensor) -> int:
+    """What `torch.multinomial` draws of `probs`, `(vocab_size,)` or `(1, vocab_size)`.
+
+    Raises:
+        RuntimeError: There is nothing to draw from, or a probability is infinite or not a number.
+    """
+    is_usual = probs.device.type == "cpu" and probs.dtype == torch.float32
+    if is_usual and _are_of_uniforms():
+        # What `multinomial` computes between its tests, which take longer than all this does.
+        uniforms = torch.empty(probs.numel(), dtype=torch.float64).uniform_()
+        token = draw_by_uniforms(probs.flatten().numpy(), uniforms.numpy())
+        return draw_by(probs.flatten(), _exponentials(uniforms)) if token is None else token
+    return int(torch.multinomial(probs, num_samples=1))
+
+
+def draw_by(probs: torch.Tensor, noise: torch.Tensor) -> int:
+    """The same of `probs`, `(vocab_size,)`, by exponential noise."""
+    odds = probs / noise
+    token = int(odds.argmax())
+    return token if 0 < odds[token] < math.inf else int(torch.multinomial(probs, num_samples=1))
+
+
+def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:
+    """What `exponential_` makes of its random numbers on the CPU."""
+    return uniforms.neg().log1p_().neg_().float()
+
+
+@cache
+def _are_of_uniforms() -> bool:
+    """Whether torch draws an exponential number of each uniform one, as its own code does.
+
+    A build with another library's generator would draw other numbers, and the same seed another
+    text than that of `model.generate`.
+    """
+    theirs, ours = (torch.Generator().manual_seed(1) for _ in range(2))
+    expected = torch.empty(4096).exponential_(generator=theirs)
+    found = _exponentials(torch.empty(4096, dtype=torch.float64).uniform_(generator=ours))
+    return torch.equal(theirs.get_state(), ours.get_state()) and torch.equal(expected, found)
+
+
+def happens(probability: float) -> bool:
+    """True with this probability."""
+    return float(torch.rand(())) < probability
+
+
+def accept_or_redraw(probs: torch.Tensor, proposal: Proposal) -> int:
+    """A sample of `probs` that equals the proposal as often as that is possible.
+
+    The proposal is accepted with p / q; after a rejection the sample is of max(0, p - q),
+    normalised (Leviathan et al. 2023). Whatever q was, the result is distributed as `probs`, so
+    that a walk down a tree treats it as any other draw.
+
+    Args:
+        probs: `(vocab_size,)`, the distribution p to sample from.
+        proposal: A token sampled from its own distribution q, whatever came of earlier draws.
+    """
+    token = proposal.token_id
+    accepted, proposed = probs[token].item(), proposal.probs[token].item()
+    if happens(min(1.0, accepted / proposed)):
+        return token
+    residual = (probs - proposal.probs.to(probs.device)).clamp_(min=0)
+    # Only rounding rejects where p equals q, and then leaves nothing to draw from.
+    return draw(residual if float(residual.sum()) > 0 else probs)
