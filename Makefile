@@ -157,7 +157,7 @@ test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
 
 test-matrix: dev ## the Python tests against the oldest and the newest transformers supported
-	for version in '==5.17.*' '>=5.17'; do \
+	for version in '==5.19.*' '>=5.19'; do \
 	  rm -rf target/matrix && $(BIN)/pip install --quiet --target target/matrix "transformers$$version" && \
 	  PYTHONPATH=target/matrix $(BIN)/pytest || exit 1; done
 

@@ -78,7 +78,7 @@ def check_probs(tree, bigram, probs, shares):
 @given(st.lists(tokens, min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 5))
 @settings(max_examples=200, deadline=None)
 def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
-    """Held against the class of the installed release; the rule is that of 5.17 to 5.23."""
+    """Held against the class of the installed release; the rule is that of 5.19 to 5.24."""
     theirs = PromptLookupCandidateGenerator(
         num_output_tokens=num_tokens, max_matching_ngram_size=max_match, max_length=1000
     )

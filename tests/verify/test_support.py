@@ -260,11 +260,11 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
 
 
 def test_old_transformers_are_refused(monkeypatch):
-    for version in ("5.17.0", "5.23.0.dev0", "6.0.0"):
+    for version in ("5.19.0", "5.24.0.dev0", "6.0.0"):
         monkeypatch.setattr(support.transformers, "__version__", version)
         require_support(tiny_model("llama"))
     monkeypatch.setattr(support.transformers, "__version__", "4.57.6")
-    with pytest.raises(ImportError, match=r"needs transformers 5\.17 or newer, found 4\.57\.6"):
+    with pytest.raises(ImportError, match=r"needs transformers 5\.19 or newer, found 4\.57\.6"):
         require_support(tiny_model("llama"))
 
 

@@ -116,10 +116,10 @@ def require_support(
         UnsupportedModelError: With the reasons.
         ImportError: The installed transformers is too old.
     """
-    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 17):
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 19):
         raise ImportError(
-            f"specds needs transformers 5.17 or newer, found {transformers.__version__}: "
-            "run `pip install 'transformers>=5.17'`"
+            f"specds needs transformers 5.19 or newer, found {transformers.__version__}: "
+            "run `pip install 'transformers>=5.19'`"
         )
     why = ""
     if verification == "auto":
