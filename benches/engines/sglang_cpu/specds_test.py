@@ -21,9 +21,23 @@ def register():
 
 def watch():
     """Writes down what drafts came to, and spoils them where a test says how."""
-    from specds.integrations.sglang import Corpus
+    from specds.integrations.sglang import Corpus, _fill
 
-    get, how = Corpus.batch_get, os.environ.get(SABOTAGE)
+    how = os.environ.get(SABOTAGE)
+
+    def garbage(self, *rows):
+        token_ids, mask = _fill(self, *rows)
+        roots = range(0, len(token_ids), self.num_nodes)
+        for node in set(range(len(token_ids))).difference(roots):
+            token_ids[node] = random.randrange(4096)
+        return token_ids, mask
+
+    def fails(self, **_):
+        raise RuntimeError
+
+    get = garbage if how == "garbage" else Corpus.batch_get
+    if how == "fails":
+        Corpus.begin_draft = fails
 
     def batch_get(self, *rows):
         trees = get(self, *rows)
@@ -31,19 +45,7 @@ def watch():
         Path(os.environ[STATS]).write_text(json.dumps(told))
         return trees
 
-    def garbage(self, names, contexts, lengths):
-        token_ids, mask = self._fill(names, contexts, lengths)
-        roots = range(0, len(token_ids), self.num_nodes)
-        for node in set(range(len(token_ids))).difference(roots):
-            token_ids[node] = random.randrange(4096)
-        return token_ids, mask
-
-    def fails(self, *rows):
-        raise RuntimeError
-
     Corpus.batch_get = batch_get
-    if how:
-        Corpus._draft = {"garbage": garbage, "fails": fails}[how]
 
 
 def backend():

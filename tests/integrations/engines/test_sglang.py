@@ -62,6 +62,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, sabotage):
     with Engine("NGRAM", options={}, sabotage=sabotage) as engine:
         assert engine.generate(prompts[:4]) == plain[:4]
         assert (engine.stats["num_failures"] > 0) == (sabotage == "fails")
+        assert workload.tokens_a_step(plain[:4], engine.num_row_steps) < 1.5
 
 
 def test_a_damaged_snapshot_costs_no_text(tmp_path, prompts, plain):

@@ -57,16 +57,18 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
 
     random = np.random.default_rng(0)
 
-    def garbage(self, sampled, *_):
+    def garbage(self, sampled, *_, **__):
         return [random.integers(0, 2000, self.k).tolist() if row else [] for row in sampled]
 
-    def fails(self, *_):
+    def fails(*_, **__):
         raise RuntimeError
 
-    for propose in (garbage, fails):
-        monkeypatch.setattr(Proposer, "_propose", propose)
-        with Engine(**chains(8)) as engine:
-            assert engine.generate(prompts) == plain
+    for name, instead in (("propose", garbage), ("begin_draft", fails)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Proposer, name, instead)
+            with Engine(**chains(8)) as engine:
+                assert engine.generate(prompts) == plain
+        assert workload.tokens_a_step(plain, engine.num_row_steps) < 1.5
 
 
 def test_a_damaged_snapshot_and_another_tokenizer_s_datastore(tmp_path, prompts, plain):
