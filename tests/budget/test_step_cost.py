@@ -101,7 +101,7 @@ class Runner:
 
     def __init__(self, length, num_rows=1, steps=()):
         self.cache = SimpleNamespace(lengths=[length] * num_rows)
-        self.node_steps, self.sizes = steps, set()
+        self.node_steps, self.sizes, self.setting = steps, set(), ()
         self.num_passes = 0
 
     def verify_rows(self, token_ids, trees):

@@ -73,9 +73,7 @@ def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
     They are measured at first; requests on a model share what was found.
     """
     num_rows, longest = len(runner.cache.lengths), max(runner.cache.lengths)
-    # With what may change between two requests on the same model.
-    setting = type(runner), str(model.device), model.dtype, torch.get_num_threads()
-    key = *setting, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
+    key = *runner.setting, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
     known = _models.setdefault(model, {})
     if key not in known:
 

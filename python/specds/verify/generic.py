@@ -56,6 +56,8 @@ class Runner:
         self._model = model
         self._config = config
         self._device = model.device
+        # What may change between two requests on one model, and changes the time of a pass.
+        self.setting = type(self), str(model.device), model.dtype, torch.get_num_threads()
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
         self._masks = MaskBuilder(config, model.dtype)
