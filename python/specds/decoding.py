@@ -108,7 +108,8 @@ class Decoding:
         budget: How many nodes of the drafts are verified.
         max_length: Most tokens of a sequence, prompt and its padding included.
         vocab_size: Of the model.
-        waits_for: A CUDA device whose work counts where it was asked for, in the statistics.
+        waits_for: The CUDA device to wait for at each reading of the clock, so that its work counts
+            in the phase that asked for it; None where nothing waits.
         noise: What samples are drawn by; None where each sampler draws for itself.
     """
 
@@ -194,9 +195,8 @@ class Decoding:
     ) -> _Outcome:
         by_row = zip(rows, logits, trees, strict=True)
         paths = [row.accept(of_row, tree) for row, of_row, tree in by_row]
-        most = max(row.num_predictions for row in rows)
-        # In a pause sessions get nothing: it takes as long as all but the model.
-        if most == 0 or self.budget.pauses:
+        most = self._num_predictions(rows)
+        if most == 0:
             return paths, [None] * len(rows)
         # Of all rows at once: a row by itself takes as long as six do together.
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
@@ -207,9 +207,15 @@ class Decoding:
             for row, of_row, end in parts
         ]
 
+    def _num_predictions(self, rows: Sequence[Row]) -> int:
+        """How many of the likeliest tokens sessions use at most; 0 in a pause: none drafts next.
+
+        To find them takes the host as long as all else of a step.
+        """
+        return 0 if self.budget.pauses else max(row.num_predictions for row in rows)
+
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
-        most = 0 if self.budget.pauses else max(row.num_predictions for row in rows)
         noise = None
         if self.noise is not None:
             depth = max(0 if tree is None else int(tree.depths().max()) for tree in trees)
@@ -218,7 +224,7 @@ class Decoding:
         wait = self._accepts.launch(  # type: ignore[union-attr]
             [row.new[-1] for row in rows],
             trees,
-            PassRequest(rows[0].sampler, most, rows[0].known_tokens, noise),
+            PassRequest(rows[0].sampler, self._num_predictions(rows), rows[0].known_tokens, noise),
         )
         self._catch_up()
         decided = wait()

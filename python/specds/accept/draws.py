@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from specds.drafters.session import Proposal
 
-# Of drawn numbers that rows behind have still to use; beyond this they are drawn again.
+# At most this many bytes of drawn numbers are kept for the rows that are behind others. A draw that
+# was dropped is made again from the generator's state before it.
 _MOST_BYTES = 256e6
 
 

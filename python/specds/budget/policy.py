@@ -65,8 +65,8 @@ class Budget:
     ) -> Callable[[], None]:
         """Takes what came of a step: the tokens of each sequence, None for one that it ended.
 
-        Sessions took `learning_s` to learn from it. What is returned has the budget learn, for
-        which a device need not wait.
+        Sessions took `learning_s` to learn from it. Returns a function by which the budget learns:
+        call it once the device has its next work.
         """
         return lambda: None
 

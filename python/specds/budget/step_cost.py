@@ -70,7 +70,7 @@ _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = 
 def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
     """What a model's steps cost at the present number and length of a runner's rows.
 
-    They are measured at first; requests on a model share what was found.
+    Measured on first use, and shared by all requests on the model.
     """
     num_rows, longest = len(runner.cache.lengths), max(runner.cache.lengths)
     key = *runner.setting, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
@@ -97,9 +97,9 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes where these take longer; each size gets as much of it, and
-    those first in `order` something where time is short. `verify` returns when a number of nodes,
-    at most `most_nodes`, is verified.
+    Takes about a second, or three passes where these take longer. Each size gets the same share of
+    it; where time is short, the sizes that come first in `order` are measured before the others.
+    `verify` takes a number of nodes, at most `most_nodes`, and returns when they are verified.
 
     Returns:
         The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. Other work on the

@@ -128,7 +128,8 @@ def through(
 ) -> Any:
     """Calls the `generate` of transformers with our loop in place of its own.
 
-    `result` makes what is returned; what follows is as of `specds.generate`.
+    `result` turns the output into what is returned; the other arguments are those of
+    `specds.generate`.
     """
     for name, why_not in _DROPPED.items():
         if arguments.pop(name, None):

@@ -1,4 +1,4 @@
-"""What does a pass launch beside products? Four operations, each one kernel of `kernels`."""
+"""What does a pass launch beside matrix products? Four operations, each one kernel of `kernels`."""
 
 from __future__ import annotations
 

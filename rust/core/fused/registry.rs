@@ -11,7 +11,7 @@ use crate::fused::sources::recycled::Recycled;
 use crate::fused::sources::suggested::Suggested;
 use crate::fused::sources::text::Text;
 
-/// What users know a source by, and what makes it for one request.
+/// The public name of a source, and the constructor of its state for one request.
 type Row = (Source, fn(Source) -> Box<dyn DraftSource>);
 
 /// All sources, in the order in which they are asked.
