@@ -1,8 +1,8 @@
 """What it takes to pull a datastore from a hub on loopback, beside a plain download of its files.
 
-In turn: urllib writes the files to a folder, `specds.hub.pull` fills an empty cache and checks
-every checksum; then a second pull, which must ask for no file, and opening by name, which asks
-for nothing.
+In turn: urllib writes the files to a folder, the hub's client alone and `specds.hub.pull` fill an
+empty cache, each in a new process, since what a process did before changes how it allocates; then a
+second pull, which must ask for no file, and opening by name, which asks for nothing.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ import json
 import shutil
 import statistics
 import tempfile
+import timeit
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import hub_client
 from hub_server import Repository, running_hub
 from specds.hub.checks import files_of, manifest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NAME = "org/bench"
 
@@ -54,10 +58,18 @@ def download(address: str, files: list[str], folder: Path) -> float:
     return perf_counter() - started
 
 
+def _connect() -> None:
+    """Has the client import what it needs, and make what it connects by."""
+    from huggingface_hub import hf_hub_download
+
+    hf_hub_download(_NAME, "manifest.json", repo_type="dataset")
+
+
 def client_alone(home: str) -> float:
     """Seconds of the hub's client into an empty cache, without anything of specds."""
     from huggingface_hub import snapshot_download
 
+    _connect()
     shutil.rmtree(Path(home) / "hub", ignore_errors=True)
     started = perf_counter()
     snapshot_download(_NAME, repo_type="dataset")
@@ -69,6 +81,7 @@ def pull(home: str) -> tuple[float, float]:
     from specds.hub import pull
     from specds.hub.checks import check
 
+    _connect()
     shutil.rmtree(Path(home) / "hub", ignore_errors=True)
     started = perf_counter()
     folder = pull(_NAME)
@@ -77,22 +90,23 @@ def pull(home: str) -> tuple[float, float]:
     return pulled - started, perf_counter() - pulled
 
 
-def pull_again() -> float:
-    """Seconds of a pull where everything is there."""
+def pull_again(runs: int) -> list[float]:
+    """Seconds of pulls where everything is there."""
     from specds.hub import pull
 
-    started = perf_counter()
-    pull(_NAME)
-    return perf_counter() - started
+    return _repeated(lambda: pull(_NAME), runs)
 
 
-def open_by_name() -> float:
+def open_by_name(runs: int) -> list[float]:
     """Seconds of opening what was pulled."""
     from specds import Datastore
 
-    started = perf_counter()
-    Datastore.open(_NAME)
-    return perf_counter() - started
+    return _repeated(lambda: Datastore.open(_NAME), runs)
+
+
+def _repeated(job: Callable[[], object], runs: int) -> list[float]:
+    job()  # imports
+    return timeit.repeat(job, number=1, repeat=runs)
 
 
 def main() -> None:
@@ -114,21 +128,23 @@ def main() -> None:
         requests: list[str] = pipe.recv()
         return requests
 
-    with (
-        tempfile.TemporaryDirectory(dir=folder.parent) as home,
-        ProcessPoolExecutor(1, context, hub_client.prepare, (endpoint, home)) as pool,
-    ):
+    with tempfile.TemporaryDirectory(dir=folder.parent) as home:
+
+        def in_new_process(job: Any, *arguments: Any) -> Any:
+            prepare = hub_client.prepare, (endpoint, home)
+            with ProcessPoolExecutor(1, context, *prepare) as pool:
+                return pool.submit(job, *arguments).result()
+
         address = f"{endpoint}/datasets/{_NAME}/resolve/{commit}"
         rounds = []
-        for _ in range(given.runs + 1):  # the first one imports
+        for _ in range(given.runs):
             plain = download(address, files, Path(home) / "plain")
-            alone = pool.submit(client_alone, home).result()
-            rounds.append((plain, alone, *pool.submit(pull, home).result()))
-        rounds = rounds[1:]
+            alone = in_new_process(client_alone, home)
+            rounds.append((plain, alone, *in_new_process(pull, home)))
         asked()
-        again = statistics.median(pool.submit(pull_again).result() for _ in range(given.runs))
+        again = statistics.median(in_new_process(pull_again, given.runs))
         num_sent = len(asked())
-        opened = [pool.submit(open_by_name).result() for _ in range(20)]
+        opened = in_new_process(open_by_name, 20)
     pipe.send(False)
     server.join()
     plain, alone, pulled, checked = (
