@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,8 +16,6 @@ from specds.hub.client import TIMEOUT_S, connection_errors, hub, status_of, unre
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _OF_DEMO = {"demo": "main", "demo-small": "small", "demo-tiny": "tiny"}

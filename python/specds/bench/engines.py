@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from specds._core import Datastore
+from specds.bench.transcripts import Transcript
 from specds.drafters import (
     Drafter,
     DrafterInputs,
@@ -16,12 +18,6 @@ from specds.drafters import (
     require_inputs,
 )
 from specds.hierarchy.config import HierarchyName, drafter_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from specds._core import Datastore
-    from specds.bench.transcripts import Transcript
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from specds._core import Datastore
@@ -25,7 +26,6 @@ from specds.loading import load_tokenizer
 from specds.tokenization import check_tokenizer
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
     from transformers import PreTrainedTokenizerBase
 
 
@@ -90,7 +90,6 @@ def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
 
 
 def name_of(row: Row) -> str:
-    """The drafter or the baseline of a row."""
     return str(row.get("drafter") or row["name"])
 
 
@@ -130,7 +129,6 @@ def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: 
 
 
 def shown(value: Any, form: str) -> str:
-    """The formatted value; empty for None."""
     return "" if value is None else form.format(value)
 
 

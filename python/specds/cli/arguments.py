@@ -45,7 +45,6 @@ def size(text: str | int) -> int:
 
 
 def budget(text: str | int) -> int | Literal["auto"]:
-    """The nodes of a draft: ``auto`` or a number."""
     if text == "auto":
         return "auto"
     try:

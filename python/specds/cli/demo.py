@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 def run_demo(
     num_prompts: int, max_new_tokens: int, *, verbose: bool = False, as_json: bool = False
 ) -> None:
-    """Runs the demo and prints what it measured."""
     chosen = prompts(num_prompts)
     model, tokenizer = load_model("demo", device="cpu")
     one_thread_for("demo")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
-    """Prints a result: as one JSON document for programs, or as a table for people."""
     if as_json:
         terminal.print_json(facts)
     else:
@@ -28,7 +27,6 @@ def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
 
 
 def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
-    """Prints what a datastore holds and what it was built from."""
     written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
     facts: dict[str, Any] = {
         "path": str(datastore.path),
@@ -49,7 +47,6 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
 
 
 def drafting_rows(stats: GenerationStats) -> dict[str, str]:
-    """What drafting was worth in one run, by name."""
     drafts = max(stats.num_drafts, 1)
     shares = dict(stats.shares)
     shares["the rest"] = 1 - sum(shares.values())
@@ -78,7 +75,6 @@ def facts_table(title: str, facts: dict[str, Any]) -> Table:
 
 
 def two_columns(title: str, rows: dict[str, str]) -> Table:
-    """Names and what is told of each."""
     table = TitledTable(title=title, show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right", overflow="fold")
@@ -113,7 +109,6 @@ def _fact(name: str, value: Any) -> str:
 
 
 def lookup_table(result: dict[str, Any]) -> Table:
-    """The longest match of a lookup and what followed it."""
     length, count = result["match_length"], result["match_count"]
     table = TitledTable(
         title=f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
@@ -128,7 +123,6 @@ def lookup_table(result: dict[str, Any]) -> Table:
 
 
 def source_text(source: dict[str, Any]) -> Text:
-    """The text around a place of the corpus, the match in bold."""
     place = f"document {source['document']:,}, token {source['position']:,}\n"
     return Text.assemble(
         (place, "dim"),

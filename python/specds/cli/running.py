@@ -108,7 +108,6 @@ class Running:
         return replace(self, datastore=Path(named))
 
     def settings(self, interrupt: Interrupt) -> dict[str, Any]:
-        """As `specds.generate` takes them."""
         from transformers import StoppingCriteriaList
 
         sampling: dict[str, Any] = {"do_sample": self.temperature > 0}
@@ -134,7 +133,6 @@ class Opened:
     writer: Writer
 
     def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
-        """Says how fast it was, and what the drafts came from."""
         terminal.err.print(self.writer.summary(stats), soft_wrap=True)
         if not self.writer.sources and self.running.datastore is None:
             terminal.note("no draft was accepted: build a datastore of texts like this one")

@@ -58,7 +58,6 @@ class Writer:
         self._by_source, self._hidden, self._is_silent = by_source, frozenset(hidden), is_silent
 
     def __call__(self, step: Step) -> None:
-        """Writes what a step emitted."""
         self.sources.update(source for source in step.sources if source is not None)
         if self._is_silent:
             return
@@ -70,7 +69,6 @@ class Writer:
         terminal.out.print(text, end="", soft_wrap=True)
 
     def end(self) -> None:
-        """Ends a text and its line."""
         terminal.out.print(terminal.visible(self._spelling.of(None)), soft_wrap=True)
         self._spelling = Spelling(self._tokenizer)
 
@@ -107,7 +105,6 @@ class Interrupt:
         self.pressed = False
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        """As of any stopping criterion of transformers."""
         import torch
 
         return torch.full((len(input_ids),), self.pressed, device=input_ids.device)

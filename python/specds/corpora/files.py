@@ -172,11 +172,9 @@ class DataFile:
 
     @property
     def state(self) -> str:
-        """Its path, size and time."""
         return file_state(self.path)
 
     def open(self) -> io.BufferedReader:
-        """Its content, as it lies on disk."""
         return self.path.open("rb")
 
     def __iter__(self) -> Iterator[Item]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from specds._lazy import imported
 from specds.corpora.document import CorpusOptions, Document, Item, Part, Skipped, sift
 from specds.corpora.files import decode, digest, file_state, kind, local_file
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from specds.corpora.rows import Render
+from specds.corpora.rows import Render
 
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})
 _ABOUT_DATA = ("readme", "license", "dataset_infos.json")
@@ -34,7 +31,6 @@ class SourceFiles:
 
     @property
     def state(self) -> str:
-        """The files, their sizes and times, as a digest."""
         paths = (self.root / name for name in self.paths)
         return digest(file_state(path) for path in paths if path.is_file())
 

@@ -5,14 +5,13 @@ A conversation becomes text: roles made one, then rendered as the model will see
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from transformers import PreTrainedTokenizerBase
 
 

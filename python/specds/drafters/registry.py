@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from specds._core import Datastore, Memory, ModelTables, Trigrams
@@ -12,21 +14,16 @@ from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
+from specds.drafters.session import Drafter
 from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from specds.drafters.session import Drafter
 
 
 def read_options(
     name: str, parts: Iterable[str], known: dict[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """Reads options such as ``order=2``."""
     options = {}
     for part in parts:
         key, _, value = part.partition("=")
@@ -76,7 +73,6 @@ class DrafterInputs:
         return self._counted[datastore, order]
 
     def tables(self) -> ModelTables:
-        """The tables of the model."""
         from specds.drafters.model_tables import load_tables
 
         return load_tables(cast("PreTrainedModel", self.model), progress=self.progress)

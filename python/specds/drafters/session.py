@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
+
 from specds._core import Datastore, DraftSession, TokenTree
+from specds.stats import LevelStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from os import PathLike
-
-    import numpy as np
     import torch
     from transformers import LogitsProcessorList, PreTrainedModel
-
-    from specds.stats import LevelStats
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,6 @@ class Silence(Session):
     """Drafts nothing: the session of a request while its last token is outside the vocabulary."""
 
     def draft(self, *_: Any, **__: Any) -> TokenTree:
-        """As `Session.draft`: an empty tree."""
         return EMPTY_TREE
 
     def observe(self, *_: Any) -> None:
@@ -214,12 +212,10 @@ class DrafterOf:
 
     @property
     def vocab_size(self) -> int | None:
-        """As of the drafter."""
         return self.drafter.vocab_size
 
     @property
     def max_nodes(self) -> int | None:
-        """As of the drafter."""
         return getattr(self.drafter, "max_nodes", None)
 
 

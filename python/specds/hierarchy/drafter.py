@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from transformers import PreTrainedModel
 
-from specds.drafters import make_drafter
-from specds.drafters.session import EMPTY_TREE, Session
+from specds._core import TokenTree
+from specds.drafters import DrafterInputs, make_drafter
+from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules, Session
 from specds.hierarchy.config import HierarchyConfig, HierarchyName
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
+from specds.stats import LevelStats
 from specds.verify.support import require_support
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy as np
-
-    from specds._core import TokenTree
-    from specds.drafters import DrafterInputs
-    from specds.drafters.session import Drafter, Proposal, RequestRules
-    from specds.stats import LevelStats
 
 
 class HierarchySession(Session):
@@ -65,12 +58,10 @@ class HierarchySession(Session):
 
     @property
     def level_stats(self) -> Mapping[str, LevelStats]:
-        """What each level drafted, and how much of it was accepted."""
         return {level.name: level.stats for level in self._levels}
 
     @property
     def proposals(self) -> Mapping[int, Proposal]:
-        """The sampled tokens of the last draft, by the node that they follow."""
         return self._draft.proposals
 
     @property
@@ -79,7 +70,6 @@ class HierarchySession(Session):
         return self._joined.session.num_predictions if self._joined else 0
 
     def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
-        """As `Session.observe_predictions`, to the retrieval."""
         if self._joined:
             self._joined.session.observe_predictions(tree, predictions)
 
@@ -94,7 +84,6 @@ class HierarchySession(Session):
         max_depth: int | None = None,
         min_gain: float = 0.0,
     ) -> TokenTree:
-        """As `Session.draft`, by the levels."""
         max_nodes = min(max_nodes, self._config.max_nodes)
         left = self._text.tokens_left
         top, draft = self._levels[-1], Draft(EMPTY_TREE)
@@ -128,7 +117,6 @@ class HierarchySession(Session):
             level.observe(tokens, num_verified if is_retrieved else None)
 
     def finish(self) -> None:
-        """Ends the request at all levels."""
         for level in self._levels:
             level.finish()
 
@@ -170,7 +158,6 @@ class HierarchyDrafter:
 
     @property
     def vocab_size(self) -> int | None:
-        """That of the levels."""
         sizes = [_vocab_size(model) for model in self._models.values()]
         return sizes[0] if sizes else next(iter(self._retrieval.values())).vocab_size
 

@@ -6,6 +6,7 @@ A model runs over a text and a draft of what follows, and its cache keeps what i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -15,18 +16,15 @@ import torch
 
 from specds._core import TokenTree
 from specds.accept.on_host import walk
-from specds.drafters.session import EMPTY_TREE, within
+from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
 from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
+from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from transformers import PreTrainedModel
 
-    from specds.drafters.session import Proposal, Session
-    from specds.hierarchy.text import Text
 
 # New tokens that may share a pass with a tree: its mask has a row for each of them.
 _MOST_WITH_A_TREE = 64
@@ -152,7 +150,6 @@ class RetrievalLevel(Level):
         return replace(self._handed_up(self._of_context()), holds_above=is_used)
 
     def draft(self, text: Text, most: int) -> Draft:
-        """What may follow the tokens on trial."""
         if most <= 0:
             return Draft(EMPTY_TREE)
         on_trial = text.tokens[self._context_length :]
@@ -165,14 +162,12 @@ class RetrievalLevel(Level):
         return self._handed_up(within(tree, self._max_nodes_up, most))
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
-        """As `Session.observe`."""
         self._tree = None
         self._context_length += len(token_ids)
         with self._timed():
             self.session.observe(token_ids, num_verified)
 
     def finish(self) -> None:
-        """Ends the drafter's request."""
         self.session.finish()
 
     def _of_context(self) -> TokenTree:

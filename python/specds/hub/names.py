@@ -47,7 +47,6 @@ class HubName:
 
     @property
     def page(self) -> str:
-        """Where people see it."""
         return f"https://huggingface.co/datasets/{self.repository}"
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 from specds.bench.drawing import Style, bars, shares
 from specds.bench.generation.report import CAPTION, FIGURES, NAMES, sentence, title_of, way_label
+from specds.bench.harness import Document, Row
 from specds.bench.page import figure, page_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from specds.bench.harness import Document, Row
 
 
 def page(document: Document) -> str:
-    """The page."""
     measured = [row for row in document["rows"] if row["status"] == "ok"]
     return page_of(
         "specds bench generate",

@@ -5,17 +5,14 @@ docs/measuring.md lists the fields of a row. Times are seconds; a figure that th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from specds.bench.generation.measure import Cell
 from specds.bench.harness import Columns, Document, Row, label, table
 from specds.stats import GenerationStats
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specds.bench.generation.measure import Cell
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
@@ -142,7 +139,6 @@ def tables(document: Document) -> list[Any]:
 
 
 def title_of(row: Row) -> str:
-    """Its mode and size of batch."""
     return f"{row['mode']}, batch {row['batch']}" if row["batch"] > 1 else str(row["mode"])
 
 

@@ -37,7 +37,6 @@ _CURVES = (
 
 
 def page(document: Document, stories: Sequence[dict[str, Any]] = ()) -> str:
-    """The page."""
     rows = document["rows"]
     measured = [row for row in rows if row["status"] == "ok"]
     about = f"{sentence(document)}. Tokenizer {document['tokenizer']}, specds {document['specds']}."

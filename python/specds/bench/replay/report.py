@@ -7,6 +7,7 @@ for ``all``, a ``reason``, and null for every figure.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from specds.bench.replay.measure import Cell, Trace
 from specds.bench.transcripts import ALL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.table import Table
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import Datastore, __version__
 from specds.bench.engines import ENTRANTS, check_names, engines_of, needs_model
@@ -14,6 +14,7 @@ from specds.bench.harness import (
     silent,
     tokenizer_of,
 )
+from specds.bench.options import ReplayOptions
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
@@ -21,9 +22,6 @@ from specds.bench.transcripts import ALL, read_files
 from specds.drafters import DrafterInputs, make_drafter, read_weights
 from specds.hierarchy.config import PREFIX
 from specds.loading import load_model
-
-if TYPE_CHECKING:
-    from specds.bench.options import ReplayOptions
 
 _STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
 
