@@ -36,7 +36,10 @@ USAGE = [
     (f"{GENERATE} a --seed -1", "0"),
     (GENERATE, "give one prompt"),
     (f"{GENERATE} a --prompt b", "give one prompt"),
-    (f"{GENERATE} a --drafter hierarchy-x:a", "no hierarchy `hierarchy-x`: try `hierarchy:SMALL"),
+    (
+        f"{GENERATE} a --drafter hierarchy-x:a",
+        "no drafter `hierarchy-x:a`: choose of",
+    ),
     (f"{GENERATE} a --drafter hierarchy:a,window=3", "`hierarchy` has no option `window`: try"),
     (f"{GENERATE} a --drafter hierarchy:", "`hierarchy:` names no models: try `hierarchy:SMALL"),
     (f"{GENERATE} a --drafter fusd", "no drafter `fusd`: choose of fused, rest, aded"),
@@ -83,7 +86,10 @@ FAILURES = [
     ("generate --model no a --drafter prompt-lookup --model-tables", "takes no tables"),
     ("generate --model no a --memory /nowhere/m", "/nowhere: no such folder"),
     ("generate --model no a --memory there", "is no memory of specds: name another file by --mem"),
-    ("generate --model no a --drafter hierarchy:a --memory m", "a hierarchy keeps no memory"),
+    (
+        "generate --model no a --drafter hierarchy:a --memory m",
+        "`hierarchy:a` keeps no memory",
+    ),
     ("export-generate foreign", "remove it, or choose another folder"),
     ("export-generate model --datastore small.specds", "another vocabulary"),
     ("export-generate new --into .", "no model is there"),

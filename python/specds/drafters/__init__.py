@@ -25,9 +25,8 @@ from specds.drafters.registry import (
     DrafterInputs,
     DrafterName,
     make_drafter,
-    read_options,
+    maker_of,
     require_inputs,
-    split_name,
 )
 from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import (
@@ -66,10 +65,9 @@ __all__ = [
     "draft_batch",
     "fit_weights",
     "make_drafter",
+    "maker_of",
     "node_budget",
-    "read_options",
     "read_weights",
     "refit",
     "require_inputs",
-    "split_name",
 ]

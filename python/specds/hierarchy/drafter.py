@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from transformers import PreTrainedModel
 
 from specds._core import TokenTree
-from specds.drafters import DrafterInputs, make_drafter
+from specds.drafters import DrafterInputs, maker_of
 from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules, Session
-from specds.hierarchy.config import HierarchyConfig, HierarchyName
+from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
+from specds.loading import load_model
 from specds.stats import LevelStats
+from specds.tokenization import fingerprint
 from specds.verify.support import require_support
 
 
@@ -213,23 +216,31 @@ class HierarchyDrafter:
                     )
 
 
-def maker(name: HierarchyName, inputs: DrafterInputs) -> Callable[[], HierarchyDrafter]:
-    """Loads the models of a hierarchy, once; gives what makes a new drafter of them.
+def maker(
+    inputs: DrafterInputs, names: Sequence[str], config: HierarchyConfig
+) -> Callable[[], HierarchyDrafter]:
+    """Loads models by name beside their target; gives what makes a new drafter of them.
 
     Where there is a datastore or the target's bigrams, the fused drafter drafts for the smallest.
 
     Raises:
         LoadingError: There is no model under a name.
-        ValueError: There is no target, or a model has another tokenizer.
+        ValueError: A model has another tokenizer than the target.
     """
-    if inputs.model is None or inputs.tokenizer is None:
-        raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
-    models = name.load(inputs.model, inputs.tokenizer)
+    target, tokenizer = cast("PreTrainedModel", inputs.model), inputs.tokenizer
+    dtype, models = str(target.dtype).removeprefix("torch."), {}
+    for name in names:
+        models[name], other = load_model(name, device=str(target.device), dtype=dtype)
+        if tokenizer is None or fingerprint(other) != fingerprint(tokenizer):
+            raise ValueError(
+                f"model `{name}` has another tokenizer than the target: use models of one family"
+            )
     retrieves = inputs.datastore is not None or inputs.model_tables
+    fused = maker_of("fused", inputs) if retrieves else None
 
     def make() -> HierarchyDrafter:
-        beneath = {"retrieval": make_drafter("fused", inputs)} if retrieves else {}
-        return HierarchyDrafter({**beneath, **models}, name.config)
+        beneath = {} if fused is None else {"retrieval": fused()}
+        return HierarchyDrafter({**beneath, **models}, config)
 
     return make
 

@@ -20,7 +20,6 @@ from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
 from specds.bench.transcripts import ALL, read_files
 from specds.drafters import DrafterInputs, make_drafter, read_weights
-from specds.hierarchy.config import PREFIX
 from specds.loading import load_model
 
 _STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
@@ -37,7 +36,7 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
         OSError: A file cannot be read.
     """
     for name in options.drafters:
-        if name.startswith(PREFIX):
+        if name.startswith("hierarchy"):
             raise ValueError(f"drafter `{name}` samples: measure it by `specds bench generate`")
     has_model = options.model is not None
     check_names(options.drafters, datastore=bool(options.datastores), model=has_model)
