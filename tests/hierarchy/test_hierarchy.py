@@ -248,7 +248,6 @@ WRONG = [
     ("prompt is empty", lambda: HierarchyDrafter([FITS]).session([])),
     ("ablation must be one of full, sd", lambda: HierarchyConfig.ablation("none")),
     ("window must be at least 1", lambda: HierarchyConfig(window=0)),
-    ("retrieval_nodes must be at least 1", lambda: HierarchyConfig(retrieval_nodes=0)),
     ("max_nodes must be at least 1", lambda: HierarchyConfig(max_nodes=0)),
 ]
 

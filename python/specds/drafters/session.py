@@ -116,13 +116,12 @@ class Session(ABC):
         self,
         token_ids: Sequence[int] | np.ndarray,
         max_nodes: int,
-    ) -> TokenTree | None:
+    ) -> TokenTree:
         """Drafts as `draft` would if these tokens had been observed, and stays as it is.
 
-        Returns:
-            The draft; None where the session cannot tell.
+        A session that cannot drafts nothing.
         """
-        return None
+        return EMPTY_TREE
 
     def suggest(
         self,

@@ -27,7 +27,6 @@ class HierarchyConfig:
         joined: Whether its branches go up to the target as well, beside the models' tokens. Under
             the budget ``auto``, each step then verifies as many of all of them as pay, so what is
             sampled depends on the clock; its distribution does not.
-        retrieval_nodes: The most nodes of its trees that the lowest model verifies.
         max_nodes: The most nodes that go up to the target.
     """
 
@@ -37,11 +36,10 @@ class HierarchyConfig:
     dynamic_window: bool = True
     beneath: bool = True
     joined: bool = False
-    retrieval_nodes: int = 16
     max_nodes: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("window", "retrieval_nodes", "max_nodes"):
+        for name in ("window", "max_nodes"):
             value = getattr(self, name)
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

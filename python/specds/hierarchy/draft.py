@@ -137,16 +137,3 @@ class Draft:
                 self.threshold.add(drawn.entropy)
                 return
             self.stats.num_accepted += 1
-
-
-def subtree(tree: TokenTree, path: Sequence[int]) -> TokenTree:
-    """What a tree holds after the tokens `path` from its root; nothing where it lacks them."""
-    if not path:
-        return tree
-    nodes = right_path(tree, path)
-    if len(nodes) < len(path):
-        return EMPTY_TREE
-    kept = np.flatnonzero(tree.mask()[:, nodes[-1]])[1:]
-    place = {nodes[-1]: -1, **{int(node): new for new, node in enumerate(kept)}}
-    parents = [place[parent] for parent in tree.parents[kept].tolist()]
-    return TokenTree(tree.token_ids[kept], parents)

@@ -21,6 +21,10 @@ from specds.tokenization import fingerprint
 from specds.verify.support import require_support
 
 
+# The most nodes of retrieved trees that the lowest model verifies.
+_RETRIEVED_NODES = 16
+
+
 class HierarchySession(Session):
     """One request of a hierarchy, of levels with the lowest first.
 
@@ -182,8 +186,8 @@ class HierarchyDrafter:
                 name,
                 drafter.session(prompt_ids),
                 len(prompt_ids),
-                self.config.retrieval_nodes,
-                self.config.max_nodes if self.config.joined else self.config.retrieval_nodes,
+                _RETRIEVED_NODES,
+                self.config.max_nodes if self.config.joined else _RETRIEVED_NODES,
             )
             for name, drafter in self._retrieval.items()
         ]

@@ -17,7 +17,7 @@ import torch
 from specds._core import TokenTree
 from specds.accept.on_host import walk
 from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
-from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
+from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
@@ -116,8 +116,7 @@ class Level(ABC):
 class RetrievalLevel(Level):
     """A drafter without a model, at the bottom.
 
-    After tokens on trial it drafts as if they had been observed. A drafter that cannot is asked
-    where the context ends, and what follows tokens on trial is the part of that tree beneath them.
+    After tokens on trial it drafts as if they had been observed, or nothing where it cannot.
 
     Args:
         name: As of `Level`.
@@ -153,12 +152,11 @@ class RetrievalLevel(Level):
         if most <= 0:
             return Draft(EMPTY_TREE)
         on_trial = text.tokens[self._context_length :]
-        tree = None
         if on_trial:
             with self._timed():
                 tree = self.session.draft_after(on_trial, self._max_nodes_up)
-        if tree is None:
-            tree = subtree(self._of_context(), on_trial)
+        else:
+            tree = self._of_context()
         return self._handed_up(within(tree, self._max_nodes_up, most))
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
