@@ -17,7 +17,7 @@ from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
 from specds.cli.records import Only, Without, arguments_of
 from specds.corpora import CorpusOptions
 
-_READING = Annotated[CorpusOptions, Without("max_file_bytes", "without")]
+_READING = Annotated[CorpusOptions, Without("without")]
 _CORPUS = Annotated[
     list[str],
     typer.Option(

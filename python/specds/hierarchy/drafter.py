@@ -20,7 +20,6 @@ from specds.stats import LevelStats
 from specds.tokenization import fingerprint
 from specds.verify.support import require_support
 
-
 # The most nodes of retrieved trees that the lowest model verifies.
 _RETRIEVED_NODES = 16
 
