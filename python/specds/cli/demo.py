@@ -12,7 +12,7 @@ from specds.bench.generation.measure import Plan, Run, batches_of, measure
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.cli import display
 from specds.cli.writing import coloured
-from specds.demo.held_out import MODES, Prompt, build_stdlib, prompts
+from specds.demo import MODES, Prompt, build_stdlib, prompts
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
 

@@ -26,7 +26,7 @@ from specds.bench.generation.ways import (
 from specds.bench.harness import Document, Progress, circumstances, open_datastores, silent
 from specds.bench.options import MODES, GenerateOptions
 from specds.bench.transcripts import read_files
-from specds.demo.held_out import build_stdlib, prompts
+from specds.demo import build_stdlib, prompts
 from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer
