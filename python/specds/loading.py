@@ -84,11 +84,7 @@ def one_thread_for(name: str) -> None:
 
 
 def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
-    """The device that `device` names, the first GPU or else the CPU for ``auto``, and `dtype`.
-
-    Raises:
-        LoadingError: There is no such device or dtype.
-    """
+    """The device that `device` names, the first GPU or else the CPU for ``auto``, and `dtype`."""
     torch = imported("torch")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -155,10 +151,6 @@ def _resolve(name: str) -> str:
 
 
 def demo_models() -> Path:
-    """The folder of the demo's models: in a source checkout, or of the package that brings them.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """The folder of the demo's models: in a source checkout, or of the package that brings them."""
     beside = Path(__file__).parents[2] / "packages" / "demo" / "specds_demo"
     return beside if beside.is_dir() else Path(imported("specds_demo").__file__).parent

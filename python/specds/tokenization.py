@@ -40,11 +40,7 @@ class FastTokenizer:
 
     @classmethod
     def read(cls, folder: Path) -> FastTokenizer | None:
-        """Reads a tokenizer; None where transformers would not take the file as it is.
-
-        Raises:
-            ImportError: tokenizers is not installed.
-        """
+        """Reads a tokenizer; None where transformers would not take the file as it is."""
         paths = [folder / name for name in ("tokenizer.json", "tokenizer_config.json")]
         if not all(path.is_file() for path in paths) or (folder / "tekken.json").exists():
             return None

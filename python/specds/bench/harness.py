@@ -38,10 +38,6 @@ Progress = Callable[[str, int], None]
 """Called before each step with what runs next and the total number of steps."""
 
 
-def silent(_name: str, _total: int) -> None:
-    """Shows no progress."""
-
-
 def circumstances() -> Document:
     """When, where and by which command: `date`, `machine`, `command`."""
     now = datetime.now().astimezone()
@@ -64,11 +60,7 @@ def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
 def tokenizer_of(
     name: str | None, datastores: Sequence[Datastore]
 ) -> tuple[str, PreTrainedTokenizerBase]:
-    """The tokenizer of the transcripts and its name, by default the datastores'.
-
-    Raises:
-        ValueError: None is named, or it is not that of a datastore.
-    """
+    """The tokenizer of the transcripts and its name, by default the datastores'."""
     if name is None:
         if not datastores:
             raise ValueError("no tokenizer: give one by --tokenizer, or a datastore that names it")

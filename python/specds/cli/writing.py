@@ -38,11 +38,7 @@ COLOURS = {
 class Writer:
     """Counts what drafted the tokens of a command, and writes its texts while they are decoded.
 
-    Args:
-        tokenizer: Of the tokens.
-        by_source: Whether each source has a colour of its own.
-        hidden: Tokens that are not shown, such as the end of a turn.
-        is_silent: Whether nothing is to be written.
+    `hidden` tokens are not shown, such as the end of a turn.
     """
 
     def __init__(

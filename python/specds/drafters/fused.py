@@ -222,9 +222,6 @@ def read_weights(name: str | None) -> bytes | None:
     Args:
         name: A file that `specds fit` wrote; ``none``: weights that have learned nothing; None:
             whatever the datastore brings.
-
-    Raises:
-        OSError: There is no such file.
     """
     if name is None:
         return None

@@ -133,9 +133,6 @@ class DrafterName:
         """Reads ``NAME``, ``NAME:OPTION=VALUE`` or ``NAME:MODEL``.
 
         Commas or ``+`` part several options; where commas part drafters, only ``+`` does.
-
-        Raises:
-            ValueError: There is no such drafter or option, or models are missing.
         """
         name, _, tail = text.partition(":")
         if (name := name.strip()) not in KINDS:

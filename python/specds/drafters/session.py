@@ -232,21 +232,11 @@ Session.register(SessionOf)
 
 
 def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
-    """An open datastore, or that at a path.
-
-    Raises:
-        FileNotFoundError: There is nothing at the path.
-        FormatError: What is there cannot be read.
-    """
     return datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
 
 
 def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-    """Gives a new session of the core its prompt.
-
-    Raises:
-        ValueError: The prompt is empty or holds an id outside the vocabulary.
-    """
+    """Gives a new session of the core its prompt."""
     if len(prompt_ids) == 0:
         raise ValueError("the prompt is empty: give at least one token")
     session.observe(prompt_ids)

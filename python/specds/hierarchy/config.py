@@ -46,11 +46,7 @@ class HierarchyConfig:
 
     @classmethod
     def ablation(cls, name: Ablation) -> HierarchyConfig:
-        """The switches of a row of the paper's table 2.
-
-        Raises:
-            ValueError: There is no such row.
-        """
+        """The switches of a row of the paper's table 2."""
         if name not in ABLATIONS:
             raise ValueError(f"ablation must be one of {', '.join(ABLATIONS)}, got {name!r}")
         full = name == "full"

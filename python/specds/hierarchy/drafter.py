@@ -194,11 +194,7 @@ class HierarchyDrafter:
         return HierarchySession(prompt_ids, levels, self.config, self._require_target)
 
     def _require_target(self, rules: RequestRules) -> None:
-        """Refuses a target that the levels cannot draft for.
-
-        Raises:
-            ValueError: A level has another vocabulary, device or dtype.
-        """
+        """Refuses a target of another vocabulary, device or dtype."""
         target = rules.model
         for name, drafter in self._retrieval.items():
             size, known = drafter.vocab_size or 0, _vocab_size(target)
@@ -225,10 +221,6 @@ def maker(
     """Loads models by name beside their target; gives what makes a new drafter of them.
 
     Where there is a datastore or the target's bigrams, the fused drafter drafts for the smallest.
-
-    Raises:
-        LoadingError: There is no model under a name.
-        ValueError: A model has another tokenizer than the target.
     """
     target, tokenizer = cast("PreTrainedModel", inputs.model), inputs.tokenizer
     dtype, models = str(target.dtype).removeprefix("torch."), {}

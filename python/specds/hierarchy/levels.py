@@ -36,9 +36,6 @@ class CachedModel:
 
     Where the text of a call differs from that of the call before, the cache is rolled back to what
     they have in common. So whoever takes tokens back need not say so, at any level.
-
-    Args:
-        model: A causal language model of which `require_support` approves.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -119,9 +116,7 @@ class RetrievalLevel(Level):
     After tokens on trial it drafts as if they had been observed, or nothing where it cannot.
 
     Args:
-        name: As of `Level`.
-        session: A session of the drafter, which has the prompt.
-        prompt_length: The tokens of that.
+        session: Has the prompt, of `prompt_length` tokens.
         max_nodes_up: The most nodes that the model above verifies.
         max_nodes: The most nodes of the tree where the context ends.
     """

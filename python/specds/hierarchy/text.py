@@ -38,9 +38,7 @@ _SHARED = frozenset(
 class Text:
     """The tokens of a request as its levels see them: the context, then tokens on trial.
 
-    Args:
-        token_ids: The prompt.
-        rules: How the target chooses its tokens; by default greedily.
+    Without rules, tokens are chosen greedily.
     """
 
     def __init__(self, token_ids: Iterable[int], rules: RequestRules | None = None) -> None:

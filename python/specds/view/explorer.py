@@ -54,11 +54,7 @@ class Explorer:
         }
 
     def explore(self, text: str, num_nodes: int) -> dict[str, Any]:
-        """The match of a text's end, and the tree that each source drafts behind it.
-
-        Args:
-            num_nodes: Of each tree, at most `MOST_NODES`.
-        """
+        """The match of a text's end, and the tree that each source drafts behind it."""
         with self._one_by_one:
             context = self._tokenizer.encode(text, add_special_tokens=False)[-_CONTEXT_TOKENS:]
             if not context:

@@ -23,7 +23,7 @@ from specds.bench.generation.ways import (
     drafter_ways,
     usual_baselines,
 )
-from specds.bench.harness import Document, Progress, circumstances, open_datastores, silent
+from specds.bench.harness import Document, Progress, circumstances, open_datastores
 from specds.bench.options import MODES, GenerateOptions
 from specds.bench.transcripts import read_files
 from specds.demo import build_stdlib, prompts
@@ -40,11 +40,7 @@ USUAL_PROMPTS = 12
 
 
 def check(options: GenerateOptions) -> None:
-    """Checks the options before anything is loaded.
-
-    Raises:
-        ValueError: Naming the option.
-    """
+    """Checks the options before anything is loaded."""
     least, most = min(options.batches, default=1), max(options.batches, default=1)
     checks = {
         "no target: give a model by --model": options.model is None,
@@ -73,7 +69,7 @@ def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise ValueError(f"no {kind} `{name}`: choose of {', '.join(known)}")
 
 
-def run_generate(options: GenerateOptions, progress: Progress = silent) -> Document:
+def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
     """Measures what the options ask for.
 
     Returns:

@@ -11,7 +11,6 @@ from specds.bench.harness import (
     Progress,
     circumstances,
     open_datastores,
-    silent,
     tokenizer_of,
 )
 from specds.bench.options import ReplayOptions
@@ -25,7 +24,7 @@ from specds.loading import load_model
 _STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
 
 
-def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
+def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> Document:
     """Replays every drafter at every budget.
 
     Returns:
