@@ -34,8 +34,7 @@ USAGE = [
     (f"{GENERATE} a --budget 1.5", "is no budget"),
     (f"{GENERATE} a --top-p 2", "from 0 to 1"),
     (f"{GENERATE} a --seed -1", "0"),
-    (GENERATE, "give one prompt"),
-    (f"{GENERATE} a --prompt b", "give one prompt"),
+    (GENERATE, "Missing argument 'PROMPT'"),
     (
         f"{GENERATE} a --drafter hierarchy-x:a",
         "no drafter `hierarchy-x:a`: choose of",

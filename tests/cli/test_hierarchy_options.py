@@ -11,7 +11,7 @@ from specds.hierarchy import HierarchyConfig
 from specds.loading import load_model
 
 torch.set_num_threads(1)
-GENERATE = ["generate", "--model", "demo-small", "--prompt", "import os\n\ndef main(", "--json"]
+GENERATE = ["generate", "--model", "demo-small", "import os\n\ndef main(", "--json"]
 
 
 def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(run):
