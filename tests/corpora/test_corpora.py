@@ -143,11 +143,6 @@ def test_pattern_reads_every_file_that_matches(tmp_path):
         names(tmp_path / "none*")
 
 
-def test_text_file_is_one_document(tmp_path):
-    write(tmp_path, {"story.txt": "once\nupon\n"})
-    assert read(tmp_path / "story.txt") == [Document("story.txt", "once\nupon\n", 10)]
-
-
 @pytest.mark.parametrize("content", [b"\x00\x01", b"caf\xe9"])
 def test_file_that_is_not_text_is_refused_or_skipped(tmp_path, content):
     write(tmp_path, {"data.txt": content})
