@@ -34,7 +34,6 @@ from specds.drafters.session import (
     Proposal,
     RequestRules,
     Session,
-    node_budget,
 )
 
 __all__ = [
@@ -66,7 +65,6 @@ __all__ = [
     "fit_weights",
     "make_drafter",
     "maker_of",
-    "node_budget",
     "read_weights",
     "refit",
     "require_inputs",
