@@ -17,7 +17,7 @@ from rich.table import Table
 from specds import Datastore
 from specds.bench.generation.measure import Cell, Plan, batches_of, measure
 from specds.bench.generation.ways import Target, Way
-from specds.demo.held_out import Prompt, build_stdlib, prompts
+from specds.demo import Prompt, build_stdlib, prompts
 from specds.loading import load_model
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from specds import FusedConfig, FusedDrafter
 from specds.bench.generation.report import FIGURES, rows_of
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import name_of, table
-from specds.demo.held_out import MODES
+from specds.demo import MODES
 from specds.drafters.model_tables import load_tables
 
 SOURCES = ("datastore", "context", "memory", "recycled", "model_tables")

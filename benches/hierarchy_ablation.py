@@ -65,7 +65,7 @@ def drafters(setup: Demo) -> dict[str, Callable[[], Drafter]]:
         "+ pre-verify": paper(both, "pre"),
         "+ self-verify, small": paper({"small": small}, "self"),
         "+ self-verify, tiny": paper({"tiny": tiny}, "self"),
-        "+ pre- and self-verify": paper(both, "pre+self"),
+        "+ pre- and self-verify": paper(both, "pre-self"),
         "HSDDW": paper(both, "full"),
         "fused alone": partial(FusedDrafter, setup.datastore),
         "fused < small": with_retrieval({"small": small}),

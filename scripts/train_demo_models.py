@@ -21,7 +21,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from specds.corpora import stdlib_documents
-from specds.demo.held_out import HELD_OUT, held_out_documents
+from specds.demo import HELD_OUT, held_out_documents
 
 END_OF_TEXT = "<|endoftext|>"
 CURVES = Path(__file__).parent / "curves"

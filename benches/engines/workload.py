@@ -14,8 +14,8 @@ DATASTORE = str(WORK / "stdlib.specds")
 
 def write():
     """Needs transformers: engines read what is written."""
-    from specds.demo.held_out import build_stdlib
-    from specds.demo.held_out import prompts as held_out_prompts
+    from specds.demo import build_stdlib
+    from specds.demo import prompts as held_out_prompts
     from specds.loading import load_tokenizer
 
     tokenizer = load_tokenizer("demo")

@@ -14,7 +14,7 @@ from demo_setup import prompt_ids
 from specds.bench.harness import open_datastores, tokenizer_of
 from specds.bench.replay.loop import follow
 from specds.bench.transcripts import Transcript, read_files
-from specds.demo.held_out import prompts
+from specds.demo import prompts
 from specds.loading import load_model
 
 if TYPE_CHECKING:

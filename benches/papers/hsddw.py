@@ -90,7 +90,7 @@ def windows(setup: Setup) -> Iterator[Row]:
     ways: dict[str, tuple[Sequence[str], Ablation]] = {
         "speculative decoding": (("small",), "sd"),
         "+ self-verify": (("small",), "self"),
-        "+ pre- and self-verify": (both, "pre+self"),
+        "+ pre- and self-verify": (both, "pre-self"),
         "HSDDW": (both, "full"),
     }
     for label, (names, row) in ways.items():

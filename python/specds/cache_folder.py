@@ -33,7 +33,6 @@ def read_kept(path: Path, max_bytes: int) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Writes a cached file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_own(path.parent)
     write_whole(path, content)

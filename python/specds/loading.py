@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,8 +16,6 @@ from specds.hub.client import TIMEOUT_S, connection_errors, hub, status_of, unre
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _OF_DEMO = {"demo": "main", "demo-small": "small", "demo-tiny": "tiny"}
@@ -85,11 +84,7 @@ def one_thread_for(name: str) -> None:
 
 
 def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
-    """The device that `device` names, the first GPU or else the CPU for ``auto``, and `dtype`.
-
-    Raises:
-        LoadingError: There is no such device or dtype.
-    """
+    """The device that `device` names, the first GPU or else the CPU for ``auto``, and `dtype`."""
     torch = imported("torch")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -156,10 +151,6 @@ def _resolve(name: str) -> str:
 
 
 def demo_models() -> Path:
-    """The folder of the demo's models: in a source checkout, or of the package that brings them.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """The folder of the demo's models: in a source checkout, or of the package that brings them."""
     beside = Path(__file__).parents[2] / "packages" / "demo" / "specds_demo"
     return beside if beside.is_dir() else Path(imported("specds_demo").__file__).parent

@@ -26,7 +26,6 @@ class LevelStats:
     seconds: float = 0.0
 
     def merge(self, other: LevelStats) -> None:
-        """Adds the counts and times of `other` to these."""
         for item in fields(self):
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
@@ -152,7 +151,6 @@ class GenerationStats:
         per_size[num_draft_tokens] += 1
 
     def merge(self, other: GenerationStats) -> None:
-        """Adds the counts and times of `other` to these."""
         for name, theirs in vars(other).items():
             mine = getattr(self, name)
             if isinstance(mine, list):
@@ -165,7 +163,6 @@ class GenerationStats:
         self.merge_levels(other.levels)
 
     def merge_levels(self, levels: Mapping[str, LevelStats]) -> None:
-        """Adds what levels of these names did."""
         for name, level in levels.items():
             self.levels.setdefault(name, LevelStats()).merge(level)
 

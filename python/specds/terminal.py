@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,13 +20,9 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.status import Status
 from rich.table import Column
 from rich.text import Text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.status import Status
 
 # What comes from files, models or users is text as it is: brackets in it mean nothing.
 _LITERAL = {"markup": False, "emoji": False, "highlight": False}
@@ -42,17 +39,14 @@ _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n
 
 
 def print_json(value: Any) -> None:
-    """Writes one JSON document to standard output, for programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 
 def fail(message: str) -> None:
-    """Writes one error line to standard error."""
     err.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=True)
 
 
 def note(message: str) -> None:
-    """Writes one line of advice to standard error."""
     err.print(Text.assemble(("note", "bold cyan"), ": ", message), soft_wrap=True)
 
 

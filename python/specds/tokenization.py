@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-    from types import SimpleNamespace
+from specds._core import Datastore
 
+if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerBase
-
-    from specds._core import Datastore
 
 
 class TokenizerError(ValueError):
@@ -41,11 +40,7 @@ class FastTokenizer:
 
     @classmethod
     def read(cls, folder: Path) -> FastTokenizer | None:
-        """Reads a tokenizer; None where transformers would not take the file as it is.
-
-        Raises:
-            ImportError: tokenizers is not installed.
-        """
+        """Reads a tokenizer; None where transformers would not take the file as it is."""
         paths = [folder / name for name in ("tokenizer.json", "tokenizer_config.json")]
         if not all(path.is_file() for path in paths) or (folder / "tekken.json").exists():
             return None
@@ -69,19 +64,16 @@ class FastTokenizer:
         )
 
     def get_vocab(self) -> dict[str, int]:
-        """All tokens, added ones included, and their ids."""
         vocab: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
         return vocab
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """The tokens of a text."""
         ids: list[int] = self.backend_tokenizer.encode(
             text, add_special_tokens=add_special_tokens
         ).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens, special ones included."""
         return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def apply_chat_template(self, messages: Any, *, tokenize: bool) -> Any:

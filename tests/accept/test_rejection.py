@@ -22,7 +22,7 @@ from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
-from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
+from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
 
@@ -261,15 +261,6 @@ def test_joining_keeps_sampled_tokens_first_and_merges_equal_paths():
     assert len(chain.joined_with(branches, 2).tree) == 2
     deeper = chain.joined_with(branches, 7).tree
     assert (deeper.token_ids[-1], deeper.parents[-1]) == (3, 1)
-
-
-def test_a_subtree_is_what_follows_a_path():
-    tree = TokenTree([5, 6, 7, 8, 9], [-1, 0, 1, 0, -1])
-    assert subtree(tree, []) is tree
-    below = subtree(tree, [5])
-    assert (below.token_ids.tolist(), below.parents.tolist()) == ([6, 7, 8], [-1, 0, -1])
-    assert len(subtree(tree, [9])) == 0
-    assert len(subtree(tree, [5, 9])) == 0
 
 
 def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_state(monkeypatch):

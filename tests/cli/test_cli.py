@@ -80,12 +80,12 @@ def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False
     )
     options = ["--model", "demo-tiny", "--datastore", datastore, "--max-new-tokens", 24]
-    code, out, _ = run("generate", *options, "--prompt", "def add(a, b):", "--json")
+    code, out, _ = run("generate", *options, "def add(a, b):", "--json")
     result = json.loads(out)
     assert code == 0
     assert result["token_ids"] == expected[0, ids.shape[1] :].tolist()
     assert len(result["drafted"]) == len(result["token_ids"])
-    code, out, err = run("generate", *options, "--prompt", "def add(a, b):")
+    code, out, err = run("generate", *options, "def add(a, b):")
     assert code == 0
     assert tokenizer.decode(result["token_ids"]).strip() in out
     assert "24 tokens in" in err
@@ -94,7 +94,7 @@ def test_generate_writes_what_the_model_would_have_written(run, datastore, tiny_
 
 
 def test_no_way_to_draft_changes_the_text(run, datastore):
-    options = ["generate", "--model", "demo-tiny", "--datastore", datastore, "--prompt", "def "]
+    options = ["generate", "--model", "demo-tiny", "--datastore", datastore, "def "]
     options += ["--max-new-tokens", 24, "--json"]
     texts, most = set(), {}
     for way in ("--budget auto", "--budget 0", "--budget 3", "--verification tree",
@@ -114,7 +114,7 @@ def test_no_way_to_draft_changes_the_text(run, datastore):
 
 def test_sampled_generation_repeats_with_its_seed(run, datastore):
     options = ["--model", "demo-tiny", "--datastore", datastore, "--max-new-tokens", 16, "--json"]
-    arguments = ["generate", *options, "--prompt", "def ", "--temperature", 1.0]
+    arguments = ["generate", *options, "def ", "--temperature", 1.0]
     first, again, other = (
         json.loads(run(*arguments, "--seed", seed)[1])["token_ids"] for seed in (1, 1, 2)
     )
@@ -124,7 +124,7 @@ def test_sampled_generation_repeats_with_its_seed(run, datastore):
 def test_a_memory_is_kept_from_request_to_request_for_each_tenant(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "cache"))
     memory = tmp_path / "requests.bin"
-    options = ["generate", "--model", "demo-tiny", "--max-new-tokens", 24, "--prompt", "def add(a"]
+    options = ["generate", "--model", "demo-tiny", "--max-new-tokens", 24, "def add(a"]
     options += ["--memory", memory, "--json"]
     first, second, other = (
         json.loads(run(*options, *extra)[1])

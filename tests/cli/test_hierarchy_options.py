@@ -6,11 +6,12 @@ import json
 import pytest
 import torch
 
-from specds.hierarchy import HierarchyConfig, HierarchyName
+from specds.drafters import DrafterInputs, DrafterName, make_drafter
+from specds.hierarchy import HierarchyConfig
 from specds.loading import load_model
 
 torch.set_num_threads(1)
-GENERATE = ["generate", "--model", "demo-small", "--prompt", "import os\n\ndef main(", "--json"]
+GENERATE = ["generate", "--model", "demo-small", "import os\n\ndef main(", "--json"]
 
 
 def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(run):
@@ -51,11 +52,15 @@ def test_hierarchies_are_measured_beside_other_drafters(run, datastore):
 
 
 def test_variants_are_named():
-    named = HierarchyName.parse("hierarchy: a , ablation=pre-self, b,")
-    assert (named.config, named.models) == (HierarchyConfig.ablation("pre+self"), ("a", "b"))
-    assert HierarchyName.parse("hierarchy:a+b").models == ("a", "b")
-    assert HierarchyName.parse("hierarchy:a").config == HierarchyConfig()
-    assert HierarchyName.parse("hierarchy:a+joined=yes").config.joined
+    named = DrafterName.parse("hierarchy: a , ablation=pre-self, b,")
+    assert (named.options, named.models) == ({"ablation": "pre-self"}, ("a", "b"))
+    assert DrafterName.parse("hierarchy:a+b").models == ("a", "b")
+    model, tokenizer = load_model("demo-small", device="cpu")
+    inputs = DrafterInputs(model=model, tokenizer=tokenizer)
+    assert make_drafter("hierarchy:demo-tiny", inputs).config == HierarchyConfig()
+    self_verified = make_drafter("hierarchy:demo-tiny,ablation=self", inputs)
+    assert self_verified.config == HierarchyConfig.ablation("self")
+    assert make_drafter("hierarchy:demo-tiny+joined=yes", inputs).config.joined
 
 
 def test_models_of_another_tokenizer_are_refused(monkeypatch):
@@ -63,4 +68,4 @@ def test_models_of_another_tokenizer_are_refused(monkeypatch):
     other = copy.deepcopy(tokenizer)
     other.add_tokens(["<another>"])
     with pytest.raises(ValueError, match="model `demo-tiny` has another tokenizer than the target"):
-        HierarchyName.parse("hierarchy:demo-tiny").load(target, other)
+        make_drafter("hierarchy:demo-tiny", DrafterInputs(model=target, tokenizer=other))

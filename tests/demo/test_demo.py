@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specds.corpora import stdlib_documents
-from specds.demo.held_out import HELD_OUT, prompts
+from specds.demo import HELD_OUT, prompts
 from specds.loading import demo_models
 
 MODELS = demo_models()

@@ -19,6 +19,7 @@ from specds.drafters import (
     Trigrams,
     draft_batch,
     make_drafter,
+    maker_of,
 )
 
 tokens = st.integers(0, 3)
@@ -202,9 +203,8 @@ def test_options_make_the_ablations(tmp_path, datastore, trigrams):
     }
     assert [drafter.trigrams.order for drafter in made.values()] == [3, 3, 2, 4]
     assert [drafter.max_nodes for drafter in made.values()] == [96, 4, 96, 4]
-    inputs = DrafterInputs(datastore)
-    again = [make_drafter(name, inputs).trigrams for name in ("aded", "aded:search=greedy")]
-    assert again[0] is again[1], "they are counted once"
+    make = maker_of("aded", DrafterInputs(datastore))
+    assert make().trigrams is make().trigrams, "they are counted once"
     with pytest.raises(ValueError, match="order 2 are needed, these are of order 3"):
         AdedDrafter(trigrams, order=2)
     with pytest.raises(ValueError, match="`aded` needs a datastore: give one by --datastore"):

@@ -246,9 +246,8 @@ WRONG = [
     ),
     ("training mode", lambda: HierarchyDrafter([changed(attention_dropout=0.1)])),
     ("prompt is empty", lambda: HierarchyDrafter([FITS]).session([])),
-    ("ablation must be one of sd, pre", lambda: HierarchyConfig.ablation("none")),
+    ("ablation must be one of full, sd", lambda: HierarchyConfig.ablation("none")),
     ("window must be at least 1", lambda: HierarchyConfig(window=0)),
-    ("retrieval_nodes must be at least 1", lambda: HierarchyConfig(retrieval_nodes=0)),
     ("max_nodes must be at least 1", lambda: HierarchyConfig(max_nodes=0)),
 ]
 

@@ -115,10 +115,9 @@ def test_card_shows_what_a_stranger_wrote_as_text():
 def test_model_names_its_datastore(tmp_path):
     assert named_datastore(tmp_path) is None
     assert named_datastore("demo") is None
-    config = tmp_path / "generation_config.json"
-    config.write_text(json.dumps({"specds_datastore": "hf://org/name@v1"}))
-    assert named_datastore(tmp_path) == "hf://org/name@v1"
     own = tmp_path / "specds.json"
+    own.write_text(json.dumps({"datastore": "hf://org/name@v1"}))
+    assert named_datastore(tmp_path) == "hf://org/name@v1"
     own.write_text(json.dumps({"datastore": "d.specds"}))
     with pytest.raises(ValueError, match=r"`d\.specds` is neither a datastore of the hub nor in"):
         named_datastore(tmp_path)

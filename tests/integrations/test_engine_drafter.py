@@ -120,14 +120,6 @@ def check_mask(mask, token_ids, tree):
     assert len(set(siblings)) == len(siblings)
 
 
-def test_of_two_texts_that_a_context_goes_on_from_the_longer_is_meant(tmp_path):
-    ours, _ = drafters(tmp_path)
-    ours.sync([[0, 1], [0, 1, 2]])
-    ours.sync([None, None, [0, 1, 2, 1]])
-    ours.sync([None, [0, 1, 0]])
-    assert ours.stats()["num_opened"] == 2
-
-
 def test_what_has_ended_is_remembered_once_and_what_was_taken_back_is_not(tmp_path):
     ours, plain = drafters(tmp_path, memory="shared")
     text = [0, 1, 2, 1, 0, 0, 2, 2, 1]

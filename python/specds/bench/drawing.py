@@ -29,12 +29,10 @@ class Style(NamedTuple):
 
     @property
     def stroke(self) -> str:
-        """SVG attributes of the line."""
         return f'stroke="{self.fill}" stroke-dasharray="{_DASHES[self.dash % len(_DASHES)]}"'
 
     @property
     def fill(self) -> str:
-        """The colour as CSS."""
         known = self.colour if isinstance(self.colour, str) else f"c{self.colour % _COLOURS}"
         return f"var(--{known})"
 
@@ -171,7 +169,6 @@ def _bar(name: str, parts: Iterable[tuple[float, Style, str]], told: str = "") -
 
 
 def legend(styles: Styles) -> str:
-    """Draws the legend."""
     entries = (
         '<span><svg viewBox="0 0 32 12" aria-hidden="true">'
         f'<line x1="0" y1="6" x2="32" y2="6" stroke-width="4" {style.stroke}/></svg> '

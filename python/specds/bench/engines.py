@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
 
+import specds.hierarchy  # noqa: F401  (enters `hierarchy` among the names of drafters)
+from specds._core import Datastore
+from specds.bench.transcripts import Transcript
 from specds.drafters import (
     Drafter,
     DrafterInputs,
     DrafterName,
     FusedDrafter,
-    make_drafter,
+    maker_of,
     require_inputs,
 )
-from specds.hierarchy.config import HierarchyName, drafter_name
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from specds._core import Datastore
-    from specds.bench.transcripts import Transcript
 
 
 @dataclass(frozen=True)
@@ -63,9 +59,8 @@ ENTRANTS: dict[str, Entrant] = {}
 """By name: none, but where a benchmark of the repository enters some (see `benches/rivals`)."""
 
 
-def drafter_of(name: str) -> Entrant | DrafterName | HierarchyName:
-    """What a name means."""
-    return ENTRANTS.get(name) or drafter_name(name)
+def drafter_of(name: str) -> Entrant | DrafterName:
+    return ENTRANTS.get(name) or DrafterName.parse(name)
 
 
 def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
@@ -74,7 +69,7 @@ def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
         drafter = drafter_of(name)
         if isinstance(drafter, DrafterName):
             require_inputs(drafter, datastore=datastore, model=model)
-        elif isinstance(drafter, Entrant) and drafter.takes_datastore and not datastore:
+        elif drafter.takes_datastore and not datastore:
             raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
 
 
@@ -104,27 +99,28 @@ def engines_of(
             if isinstance(drafter, Entrant):
                 start = partial(drafter.open, datastore, requests)
             else:
-                make = _maker(drafter, replace(own, datastore=datastore), memory_tokens)
-                start = partial(nullcontext, make)
+                given = (drafter, replace(own, datastore=datastore), memory_tokens)
+                start = partial(_opened, cache(partial(_maker, *given)))
             engines.append(Engine(name, datastore, start))
     return engines
 
 
-def _maker(
-    name: DrafterName | HierarchyName, inputs: DrafterInputs, memory_tokens: int
-) -> Callable[[], Drafter]:
-    if isinstance(name, HierarchyName):
-        from specds.hierarchy.drafter import maker
+def _opened(
+    load: Callable[[], Callable[[], Drafter]],
+) -> AbstractContextManager[Callable[[], Drafter]]:
+    return nullcontext(load())
 
-        return maker(name, inputs)
 
-    def make() -> Drafter:
-        drafter = make_drafter(name, inputs)
+def _maker(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Callable[[], Drafter]:
+    make = maker_of(name, inputs)
+
+    def remembering() -> Drafter:
+        drafter = make()
         if isinstance(drafter, FusedDrafter):
             _remember(drafter, memory_tokens)
         return drafter
 
-    return make
+    return remembering
 
 
 def _remember(drafter: FusedDrafter, num_tokens: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from specds._core import Datastore
@@ -25,7 +26,6 @@ from specds.loading import load_tokenizer
 from specds.tokenization import check_tokenizer
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
     from transformers import PreTrainedTokenizerBase
 
 
@@ -36,10 +36,6 @@ Columns = tuple[tuple[str, str, str], ...]
 
 Progress = Callable[[str, int], None]
 """Called before each step with what runs next and the total number of steps."""
-
-
-def silent(_name: str, _total: int) -> None:
-    """Shows no progress."""
 
 
 def circumstances() -> Document:
@@ -64,11 +60,7 @@ def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
 def tokenizer_of(
     name: str | None, datastores: Sequence[Datastore]
 ) -> tuple[str, PreTrainedTokenizerBase]:
-    """The tokenizer of the transcripts and its name, by default the datastores'.
-
-    Raises:
-        ValueError: None is named, or it is not that of a datastore.
-    """
+    """The tokenizer of the transcripts and its name, by default the datastores'."""
     if name is None:
         if not datastores:
             raise ValueError("no tokenizer: give one by --tokenizer, or a datastore that names it")
@@ -90,7 +82,6 @@ def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
 
 
 def name_of(row: Row) -> str:
-    """The drafter or the baseline of a row."""
     return str(row.get("drafter") or row["name"])
 
 
@@ -130,7 +121,6 @@ def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: 
 
 
 def shown(value: Any, form: str) -> str:
-    """The formatted value; empty for None."""
     return "" if value is None else form.format(value)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +14,6 @@ from specds.corpora.files import decompressed, line_rows, readable
 from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-    from pathlib import Path
-
     from transformers import PreTrainedTokenizerBase
 
 ALL = "all"
@@ -82,7 +81,6 @@ def read_transcripts(
 def read_files(
     files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
 ) -> list[Transcript]:
-    """Reads several files, one after the other, as `read_transcripts` does each."""
     size = vocab_size(tokenizer)
     read = [each for path in files for each in read_transcripts(path, tokenizer, size, limit)]
     groups = {transcript.source for transcript in read}

@@ -14,24 +14,21 @@ if TYPE_CHECKING:
     from specds.build.build import build_datastore, build_from_token_ids
     from specds.build.estimate import BuildEstimate, estimate_build
     from specds.build.from_memory import RefreshReport, refresh
-    from specds.build.local import open_builder
     from specds.build.options import BuildOptions
-    from specds.build.report import BuildReport, Progress
+    from specds.build.report import BuildReport
 
 __all__ = [
     "BuildEstimate",
     "BuildOptions",
     "BuildReport",
     "DatastoreBuilder",
-    "Progress",
     "RefreshReport",
     "build_datastore",
     "build_from_token_ids",
     "compact",
     "estimate_build",
     "merge",
-    "open_builder",
     "refresh",
 ]
 
-__getattr__ = lazy(__name__, "options", "report", "local", "build", "estimate", "from_memory")
+__getattr__ = lazy(__name__, "options", "report", "build", "estimate", "from_memory")

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from os import PathLike
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from specds._core import Datastore, DatastoreBuilder
 from specds.build.local import FOR_BUILDER, open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
 from specds.build.report import BuildReport, Progress
+from specds.corpora import Corpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from os import PathLike
-
-    from numpy.typing import ArrayLike
     from transformers import PreTrainedTokenizerBase
-
-    from specds.corpora import Corpus
 
 
 def build_datastore(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,11 @@ import numpy as np
 from specds._core import Datastore, DatastoreBuilder, Memory, refit
 from specds.build.local import FOR_BUILDER, facts_of
 from specds.build.options import BuildOptions
+from specds.build.report import Progress
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from transformers import PreTrainedTokenizerBase
 
-    from specds.build.report import Progress
 
 # More than a snapshot of any size takes in memory, by the bytes of its file.
 _MEMORY_PER_BYTE, _MEMORY_BYTES, _MOST_BYTES = 32, 1 << 28, 12 << 30

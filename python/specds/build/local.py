@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from specds._core import DatastoreBuilder
+from specds.build.options import BuildOptions
 from specds.build.report import Progress, Reading
 from specds.corpora import Corpus, CorpusError, Document
 from specds.tokenization import encode_batch, fingerprint, vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from os import PathLike
-
-    import numpy as np
     from transformers import PreTrainedTokenizerBase
-
-    from specds.build.options import BuildOptions
 
 
 def documents_left(

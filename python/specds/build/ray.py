@@ -14,14 +14,17 @@ import secrets
 import shutil
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._core import merge
 from specds._lazy import imported
 from specds.build.local import open_builder, tokenise
+from specds.build.options import BuildOptions
 from specds.build.report import BuildReport, Progress, Reading
 from specds.cache_folder import write_whole
 from specds.corpora.document import Corpus, CorpusError
@@ -29,12 +32,8 @@ from specds.corpora.files import digest
 from specds.tokenization import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from os import PathLike
-
     from transformers import PreTrainedTokenizerBase
 
-    from specds.build.options import BuildOptions
 
 # Machines that are lent only for a while are taken away again and again.
 _MAX_RETRIES = 16

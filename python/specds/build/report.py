@@ -6,13 +6,11 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from os import PathLike
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from os import PathLike
-
-    from specds._core import Datastore, DatastoreBuilder
-    from specds.corpora import Document, Skipped
+from specds._core import Datastore, DatastoreBuilder
+from specds.corpora import Document, Skipped
 
 
 class Progress(Protocol):
@@ -48,7 +46,6 @@ class Reading:
         self.skipped = Counter(self.skipped)
 
     def count(self, item: Document | Skipped) -> None:
-        """Counts what the corpus yields."""
         self.num_bytes += item.num_bytes
         reason = getattr(item, "reason", None)
         if reason is None:

@@ -12,7 +12,6 @@ import typer
 if TYPE_CHECKING:
     from specds._core import Datastore
     from specds.drafters import DrafterName
-    from specds.hierarchy.config import HierarchyName
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DatastorePath = Annotated[
@@ -45,7 +44,6 @@ def size(text: str | int) -> int:
 
 
 def budget(text: str | int) -> int | Literal["auto"]:
-    """The nodes of a draft: ``auto`` or a number."""
     if text == "auto":
         return "auto"
     try:
@@ -71,12 +69,12 @@ Budget = Annotated[
 ]
 
 
-def drafter(text: str) -> DrafterName | HierarchyName:
-    """A drafter of one model by its name, or a hierarchy such as ``hierarchy:small,middle``."""
-    from specds.hierarchy.config import drafter_name
+def drafter(text: str) -> DrafterName:
+    import specds.hierarchy  # noqa: F401  (enters `hierarchy` among the names)
+    from specds.drafters import DrafterName
 
     try:
-        return drafter_name(text)
+        return DrafterName.parse(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

@@ -57,8 +57,7 @@ def replay(
 
         specds bench replay --transcripts *.jsonl --datastore 1m.specds,4m.specds --html report.html
     """
-    from specds.bench.replay.plots import page
-    from specds.bench.replay.report import tables
+    from specds.bench.replay.report import page, tables
     from specds.bench.replay.run import run_replay, stories_of
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
@@ -95,8 +94,7 @@ def generate(
 
         specds bench generate --model ./my-model --transcripts a.jsonl --datastore a.specds
     """
-    from specds.bench.generation.plots import page
-    from specds.bench.generation.report import altered, tables
+    from specds.bench.generation.report import altered, page, tables
     from specds.bench.generation.run import run_generate
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.table import Table
+from transformers import PreTrainedTokenizerBase
 
 from specds import terminal
 from specds.bench.generation.measure import Plan, Run, batches_of, measure
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.cli import display
 from specds.cli.writing import coloured
-from specds.demo.held_out import MODES, Prompt, build_stdlib, prompts
+from specds.demo import MODES, Prompt, build_stdlib, prompts
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from transformers import PreTrainedTokenizerBase
-
-    from specds.stats import GenerationStats
+from specds.stats import GenerationStats
 
 
 def run_demo(
     num_prompts: int, max_new_tokens: int, *, verbose: bool = False, as_json: bool = False
 ) -> None:
-    """Runs the demo and prints what it measured."""
     chosen = prompts(num_prompts)
     model, tokenizer = load_model("demo", device="cpu")
     one_thread_for("demo")
@@ -57,7 +54,7 @@ def run_demo(
     for mode, (_, ours), num_texts in zip(MODES, pairs, (2, 1), strict=True):
         terminal.out.rule(f"{mode}: drafted and accepted tokens are green")
         _show_texts(tokenizer, chosen, ours, num_texts)
-    table = display.TitledTable(title="specds against model.generate")
+    table = Table()
     table.add_column("")
     for mode in MODES:
         table.add_column(mode, justify="right")
@@ -66,7 +63,7 @@ def run_demo(
     ]
     for name in columns[0]:
         table.add_row(name, *(column[name] for column in columns))
-    terminal.out.print(table)
+    terminal.out.print(display.titled("specds against model.generate", table))
     terminal.out.print(_NEXT, soft_wrap=True)
 
 

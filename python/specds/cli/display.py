@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from specds import terminal
+from specds._core import Datastore
+from specds.stats import GenerationStats
 from specds.terminal import counted, duration, quantity
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
-    from specds._core import Datastore
-    from specds.stats import GenerationStats
 
 
 def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
-    """Prints a result: as one JSON document for programs, or as a table for people."""
     if as_json:
         terminal.print_json(facts)
     else:
@@ -28,7 +24,6 @@ def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
 
 
 def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
-    """Prints what a datastore holds and what it was built from."""
     written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
     facts: dict[str, Any] = {
         "path": str(datastore.path),
@@ -49,7 +44,6 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
 
 
 def drafting_rows(stats: GenerationStats) -> dict[str, str]:
-    """What drafting was worth in one run, by name."""
     drafts = max(stats.num_drafts, 1)
     shares = dict(stats.shares)
     shares["the rest"] = 1 - sum(shares.values())
@@ -70,21 +64,20 @@ def drafting_rows(stats: GenerationStats) -> dict[str, str]:
     return rows
 
 
-def facts_table(title: str, facts: dict[str, Any]) -> Table:
+def facts_table(title: str, facts: dict[str, Any]) -> Group:
     """Names and values, one row each; the path beside the title, where no column cuts it."""
     shown = {name: _fact(name, value) for name, value in facts.items()}
     title = f"{title} {shown.pop('path', '')}".strip()
     return two_columns(title, {_label(name): told for name, told in shown.items() if told})
 
 
-def two_columns(title: str, rows: dict[str, str]) -> Table:
-    """Names and what is told of each."""
-    table = TitledTable(title=title, show_header=False)
+def two_columns(title: str, rows: dict[str, str]) -> Group:
+    table = Table(show_header=False)
     table.add_column(style="dim")
     table.add_column(justify="right", overflow="fold")
     for row in rows.items():
         table.add_row(*row)
-    return table
+    return titled(title, table)
 
 
 def _label(name: str) -> str:
@@ -112,23 +105,19 @@ def _fact(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 
 
-def lookup_table(result: dict[str, Any]) -> Table:
-    """The longest match of a lookup and what followed it."""
+def lookup_table(result: dict[str, Any]) -> Group:
     length, count = result["match_length"], result["match_count"]
-    table = TitledTable(
-        title=f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
-        f"{result['match_text']!r}",
-    )
+    found = f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
+    table = Table()
     table.add_column("count", justify="right")
     table.add_column("token", justify="right")
     table.add_column("text")
     for row in result["continuations"]:
         table.add_row(f"{row['count']:,}", str(row["token_id"]), repr(row["text"]))
-    return table
+    return titled(found + repr(result["match_text"]), table)
 
 
 def source_text(source: dict[str, Any]) -> Text:
-    """The text around a place of the corpus, the match in bold."""
     place = f"document {source['document']:,}, token {source['position']:,}\n"
     return Text.assemble(
         (place, "dim"),
@@ -139,11 +128,6 @@ def source_text(source: dict[str, Any]) -> Text:
     )
 
 
-class TitledTable(Table):
-    """A table whose title may be longer than it is wide."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        title, self.title = self.title, None
-        yield Text(str(title), "italic")
-        yield from super().__rich_console__(console, options)
-        self.title = title
+def titled(title: str, table: Table) -> Group:
+    """A table with its title above, which may be longer than the table is wide."""
+    return Group(Text(title, "italic"), table)

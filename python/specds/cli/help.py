@@ -52,7 +52,6 @@ class Group(_Drawn, typer.core.TyperGroup):
     """A group of commands whose help is drawn here; `help COMMAND` is `COMMAND --help`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As of any group."""
         return super().resolve_command(ctx, [*args[1:], "-h"] if args[0] == "help" else args)
 
 

@@ -17,13 +17,10 @@ _VERBOSE = Annotated[
 
 
 def generate(
-    prompt: str | None = None,
+    prompt: str,
     /,
     *,
     running: Running,
-    prompt_option: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="The same, as an option.")
-    ] = None,
     max_new_tokens: NewTokens = 128,
     verbose: _VERBOSE = False,
     as_json: Json = False,
@@ -45,9 +42,7 @@ def generate(
 
         specds generate --model demo --drafter hierarchy:demo-tiny,demo-small "def main("
     """
-    if (prompt is None) == (prompt_option is None):
-        raise typer.BadParameter("give one prompt: as an argument, or by --prompt")
-    text = text_of(prompt or prompt_option or "")
+    text = text_of(prompt)
     running = running.with_datastore()
     require(running)
     with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:

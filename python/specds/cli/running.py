@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from specds.stats import GenerationStats
 
 
-DrafterOrHierarchy = Annotated[
-    Any,  # `DrafterName | HierarchyName`: typer knows no unions
+DrafterOption = Annotated[
+    Any,
     typer.Option(
         parser=arguments.drafter,
         metavar="NAME[:OPTION=VALUE]",
@@ -74,7 +74,7 @@ class Running:
 
     model: str
     datastore: Path | None = None
-    drafter: DrafterOrHierarchy = "fused"
+    drafter: DrafterOption = "fused"
     weights: str | None = None
     memory: Path | None = None
     tenant: str = ""
@@ -108,7 +108,6 @@ class Running:
         return replace(self, datastore=Path(named))
 
     def settings(self, interrupt: Interrupt) -> dict[str, Any]:
-        """As `specds.generate` takes them."""
         from transformers import StoppingCriteriaList
 
         sampling: dict[str, Any] = {"do_sample": self.temperature > 0}
@@ -134,7 +133,6 @@ class Opened:
     writer: Writer
 
     def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
-        """Says how fast it was, and what the drafts came from."""
         terminal.err.print(self.writer.summary(stats), soft_wrap=True)
         if not self.writer.sources and self.running.datastore is None:
             terminal.note("no draft was accepted: build a datastore of texts like this one")
@@ -144,15 +142,11 @@ class Opened:
 
 def require(running: Running) -> None:
     """Refuses what cannot be run, before anything is loaded."""
-    from specds.drafters import DrafterName, require_inputs
-    from specds.hierarchy.config import HierarchyName
+    from specds.drafters import require_inputs
 
     memory = running.memory
-    is_hierarchy = isinstance(running.drafter, HierarchyName)
-    if is_hierarchy and memory is not None:
-        raise ValueError("a hierarchy keeps no memory: leave out --memory")
     require_inputs(
-        DrafterName.parse("fused") if is_hierarchy else running.drafter,
+        running.drafter,
         datastore=running.datastore is not None,
         memory=memory is not None,
         model_tables=running.model_tables,
@@ -181,11 +175,9 @@ def opened(
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter, read_weights
     from specds.drafters.watched import Watched
-    from specds.hierarchy.config import HierarchyName
     from specds.loading import load_model, one_thread_for
     from specds.tokenization import check_tokenizer
 
-    drafter = running.drafter
     datastore = None if running.datastore is None else Datastore.open(running.datastore)
     weights = read_weights(running.weights)
     model, tokenizer = load_model(running.model, device=running.device, dtype=running.dtype)
@@ -195,7 +187,6 @@ def opened(
     import torch
 
     torch.manual_seed(running.seed)
-    made: Drafter
     with terminal.build_progress(after_s=2.0) as progress:
         inputs = DrafterInputs(
             datastore,
@@ -206,12 +197,7 @@ def opened(
             memory=running.memory,
             model_tables=running.model_tables,
         )
-        if isinstance(drafter, HierarchyName):
-            from specds.hierarchy.drafter import maker
-
-            made = maker(drafter, inputs)()
-        else:
-            made = make_drafter(drafter, inputs)
+        made = make_drafter(running.drafter, inputs)
     writer = Writer(
         tokenizer,
         by_source=running.by_source,

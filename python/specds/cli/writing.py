@@ -38,11 +38,7 @@ COLOURS = {
 class Writer:
     """Counts what drafted the tokens of a command, and writes its texts while they are decoded.
 
-    Args:
-        tokenizer: Of the tokens.
-        by_source: Whether each source has a colour of its own.
-        hidden: Tokens that are not shown, such as the end of a turn.
-        is_silent: Whether nothing is to be written.
+    `hidden` tokens are not shown, such as the end of a turn.
     """
 
     def __init__(
@@ -58,7 +54,6 @@ class Writer:
         self._by_source, self._hidden, self._is_silent = by_source, frozenset(hidden), is_silent
 
     def __call__(self, step: Step) -> None:
-        """Writes what a step emitted."""
         self.sources.update(source for source in step.sources if source is not None)
         if self._is_silent:
             return
@@ -70,7 +65,6 @@ class Writer:
         terminal.out.print(text, end="", soft_wrap=True)
 
     def end(self) -> None:
-        """Ends a text and its line."""
         terminal.out.print(terminal.visible(self._spelling.of(None)), soft_wrap=True)
         self._spelling = Spelling(self._tokenizer)
 
@@ -107,7 +101,6 @@ class Interrupt:
         self.pressed = False
 
     def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        """As of any stopping criterion of transformers."""
         import torch
 
         return torch.full((len(input_ids),), self.pressed, device=input_ids.device)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from specds._lazy import lazy
 from specds.corpora.document import (
-    MAX_FILE_BYTES,
     Corpus,
     CorpusError,
     CorpusOptions,
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from specds.corpora.rows import render_with
 
 __all__ = [
-    "MAX_FILE_BYTES",
     "Corpus",
     "CorpusError",
     "CorpusOptions",

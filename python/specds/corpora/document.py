@@ -9,9 +9,6 @@ from functools import cached_property
 from itertools import chain
 from typing import Literal, Protocol, TypeAlias
 
-MAX_FILE_BYTES = 1 << 20
-"""A larger file in a folder is data or generated code; it is skipped and counted."""
-
 
 class CorpusError(ValueError):
     """A corpus cannot be read; the message names the place and the way out."""
@@ -99,7 +96,6 @@ class CorpusOptions:
         revision: The branch, tag or commit of a dataset on the hub.
         on_bad_row: What to do with a row that cannot be read: ``fail`` names its place, ``skip``
             counts it.
-        max_file_bytes: Larger files of a folder are skipped.
         sample: The share of documents to keep, chosen by a hash of each one's text, so that a text
             is kept or left out wherever it stands.
         include: Patterns as in a ``.gitignore``: of a folder, read only the files that match.
@@ -117,7 +113,6 @@ class CorpusOptions:
     split: str | None = None
     revision: str | None = None
     on_bad_row: Literal["fail", "skip"] = "fail"
-    max_file_bytes: int = MAX_FILE_BYTES
     sample: float = 1.0
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -128,8 +123,6 @@ class CorpusOptions:
             raise ValueError("text_field and messages_field exclude each other: choose one")
         if self.on_bad_row not in ("fail", "skip"):
             raise ValueError(f"on_bad_row must be `fail` or `skip`: {self.on_bad_row!r}")
-        if self.max_file_bytes < 1:
-            raise ValueError(f"max_file_bytes must be at least 1: {self.max_file_bytes}")
         if not 0 < self.sample <= 1:
             raise ValueError(f"sample must be above 0 and at most 1: {self.sample}")
 

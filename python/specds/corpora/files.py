@@ -27,8 +27,6 @@ _LARGEST_ROW = 1 << 26
 Spent: TypeAlias = "Callable[[], int]"
 """Says how many bytes were read since it was last asked."""
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-
 
 def line_rows(file: Iterable[bytes], spent: Spent) -> Iterator[Row]:
     """Yields the row of each line; blank lines are numbered, but no rows."""
@@ -69,60 +67,43 @@ def _parsed(content: bytes) -> Any:
         return BadRowError("not JSON", f": {error}")
 
 
-def _behind_space(text: str, position: int) -> int:
-    found = _SPACE.match(text, position)
-    return found.end() if found else position
+_BEFORE_FIRST, _BEFORE_OTHERS = re.compile(r"\s*\[\s*(\])?"), re.compile(r"\s*(?:(\])|,\s*)")
+_END = object()
+
+
+def _next_row(text: str, start: int, before: re.Pattern[str]) -> tuple[Any, int]:
+    """The row behind what stands before it, `_END` at the end of the list, and where it ends."""
+    found = before.match(text, start)
+    if found is None:
+        return BadRowError("not JSON", ": expected a comma or the list's end"), start
+    if found[1]:
+        return _END, found.end()
+    try:
+        return json.JSONDecoder().raw_decode(text, found.end())
+    except (ValueError, RecursionError) as error:
+        return BadRowError("not JSON", f": {error}"), start
 
 
 def _list_rows(text: io.TextIOWrapper, spent: Spent) -> Iterator[Row]:
-    decode, buffer, position = json.JSONDecoder().raw_decode, "", 0
-
-    def read(size: int) -> bool:
-        nonlocal buffer, position
-        more = text.read(size)
-        if more:
-            buffer, position = buffer[position:] + more, 0
-        return bool(more)
-
-    def following() -> str:
-        """Takes the next character that is no whitespace; empty at the end."""
-        nonlocal position
-        while (position := _behind_space(buffer, position)) == len(buffer):
-            if not read(_CHUNK):
-                return ""
-        position += 1
-        return buffer[position - 1]
-
-    def value() -> Any:
-        """Takes the next value, or tells why there is none."""
-        nonlocal position
-        wanted = _CHUNK
-        while True:
-            end = _behind_space(buffer, position)
-            try:
-                found, end = decode(buffer, end)
-            except (ValueError, RecursionError) as error:
-                found = BadRowError("not JSON", f": {error}")
-            is_whole = end < len(buffer) and not isinstance(found, BadRowError)
-            # A value that ends with the buffer may go on behind it, and doubling what is read
-            # keeps the work linear in the length of the row.
-            if is_whole or len(buffer) - position > _LARGEST_ROW or not read(wanted):
-                position = end
-                return found
-            wanted *= 2
-
-    following()
+    """Yields the rows of a list up to one that is no JSON."""
+    buffer, start, before = "", 0, _BEFORE_FIRST
     for number in count(1):
-        row = value()
-        is_bad = isinstance(row, BadRowError)
-        if number == 1 and is_bad and following() == "]":
+        row, end = _next_row(buffer, start, before)
+        # What ends with the buffer may go on behind it. Doubling what is read keeps the work linear
+        # in the length of a row.
+        while end == len(buffer) or isinstance(row, BadRowError):
+            size = len(buffer) - start
+            more = text.read(max(size, _CHUNK)) if size <= _LARGEST_ROW else ""
+            if not more:
+                break
+            buffer, start = buffer[start:] + more, 0
+            row, end = _next_row(buffer, start, before)
+        if row is _END:
             return
         yield number, row, spent()
-        after = "]" if is_bad else following()
-        if after not in ("]", ","):
-            yield number + 1, BadRowError("not JSON", ": expected a comma or the list's end"), 0
-        if after != ",":
+        if isinstance(row, BadRowError):
             return
+        start, before = end, _BEFORE_OTHERS
 
 
 _LINES = (".jsonl", ".ndjson")
@@ -172,11 +153,9 @@ class DataFile:
 
     @property
     def state(self) -> str:
-        """Its path, size and time."""
         return file_state(self.path)
 
     def open(self) -> io.BufferedReader:
-        """Its content, as it lies on disk."""
         return self.path.open("rb")
 
     def __iter__(self) -> Iterator[Item]:

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from specds._lazy import imported
 from specds.corpora.document import CorpusOptions, Document, Item, Part, Skipped, sift
 from specds.corpora.files import decode, digest, file_state, kind, local_file
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from specds.corpora.rows import Render
+from specds.corpora.rows import Render
 
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})
 _ABOUT_DATA = ("readme", "license", "dataset_infos.json")
 _PART_BYTES = 1 << 24
+# A larger file in a folder is data or generated code.
+_MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class SourceFiles:
 
     @property
     def state(self) -> str:
-        """The files, their sizes and times, as a digest."""
         paths = (self.root / name for name in self.paths)
         return digest(file_state(path) for path in paths if path.is_file())
 
@@ -46,8 +44,8 @@ class SourceFiles:
         if not path.is_file():
             return Skipped(name, "not a regular file")
         size = path.stat().st_size
-        if size > self.options.max_file_bytes:
-            return Skipped(name, f"larger than {_size(self.options.max_file_bytes)}")
+        if size > _MAX_FILE_BYTES:
+            return Skipped(name, "larger than 1 MiB")
         text = decode(path.read_bytes())
         if text is None:
             return Skipped(name, "not text", size)
@@ -80,7 +78,7 @@ def _source_parts(
         path = root / name
         size = path.stat().st_size if path.is_file() else 0
         group.append(name)
-        num_bytes += size if size <= options.max_file_bytes else 0
+        num_bytes += size if size <= _MAX_FILE_BYTES else 0
         if num_bytes >= _PART_BYTES:
             yield SourceFiles(root, tuple(group), num_bytes, options)
             group, num_bytes = [], 0
@@ -122,10 +120,6 @@ def _is_ignored(name: str, rules: Rules) -> bool:
 
 def _patterns(lines: Iterable[str]) -> Any:
     return imported("pathspec").GitIgnoreSpec.from_lines(lines)
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes >> 20} MiB" if num_bytes % (1 << 20) == 0 else f"{num_bytes} bytes"
 
 
 # Installed packages are not the library, and generated tables are not the code that people write.

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._lazy import imported
 from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Item
 from specds.corpora.files import DataFile, kind
+from specds.corpora.rows import Render
 from specds.hub.client import api, brief, connection_errors, describe, explained, hub
 from specds.hub.names import HubName
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from specds.corpora.rows import Render
 
 _BLOCK = 1 << 20  # bytes
 
@@ -68,11 +65,9 @@ class HubFile(DataFile):
 
     @property
     def state(self) -> str:
-        """The file at its commit, and its size."""
         return f"{self.url} {self.num_bytes}"
 
     def open(self) -> BufferedReader:
-        """Its content, read ahead."""
         return BufferedReader(hub().HfFileSystem().open(self.url, "rb"), _BLOCK)
 
     def __iter__(self) -> Iterator[Item]:

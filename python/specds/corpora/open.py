@@ -70,12 +70,7 @@ def open_corpus(
 def open_corpora(
     specs: Iterable[str], options: CorpusOptions | None = None, *, render: Render | None = None
 ) -> Corpus:
-    """Opens several corpora as one, read in this order; the arguments are `open_corpus`'s.
-
-    Raises:
-        CorpusError: There is no such corpus, or an option does not fit it.
-        ImportError: It needs a package that is not installed.
-    """
+    """Opens several corpora as one, read in this order, as `open_corpus` does each."""
     opened = [open_corpus(spec, options, render=render) for spec in specs]
     parts = tuple(chain.from_iterable(corpus.parts for corpus in opened))
     return Corpus(" + ".join(corpus.name for corpus in opened), parts)

@@ -5,14 +5,13 @@ A conversation becomes text: roles made one, then rendered as the model will see
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from transformers import PreTrainedTokenizerBase
 
 
@@ -101,7 +100,7 @@ MESSAGES_FIELDS = ("messages", "conversations", "conversation", "data")
 TEXT_FIELDS = ("text", "content", "completion", "response", "answer", "output")
 """Where text is looked for, in this order; a `prompt` goes before its `completion`."""
 
-_READ_FIELDS = {*MESSAGES_FIELDS, *TEXT_FIELDS, "request", "prompt"}
+_READ_FIELDS = {*MESSAGES_FIELDS, *TEXT_FIELDS, "prompt"}
 
 Row: TypeAlias = "tuple[int, Any, int]"
 """The number of a row, the row or the `BadRowError` in its place, and the size read for it."""
@@ -174,8 +173,6 @@ def _text_of(row: Any, options: CorpusOptions, render: Render) -> str:
     for field in MESSAGES_FIELDS:
         if _may_be_conversation(row.get(field)):
             return render(_conversation(row, field))
-    if isinstance(row.get("request"), dict):
-        return _logged(row["request"], row.get("response"), render)
     for field in TEXT_FIELDS:
         text = row.get(field)
         if isinstance(text, str):
@@ -196,17 +193,6 @@ def _conversation(row: dict[str, Any], field: str) -> list[dict[str, str]]:
         return conversation(row.get(field))
     except ValueError as error:
         raise BadRowError(f"{error} in `{field}`") from error
-
-
-def _logged(request: dict[str, Any], response: Any, render: Render) -> str:
-    """What an OpenAI server was asked, and its first answer."""
-    try:
-        choice = response["choices"][0]
-        if "messages" in request:
-            return render(conversation([*request["messages"], choice["message"]]))
-        return "".join((request["prompt"], choice["text"]))
-    except (LookupError, TypeError) as error:
-        raise BadRowError("no answer in `response`, or nothing asked in `request`") from error
 
 
 def _listed(fields: Iterable[str]) -> str:

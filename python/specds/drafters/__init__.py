@@ -25,9 +25,8 @@ from specds.drafters.registry import (
     DrafterInputs,
     DrafterName,
     make_drafter,
-    read_options,
+    maker_of,
     require_inputs,
-    split_name,
 )
 from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import (
@@ -35,7 +34,6 @@ from specds.drafters.session import (
     Proposal,
     RequestRules,
     Session,
-    node_budget,
 )
 
 __all__ = [
@@ -66,10 +64,8 @@ __all__ = [
     "draft_batch",
     "fit_weights",
     "make_drafter",
-    "node_budget",
-    "read_options",
+    "maker_of",
     "read_weights",
     "refit",
     "require_inputs",
-    "split_name",
 ]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
 
 from specds._core import (
     SOURCES,
@@ -18,10 +22,6 @@ from specds._core import (
 from specds.drafters.session import Drafter, DrafterOf, Session, begin, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from os import PathLike
-
-    import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -222,9 +222,6 @@ def read_weights(name: str | None) -> bytes | None:
     Args:
         name: A file that `specds fit` wrote; ``none``: weights that have learned nothing; None:
             whatever the datastore brings.
-
-    Raises:
-        OSError: There is no such file.
     """
     if name is None:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -17,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specds._core import ModelTables
 from specds.cache_folder import cache_folder, keep, read_kept
 
 if TYPE_CHECKING:
-    import os
-
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
 # Raised where the computation changes, so that what an older version has kept is not used.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from specds._core import Datastore, Memory, ModelTables, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
@@ -12,39 +15,11 @@ from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
+from specds.drafters.session import Drafter
 from specds.tokenization import vocab_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from specds.drafters.session import Drafter
-
-
-def read_options(
-    name: str, parts: Iterable[str], known: dict[str, tuple[str, ...]]
-) -> dict[str, str]:
-    """Reads options such as ``order=2``."""
-    options = {}
-    for part in parts:
-        key, _, value = part.partition("=")
-        if key not in known:
-            listed = " or ".join(f"`{name}:{option}={known[option][-1]}`" for option in known)
-            tried = f": try {listed}" if known else ", and takes none"
-            raise ValueError(f"drafter `{name}` has no option `{key}`{tried}")
-        if value not in known[key]:
-            values = ", ".join(known[key])
-            raise ValueError(f"option `{key}` of `{name}` is none of {values}: got `{value}`")
-        options[key] = value
-    return options
-
-
-def split_name(text: str) -> tuple[str, list[str]]:
-    """Splits ``NAME:PART,PART`` or ``NAME:PART+PART`` into the name and its parts."""
-    name, _, tail = text.partition(":")
-    return name.strip(), [part.strip() for part in re.split("[,+]", tail) if part.strip()]
 
 
 @dataclass(frozen=True)
@@ -64,50 +39,48 @@ class DrafterInputs:
     memory: Path | None = None
     model_tables: bool = False
     weights: bytes | None = None
-    _counted: dict[tuple[Datastore, int], Trigrams] = field(default_factory=dict, repr=False)
-
-    def trigrams(self, order: int) -> Trigrams:
-        """The tri-grams of the datastore; those counted last are kept for the next drafter."""
-        datastore = cast("Datastore", self.datastore)
-        if (datastore, order) not in self._counted:
-            self._counted.clear()
-            counted = Trigrams.build(datastore, order=order, progress=self.progress)
-            self._counted[datastore, order] = counted
-        return self._counted[datastore, order]
 
     def tables(self) -> ModelTables:
-        """The tables of the model."""
         from specds.drafters.model_tables import load_tables
 
         return load_tables(cast("PreTrainedModel", self.model), progress=self.progress)
 
 
-def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Drafter:
+Maker: TypeAlias = "Callable[[], Drafter]"
+"""Makes a new drafter, which has learned nothing yet; what they can share was loaded before."""
+
+
+def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Maker:
     sources: dict[str, Any] = {"config": FusedConfig(effort=effort), "weights": inputs.weights}
     if inputs.model_tables:
         sources["model_tables"] = inputs.tables()
     if inputs.memory is not None:
-        return FusedDrafter.resume(
-            inputs.memory, inputs.datastore, tokenizer=inputs.tokenizer, **sources
-        )
-    memory = None
-    if inputs.datastore is None and inputs.tokenizer is not None:
-        memory = Memory(vocab_size(inputs.tokenizer))
-    return FusedDrafter(inputs.datastore, memory=memory, **sources)
+        known = {"tokenizer": inputs.tokenizer, **sources}
+        return partial(FusedDrafter.resume, inputs.memory, inputs.datastore, **known)
+
+    def make() -> Drafter:
+        memory = None
+        if inputs.datastore is None and inputs.tokenizer is not None:
+            memory = Memory(vocab_size(inputs.tokenizer))
+        return FusedDrafter(inputs.datastore, memory=memory, **sources)
+
+    return make
 
 
-def _rest(inputs: DrafterInputs, match: str = "16") -> Drafter:
-    return RestDrafter(cast("Datastore", inputs.datastore), RestConfig(max_match=int(match)))
+def _rest(inputs: DrafterInputs, match: str = "16") -> Maker:
+    datastore, config = cast("Datastore", inputs.datastore), RestConfig(max_match=int(match))
+    return partial(RestDrafter, datastore, config)
 
 
-def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Drafter:
-    trigrams = inputs.trigrams(int(order))
-    return AdedDrafter(trigrams, AdedConfig(search=search), order=trigrams.order)
+def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Maker:
+    datastore, config = cast("Datastore", inputs.datastore), AdedConfig(search=search)
+    trigrams = Trigrams.build(datastore, order=int(order), progress=inputs.progress)
+    return partial(AdedDrafter, trigrams, config, order=int(order))
 
 
-def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Drafter:
+def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Maker:
     tables = None if parts == "context" else inputs.tables()
-    return NGrammysDrafter(tables, NGrammysConfig(strategy=parts))
+    return partial(NGrammysDrafter, tables, NGrammysConfig(strategy=parts))
 
 
 @dataclass(frozen=True)
@@ -115,49 +88,77 @@ class Kind:
     """A kind of drafter.
 
     Attributes:
+        load: Takes the inputs, the models that its name lists, and its options by name.
         options: The values of each option, the default first.
         datastore: Whether it uses a datastore if there is one, or needs it.
+        takes_tables: Whether it also drafts from the model's bigrams where it is asked to.
+        takes_models: Whether its name lists the models that draft.
     """
 
-    make: Callable[..., Drafter]
+    load: Callable[..., Maker]
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)
     datastore: Literal["unused", "used", "needed"] = "unused"
     needs_model: bool = False
+    takes_tables: bool = False
+    takes_models: bool = False
 
 
 _MATCHES = tuple(str(length) for length in range(16, 0, -1))
 KINDS = {
-    "fused": Kind(_fused, {"effort": get_args(Effort)}, "used"),
+    "fused": Kind(_fused, {"effort": get_args(Effort)}, "used", takes_tables=True),
     "rest": Kind(_rest, {"match": _MATCHES}, "needed"),
     "aded": Kind(_aded, {"search": ("mcts", "greedy"), "order": ("3", "2", "4")}, "needed"),
-    "prompt-lookup": Kind(lambda _: PromptLookupDrafter()),
+    "prompt-lookup": Kind(lambda _: PromptLookupDrafter),
     "n-grammys": Kind(_n_grammys, {"parts": get_args(Strategy)}, needs_model=True),
 }
-"""The drafters of one model, as the help of `--drafter` tells them."""
+"""The drafters, as the help of `--drafter` tells them; `specds.hierarchy` enters its own."""
 
 
 @dataclass(frozen=True)
 class DrafterName:
-    """A drafter of one model that is not made yet.
+    """A drafter that is not made yet.
 
     Attributes:
         value: All of it, as it was written.
+        models: Those that draft, where its kind takes models: the smallest first.
     """
 
     value: str
     kind: str
     options: dict[str, str] = field(default_factory=dict)
+    models: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> DrafterName:
-        """Reads ``NAME`` or ``NAME:OPTION=VALUE``.
+        """Reads ``NAME``, ``NAME:OPTION=VALUE`` or ``NAME:MODEL``.
 
         Commas or ``+`` part several options; where commas part drafters, only ``+`` does.
         """
-        kind, parts = split_name(text)
-        if kind not in KINDS:
-            raise ValueError(f"no drafter `{text}`: choose of {', '.join(KINDS)}")
-        return cls(text, kind, read_options(kind, parts, KINDS[kind].options))
+        name, _, tail = text.partition(":")
+        if (name := name.strip()) not in KINDS:
+            names = (f"{each}:MODEL,..." if KINDS[each].takes_models else each for each in KINDS)
+            raise ValueError(f"no drafter `{text}`: choose of {', '.join(names)}")
+        kind, options, models = KINDS[name], {}, []
+        for part in filter(None, map(str.strip, re.split("[,+]", tail))):
+            option, is_set, value = part.partition("=")
+            if kind.takes_models and not is_set:
+                models.append(part)
+            elif option not in kind.options:
+                known = [f"`{name}:{each}={values[-1]}`" for each, values in kind.options.items()]
+                tried = f": try {' or '.join(known)}" if known else ", and takes none"
+                raise ValueError(f"drafter `{name}` has no option `{option}`{tried}")
+            elif value not in kind.options[option]:
+                values = ", ".join(kind.options[option])
+                raise ValueError(
+                    f"option `{option}` of `{name}` is none of {values}: got `{value}`"
+                )
+            else:
+                options[option] = value
+        if kind.takes_models and not models:
+            raise ValueError(
+                f"`{text}` names no models: try `{name}:SMALL,MIDDLE`, the smallest first"
+            )
+        return cls(text, name, options, tuple(models))
 
     @property
     def takes_datastore(self) -> bool:
@@ -179,19 +180,25 @@ def require_inputs(
     model_tables: bool = False,
 ) -> None:
     """Checks early that a drafter gets what it needs, and nothing that it cannot use."""
+    kind = KINDS[name.kind]
     if memory and name.kind != "fused":
         raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
-    if model_tables and name.kind != "fused":
+    if model_tables and not kind.takes_tables:
         raise ValueError(f"drafter `{name.value}` takes no tables: leave out --model-tables")
-    if KINDS[name.kind].datastore == "needed" and not datastore:
+    if kind.datastore == "needed" and not datastore:
         raise ValueError(f"drafter `{name.value}` needs a datastore: give one by --datastore")
     if name.needs_model and not model:
         raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
 
 
-def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
-    """The drafter of a name with its paper's defaults."""
+def maker_of(name: DrafterName | str, inputs: DrafterInputs) -> Maker:
+    """Loads what drafters of a name share; they have their paper's defaults."""
     name = DrafterName.parse(name) if isinstance(name, str) else name
     has_datastore, has_model = inputs.datastore is not None, inputs.model is not None
     require_inputs(name, datastore=has_datastore, model=has_model)
-    return KINDS[name.kind].make(inputs, **name.options)
+    return KINDS[name.kind].load(inputs, *name.models, **name.options)
+
+
+def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
+    """The drafter of a name."""
+    return maker_of(name, inputs)()

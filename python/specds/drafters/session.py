@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
+
 from specds._core import Datastore, DraftSession, TokenTree
+from specds.stats import LevelStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from os import PathLike
-
-    import numpy as np
     import torch
     from transformers import LogitsProcessorList, PreTrainedModel
-
-    from specds.stats import LevelStats
 
 
 @dataclass(frozen=True)
@@ -117,13 +116,12 @@ class Session(ABC):
         self,
         token_ids: Sequence[int] | np.ndarray,
         max_nodes: int,
-    ) -> TokenTree | None:
+    ) -> TokenTree:
         """Drafts as `draft` would if these tokens had been observed, and stays as it is.
 
-        Returns:
-            The draft; None where the session cannot tell.
+        A session that cannot drafts nothing.
         """
-        return None
+        return EMPTY_TREE
 
     def suggest(
         self,
@@ -175,7 +173,6 @@ class Silence(Session):
     """Drafts nothing: the session of a request while its last token is outside the vocabulary."""
 
     def draft(self, *_: Any, **__: Any) -> TokenTree:
-        """As `Session.draft`: an empty tree."""
         return EMPTY_TREE
 
     def observe(self, *_: Any) -> None:
@@ -214,12 +211,10 @@ class DrafterOf:
 
     @property
     def vocab_size(self) -> int | None:
-        """As of the drafter."""
         return self.drafter.vocab_size
 
     @property
     def max_nodes(self) -> int | None:
-        """As of the drafter."""
         return getattr(self.drafter, "max_nodes", None)
 
 
@@ -237,21 +232,11 @@ Session.register(SessionOf)
 
 
 def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
-    """An open datastore, or that at a path.
-
-    Raises:
-        FileNotFoundError: There is nothing at the path.
-        FormatError: What is there cannot be read.
-    """
     return datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
 
 
 def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-    """Gives a new session of the core its prompt.
-
-    Raises:
-        ValueError: The prompt is empty or holds an id outside the vocabulary.
-    """
+    """Gives a new session of the core its prompt."""
     if len(prompt_ids) == 0:
         raise ValueError("the prompt is empty: give at least one token")
     session.observe(prompt_ids)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from specds._core import SOURCES, TokenTree
 from specds.drafters.session import EMPTY_TREE, Drafter, DrafterOf, Session, SessionOf
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -47,13 +45,10 @@ class Watched(DrafterOf):
         self._tell = tell
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
-        """Starts a request."""
         return WatchedSession(self.drafter.session(prompt_ids), self._tell)
 
 
 class WatchedSession(SessionOf):
-    """A session that reports each step."""
-
     def __init__(self, session: Session, tell: Callable[[Step], Any]) -> None:
         super().__init__(session)
         self._tell = tell
@@ -62,7 +57,6 @@ class WatchedSession(SessionOf):
     def draft(
         self, max_nodes: int, max_depth: int | None = None, *args: Any, **kwargs: Any
     ) -> TokenTree:
-        """As `Session.draft`."""
         self._tree = self.session.draft(max_nodes, max_depth, *args, **kwargs)
         self._max_depth = max_nodes if max_depth is None else max_depth
         return self._tree
@@ -70,7 +64,6 @@ class WatchedSession(SessionOf):
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
     ) -> None:
-        """As `Session.observe`."""
         self.session.observe(token_ids, num_verified)
         tree, self._tree = self._tree, EMPTY_TREE
         if num_verified is None:  # a next prompt of a conversation: nobody emitted it

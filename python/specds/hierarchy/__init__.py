@@ -2,18 +2,38 @@
 
 Read in this order: `config`, `text` (tokens on trial), `draft` (what is handed up), `levels`
 (drafting is verifying the level beneath), `drafter` (the chain of one request). The rule by which a
-sampled token is accepted is `specds.accept.draws`. Names alone need no torch. Imports
-`specds.accept` and what lies below it, as `specds.generation` does, and not that.
+sampled token is accepted is `specds.accept.draws`. Here they get a name, which
+needs no torch. Imports `specds.accept` and what lies below it, as `specds.generation` does, and not
+that.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specds._lazy import lazy
-from specds.hierarchy.config import ABLATIONS, HierarchyConfig, HierarchyName
+from specds.drafters import KINDS, Drafter, DrafterInputs
+from specds.drafters.registry import Kind
+from specds.hierarchy.config import ABLATIONS, Ablation, HierarchyConfig
 
 if TYPE_CHECKING:
     from specds.hierarchy.drafter import HierarchyDrafter, HierarchySession
 
-__all__ = ["ABLATIONS", "HierarchyConfig", "HierarchyDrafter", "HierarchyName", "HierarchySession"]
+__all__ = ["ABLATIONS", "HierarchyConfig", "HierarchyDrafter", "HierarchySession"]
 
 __getattr__ = lazy(__name__, "drafter")
+
+
+def _load(
+    inputs: DrafterInputs, *models: str, ablation: Ablation = "full", joined: str = "no"
+) -> Callable[[], Drafter]:
+    from specds.hierarchy.drafter import maker
+
+    config = replace(HierarchyConfig.ablation(ablation), joined=joined == "yes")
+    return maker(inputs, models, config)
+
+
+_OPTIONS: dict[str, tuple[str, ...]] = {"ablation": ABLATIONS, "joined": ("no", "yes")}
+KINDS["hierarchy"] = Kind(
+    _load, _OPTIONS, "used", needs_model=True, takes_tables=True, takes_models=True
+)

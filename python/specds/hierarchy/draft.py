@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,10 +12,6 @@ from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.drafters.watched import right_path
 from specds.stats import LevelStats
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 # How many of a level's likeliest tokens are suggested in each place.
 _NUM_LIKELY = 4
@@ -29,7 +25,6 @@ class Threshold:
         self._num_rejected = 0
 
     def add(self, entropy: float) -> None:
-        """Takes in the entropy of one more rejected token."""
         self._num_rejected += 1
         self.value += (entropy - self.value) / self._num_rejected
 
@@ -45,7 +40,6 @@ class Drawn:
 
     @classmethod
     def of(cls, token_id: int, probs: torch.Tensor) -> Drawn:
-        """A token and what follows from its distribution."""
         figures = torch.stack((probs[token_id], torch.special.entr(probs).sum()))
         prob, entropy = figures.tolist()  # one wait for the device
         return cls(token_id, probs, prob, entropy)
@@ -143,16 +137,3 @@ class Draft:
                 self.threshold.add(drawn.entropy)
                 return
             self.stats.num_accepted += 1
-
-
-def subtree(tree: TokenTree, path: Sequence[int]) -> TokenTree:
-    """What a tree holds after the tokens `path` from its root; nothing where it lacks them."""
-    if not path:
-        return tree
-    nodes = right_path(tree, path)
-    if len(nodes) < len(path):
-        return EMPTY_TREE
-    kept = np.flatnonzero(tree.mask()[:, nodes[-1]])[1:]
-    place = {nodes[-1]: -1, **{int(node): new for new, node in enumerate(kept)}}
-    parents = [place[parent] for parent in tree.parents[kept].tolist()]
-    return TokenTree(tree.token_ids[kept], parents)

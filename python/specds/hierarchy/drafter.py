@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
+import numpy as np
 from transformers import PreTrainedModel
 
-from specds.drafters import make_drafter
-from specds.drafters.session import EMPTY_TREE, Session
-from specds.hierarchy.config import HierarchyConfig, HierarchyName
+from specds._core import TokenTree
+from specds.drafters import DrafterInputs, maker_of
+from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules, Session
+from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
+from specds.loading import load_model
+from specds.stats import LevelStats
+from specds.tokenization import fingerprint
 from specds.verify.support import require_support
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy as np
-
-    from specds._core import TokenTree
-    from specds.drafters import DrafterInputs
-    from specds.drafters.session import Drafter, Proposal, RequestRules
-    from specds.stats import LevelStats
+# The most nodes of retrieved trees that the lowest model verifies.
+_RETRIEVED_NODES = 16
 
 
 class HierarchySession(Session):
@@ -65,12 +64,10 @@ class HierarchySession(Session):
 
     @property
     def level_stats(self) -> Mapping[str, LevelStats]:
-        """What each level drafted, and how much of it was accepted."""
         return {level.name: level.stats for level in self._levels}
 
     @property
     def proposals(self) -> Mapping[int, Proposal]:
-        """The sampled tokens of the last draft, by the node that they follow."""
         return self._draft.proposals
 
     @property
@@ -79,7 +76,6 @@ class HierarchySession(Session):
         return self._joined.session.num_predictions if self._joined else 0
 
     def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
-        """As `Session.observe_predictions`, to the retrieval."""
         if self._joined:
             self._joined.session.observe_predictions(tree, predictions)
 
@@ -94,7 +90,6 @@ class HierarchySession(Session):
         max_depth: int | None = None,
         min_gain: float = 0.0,
     ) -> TokenTree:
-        """As `Session.draft`, by the levels."""
         max_nodes = min(max_nodes, self._config.max_nodes)
         left = self._text.tokens_left
         top, draft = self._levels[-1], Draft(EMPTY_TREE)
@@ -128,7 +123,6 @@ class HierarchySession(Session):
             level.observe(tokens, num_verified if is_retrieved else None)
 
     def finish(self) -> None:
-        """Ends the request at all levels."""
         for level in self._levels:
             level.finish()
 
@@ -170,7 +164,6 @@ class HierarchyDrafter:
 
     @property
     def vocab_size(self) -> int | None:
-        """That of the levels."""
         sizes = [_vocab_size(model) for model in self._models.values()]
         return sizes[0] if sizes else next(iter(self._retrieval.values())).vocab_size
 
@@ -192,8 +185,8 @@ class HierarchyDrafter:
                 name,
                 drafter.session(prompt_ids),
                 len(prompt_ids),
-                self.config.retrieval_nodes,
-                self.config.max_nodes if self.config.joined else self.config.retrieval_nodes,
+                _RETRIEVED_NODES,
+                self.config.max_nodes if self.config.joined else _RETRIEVED_NODES,
             )
             for name, drafter in self._retrieval.items()
         ]
@@ -201,11 +194,7 @@ class HierarchyDrafter:
         return HierarchySession(prompt_ids, levels, self.config, self._require_target)
 
     def _require_target(self, rules: RequestRules) -> None:
-        """Refuses a target that the levels cannot draft for.
-
-        Raises:
-            ValueError: A level has another vocabulary, device or dtype.
-        """
+        """Refuses a target of another vocabulary, device or dtype."""
         target = rules.model
         for name, drafter in self._retrieval.items():
             size, known = drafter.vocab_size or 0, _vocab_size(target)
@@ -226,23 +215,27 @@ class HierarchyDrafter:
                     )
 
 
-def maker(name: HierarchyName, inputs: DrafterInputs) -> Callable[[], HierarchyDrafter]:
-    """Loads the models of a hierarchy, once; gives what makes a new drafter of them.
+def maker(
+    inputs: DrafterInputs, names: Sequence[str], config: HierarchyConfig
+) -> Callable[[], HierarchyDrafter]:
+    """Loads models by name beside their target; gives what makes a new drafter of them.
 
     Where there is a datastore or the target's bigrams, the fused drafter drafts for the smallest.
-
-    Raises:
-        LoadingError: There is no model under a name.
-        ValueError: There is no target, or a model has another tokenizer.
     """
-    if inputs.model is None or inputs.tokenizer is None:
-        raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
-    models = name.load(inputs.model, inputs.tokenizer)
+    target, tokenizer = cast("PreTrainedModel", inputs.model), inputs.tokenizer
+    dtype, models = str(target.dtype).removeprefix("torch."), {}
+    for name in names:
+        models[name], other = load_model(name, device=str(target.device), dtype=dtype)
+        if tokenizer is None or fingerprint(other) != fingerprint(tokenizer):
+            raise ValueError(
+                f"model `{name}` has another tokenizer than the target: use models of one family"
+            )
     retrieves = inputs.datastore is not None or inputs.model_tables
+    fused = maker_of("fused", inputs) if retrieves else None
 
     def make() -> HierarchyDrafter:
-        beneath = {"retrieval": make_drafter("fused", inputs)} if retrieves else {}
-        return HierarchyDrafter({**beneath, **models}, name.config)
+        beneath = {} if fused is None else {"retrieval": fused()}
+        return HierarchyDrafter({**beneath, **models}, config)
 
     return make
 

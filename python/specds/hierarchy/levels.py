@@ -6,6 +6,7 @@ A model runs over a text and a draft of what follows, and its cache keeps what i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -15,18 +16,15 @@ import torch
 
 from specds._core import TokenTree
 from specds.accept.on_host import walk
-from specds.drafters.session import EMPTY_TREE, within
-from specds.hierarchy.draft import Draft, Drawn, Threshold, subtree
+from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
+from specds.hierarchy.draft import Draft, Drawn, Threshold
+from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from transformers import PreTrainedModel
 
-    from specds.drafters.session import Proposal, Session
-    from specds.hierarchy.text import Text
 
 # New tokens that may share a pass with a tree: its mask has a row for each of them.
 _MOST_WITH_A_TREE = 64
@@ -38,9 +36,6 @@ class CachedModel:
 
     Where the text of a call differs from that of the call before, the cache is rolled back to what
     they have in common. So whoever takes tokens back need not say so, at any level.
-
-    Args:
-        model: A causal language model of which `require_support` approves.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -118,13 +113,10 @@ class Level(ABC):
 class RetrievalLevel(Level):
     """A drafter without a model, at the bottom.
 
-    After tokens on trial it drafts as if they had been observed. A drafter that cannot is asked
-    where the context ends, and what follows tokens on trial is the part of that tree beneath them.
+    After tokens on trial it drafts as if they had been observed, or nothing where it cannot.
 
     Args:
-        name: As of `Level`.
-        session: A session of the drafter, which has the prompt.
-        prompt_length: The tokens of that.
+        session: Has the prompt, of `prompt_length` tokens.
         max_nodes_up: The most nodes that the model above verifies.
         max_nodes: The most nodes of the tree where the context ends.
     """
@@ -152,27 +144,23 @@ class RetrievalLevel(Level):
         return replace(self._handed_up(self._of_context()), holds_above=is_used)
 
     def draft(self, text: Text, most: int) -> Draft:
-        """What may follow the tokens on trial."""
         if most <= 0:
             return Draft(EMPTY_TREE)
         on_trial = text.tokens[self._context_length :]
-        tree = None
         if on_trial:
             with self._timed():
                 tree = self.session.draft_after(on_trial, self._max_nodes_up)
-        if tree is None:
-            tree = subtree(self._of_context(), on_trial)
+        else:
+            tree = self._of_context()
         return self._handed_up(within(tree, self._max_nodes_up, most))
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
-        """As `Session.observe`."""
         self._tree = None
         self._context_length += len(token_ids)
         with self._timed():
             self.session.observe(token_ids, num_verified)
 
     def finish(self) -> None:
-        """Ends the drafter's request."""
         self.session.finish()
 
     def _of_context(self) -> TokenTree:

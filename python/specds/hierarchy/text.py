@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
 from specds.accept.draws import accept_or_redraw, draw
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from specds.drafters.session import Proposal, RequestRules
+from specds.drafters.session import Proposal, RequestRules
 
 # Those that look at nothing but the prefix and the scores that they are given, so that they may be
 # asked about tokens that the target will never see. What else the target applies is its alone: the
@@ -42,9 +38,7 @@ _SHARED = frozenset(
 class Text:
     """The tokens of a request as its levels see them: the context, then tokens on trial.
 
-    Args:
-        token_ids: The prompt.
-        rules: How the target chooses its tokens; by default greedily.
+    Without rules, tokens are chosen greedily.
     """
 
     def __init__(self, token_ids: Iterable[int], rules: RequestRules | None = None) -> None:
@@ -73,12 +67,10 @@ class Text:
         return self._rules is not None and self.tokens[-1] in self._rules.eos_token_ids
 
     def emit(self, token: int) -> int:
-        """Adds and returns a token on trial."""
         self.tokens.append(token)
         return token
 
     def cut(self, length: int) -> None:
-        """Takes back all but the first `length` tokens."""
         del self.tokens[length:]
         self._num_stored = min(self._num_stored, length)
 

@@ -11,13 +11,11 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import Datastore, FormatError, read_manifest
 from specds.cache_folder import cache_folder, keep, read_kept
-
-if TYPE_CHECKING:
-    from specds.hub.names import HubName
+from specds.hub.names import HubName
 
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 1 << 24

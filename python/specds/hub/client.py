@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import FormatError, __version__
 from specds._lazy import imported
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from specds.hub.names import HubName
+from specds.hub.names import HubName
 
 KIND = {"repo_type": "dataset"}
 LIBRARY = {"library_name": "specds", "library_version": __version__}
@@ -23,12 +20,10 @@ UNAUTHORISED = (401, 403)
 
 
 def hub() -> Any:
-    """The package `huggingface_hub`."""
     return imported("huggingface_hub")
 
 
 def api() -> Any:
-    """A client that says who asks."""
     return hub().HfApi(**LIBRARY)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -23,8 +24,6 @@ from specds.hub.names import HubName
 from specds.tokenization import check_tokenizer
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from transformers import PreTrainedTokenizerBase
 
 

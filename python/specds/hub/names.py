@@ -47,16 +47,14 @@ class HubName:
 
     @property
     def page(self) -> str:
-        """Where people see it."""
         return f"https://huggingface.co/datasets/{self.repository}"
 
 
-_NAMED_BY = {"specds.json": "datastore", "generation_config.json": "specds_datastore"}
 _MAX_BYTES = 1 << 20
 
 
 def named_datastore(model: str | Path) -> str | None:
-    """The datastore that a model's folder names: in `specds.json`, or in its generation config.
+    """The datastore that a model's folder names in its `specds.json`.
 
     Args:
         model: A folder; what is none names nothing.
@@ -67,22 +65,18 @@ def named_datastore(model: str | Path) -> str | None:
     Raises:
         ValueError: What is named is neither.
     """
-    for file, key in _NAMED_BY.items():
-        path = Path(model) / file
-        if not path.is_file() or path.stat().st_size > _MAX_BYTES:
-            continue
-        content = json.loads(path.read_text(encoding="utf-8"))
-        named = content.get(key) if isinstance(content, dict) else None
-        if named is None:
-            continue
-        if not isinstance(named, str):
-            raise ValueError(f"{path}: `{key}` is no text")
-        within = Path(model, named).resolve()
-        if within.exists() and within.is_relative_to(Path(model).resolve()):
-            return str(within)
-        if HubName.parse(named) is None:
-            raise ValueError(
-                f"{path}: `{named}` is neither a datastore of the hub nor in this folder"
-            )
-        return named
-    return None
+    path = Path(model) / "specds.json"
+    if not path.is_file() or path.stat().st_size > _MAX_BYTES:
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    named = content.get("datastore") if isinstance(content, dict) else None
+    if named is None:
+        return None
+    if not isinstance(named, str):
+        raise ValueError(f"{path}: `datastore` is no text")
+    within = Path(model, named).resolve()
+    if within.exists() and within.is_relative_to(Path(model).resolve()):
+        return str(within)
+    if HubName.parse(named) is None:
+        raise ValueError(f"{path}: `{named}` is neither a datastore of the hub nor in this folder")
+    return named

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specds._core import EngineDrafter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from transformers import PreTrainedTokenizerBase
 
 _log = logging.getLogger("specds")

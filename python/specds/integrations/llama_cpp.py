@@ -5,16 +5,13 @@ Needs no import of llama-cpp-python: it calls whatever `draft_model` is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specds.integrations.adapter import Adapter, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
 
 
 class DraftModel(Adapter):

@@ -17,16 +17,13 @@ import importlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specds.integrations.adapter import Adapter, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 CONFIG = "SPECDS_CONFIG"
 """The environment variable with the JSON configuration of `EngineDrafter`."""
@@ -110,13 +107,11 @@ class Corpus(Adapter):
             self.drafter.observe_predictions(predictions, self.num_nodes)
 
     def erase_match_state(self, req_ids: Sequence[str]) -> None:
-        """Ends requests."""
         self.drafter.end(list(req_ids))
         for req_id in req_ids:
             self._lengths.pop(req_id, None)
 
     def reset(self) -> None:
-        """Ends all requests."""
         self.drafter.end_all()
         self._lengths.clear()
 

@@ -10,16 +10,13 @@ The runner gives the batch as padded arrays and names no request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specds.integrations.adapter import Adapter, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 
 class VllmAdapter(Adapter):
@@ -43,8 +40,6 @@ class VllmAdapter(Adapter):
 
 
 class Proposer(VllmAdapter):
-    """Drafts for the V1 runner."""
-
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Loads nothing: the runner calls it."""
 

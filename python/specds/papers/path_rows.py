@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from specds._core import TokenTree
 from specds.verify.attention import group_size, packed_model
 from specds.verify.generic import Runner
 from specds.verify.inputs import MaskBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedModel
-
-    from specds._core import TokenTree
 
 
 class PathRows(Runner):
@@ -38,7 +36,6 @@ class PathRows(Runner):
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
     ) -> list[torch.Tensor]:
-        """As `Runner.verify_rows`, in one forward pass over a batch of paths."""
         (token_id,), (tree,) = token_ids, trees
         if tree is None:
             return super().verify_rows(token_ids, trees)

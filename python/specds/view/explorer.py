@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from specds._core import Datastore
 from specds.bench.replay.story import story
+from specds.bench.transcripts import Transcript
 from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
 from specds.readable import known_from, tree_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedTokenizerBase
 
-    from specds._core import Datastore
-    from specds.bench.transcripts import Transcript
 
 MOST_NODES = 64
 _CONTEXT_TOKENS = 2048
@@ -47,7 +46,6 @@ class Explorer:
         self.answer = lru_cache(16)(self._answer)
 
     def about(self) -> dict[str, Any]:
-        """What is looked at."""
         return {
             "path": str(self._datastore.path),
             "num_tokens": self._datastore.num_tokens,
@@ -56,11 +54,7 @@ class Explorer:
         }
 
     def explore(self, text: str, num_nodes: int) -> dict[str, Any]:
-        """The match of a text's end, and the tree that each source drafts behind it.
-
-        Args:
-            num_nodes: Of each tree, at most `MOST_NODES`.
-        """
+        """The match of a text's end, and the tree that each source drafts behind it."""
         with self._one_by_one:
             context = self._tokenizer.encode(text, add_special_tokens=False)[-_CONTEXT_TOKENS:]
             if not context:

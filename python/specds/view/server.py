@@ -6,11 +6,10 @@ import json
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-if TYPE_CHECKING:
-    from specds.view.explorer import Explorer
+from specds.view.explorer import Explorer
 
 _MOST_BYTES = 1 << 20
 
@@ -21,7 +20,6 @@ def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
 
 
 def page() -> bytes:
-    """The page, with all that it needs."""
     assets = files("specds.bench") / "assets"
     text = (files("specds.view") / "page.html").read_text(encoding="utf-8")
     for name in ("style.css", "tree.js", "story.js"):
@@ -40,7 +38,6 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        """The page, or what is looked at, or a recorded answer."""
         url = urlsplit(self.path)
         if url.path == "/":
             self._send(200, self._page, "text/html; charset=utf-8")
@@ -55,7 +52,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._tell({"error": "nothing is here"}, 404)
 
     def do_POST(self) -> None:
-        """What is known of a text."""
         try:
             length = int(self.headers.get("Content-Length", 0))
             if self.path != "/explore" or not 0 < length <= _MOST_BYTES:

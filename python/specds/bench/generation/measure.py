@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from specds.bench.generation.ways import Batch, Result, Target, Way
 from specds.stats import GenerationStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from specds.bench.generation.ways import Batch, Result, Target, Way
 
 
 @dataclass
@@ -27,12 +24,10 @@ class Run:
 
     @property
     def texts(self) -> list[list[int]]:
-        """The new tokens of each request."""
         return [text for result in self.results for text in result.token_ids]
 
     @property
     def tokens_per_s(self) -> float:
-        """New tokens a second."""
         return sum(map(len, self.texts)) / sum(self.seconds)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import version
@@ -22,18 +23,16 @@ from specds.bench.generation.ways import (
     drafter_ways,
     usual_baselines,
 )
-from specds.bench.harness import Document, Progress, circumstances, open_datastores, silent
+from specds.bench.harness import Document, Progress, circumstances, open_datastores
 from specds.bench.options import MODES, GenerateOptions
 from specds.bench.transcripts import read_files
-from specds.demo.held_out import build_stdlib, prompts
+from specds.demo import build_stdlib, prompts
 from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer
 from specds.verify.support import require_verification
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -41,11 +40,7 @@ USUAL_PROMPTS = 12
 
 
 def check(options: GenerateOptions) -> None:
-    """Checks the options before anything is loaded.
-
-    Raises:
-        ValueError: Naming the option.
-    """
+    """Checks the options before anything is loaded."""
     least, most = min(options.batches, default=1), max(options.batches, default=1)
     checks = {
         "no target: give a model by --model": options.model is None,
@@ -74,7 +69,7 @@ def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise ValueError(f"no {kind} `{name}`: choose of {', '.join(known)}")
 
 
-def run_generate(options: GenerateOptions, progress: Progress = silent) -> Document:
+def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
     """Measures what the options ask for.
 
     Returns:

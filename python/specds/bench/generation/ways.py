@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
-from transformers import CompileConfig
+from transformers import CompileConfig, PreTrainedModel
 
+from specds._core import Datastore
+from specds.bench.engines import Engine
 from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import generate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import ExitStack
-
-    from transformers import PreTrainedModel
-
-    from specds._core import Datastore
-    from specds.bench.engines import Engine
-    from specds.stats import GenerationStats
+from specds.stats import GenerationStats
 
 PLAIN = "plain"
 PROMPT_LOOKUP = "transformers-prompt-lookup"
@@ -117,7 +112,6 @@ def own_calls(
 
 
 def baseline_way(name: str, target: Target) -> Way:
-    """The way of one of `BASELINES`."""
     if name == PLAIN:
         start = partial(own_calls, target, PromptLookupDrafter, 0)
         return Way(name, start, is_plain=True, is_ours=True, budget=0)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from specds._core import Datastore
 from specds.bench.replay.measure import replay_all, together
+from specds.bench.transcripts import Transcript
 from specds.drafters import FusedDrafter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from specds._core import Datastore
-    from specds.bench.transcripts import Transcript
 
 _MAX_NODES = 32
 

@@ -7,20 +7,17 @@ go on behind it.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from specds._core import DraftSession, TokenTree
 from specds.bench.engines import ENTRANTS, Entrant
+from specds.bench.transcripts import Transcript
 from specds.drafters.session import EMPTY_TREE, Session, within
 from specds.drafters.watched import Step, right_path
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from specds.bench.transcripts import Transcript
 
 Shape: TypeAlias = Literal["tree", "chain"]
 """Of a draft; engines that verify no trees take chains."""
@@ -118,7 +115,6 @@ class SuggestedDrafter:
     vocab_size = None
 
     def session(self, prompt_ids: Any) -> Session:
-        """Starts a request."""
         return _SuggestedSession()
 
 

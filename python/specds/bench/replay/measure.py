@@ -67,7 +67,6 @@ class Trace:
             self.match_lengths.append(session.match_length)
 
     def merge(self, other: Trace) -> None:
-        """Appends the drafts of `other`."""
         self.stats.merge(other.stats)
         self.num_requests += other.num_requests
         if other.num_predicted_tokens is not None:
@@ -169,7 +168,6 @@ def _session(drafter: Drafter, transcript: Transcript) -> Session:
 
 
 def together(traces: Iterable[Trace]) -> Trace:
-    """Merges several traces into one."""
     merged = Trace()
     for trace in traces:
         merged.merge(trace)

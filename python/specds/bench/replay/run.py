@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import Datastore, __version__
 from specds.bench.engines import ENTRANTS, check_names, engines_of, needs_model
@@ -11,24 +11,20 @@ from specds.bench.harness import (
     Progress,
     circumstances,
     open_datastores,
-    silent,
     tokenizer_of,
 )
+from specds.bench.options import ReplayOptions
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.bench.replay.story import story
 from specds.bench.transcripts import ALL, read_files
 from specds.drafters import DrafterInputs, make_drafter, read_weights
-from specds.hierarchy.config import PREFIX
 from specds.loading import load_model
-
-if TYPE_CHECKING:
-    from specds.bench.options import ReplayOptions
 
 _STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
 
 
-def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
+def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> Document:
     """Replays every drafter at every budget.
 
     Returns:
@@ -39,7 +35,7 @@ def run_replay(options: ReplayOptions, progress: Progress = silent) -> Document:
         OSError: A file cannot be read.
     """
     for name in options.drafters:
-        if name.startswith(PREFIX):
+        if name.startswith("hierarchy"):
             raise ValueError(f"drafter `{name}` samples: measure it by `specds bench generate`")
     has_model = options.model is not None
     check_names(options.drafters, datastore=bool(options.datastores), model=has_model)

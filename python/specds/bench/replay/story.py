@@ -6,15 +6,15 @@ from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from specds._core import Datastore
 from specds.bench.replay.loop import follow
+from specds.bench.transcripts import Transcript
+from specds.drafters import Drafter
 from specds.readable import known_from, text_after, tree_in_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specds._core import Datastore
-    from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter
 
 _PROMPT_TOKENS = 120
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds import terminal
@@ -12,9 +14,6 @@ from specds.build import BuildReport, build_datastore
 from specds.corpora import CorpusOptions, Document, belongs_to, open_corpus, stdlib_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from transformers import PreTrainedTokenizerBase
 
 MODES: dict[str, dict[str, Any]] = {
