@@ -60,6 +60,18 @@ def test_vllm_gets_chains_for_padded_arrays_of_moving_rows():
     assert proposer.num_failures == 0
 
 
+def test_vllm_gets_sixty_four_rows_and_preempted_ones_back():
+    proposer, runner = vllm.Proposer(vllm_config()), Runner()
+    texts = [[row + 4, *TEXT] for row in range(64)]
+    drafts = runner.step(proposer, [(text, 1) for text in texts])
+    assert drafts == [[3, 1, 2, 3]] * 64
+    runner.step(proposer, [([*text, 3], 1) for text in texts[:60]])
+    runner.step(proposer, [([*text, 3], 0 if row > 59 else 1) for row, text in enumerate(texts)])
+    drafts = runner.step(proposer, [([*text, 3, 1], 1) for text in texts])
+    assert drafts == [[2, 3, 1, 2]] * 64
+    assert proposer.drafter.stats()["num_opened"] == 64
+
+
 def test_vllm_never_gets_drafts_beyond_the_length_of_its_model():
     proposer, runner = vllm.Proposer(vllm_config(max_model_len=12)), Runner(max_model_len=12)
     lengths = []
@@ -91,6 +103,14 @@ def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path)
     store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")
     with pytest.raises(ValueError, match="xxh3:ours, that of the engine's is "):
         llama_cpp.DraftModel({"datastore": str(store.path)}, tokenizer="demo")
+
+
+def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
+    (tmp_path / "kept").write_bytes(b"damaged")
+    settings = {"snapshot": str(tmp_path / "kept"), "memory": "shared"}
+    model = llama_cpp.DraftModel(settings, vocab_size=10)
+    assert "the snapshot is not used" in caplog.text
+    assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
 
 
 def test_llama_cpp_gets_an_array_of_its_own_type():
