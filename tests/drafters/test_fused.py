@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import reference
-import reference_datastore
 from datastores import build
 from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
+from reference import paths, shown
+from reference_datastore import corpora
 from reference_fused import Request
 from replays import phrases, text_of
 from specds import FormatError, FusedConfig, FusedDrafter, PromptLookupDrafter
@@ -33,11 +33,6 @@ tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
 BY_PACE = {None: "normal", 0.001: "low", 0.01: "normal", 0.1: "normal"}
 PROBS = [0.5, 0.3, 0.0]
-
-
-def paths_of(tree):
-    """The probability of each path of a tree."""
-    return reference.paths(tree.token_ids.tolist(), tree.parents.tolist(), tree.probs)
 
 
 def sources_of(tree):
@@ -98,7 +93,7 @@ def test_every_draft_is_that_of_a_naive_twin(
     twin.observe(pieces[0])
     for piece in [*pieces[1:], []]:
         tree = session.draft(max_nodes, is_chain=is_chain)
-        drafted = paths_of(tree)
+        drafted = paths(tree)
         twin.draft(max_nodes, is_chain)
         if twin.is_on_edge:
             return
@@ -129,7 +124,7 @@ def folder(tmp_path_factory):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    reference_datastore.corpora(most=20),
+    corpora(most=20),
     st.booleans(),
     st.lists(
         st.lists(st.lists(tokens, max_size=8), min_size=1, max_size=6), min_size=1, max_size=3
@@ -158,7 +153,7 @@ def test_trees_are_sound_and_the_same_in_every_run(
         return trees
 
     trees = run()
-    assert [*map(reference.shown, trees)] == [*map(reference.shown, run())]
+    assert [*map(shown, trees)] == [*map(shown, run())]
     for tree in trees:
         assert len(tree) <= max_nodes
         assert all(tree.token_ids < size)
@@ -169,7 +164,7 @@ def test_trees_are_sound_and_the_same_in_every_run(
 
 @settings(deadline=None, max_examples=40)
 @given(
-    reference_datastore.corpora(most=8),
+    corpora(most=8),
     st.lists(st.lists(tokens, min_size=1, max_size=5), min_size=1, max_size=3),
 )
 def test_no_cut_into_shards_changes_a_draft_that_reads_all_occurrences(folder, corpus, contexts):
@@ -178,7 +173,7 @@ def test_no_cut_into_shards_changes_a_draft_that_reads_all_occurrences(folder, c
     whole.warm()  # what follows tokens is then looked up at once
     for context in map(corpus.of, contexts):
         one, other = (FusedDrafter(store).session(context).draft(32) for store in (cut, whole))
-        assert reference.shown(one) == reference.shown(other)
+        assert shown(one) == shown(other)
 
 
 def test_what_the_memory_has_of_a_prompt_is_not_kept_twice():
@@ -200,9 +195,9 @@ def test_what_the_memory_has_of_a_prompt_is_not_kept_twice():
 def test_only_nodes_of_enough_probability_are_drafted_until_a_gain():
     random = np.random.default_rng(1)
     session = FusedDrafter().session(text_of(random, phrases(random, 6, 6, 30), 300))
-    whole = paths_of(session.draft(64))
+    whole = paths(session.draft(64))
     for min_gain in (0.0, 0.05, 0.3, 1.0):
-        found = paths_of(session.draft(64, min_gain=min_gain))
+        found = paths(session.draft(64, min_gain=min_gain))
         assert all(prob >= min_gain for prob in found.values())
         # What follows nodes that are not twice as likely is not looked up; all else is there.
         assert found.keys() <= whole.keys()
