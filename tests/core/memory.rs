@@ -148,17 +148,6 @@ proptest! {
             prop_assert_eq!(memory.num_bytes(), sum);
             prop_assert!(memory.num_bytes() <= memory.max_bytes());
         }
-        for tenant in TENANTS {
-            let Some(found) = memory.find(tenant) else { continue };
-            let kept = found.read();
-            let tokens = kept.texts().tokens();
-            for token in 0..4 {
-                let found: Vec<_> = kept.texts().of_token(token).collect();
-                prop_assert_eq!(found, occurrences(tokens, &[token]));
-                let found: Vec<_> = kept.texts().of_pair(1, token).collect();
-                prop_assert_eq!(found, occurrences(tokens, &[1, token]));
-            }
-        }
         memory.clear();
         prop_assert_eq!((memory.num_bytes(), memory.num_tokens(), memory.num_tenants()), (0, 0, 0));
     }
@@ -246,24 +235,33 @@ fn nothing_of_a_memory_is_shown_but_its_size() {
     assert!(shown.contains("num_tokens: 1") && !shown.contains("77") && !shown.contains("ann"));
 }
 
-#[test]
-fn readers_see_a_state_between_two_writes_while_one_writes() {
-    let memory = memory(1 << 24);
-    let written: Vec<_> = (0..150)
-        .map(|seed| text(seed, 40 * seed as usize + 45))
-        .collect();
-    let whole: Vec<u32> = written
-        .iter()
-        .flat_map(|text| text.iter().copied().chain([History::BOUNDARY]))
-        .collect();
-    // A long text may be there in part.
-    let mut ends = BTreeSet::from([0]);
-    let mut end = 0;
-    for text in &written {
-        ends.extend((1..text.len().div_ceil(1024)).map(|piece| end + 1024 * piece));
-        end += text.len() + 1;
-        ends.insert(end);
+/// A text that says which number it has; some are so long that they are added in pieces.
+fn named(number: u32) -> Vec<u32> {
+    let length = 20 + number / 100 + if number % 50 == 7 { 1500 } else { 0 };
+    vec![number % 100; length as usize]
+}
+
+fn number_of(text: &[u32]) -> u32 {
+    let hundreds = (u32::try_from(text.len()).unwrap() - 20) % 1500;
+    100 * hundreds + text[0]
+}
+
+/// They are some of the texts that were written, one after the other.
+fn check_whole<'a>(texts: impl Iterator<Item = &'a [u32]>) {
+    let mut last = None;
+    for text in texts {
+        let number = number_of(text);
+        assert!(last.is_none_or(|last| number == last + 1));
+        assert_eq!(text, named(number));
+        last = Some(number);
     }
+}
+
+#[test]
+fn readers_see_a_state_between_two_writes_while_texts_are_added_evicted_and_saved() {
+    let memory = memory(1 << 16);
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("memory");
     let is_done = AtomicBool::new(false);
     let read = || {
         let mut seen = BTreeSet::new();
@@ -272,13 +270,16 @@ fn readers_see_a_state_between_two_writes_while_one_writes() {
                 continue;
             };
             let kept = ann.read();
-            let reader = kept.texts();
-            let length = reader.tokens().len();
-            assert!(ends.contains(&length) && reader.tokens() == &whole[..length]);
-            let pair = [whole[length % 40], whole[length % 40 + 1]];
-            let found: Vec<_> = reader.of_pair(pair[0], pair[1]).collect();
-            assert_eq!(found, occurrences(&whole[..length], &pair));
-            seen.insert(length);
+            let tokens = kept.texts().tokens();
+            let mut texts: Vec<_> = tokens.split(|&token| token == History::BOUNDARY).collect();
+            // A long text may be there in part.
+            let added = texts.pop().unwrap_or_default();
+            assert!(added.len() % 1024 == 0 && added.iter().all(|token| *token == added[0]));
+            check_whole(texts.into_iter());
+            let token = tokens.first().copied().unwrap_or_default();
+            let found: Vec<_> = kept.texts().of_pair(token, token).collect();
+            assert_eq!(found, occurrences(tokens, &[token, token]));
+            seen.insert(tokens.len());
             drop(kept);
             thread::yield_now();
         }
@@ -286,52 +287,24 @@ fn readers_see_a_state_between_two_writes_while_one_writes() {
     };
     thread::scope(|scope| {
         let readers = [scope.spawn(read), scope.spawn(read)];
-        for text in &written {
-            memory.insert("ann", text).unwrap();
-            thread::yield_now();
-        }
-        while memory.find("ann").unwrap().read().texts().tokens().len() < whole.len() {}
-        is_done.store(true, Ordering::Relaxed);
-        let seen: Vec<_> = readers.map(|reader| reader.join().unwrap()).into();
-        assert!(seen.iter().any(|&seen| seen > 3), "{seen:?}");
-    });
-}
-
-#[test]
-fn readers_go_on_while_texts_are_evicted_and_saved() {
-    let memory = memory(1 << 16);
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("memory");
-    let is_done = AtomicBool::new(false);
-    // Texts that say which they are.
-    let named = |number: u32| vec![number % 100; 20 + (number / 100) as usize];
-    let check = |texts: Vec<Vec<u32>>| {
-        let hundreds = |text: &Vec<u32>| u32::try_from(text.len() - 20).unwrap();
-        let number = |text: &Vec<u32>| hundreds(text) * 100 + text[0];
-        let numbers: Vec<_> = texts.iter().map(number).collect();
-        assert!(numbers.is_sorted());
-        for (number, text) in numbers.into_iter().zip(texts) {
-            assert_eq!(text, named(number));
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                check(memory.texts("ann"));
-                thread::yield_now();
-            }
-        });
-        scope.spawn(|| {
+        let saver = scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 memory.save(&path).unwrap();
                 let opened = Memory::open(&path, options(1 << 16)).unwrap();
-                check(opened.texts("ann"));
+                check_whole(opened.texts("ann").iter().map(Vec::as_slice));
             }
         });
         for number in 0..3000 {
             memory.insert("ann", &named(number)).unwrap();
         }
         is_done.store(true, Ordering::Relaxed);
+        saver.join().unwrap();
+        assert!(
+            readers
+                .map(|reader| reader.join().unwrap())
+                .iter()
+                .any(|&seen| seen > 3)
+        );
     });
     assert!(memory.texts("ann").len() < 2000);
 }
