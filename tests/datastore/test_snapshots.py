@@ -1,7 +1,6 @@
 """Snapshots of a memory: what they bring back, and every lie in one."""
 
 import struct
-import threading
 from pathlib import Path
 
 import numpy as np

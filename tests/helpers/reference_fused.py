@@ -56,11 +56,6 @@ class Weights:
         return 1 / (1 + exp(-sum(self.curves[c][k] * part for (c, k), part in corners)))
 
 
-def hopes(hope, likeliest, free):
-    """Whether such a child may be among so many nodes that are still free."""
-    return len(likeliest) < free or hope > likeliest[-1]
-
-
 # How many matches of the context are read, and how often one occurs that is enough; how likely a
 # node is to be looked up in the datastore again, what a child is hoped to be of its parent, how
 # likely a candidate is of what fits, and a node that has all experts; how many places tell what
@@ -117,63 +112,41 @@ class Request:
         self.has_prompt = True
         self.tree, self.known = {}, {}
 
-    def draft(self, max_nodes, is_chain=False):
-        """The probability of each path, before calibration; the likeliest first.
+    def check(self, drafted, max_nodes, is_chain):
+        """Whether a draft, by the probability of each path, is what it should be.
 
-        A chain goes on with the likeliest child of its last node.
+        Of equally likely nodes any may come first: each is compared as it was drafted. A chain goes
+        on with the likeliest child of its last node.
         """
         self.tree, self.known, pending = {}, {}, {}
-        self.is_close, last = False, []
+        total, likely = 0.0, 1.0
         if max_nodes and self.context:
             least = RARE_IN_CHAIN if is_chain else 0.0
             self.expand((), 1.0, pending, max(MIN_PROB, self.slack * least))
-        while pending and len(self.tree) < max_nodes:
-            path = max(pending, key=pending.get)
-            self.tree[path] = prob = pending.pop(path)
-            free = max_nodes - len(self.tree)
-            likeliest = sorted(pending.values(), reverse=True)
+        for path, said in drafted.items():
+            if self.is_on_edge:
+                return
+            prob = pending.pop(path)
+            assert prob > 0.9999 * max(pending.values(), default=0), path
+            self.tree[path] = prob
+            total += prob
+            likely = min(self.weights.calibrated(prob, total), likely)
+            assert abs(said - likely) <= 1e-3 * likely, (path, said, likely)
             if is_chain:
-                self.is_on_edge |= any(other > 0.9999 * prob for other in likeliest)
-                pending, likeliest = {}, []
-            is_hopeful = free and hopes(self.hope * prob, likeliest[:free], free)
-            # Rounding may decide another way, or take what is as likely first: the tree is then
-            # another one.
-            twins = [other for other in (*likeliest, *last) if abs(other - prob) < 1e-4 * prob]
-            for other in range(max(free - len(twins), 0), free + len(twins) + 1):
-                for hope in (0.9999 * self.hope * prob, 1.0001 * self.hope * prob):
-                    outcome = other and hopes(hope, likeliest[:other], other)
-                    self.is_close |= bool(outcome) != bool(is_hopeful)
-            last.append(prob)
+                pending.clear()
+            free = max_nodes - len(self.tree)
+            likeliest = sorted(pending.values(), reverse=True)[:free]
+            is_hopeful, *edges = (
+                free and (len(likeliest) < free or factor * self.hope * prob > likeliest[-1])
+                for factor in (1, 0.9999, 1.0001)
+            )
+            self.is_on_edge |= edges[0] != edges[1]
             if is_hopeful and path[-1] != self.separator and len(path) < 40:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
                 least = min(RARE_IN_CHAIN, prob / 10) if is_chain else least
-                # Of equals, what is met first decides what is too little for the second.
-                self.is_on_edge |= bool(twins and self.slack and len(likeliest) + 1 >= free)
                 self.expand(path, prob, pending, max(MIN_PROB, self.slack * least))
-        self.pending = pending
-        return self.tree
-
-    def adopt(self, paths):
-        """Learns from these paths instead: of equally likely ones, rounding chose others."""
-        probs = {**self.pending, **self.tree}
-        # What came of one that was never met, below an equally likely one, is not known.
-        self.is_on_edge |= not probs.keys() >= set(paths)
-        self.tree = {path: probs[path] for path in paths if path in probs}
-
-    def expected(self):
-        """Each path of the draft with its probability; of equally likely ones any may have any."""
-        total, least, calibrated = 0.0, 1.0, {}
-        for path, prob in self.tree.items():
-            total += prob
-            calibrated[path] = least = min(self.weights.calibrated(prob, total), least)
-        return {
-            path: [
-                calibrated[other]
-                for other, twin in self.tree.items()
-                if abs(twin - prob) < 1e-4 * prob
-            ]
-            for path, prob in self.tree.items()
-        }
+        is_full = len(drafted) == max_nodes or self.is_on_edge
+        assert is_full or max(pending.values(), default=0) < 1.0001 * MIN_PROB
 
     def expand(self, path, prob, pending, min_prob):
         tail = [*self.context[-32:], *path]

@@ -203,7 +203,7 @@ class Anchors:
         self.known = {}
 
     def learn(self, context, token):
-        slot = self.known.setdefault(context[-1], [0, [[None, 0] for _ in range(11)]])
+        slot = self.known.setdefault(context[-1], [0, [[None, 0] for _ in range(5)]])
         if slot[0] == 255:
             slot[:] = [127, [[anchor, count // 2] for anchor, count in slot[1]]]
         slot[0] += 1
