@@ -261,22 +261,34 @@ fn snapshots() {
 
 #[test]
 fn weights() {
+    const NUMBERS: [f32; 4] = [f32::MAX, -f32::MAX, 1.0, -1.0];
     let whole = Weights::default().to_bytes();
     let text = documents().swap_remove(0);
     for mut random in inputs(250) {
         let mut bytes = whole.clone();
         let end = bytes.len() - 8;
-        mutate(&mut random, &mut bytes[..end]);
+        let is_extreme = random.below(12) == 0;
+        if is_extreme {
+            for weight in bytes[8..end].chunks_exact_mut(4) {
+                let number = NUMBERS[random.below(4) as usize];
+                weight.copy_from_slice(&number.to_le_bytes());
+            }
+        } else {
+            mutate(&mut random, &mut bytes[..end]);
+        }
         let checksum = xxh3_64(&bytes[..end]).to_le_bytes();
         bytes[end..].copy_from_slice(&checksum);
         let Ok(weights) = Weights::from_bytes(&bytes) else {
+            assert!(!is_extreme);
             continue;
         };
-        if random.below(8) == 0 {
+        if is_extreme || random.below(8) == 0 {
             let drafter = FusedDrafter::new(None, None, FusedConfig::default(), weights).unwrap();
             let mut session = FusedSession::new(Arc::new(drafter), "").unwrap();
-            session.observe(&text, None).unwrap();
-            assert!(drafted(&mut session, 8).len() <= 8);
+            for tokens in text[..60].chunks(3) {
+                session.observe(tokens, None).unwrap();
+                assert!(drafted(&mut session, 8).len() <= 8);
+            }
         }
     }
 }
