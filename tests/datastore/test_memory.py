@@ -11,16 +11,6 @@ import pytest
 
 from specds.drafters import FusedDrafter, Memory
 
-
-def test_it_says_how_large_it_is_and_not_what_it_holds():
-    memory = Memory(100, max_bytes=20_000)
-    memory.insert("ann", np.array([77, 78], dtype=np.uint16))
-    assert memory.vocab_size == 100
-    assert repr(memory) == (
-        f"Memory(num_tenants=1, num_tokens=2, num_bytes={memory.num_bytes}, max_bytes=20000)"
-    )
-
-
 SAVES = """
 import sys, itertools
 from specds.drafters import FusedDrafter, Memory

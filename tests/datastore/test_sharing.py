@@ -11,7 +11,7 @@ from datastores import build
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
 from specds.build import BuildOptions, refresh
-from specds.drafters import FusedDrafter, Memory
+from specds.drafters import Memory
 
 EVERY = 0.02
 
@@ -76,23 +76,6 @@ def test_a_killed_worker_harms_nobody(tmp_path):
         until(lambda number=number: [number] in texts(Memory.open(path, 100_000), "ann"))
     assert survivor.failure is None
     assert survivor.num_bytes <= survivor.max_bytes
-
-
-def test_tenants_stay_apart_in_a_shared_memory(tmp_path):
-    path = tmp_path / "memory"
-    anns, bobs = Memory(100), Memory(100)
-    for memory in (anns, bobs):
-        memory.share(path, every=EVERY)
-    anns.insert("ann", [1, 2, 3, 4, 5, 6] * 3)
-    until(lambda: texts(bobs, "ann") != [])
-    alone, beside = FusedDrafter(memory=Memory(100)), FusedDrafter(memory=bobs)
-    for prompt in ([1, 2, 3], [3, 4], [1, 2, 1, 2]):
-        trees = []
-        for drafter, tenant in ((alone, "bob"), (beside, "bob"), (beside, "ann")):
-            session = drafter.session(prompt, tenant)
-            trees.append(session.draft(16).token_ids.tolist())
-        assert trees[0] == trees[1]
-        assert trees[0] != trees[2], "the control: ann drafts from what is shared"
 
 
 def test_engines_share_by_their_configuration(tmp_path):
