@@ -66,30 +66,25 @@ pub(crate) struct Victim {
 
 impl Victim {
     pub(crate) fn new() -> Self {
-        Self::of(&[vec![1, 2, 0, 1], vec![1, 0, 2, 1]])
+        Self::of(5, options(4, 4), &[vec![1, 2, 0, 1], vec![1, 0, 2, 1]])
     }
 
-    fn of(documents: &[Vec<u32>]) -> Self {
-        Self::built(options(4, 4), documents)
-    }
-
-    pub(crate) fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Self {
-        Self::of_shards(5, options, documents)
-    }
-
-    pub(crate) fn of_shards(
+    pub(crate) fn of(
         max_shard_tokens: u64,
-        options: DatastoreOptions,
+        mut options: DatastoreOptions,
         documents: &[Vec<u32>],
     ) -> Self {
         let folder = tempdir().unwrap();
-        let options = DatastoreOptions {
-            max_shard_tokens,
-            ..options
-        };
+        options.max_shard_tokens = max_shard_tokens;
         build(&folder.path().join("d"), options, documents).unwrap();
         let files = read_all(&folder.path().join("d"));
         Self { folder, files }
+    }
+
+    /// Puts all files back as they were.
+    pub(crate) fn restore(&self) {
+        let _ = fs::remove_dir_all(self.path());
+        write_all(&self.path(), &self.files);
     }
 
     pub(crate) fn path(&self) -> PathBuf {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use specds::Error;
 use specds::fused::prior_of;
-use specds::storage::{Manifest, PriorEntry, ShardManifest};
+use specds::storage::{Manifest, PriorEntry, ShardEntry, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{SECTIONS, TEXT, Victim, ask, read_all};
@@ -39,12 +39,12 @@ pub(crate) fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
     manifest.shards[index].num_tokens = shard.num_tokens;
     manifest.shards[index].num_documents = shard.num_documents;
     manifest.shards[index].num_bytes = num_bytes + json(&shard).len() as u64;
-    manifest.num_tokens = manifest.shards.iter().map(|shard| shard.num_tokens).sum();
-    manifest.num_documents = manifest
-        .shards
-        .iter()
-        .map(|shard| shard.num_documents)
-        .sum();
+    let sum = |count: fn(&ShardEntry) -> u64| {
+        let counts = manifest.shards.iter().map(count);
+        counts.fold(0, u64::wrapping_add)
+    };
+    manifest.num_tokens = sum(|shard| shard.num_tokens);
+    manifest.num_documents = sum(|shard| shard.num_documents);
     fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
 }
 
