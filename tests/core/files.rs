@@ -10,12 +10,12 @@ use specds::Error;
 use specds::build::DatastoreOptions;
 use specds::draft::Session;
 use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession, Weights};
-use specds::lookup::{Datastore, Match};
+use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::{Manifest, ShardManifest};
 use tempfile::TempDir;
 
-use crate::{build, built, drafted, options, tempdir};
+use crate::{build, drafted, options, tempdir};
 
 pub(crate) const SECTIONS: [&str; 5] = [
     "tokens.bin",
@@ -290,13 +290,4 @@ fn files_of_other_shards_are_found_by_their_lengths_or_by_verify() {
     let neighbour = &victim.files[&victim.file(1, "shard.json")];
     let error = victim.with(&victim.file(0, "shard.json"), neighbour, Victim::open);
     assert!(matches!(error, Err(Error::Checksum(_))));
-}
-
-/// The binding refuses it.
-#[test]
-fn a_match_of_another_datastore_is_answered_without_panic() {
-    let [large, small] = [vec![1; 50], vec![1]].map(|document| built(options(4, 4), &[document]));
-    let found = large.lookup(&[1], 16, 1).unwrap();
-    assert!(small.continuations(&found, 10).len() <= 1);
-    assert!(small.continuations(&Match::default(), 10).is_empty());
 }

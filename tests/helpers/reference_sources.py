@@ -192,7 +192,10 @@ class Recycled:
         for order in (2, 1):
             predicted = self.predictions.get(tuple(tail[-order:]) if len(tail) >= order else ())
             if predicted:
-                yield Expert("recycled", order, rank, 1, by_rank(predicted))
+                counts = Counter()
+                for place, token in enumerate(predicted[:8]):
+                    counts[token] += 0.5**place
+                yield Expert("recycled", order, rank, 1, counts)
                 rank += 1
 
 
@@ -236,13 +239,6 @@ class Anchors:
             order = 1 + floor(8 * max(counts.values()) / (total + 1))
             summed = max(total + 1, sum(counts.values()))
             yield Expert("echo", order, 0, total + 1, counts, summed)
-
-
-def by_rank(tokens):
-    counts = Counter()
-    for rank, token in enumerate(tokens[:8]):
-        counts[token] += 0.5**rank
-    return counts
 
 
 def skip_expert(kind, order, nexts):
