@@ -123,13 +123,6 @@ def test_what_cannot_be_shared_is_told_and_stays(tmp_path):
         with pytest.raises(FormatError, match="bytes where"):
             share()
     assert path.read_bytes() == kept[:-1]
-    with pytest.raises(ValueError, match="give its file as `snapshot`"):
-        EngineDrafter('{"save_every": 1, "memory": "shared"}', vocab_size=100)
-    with pytest.raises(ValueError, match="give its file as `snapshot`"):
-        EngineDrafter(json.dumps({"save_every": 1, "snapshot": str(path)}), vocab_size=100)
-    with pytest.raises(ValueError, match="one rank only"):
-        config = {"snapshot": str(path), "memory": "shared", "save_every": 1}
-        EngineDrafter(json.dumps(config), vocab_size=100, num_ranks=2)
 
 
 def test_a_file_that_is_damaged_later_is_told_and_left(tmp_path):

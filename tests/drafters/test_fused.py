@@ -78,8 +78,8 @@ def test_every_draft_is_that_of_a_naive_twin(
         documents,
         separator if documents else None,
         remembered,
-        bigrams=[list(zip(row, PROBS, strict=False)) for row in bigrams],
-        effort=BY_PACE[pace] if effort == "auto" else effort,
+        [list(zip(row, PROBS, strict=False)) for row in bigrams],
+        BY_PACE[pace] if effort == "auto" else effort,
     )
     drafter = FusedDrafter(
         store,

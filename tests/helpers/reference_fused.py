@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from math import exp, floor, log, log2
+from typing import NamedTuple
 
-from reference_sources import Anchors, Expert, Passages, Recycled, Text, skip_expert
+from reference_sources import VOCAB_SIZE, Anchors, Expert, Passages, Recycled, Text, skip_expert
 
 MIN_PROB, RARE_IN_CHAIN = 1 / 2048, 1 / 256
 # What a source's evidence counts before anything is learned.
@@ -56,34 +57,30 @@ class Weights:
         return 1 / (1 + exp(-sum(self.curves[c][k] * part for (c, k), part in corners)))
 
 
-# How many matches of the context are read, and how often one occurs that is enough; how likely a
-# node is to be looked up in the datastore again, what a child is hoped to be of its parent, how
-# likely a candidate is of what fits, and a node that has all experts; how many places tell what
-# follows another token, how many are enough, how many of the latest are looked at at most, and
-# whether they are matched beyond an edit.
+class Effort(NamedTuple):
+    """How much is read."""
+
+    matches: tuple  # of the context, and how often one occurs that is enough
+    likely: float  # a node is looked up in the datastore again
+    hope: float  # a child is hoped to be of its parent
+    slack: float  # a candidate is at least of what fits
+    full_from: float  # a node has all experts
+    most_skipped: int  # places tell what follows another token
+    reading: tuple  # places are enough, are looked at at most, are matched beyond an edit
+
+
 EFFORTS = {
-    "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 256, False),
-    "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512, True),
+    "low": Effort((3, 32), float("inf"), 0.4, 1.0, 0.3, 8, (4, 256, False)),
+    "normal": Effort((3, 64), 0.1, 0.5, 0.0, 0.0, 32, (16, 512, True)),
 }
 
 
 class Request:
     """One request, with weights of its own."""
 
-    def __init__(
-        self,
-        documents=(),
-        separator=None,
-        earlier=(),
-        vocab_size=4,
-        bigrams=None,
-        effort="normal",
-    ):
-        matches, reading = EFFORTS[effort][:2], EFFORTS[effort][2:]
-        self.likely, self.hope, self.slack, self.full_from, self.most_skipped, *reading = reading
-        self.matches, self.reading = matches, reading
-        self.weights = Weights()
-        self.passages = Passages(documents, separator, vocab_size) if documents else None
+    def __init__(self, documents, separator, earlier, bigrams, effort):
+        self.effort, self.weights = EFFORTS[effort], Weights()
+        self.passages = Passages(documents, separator) if documents else None
         self.separator = separator
         self.bigrams = bigrams
         self.recycled, self.anchors = Recycled(), Anchors()
@@ -91,7 +88,7 @@ class Request:
         self.context, self.uses = [], Counter()
         self.memory = list(earlier)
         self.frequencies = Counter(
-            token for document in documents for token in document if token < vocab_size
+            token for document in documents for token in document if token < VOCAB_SIZE
         )
         self.tree, self.known, self.skipped = {}, {}, {}
         # Whether rounding decided what is a candidate, or the likeliest: from then on the core may
@@ -122,7 +119,7 @@ class Request:
         total, likely = 0.0, 1.0
         if max_nodes and self.context:
             least = RARE_IN_CHAIN if is_chain else 0.0
-            self.expand((), 1.0, pending, max(MIN_PROB, self.slack * least))
+            self.expand((), 1.0, pending, max(MIN_PROB, self.effort.slack * least))
         for path, said in drafted.items():
             if self.is_on_edge:
                 return
@@ -137,19 +134,19 @@ class Request:
             free = max_nodes - len(self.tree)
             likeliest = sorted(pending.values(), reverse=True)[:free]
             is_hopeful, *edges = (
-                free and (len(likeliest) < free or factor * self.hope * prob > likeliest[-1])
+                free and (len(likeliest) < free or factor * self.effort.hope * prob > likeliest[-1])
                 for factor in (1, 0.9999, 1.0001)
             )
             self.is_on_edge |= edges[0] != edges[1]
             if is_hopeful and path[-1] != self.separator and len(path) < 40:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
                 least = min(RARE_IN_CHAIN, prob / 10) if is_chain else least
-                self.expand(path, prob, pending, max(MIN_PROB, self.slack * least))
+                self.expand(path, prob, pending, max(MIN_PROB, self.effort.slack * least))
         is_full = len(drafted) == max_nodes or self.is_on_edge
         assert is_full or max(pending.values(), default=0) < 1.0001 * MIN_PROB
 
     def expand(self, path, prob, pending, min_prob):
-        tail = [*self.context[-32:], *path]
+        effort, tail = self.effort, [*self.context[-32:], *path]
         parent = self.known.get(path[:-1]) if path else None
         experts, groups, places = [], [], {}
         if self.passages:
@@ -157,20 +154,22 @@ class Request:
             if self.separator in tail:
                 within = tail[len(tail) - tail[::-1].index(self.separator) :]
             if parent is None:
-                groups = self.passages.look_up(within, *self.matches)
+                groups = self.passages.look_up(within, *effort.matches)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
-                groups = self.passages.refresh(groups, within) if prob >= self.likely else groups
-            is_full = prob >= self.full_from
+                groups = self.passages.refresh(groups, within) if prob >= effort.likely else groups
+            is_full = prob >= effort.full_from
             experts += self.passages.experts(groups, tail[-1], min_prob / prob, is_full)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():
-            places[kind] = text.find(parent and parent["places"][kind], tail, prob, *self.reading)
+            places[kind] = text.find(parent and parent["places"][kind], tail, prob, *effort.reading)
             experts += text.experts(kind, places[kind][0])
         skipped = self.skipped
         if path:
-            skipped = self.skips(parent, tail[-1]) if prob >= self.full_from else {}
-        self.is_on_edge |= any(abs(prob - edge) < 1e-5 for edge in (self.likely, self.full_from))
+            skipped = self.skips(parent, tail[-1]) if prob >= effort.full_from else {}
+        self.is_on_edge |= any(
+            abs(prob - edge) < 1e-5 for edge in (effort.likely, effort.full_from)
+        )
         experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
         experts += self.anchors.experts(self.context, path)
         experts += self.recycled.experts(tail)
@@ -191,7 +190,7 @@ class Request:
             skips["datastore-skip"] = self.passages.skip(node["groups"], token)
         for kind, tokens in (("context", self.context), ("memory", self.memory)):
             places = node["places"][kind][0]
-            skips[f"{kind}-skip"] = Text(tokens).skip(places, token, self.most_skipped)
+            skips[f"{kind}-skip"] = Text(tokens).skip(places, token, self.effort.most_skipped)
         return skips
 
     def table_experts(self, tail):

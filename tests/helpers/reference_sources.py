@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import takewhile
 from math import floor, log
 
+VOCAB_SIZE = 4
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 
@@ -107,10 +108,9 @@ class Expert:
 class Passages:
     """What followed the longest matches in a corpus, as groups of `(order, count, passages)`."""
 
-    def __init__(self, documents, separator, vocab_size):
+    def __init__(self, documents, separator):
         self.texts = [[*document, separator] for document in documents if document]
         self.separator = separator
-        self.vocab_size = vocab_size
 
     def occurrences(self, pattern, length=8):
         if self.separator in pattern or not pattern:
@@ -120,7 +120,7 @@ class Passages:
             for start in range(len(text) - len(pattern)):
                 if text[start : start + len(pattern)] == pattern:
                     passage = text[start + len(pattern) :][:length]
-                    found.append([token for token in passage if token < self.vocab_size])
+                    found.append([token for token in passage if token < VOCAB_SIZE])
         return found
 
     def suffix(self, tail, order):
