@@ -18,11 +18,6 @@ FEW = corpora(most=14, vocabularies=SMALL)
 CASES = settings(max_examples=40, deadline=None)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("queries")
-
-
 @CASES
 @given(FEW, st.lists(TEXT.map(lambda text: text[:4]) | st.just([]), min_size=1, max_size=6))
 def test_counts_are_those_of_a_scan(folder, corpus, patterns):

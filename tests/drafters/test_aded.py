@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference_aded
@@ -24,9 +24,7 @@ tokens = st.integers(0, 3)
 documents = st.lists(st.lists(tokens, max_size=20), min_size=1, max_size=6).filter(any)
 separators = st.sampled_from([3, 4])
 orders = st.integers(2, 4)
-some = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+some = settings(max_examples=60, deadline=None)
 
 
 def drafted(tree):
@@ -59,8 +57,8 @@ def trigrams(datastore):
     max_words=st.integers(1, 5),
     shard=st.sampled_from([25, 40, 1000]),
 )
-def test_the_matrix_is_equation_1(tmp_path, documents, separator, order, max_words, shard):
-    built = build(tmp_path / "d", documents, separator=separator, max_shard_tokens=shard)
+def test_the_matrix_is_equation_1(folder, documents, separator, order, max_words, shard):
+    built = build(folder / "d", documents, separator=separator, max_shard_tokens=shard)
     limits = {"order": order, "max_words": max_words}
     trigrams = Trigrams.build(built, **limits)
     expected = reference_aded.Matrix(documents, separator, 4, **limits)
@@ -88,10 +86,10 @@ def test_the_matrix_is_equation_1(tmp_path, documents, separator, order, max_wor
     max_prob=st.sampled_from([0.5, 0.9, 1.0]),
 )
 def test_every_draft_is_that_of_the_paper_s_algorithms(
-    tmp_path, documents, separator, order, max_words, pieces, search, searches, depth, candidates,
+    folder, documents, separator, order, max_words, pieces, search, searches, depth, candidates,
     c1, c2, seed, adaptive, increment, max_prob,
 ):  # fmt: skip
-    built = build(tmp_path / "d", documents, separator=separator)
+    built = build(folder / "d", documents, separator=separator)
     trigrams = Trigrams.build(built, order=order, max_words=max_words)
     how = {"searches": searches, "depth": depth, "candidates": candidates, "c1": c1, "c2": c2}
     learning = {"increment": increment, "max_prob": max_prob}

@@ -1,11 +1,11 @@
 """The fused drafter: every draft against a naive twin, and the Python face of it."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datastores import build
@@ -39,9 +39,7 @@ def sources_of(tree):
     return {SOURCES[source] for source in tree.sources}
 
 
-@settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, max_examples=60)
 @given(
     documents=st.lists(texts, max_size=3),
     separator=st.sampled_from([3, 4]),
@@ -55,7 +53,7 @@ def sources_of(tree):
     pace=st.sampled_from([None, 0.001, 0.01, 0.1]),
 )
 def test_every_draft_is_that_of_a_naive_twin(
-    tmp_path,
+    folder,
     documents,
     separator,
     earlier,
@@ -69,7 +67,7 @@ def test_every_draft_is_that_of_a_naive_twin(
 ):
     documents = [[token for token in text if token < separator] for text in documents]
     documents = [text for text in documents if text]
-    store = build(tmp_path / "d", documents, separator=separator) if documents else None
+    store = build(folder / "d", documents, separator=separator) if documents else None
     memory = Memory(4)
     if earlier:
         memory.insert("", earlier)
@@ -104,11 +102,6 @@ def test_every_draft_is_that_of_a_naive_twin(
             twin.recycled.add(twin.context, drafted, predictions)
         session.observe(piece)
         twin.observe(piece)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("fused")
 
 
 @settings(deadline=None, max_examples=40)
@@ -308,11 +301,9 @@ def test_threads_share_a_drafter():
                 session.observe([1, 2, 3, 4])
             session.finish()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
     assert sum(drafter.stats().values()) > 500
     sessions = [drafter.session([1, 2, 3, number]) for number in range(20)]
     alone = [session.draft(16).token_ids.tolist() for session in sessions]

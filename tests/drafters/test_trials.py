@@ -23,11 +23,6 @@ CASES = settings(max_examples=40, deadline=None)
 TABLES = ModelTables([[1, 0], [2, 1], [3, 2], [0, 3]], [[0.5, 0.25]] * 4, range(4))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("trials")
-
-
 def fused(store, **config):
     memory = Memory(4)
     memory.insert("", [0, 1, 2, 0, 1, 3, 0, 1, 2])
