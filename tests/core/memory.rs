@@ -1,6 +1,6 @@
 //! The memory of earlier texts: which of them live, who sees them, and what a snapshot brings back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -43,38 +43,6 @@ fn text(seed: u32, length: usize) -> Vec<u32> {
         .collect()
 }
 
-/// What lives of each tenant, by definition: its texts in the order in which they came.
-#[derive(Debug, Default)]
-struct Oracle(Vec<(&'static str, Vec<u32>)>);
-
-impl Oracle {
-    fn insert(&mut self, tenant: &'static str, tokens: &[u32]) {
-        let text = (tenant, tokens.to_vec());
-        if !tokens.is_empty() && !self.0.contains(&text) {
-            self.0.push(text);
-        }
-    }
-
-    fn forget(&mut self, tenant: &str) {
-        self.0.retain(|(owner, _)| *owner != tenant);
-    }
-
-    /// A tenant loses all but the latest.
-    fn keep(&mut self, tenant: &str, num_texts: usize) {
-        let mut num_lost = self.texts(tenant).len() - num_texts;
-        self.0.retain(|(owner, _)| {
-            let is_lost = *owner == tenant && num_lost > 0;
-            num_lost -= usize::from(is_lost);
-            !is_lost
-        });
-    }
-
-    fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
-        let owned = self.0.iter().filter(|(owner, _)| *owner == tenant);
-        owned.map(|(_, tokens)| tokens.clone()).collect()
-    }
-}
-
 #[derive(Debug, Clone)]
 enum Step {
     Insert(&'static str, Vec<u32>),
@@ -107,7 +75,8 @@ proptest! {
         max_kib in 18_usize..24,
     ) {
         let memory = memory(max_kib << 10);
-        let mut oracle = Oracle::default();
+        // What lives of each tenant, by definition: its texts in the order in which they came.
+        let mut oracle = BTreeMap::<_, Vec<_>>::new();
         for step in steps {
             let num_bytes = |tenant: &&str| memory.find(tenant).map_or(0, |found| found.num_bytes());
             let before_all = TENANTS.map(|tenant| num_bytes(&tenant));
@@ -115,33 +84,37 @@ proptest! {
             match step {
                 Step::Insert(tenant, tokens) => {
                     memory.insert(tenant, &tokens).unwrap();
-                    oracle.insert(tenant, &tokens);
+                    let texts = oracle.entry(tenant).or_default();
+                    if !tokens.is_empty() && !texts.contains(&tokens) {
+                        texts.push(tokens.clone());
+                    }
                     // What so many tokens may take at the worst.
                     (room, writer) = (64 * tokens.len() + 2000, Some(tenant));
                 }
                 Step::Forget(tenant) => {
                     memory.forget(tenant);
-                    oracle.forget(tenant);
+                    oracle.remove(tenant);
                 }
                 Step::Clear => {
                     memory.clear();
-                    oracle = Oracle::default();
+                    oracle.clear();
                 }
             }
             let num_tenants = TENANTS.iter().filter(|tenant| memory.find(tenant).is_some()).count();
             for (tenant, before) in TENANTS.iter().zip(before_all) {
                 let alive = memory.texts(tenant);
-                if alive.len() < oracle.texts(tenant).len() {
+                let expected = oracle.entry(tenant).or_default();
+                if alive.len() < expected.len() {
                     prop_assert!(all + room > memory.max_bytes(), "evicted without need");
                     let is_one = |at: &usize| before_all[*at] > 0 || writer == Some(TENANTS[*at]);
                     let num_sharing = (0..TENANTS.len()).filter(is_one).count();
                     let share = memory.max_bytes() / num_sharing.max(1) / 4 * 3;
                     prop_assert!(writer == Some(*tenant) || before > share, "he had little");
                 }
-                oracle.keep(tenant, alive.len());
-                prop_assert_eq!(&alive, &oracle.texts(tenant));
+                expected.drain(..expected.len().saturating_sub(alive.len()));
+                prop_assert_eq!(&alive, expected);
             }
-            let num_tokens: usize = oracle.0.iter().map(|(_, tokens)| tokens.len()).sum();
+            let num_tokens: usize = oracle.values().flatten().map(Vec::len).sum();
             prop_assert_eq!(memory.num_tokens(), num_tokens);
             prop_assert_eq!(memory.num_tenants(), num_tenants);
             let sum: usize = TENANTS.iter().map(num_bytes).sum();
