@@ -173,7 +173,7 @@ class Request:
         experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
         experts += self.anchors.experts(self.context, path)
         experts += self.recycled.experts(tail)
-        experts += self.table_experts(tail)
+        experts += [Expert("bigram", 1, 0, 1, dict(self.bigrams[tail[-1]]), 1.0)]
         experts = [expert for expert in experts if expert.counts]
         self.known[path] = node = self.mix(experts, tail, min_prob / prob)
         edges = (share * prob / min_prob for share in node["shares"].values())
@@ -192,10 +192,6 @@ class Request:
             places = node["places"][kind][0]
             skips[f"{kind}-skip"] = Text(tokens).skip(places, token, self.effort.most_skipped)
         return skips
-
-    def table_experts(self, tail):
-        if self.bigrams:
-            yield Expert("bigram", 1, 0, 1, dict(self.bigrams[tail[-1]]), 1.0)
 
     def mix(self, experts, tail, min_share):
         favourites = {}
