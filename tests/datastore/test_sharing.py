@@ -1,13 +1,14 @@
 """One memory of several processes: what each has the others get, and a killed one harms nobody."""
 
 import json
+import random
 import subprocess
 import sys
 import time
 
 import pytest
 
-from datastores import build
+from datastores import build, names
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
 from specds.build import BuildOptions, refresh
@@ -53,6 +54,8 @@ WORKER = """
 import sys
 from specds.drafters import Memory
 memory = Memory(100_000)
+for number in range(100):
+    memory.insert(sys.argv[2], range(number, number + 3000))
 memory.share(sys.argv[1], every=0.002)
 for number in range(1_000_000):
     memory.insert("both", [int(sys.argv[2]), *range(number % 50_000, number % 50_000 + 300)])
@@ -61,19 +64,23 @@ for number in range(1_000_000):
 """
 
 
-def test_a_killed_worker_harms_nobody(tmp_path):
-    path = tmp_path / "memory"
+def test_a_worker_killed_in_mid_write_harms_nobody(tmp_path):
+    path, moments = tmp_path / "memory", random.Random(1)
     survivor = Memory(100_000, max_bytes=1 << 22)
     survivor.share(path, every=EVERY)
     survivor.insert("ann", [1, 2, 3])
-    for number in range(4):
+    cut_short = 0
+    for number in range(12):
         command = [sys.executable, "-c", WORKER, str(path), str(number)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             process.stdout.readline()
+            time.sleep(moments.uniform(0, 0.05))
             process.kill()
+        cut_short += len(names(tmp_path)) > 1
         Memory.open(path, 100_000)
         survivor.insert("ann", [number])
         until(lambda number=number: [number] in texts(Memory.open(path, 100_000), "ann"))
+    assert cut_short > 0
     assert survivor.failure is None
     assert survivor.num_bytes <= survivor.max_bytes
 
