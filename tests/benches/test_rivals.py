@@ -12,7 +12,7 @@ from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
 from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
 from rivals.answers import RivalAbsentError, RivalAnswerError
 from rivals.suffix_automaton import SuffixAutomatonDrafter
-from specds.bench.engines import ENTRANTS, check_names, engines_of
+from specds.bench.engines import ENTRANTS, engines_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs
@@ -143,7 +143,3 @@ def test_an_absent_rival_is_reported_as_absent(tmp_path, datastore, python):
         cells = run_rival(name, datastore, python)
         assert {cell.status for cell in cells} == {"absent"}
         assert cells[0].reason
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(ENTRANTS, name, entrants(python)[name])
-            with pytest.raises(ValueError, match="needs a datastore: give one by --datastore"):
-                check_names([name], datastore=False, model=False)

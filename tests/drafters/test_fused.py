@@ -14,7 +14,7 @@ from reference import paths, shown
 from reference_datastore import corpora
 from reference_fused import Request
 from replays import phrases, text_of
-from specds import FormatError, FusedConfig, FusedDrafter, PromptLookupDrafter
+from specds import FormatError, FusedConfig, FusedDrafter
 from specds.drafters import (
     SOURCES,
     DrafterInputs,
@@ -27,7 +27,6 @@ from specds.drafters import (
     make_drafter,
     require_inputs,
 )
-from specds.drafters.session import Silence
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
@@ -310,16 +309,3 @@ def test_threads_share_a_drafter():
     for num_threads in (None, 1, 3):
         trees = draft_batch(sessions, 16, num_threads=num_threads)
         assert [tree.token_ids.tolist() for tree in trees] == alone
-
-
-def test_suggestions_are_drafted_the_likeliest_first():
-    session = FusedDrafter(memory=Memory(100)).session([1, 2, 3])
-    assert session.suggest(np.array([7, 8]), probs=[0.9, 0.8])
-    assert session.draft(2).token_ids.tolist() == [7, 8]
-    assert sources_of(session.draft(2)) == {"suggested"}
-    assert session.suggest([5, 6], parents=[-1, -1], probs=[0.3, 0.6])
-    assert session.draft(2).token_ids.tolist() == [6, 5]
-    session.suggest([])
-    assert len(session.draft(2)) == 0
-    assert not PromptLookupDrafter().session([1]).suggest([9])
-    assert not Silence().suggest([1])

@@ -1,5 +1,6 @@
 """What a session drafts after tokens on trial, and what it makes of suggestions."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from specds import (
     RestDrafter,
 )
 from specds.drafters import SOURCES, AdedConfig, Memory, ModelTables, NGrammysConfig, RestConfig
+from specds.drafters.session import Silence
 
 TOKENS = st.lists(st.integers(0, 3), max_size=7)
 FEW = corpora(most=8, vocabularies=SMALL)
@@ -106,6 +108,12 @@ def test_a_suggestion_is_drafted_while_the_text_follows_it():
     assert session.draft(8).token_ids[:2].tolist() == [9, 4]
     session.observe([5])
     assert len(session.draft(8)) == 0, "the text has left it"
+    assert session.suggest(np.array([5, 6]), parents=[-1, -1], probs=[0.3, 0.6])
+    assert session.draft(2).token_ids.tolist() == [6, 5]
+    session.suggest([])
+    assert len(session.draft(2)) == 0
+    assert not PromptLookupDrafter().session([1]).suggest([9])
+    assert not Silence().suggest([1])
 
 
 def test_suggestions_get_the_trust_that_they_earn():
