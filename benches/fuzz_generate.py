@@ -26,7 +26,6 @@ from models import (
     prompt,
     random_drafter,
     tiny_model,
-    wrong_drafter,
 )
 from specds import FusedDrafter, generate
 from specds.drafters import Memory
@@ -122,7 +121,7 @@ MAKERS = {
     "mixed": mixed_drafter,
     "oracle": oracle_drafter,
     "forked": lambda text: oracle_drafter(text, num_wrong=1),
-    "wrong": wrong_drafter,
+    "wrong": lambda text: oracle_drafter([(token + 1) % VOCAB_SIZE for token in text]),
     "random": lambda _: random_drafter(),
 }
 

@@ -27,6 +27,12 @@ def _tables_of_models_are_kept_for_the_tests_alone(tmp_path_factory):
     os.environ["SPECDS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder that the examples of a property share."""
+    return tmp_path_factory.mktemp("examples")
+
+
 @pytest.fixture(scope="session")
 def demo_tokenizer():
     from specds.loading import load_tokenizer

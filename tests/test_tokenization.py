@@ -17,15 +17,6 @@ from specds.loading import LoadingError, load_encoder, load_model, load_tokenize
 from specds.tokenization import FastTokenizer, encode_batch, fingerprint, vocab_size
 
 
-def test_a_batch_is_each_text_after_the_other(demo_tokenizer):
-    texts = ["def f():\n    return 1\n", "", "é" * 3]
-    flat, lengths = encode_batch(demo_tokenizer, texts)
-    rows = [demo_tokenizer.encode(text, add_special_tokens=False) for text in texts]
-    assert lengths.tolist() == [len(row) for row in rows]
-    assert flat.tolist() == [token for row in rows for token in row]
-    assert flat.dtype == np.uint32
-
-
 def test_fingerprint_tells_vocabularies_apart(demo_tokenizer):
     again = load_tokenizer("demo")
     assert fingerprint(again) == fingerprint(demo_tokenizer)
@@ -55,8 +46,12 @@ def test_the_light_tokenizer_is_that_of_transformers(demo_tokenizer, texts):
     batches = [encode_batch(tokenizer, texts) for tokenizer in (light, demo_tokenizer)]
     for found, expected in zip(*batches, strict=True):
         assert found.tolist() == expected.tolist()
-    for text in texts:
-        ids = light.encode(text, add_special_tokens=False)
+    rows = [light.encode(text, add_special_tokens=False) for text in texts]
+    flat, lengths = batches[0]
+    assert flat.dtype == np.uint32
+    assert flat.tolist() == [token for row in rows for token in row]
+    assert lengths.tolist() == [len(row) for row in rows]
+    for text, ids in zip(texts, rows, strict=True):
         assert ids == demo_tokenizer.encode(text, add_special_tokens=False)
         assert light.decode(ids) == demo_tokenizer.decode(ids)
 

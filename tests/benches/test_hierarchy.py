@@ -2,21 +2,12 @@
 
 from functools import partial
 
-import pytest
-
 import hierarchy_ablation as ablation
 from models import GREEDY, prompt, tiny_model
 from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
 from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
-from specds.stats import GenerationStats, LevelStats
-
-
-def test_a_request_costs_the_passes_of_its_target_and_of_its_levels():
-    levels = {"retrieval": LevelStats(0), "tiny": LevelStats(6), "small": LevelStats(4)}
-    stats = GenerationStats(num_drafts=3, levels=levels)
-    assert ablation.cost_of(stats) == pytest.approx(3 + 6 * 0.02 + 4 * 0.19)
 
 
 def test_a_row_tells_what_a_hierarchy_came_to():

@@ -1,48 +1,11 @@
-"""The benchmark of the index: its counts against a scan, its made text, and a run of all of it."""
+"""The benchmark of the index: a run of all of it, and of its growth."""
 
-import itertools
 import json
 
-import numpy as np
 import pytest
 
 from index import __main__ as command
-from index import builders, made_text, scale
-from index.tokens import Facts, TokenCorpus
-from rivals.answers import differences, random_patterns, scan
-
-SEPARATOR, VOCAB_SIZE = 7, 8
-FACTS = Facts("tiny", "none", VOCAB_SIZE, SEPARATOR)
-
-
-def write(folder, texts):
-    flat, lengths = np.array(list(itertools.chain(*texts))), np.array([len(t) for t in texts])
-    return TokenCorpus.write(folder, FACTS, flat, lengths)
-
-
-# Corpora and answers.
-
-
-def test_our_counts_are_those_of_a_scan(tmp_path):
-    random = np.random.default_rng(1)
-    corpus = write(tmp_path / "corpus", random.integers(SEPARATOR, size=(50, 40)).tolist())
-    (tmp_path / "built").mkdir()
-    text = np.fromfile(corpus.stream(), dtype=np.uint16)
-    patterns = random_patterns(text, VOCAB_SIZE, SEPARATOR, 100)
-    built = builders.build_specds(corpus, tmp_path / "built")
-    counts = [built.count(pattern) for pattern in patterns]
-    truth = scan(text, patterns)
-    assert differences(patterns, counts, truth) == []
-    assert any(truth)
-    assert not all(truth)
-    counts[3] += 1
-    assert len(differences(patterns, counts, truth)) == 1
-
-
-# Made text.
-
-
-# Processes and the table.
+from index import made_text, scale
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 
 from datastores import build
 from papers import published_rest
-from replays import transcript
-from specds import RestDrafter
-from specds.bench.replay.measure import replay
 
 SEPARATOR = 7
 SIZES = {"vocab_size": 8, "separator": SEPARATOR}
@@ -47,13 +44,3 @@ def test_continuations_are_all_that_follow_the_longest_suffix_in_order(tmp_path)
     starts = [i + 2 for i in range(len(stream)) if stream[i : i + 2] == [1, 2]]
     padded = [*stream, *[-1] * 10]
     assert rows.tolist() == sorted(padded[start : start + 10] for start in starts)
-
-
-def test_both_selections_accept_all_of_what_the_datastore_holds_once(tmp_path):
-    text = [0, 1, 2, 3, 4, 5, 6, 0, 2, 4, 6]
-    drafter = RestDrafter(build(tmp_path / "a.specds", [text], **SIZES))
-    answer = transcript(text[:2], [*text[2:], SEPARATOR])
-    for one in (drafter, published_rest.PublishedDrafter(drafter.datastore)):
-        stats = replay(one.session(answer.prompt_ids), answer, 64).stats
-        counts = (stats.num_drafts, stats.num_accepted_tokens, stats.num_draft_tokens)
-        assert counts == (1, 9, 9)

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, merge};
 use specds::draft::Session;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights, refit};
 use specds::memory::MemoryOptions;
-use specds::storage::{Manifest, ShardManifest};
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::files::{SECTIONS, Victim, ask, read_all, write_all, write_in_place};
 use crate::forgery::{forge, seal};
@@ -94,7 +95,7 @@ fn rewrite(path: &Path, documents: &[Vec<u32>]) {
 fn datastores() {
     let documents = documents();
     let text = documents[4].clone();
-    let victim = Victim::of_shards(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
+    let victim = Victim::of(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
     for mut random in inputs(40) {
         let shard = random.below(3) as usize;
         let kind = random.below(5) as usize;
@@ -122,8 +123,7 @@ fn datastores() {
         }
         if is_sealed {
             rewrite(&victim.path(), &documents);
-            let _ = fs::remove_dir_all(victim.path());
-            write_all(&victim.path(), &victim.files);
+            victim.restore();
         } else {
             write_in_place(&victim.path().join(&name), &victim.files[&name]);
         }
@@ -161,48 +161,33 @@ fn lie(random: &mut Random, value: &mut Value) {
     }
 }
 
+/// With one or two lies, where it can still be read.
+fn lied<T: Serialize + DeserializeOwned>(random: &mut Random, manifest: &T) -> Option<T> {
+    let mut value = serde_json::to_value(manifest).unwrap();
+    for _ in 0..=random.below(2) {
+        lie(random, &mut value);
+    }
+    serde_json::from_value(value).ok()
+}
+
 #[test]
 fn manifests() {
     let documents = documents();
-    let victim = Victim::of_shards(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
-    let path = victim.path().join("manifest.json");
+    let victim = Victim::of(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
     for mut random in inputs(60) {
-        let mut value = serde_json::to_value(victim.manifest()).unwrap();
         let index = random.below(3) as usize;
-        let mut shard = serde_json::to_value(victim.shard(index)).unwrap();
-        let is_of_shard = random.below(2) == 0;
-        for _ in 0..=random.below(2) {
-            lie(
-                &mut random,
-                if is_of_shard { &mut shard } else { &mut value },
-            );
-        }
-        let mut moved = None;
-        if is_of_shard {
-            let Ok(shard) = serde_json::from_value::<ShardManifest>(shard) else {
+        if random.below(2) == 0 {
+            let Some(shard) = lied(&mut random, &victim.shard(index)) else {
                 continue;
             };
-            let text = serde_json::to_string_pretty(&shard).unwrap() + "\n";
-            let id = format!("{:032x}", xxh3_128(text.as_bytes()));
-            let old = victim.path().join(victim.file(index, ""));
-            let new = victim.path().join(format!("shard-{id}"));
-            fs::rename(&old, &new).unwrap();
-            fs::write(new.join("shard.json"), text).unwrap();
-            value["shards"][index]["id"] = id.into();
-            moved = Some((old, new));
+            forge(&victim, index, shard);
+        } else if let Some(manifest) = lied(&mut random, &victim.manifest()) {
+            fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
         }
-        if let Ok(manifest) = serde_json::from_value::<Manifest>(value) {
-            write_in_place(&path, seal(manifest).as_bytes());
-            if let Ok(datastore) = victim.open() {
-                ask(datastore, part(&mut random, &documents[4]));
-            }
+        if let Ok(datastore) = victim.open() {
+            ask(datastore, part(&mut random, &documents[4]));
         }
-        if let Some((old, new)) = moved {
-            fs::rename(new, &old).unwrap();
-            let name = victim.file(index, "shard.json");
-            write_in_place(&old.join("shard.json"), &victim.files[&name]);
-        }
-        write_in_place(&path, &victim.files[Path::new("manifest.json")]);
+        victim.restore();
     }
 }
 
@@ -261,22 +246,34 @@ fn snapshots() {
 
 #[test]
 fn weights() {
+    const NUMBERS: [f32; 4] = [f32::MAX, -f32::MAX, 1.0, -1.0];
     let whole = Weights::default().to_bytes();
     let text = documents().swap_remove(0);
     for mut random in inputs(250) {
         let mut bytes = whole.clone();
         let end = bytes.len() - 8;
-        mutate(&mut random, &mut bytes[..end]);
+        let is_extreme = random.below(12) == 0;
+        if is_extreme {
+            for weight in bytes[8..end].chunks_exact_mut(4) {
+                let number = NUMBERS[random.below(4) as usize];
+                weight.copy_from_slice(&number.to_le_bytes());
+            }
+        } else {
+            mutate(&mut random, &mut bytes[..end]);
+        }
         let checksum = xxh3_64(&bytes[..end]).to_le_bytes();
         bytes[end..].copy_from_slice(&checksum);
         let Ok(weights) = Weights::from_bytes(&bytes) else {
+            assert!(!is_extreme);
             continue;
         };
-        if random.below(8) == 0 {
+        if is_extreme || random.below(8) == 0 {
             let drafter = FusedDrafter::new(None, None, FusedConfig::default(), weights).unwrap();
             let mut session = FusedSession::new(Arc::new(drafter), "").unwrap();
-            session.observe(&text, None).unwrap();
-            assert!(drafted(&mut session, 8).len() <= 8);
+            for tokens in text[..60].chunks(3) {
+                session.observe(tokens, None).unwrap();
+                assert!(drafted(&mut session, 8).len() <= 8);
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Folders of the core import only folders to their left, and no files import each other in a circle.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
+
+use crate::files::read_all;
 
 const FOLDERS: [&str; 10] = [
     "base", "storage", "index", "lookup", "build", "memory", "draft", "papers", "fused", "engine",
@@ -11,17 +12,15 @@ const FOLDERS: [&str; 10] = [
 /// The source text of each file, by its module path below `crate::`.
 type Sources = BTreeMap<String, String>;
 
-fn read(folder: &Path, module: &str, sources: &mut Sources) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let stem = path.file_stem().unwrap().to_str().unwrap();
-        let name = format!("{module}{stem}");
-        if path.is_dir() {
-            read(&path, &format!("{name}::"), sources);
-        } else if stem != "lib" && stem != "mod" {
-            sources.insert(name, fs::read_to_string(&path).unwrap());
-        }
-    }
+fn read(core: &Path) -> Sources {
+    let files = read_all(core).into_iter();
+    let sources = files.map(|(path, text)| {
+        let module = path.with_extension("").to_str().unwrap().replace('/', "::");
+        (module, String::from_utf8(text).unwrap())
+    });
+    sources
+        .filter(|(module, _)| module != "lib" && !module.ends_with("mod"))
+        .collect()
 }
 
 /// The files that a file names by their paths, outside of comments and of its unit tests; a path that
@@ -76,9 +75,7 @@ fn faults(sources: &Sources) -> Vec<String> {
 
 #[test]
 fn folders_import_only_to_their_left_and_files_in_no_circle() {
-    let mut sources = Sources::new();
-    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("rust/core");
-    read(&core, "", &mut sources);
+    let sources = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("rust/core"));
     assert!(sources.len() > 40 && sources.keys().all(|module| layer(module).is_some()));
     assert!(faults(&sources).is_empty(), "{:#?}", faults(&sources));
 }

@@ -10,18 +10,11 @@ mod random;
 
 use std::path::Path;
 
+use specds::Result;
 use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, compact};
 use specds::draft::{DraftLimits, Session, TokenTree};
-use specds::fused::{FusedDrafter, FusedSession, Memory, Weights};
 use specds::index::Stage;
-use specds::lookup::{Datastore, Match, StoredDocument};
-use specds::memory::{History, MemoryOptions};
-use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession, Trigrams};
-use specds::papers::model_tables::ModelTables;
-use specds::papers::n_grammys::NGrammysSession;
-use specds::papers::prompt_lookup::PromptLookupSession;
-use specds::papers::rest::{RestConfig, RestSession};
-use specds::{Error, Result};
+use specds::lookup::Datastore;
 use tempfile::TempDir;
 
 /// A temporary folder, in memory where the system has a place for that: builds wait for the disk.
@@ -52,12 +45,6 @@ fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Resu
     builder.finish(&mut silent)
 }
 
-/// A datastore of these documents: its files stay mapped when their folder is gone.
-fn built(options: DatastoreOptions, documents: &[Vec<u32>]) -> Datastore {
-    let folder = tempdir().unwrap();
-    build(&folder.path().join("d"), options, documents).unwrap()
-}
-
 /// Rebuilds into as few shards as there can be of at most so many tokens.
 fn compacted(path: &Path, max_shard_tokens: u64) -> Result<Datastore> {
     let options = CompactOptions {
@@ -75,14 +62,4 @@ fn drafted(session: &mut dyn Session, max_nodes: usize) -> TokenTree {
 #[expect(clippy::unnecessary_wraps, reason = "as builds ask for it")]
 fn silent(_stage: Stage, _done: u64, _total: u64) -> Result<()> {
     Ok(())
-}
-
-#[test]
-fn public_types_can_be_sent_and_shared() {
-    fn check<T: Send + Sync + 'static>() {}
-    check::<(Datastore, DatastoreBuilder, DatastoreOptions, Match)>();
-    check::<(StoredDocument, Memory, MemoryOptions, History, TokenTree)>();
-    check::<(FusedDrafter, FusedSession, Weights, ModelTables, Trigrams)>();
-    check::<(AdaptiveTrigrams, AdedConfig, AdedSession, RestConfig)>();
-    check::<(RestSession, NGrammysSession, PromptLookupSession, Error)>();
 }

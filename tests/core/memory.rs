@@ -1,6 +1,6 @@
 //! The memory of earlier texts: which of them live, who sees them, and what a snapshot brings back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -43,38 +43,6 @@ fn text(seed: u32, length: usize) -> Vec<u32> {
         .collect()
 }
 
-/// What lives of each tenant, by definition: its texts in the order in which they came.
-#[derive(Debug, Default)]
-struct Oracle(Vec<(&'static str, Vec<u32>)>);
-
-impl Oracle {
-    fn insert(&mut self, tenant: &'static str, tokens: &[u32]) {
-        let text = (tenant, tokens.to_vec());
-        if !tokens.is_empty() && !self.0.contains(&text) {
-            self.0.push(text);
-        }
-    }
-
-    fn forget(&mut self, tenant: &str) {
-        self.0.retain(|(owner, _)| *owner != tenant);
-    }
-
-    /// A tenant loses all but the latest.
-    fn keep(&mut self, tenant: &str, num_texts: usize) {
-        let mut num_lost = self.texts(tenant).len() - num_texts;
-        self.0.retain(|(owner, _)| {
-            let is_lost = *owner == tenant && num_lost > 0;
-            num_lost -= usize::from(is_lost);
-            !is_lost
-        });
-    }
-
-    fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
-        let owned = self.0.iter().filter(|(owner, _)| *owner == tenant);
-        owned.map(|(_, tokens)| tokens.clone()).collect()
-    }
-}
-
 #[derive(Debug, Clone)]
 enum Step {
     Insert(&'static str, Vec<u32>),
@@ -107,7 +75,8 @@ proptest! {
         max_kib in 18_usize..24,
     ) {
         let memory = memory(max_kib << 10);
-        let mut oracle = Oracle::default();
+        // What lives of each tenant, by definition: its texts in the order in which they came.
+        let mut oracle = BTreeMap::<_, Vec<_>>::new();
         for step in steps {
             let num_bytes = |tenant: &&str| memory.find(tenant).map_or(0, |found| found.num_bytes());
             let before_all = TENANTS.map(|tenant| num_bytes(&tenant));
@@ -115,49 +84,42 @@ proptest! {
             match step {
                 Step::Insert(tenant, tokens) => {
                     memory.insert(tenant, &tokens).unwrap();
-                    oracle.insert(tenant, &tokens);
+                    let texts = oracle.entry(tenant).or_default();
+                    if !tokens.is_empty() && !texts.contains(&tokens) {
+                        texts.push(tokens.clone());
+                    }
                     // What so many tokens may take at the worst.
                     (room, writer) = (64 * tokens.len() + 2000, Some(tenant));
                 }
                 Step::Forget(tenant) => {
                     memory.forget(tenant);
-                    oracle.forget(tenant);
+                    oracle.remove(tenant);
                 }
                 Step::Clear => {
                     memory.clear();
-                    oracle = Oracle::default();
+                    oracle.clear();
                 }
             }
             let num_tenants = TENANTS.iter().filter(|tenant| memory.find(tenant).is_some()).count();
             for (tenant, before) in TENANTS.iter().zip(before_all) {
                 let alive = memory.texts(tenant);
-                if alive.len() < oracle.texts(tenant).len() {
+                let expected = oracle.entry(tenant).or_default();
+                if alive.len() < expected.len() {
                     prop_assert!(all + room > memory.max_bytes(), "evicted without need");
                     let is_one = |at: &usize| before_all[*at] > 0 || writer == Some(TENANTS[*at]);
                     let num_sharing = (0..TENANTS.len()).filter(is_one).count();
                     let share = memory.max_bytes() / num_sharing.max(1) / 4 * 3;
                     prop_assert!(writer == Some(*tenant) || before > share, "he had little");
                 }
-                oracle.keep(tenant, alive.len());
-                prop_assert_eq!(&alive, &oracle.texts(tenant));
+                expected.drain(..expected.len().saturating_sub(alive.len()));
+                prop_assert_eq!(&alive, expected);
             }
-            let num_tokens: usize = oracle.0.iter().map(|(_, tokens)| tokens.len()).sum();
+            let num_tokens: usize = oracle.values().flatten().map(Vec::len).sum();
             prop_assert_eq!(memory.num_tokens(), num_tokens);
             prop_assert_eq!(memory.num_tenants(), num_tenants);
             let sum: usize = TENANTS.iter().map(num_bytes).sum();
             prop_assert_eq!(memory.num_bytes(), sum);
             prop_assert!(memory.num_bytes() <= memory.max_bytes());
-        }
-        for tenant in TENANTS {
-            let Some(found) = memory.find(tenant) else { continue };
-            let kept = found.read();
-            let tokens = kept.texts().tokens();
-            for token in 0..4 {
-                let found: Vec<_> = kept.texts().of_token(token).collect();
-                prop_assert_eq!(found, occurrences(tokens, &[token]));
-                let found: Vec<_> = kept.texts().of_pair(1, token).collect();
-                prop_assert_eq!(found, occurrences(tokens, &[1, token]));
-            }
         }
         memory.clear();
         prop_assert_eq!((memory.num_bytes(), memory.num_tokens(), memory.num_tenants()), (0, 0, 0));
@@ -246,24 +208,27 @@ fn nothing_of_a_memory_is_shown_but_its_size() {
     assert!(shown.contains("num_tokens: 1") && !shown.contains("77") && !shown.contains("ann"));
 }
 
-#[test]
-fn readers_see_a_state_between_two_writes_while_one_writes() {
-    let memory = memory(1 << 24);
-    let written: Vec<_> = (0..150)
-        .map(|seed| text(seed, 40 * seed as usize + 45))
-        .collect();
-    let whole: Vec<u32> = written
-        .iter()
-        .flat_map(|text| text.iter().copied().chain([History::BOUNDARY]))
-        .collect();
-    // A long text may be there in part.
-    let mut ends = BTreeSet::from([0]);
-    let mut end = 0;
-    for text in &written {
-        ends.extend((1..text.len().div_ceil(1024)).map(|piece| end + 1024 * piece));
-        end += text.len() + 1;
-        ends.insert(end);
+/// A text that says which number it has.
+fn named(number: u32) -> Vec<u32> {
+    vec![number % 100; 20 + (number / 100) as usize]
+}
+
+/// They are some of the texts that were written, one after the other.
+fn check_whole<'a>(texts: impl Iterator<Item = &'a [u32]>) {
+    let mut last = None;
+    for text in texts {
+        let number = 100 * (u32::try_from(text.len()).unwrap() - 20) + text[0];
+        assert!(last.is_none_or(|last| number == last + 1));
+        assert_eq!(text, named(number));
+        last = Some(number);
     }
+}
+
+#[test]
+fn readers_see_a_state_between_two_writes_while_texts_are_added_evicted_and_saved() {
+    let memory = memory(1 << 16);
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("memory");
     let is_done = AtomicBool::new(false);
     let read = || {
         let mut seen = BTreeSet::new();
@@ -272,13 +237,14 @@ fn readers_see_a_state_between_two_writes_while_one_writes() {
                 continue;
             };
             let kept = ann.read();
-            let reader = kept.texts();
-            let length = reader.tokens().len();
-            assert!(ends.contains(&length) && reader.tokens() == &whole[..length]);
-            let pair = [whole[length % 40], whole[length % 40 + 1]];
-            let found: Vec<_> = reader.of_pair(pair[0], pair[1]).collect();
-            assert_eq!(found, occurrences(&whole[..length], &pair));
-            seen.insert(length);
+            let tokens = kept.texts().tokens();
+            let mut texts: Vec<_> = tokens.split(|&token| token == History::BOUNDARY).collect();
+            assert_eq!(texts.pop(), Some(&[][..]), "each has its end");
+            check_whole(texts.into_iter());
+            let token = tokens.first().copied().unwrap_or_default();
+            let found: Vec<_> = kept.texts().of_pair(token, token).collect();
+            assert_eq!(found, occurrences(tokens, &[token, token]));
+            seen.insert(tokens.len());
             drop(kept);
             thread::yield_now();
         }
@@ -286,52 +252,24 @@ fn readers_see_a_state_between_two_writes_while_one_writes() {
     };
     thread::scope(|scope| {
         let readers = [scope.spawn(read), scope.spawn(read)];
-        for text in &written {
-            memory.insert("ann", text).unwrap();
-            thread::yield_now();
-        }
-        while memory.find("ann").unwrap().read().texts().tokens().len() < whole.len() {}
-        is_done.store(true, Ordering::Relaxed);
-        let seen: Vec<_> = readers.map(|reader| reader.join().unwrap()).into();
-        assert!(seen.iter().any(|&seen| seen > 3), "{seen:?}");
-    });
-}
-
-#[test]
-fn readers_go_on_while_texts_are_evicted_and_saved() {
-    let memory = memory(1 << 16);
-    let folder = tempdir().unwrap();
-    let path = folder.path().join("memory");
-    let is_done = AtomicBool::new(false);
-    // Texts that say which they are.
-    let named = |number: u32| vec![number % 100; 20 + (number / 100) as usize];
-    let check = |texts: Vec<Vec<u32>>| {
-        let hundreds = |text: &Vec<u32>| u32::try_from(text.len() - 20).unwrap();
-        let number = |text: &Vec<u32>| hundreds(text) * 100 + text[0];
-        let numbers: Vec<_> = texts.iter().map(number).collect();
-        assert!(numbers.is_sorted());
-        for (number, text) in numbers.into_iter().zip(texts) {
-            assert_eq!(text, named(number));
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_done.load(Ordering::Relaxed) {
-                check(memory.texts("ann"));
-                thread::yield_now();
-            }
-        });
-        scope.spawn(|| {
+        let saver = scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 memory.save(&path).unwrap();
                 let opened = Memory::open(&path, options(1 << 16)).unwrap();
-                check(opened.texts("ann"));
+                check_whole(opened.texts("ann").iter().map(Vec::as_slice));
             }
         });
         for number in 0..3000 {
             memory.insert("ann", &named(number)).unwrap();
         }
         is_done.store(true, Ordering::Relaxed);
+        saver.join().unwrap();
+        assert!(
+            readers
+                .map(|reader| reader.join().unwrap())
+                .iter()
+                .any(|&seen| seen > 3)
+        );
     });
     assert!(memory.texts("ann").len() < 2000);
 }

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specds import BuildOptions, Datastore, EngineDrafter, FusedDrafter, build_from_token_ids
-from specds.drafters import TokenTree, draft_batch
+from specds.drafters import Memory, TokenTree, draft_batch
 from specds.stats import GenerationStats
 
 
@@ -121,6 +121,10 @@ def test_a_drafter_says_what_it_is(store):
     assert text.startswith(f"FusedDrafter(datastore='{store.path}', memory=Memory(")
     assert "FusedConfig(" in text
     assert repr(FusedDrafter()).startswith("FusedDrafter(FusedConfig(")
+    memory = Memory(100, max_bytes=20_000)
+    memory.insert("ann", np.array([77, 78], np.uint16))
+    sizes = f"num_bytes={memory.num_bytes}, max_bytes=20000"
+    assert repr(memory) == f"Memory(num_tenants=1, num_tokens=2, {sizes})"
     engine = EngineDrafter(json.dumps({"datastore": str(store.path)}))
     assert repr(engine) == f"EngineDrafter(datastore={store.path}, num_requests=0)"
     assert repr(EngineDrafter()) == "EngineDrafter(datastore=None, num_requests=0)"

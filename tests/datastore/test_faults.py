@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import writer
 from datastores import files
 from reliability import faults
-from specds import Datastore, FormatError
+from specds import Datastore
 from specds.build import DatastoreBuilder, compact
 
 JOBS = ["build", "add", "merge", "compact", "refresh", "refit"]
@@ -112,43 +113,23 @@ def test_readers_that_open_during_a_compaction_find_the_old_or_the_new(tmp_path)
     context = writer.documents()[0][:2]
     expected = first.lookup(context).count
     stop = threading.Event()
-    opened = []
 
     def read():
+        opened = set()
         while not stop.is_set():
             store = Datastore.open(path)
-            opened.append(store.num_shards)
+            opened.add(store.num_shards)
             assert store.lookup(context).count == expected
+        return opened
 
-    failures = []
-    reader = threading.Thread(target=lambda: _collect(read, failures))
-    reader.start()
-    for limit in (5000, 2000, 1_000_000):
-        compact(path, max_shard_tokens=limit)
-    stop.set()
-    reader.join()
-    assert not failures
-    assert len(set(opened)) > 1
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        for limit in (5000, 2000, 1_000_000):
+            compact(path, max_shard_tokens=limit)
+        stop.set()
+        assert len(reader.result()) > 1
     assert first.lookup(context).count == expected
     first.verify()
-
-
-def _collect(work, failures):
-    try:
-        work()
-    except Exception as error:
-        failures.append(error)
-
-
-def test_verify_names_the_shard_that_is_corrupt(tmp_path):
-    writer.run("build", tmp_path)
-    victim = sorted((tmp_path / "out").glob("shard-*"))[2] / "suffixes.bin"
-    content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 1
-    victim.write_bytes(content)
-    store = Datastore.open(tmp_path / "out")
-    with pytest.raises(FormatError, match=f"{victim.parent.name}/suffixes.bin has changed"):
-        store.verify()
 
 
 @pytest.mark.slow

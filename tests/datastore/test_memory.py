@@ -1,60 +1,13 @@
-"""The memory of earlier requests: what it keeps, what it refuses, and that no kill harms it."""
+"""The memory of earlier requests: what it takes of a machine, and that no writer loses anything."""
 
-import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from specds.drafters import FusedDrafter, Memory
-
-
-def test_it_says_how_large_it_is_and_not_what_it_holds():
-    memory = Memory(100, max_bytes=20_000)
-    memory.insert("ann", np.array([77, 78], dtype=np.uint16))
-    assert memory.vocab_size == 100
-    assert repr(memory) == (
-        f"Memory(num_tenants=1, num_tokens=2, num_bytes={memory.num_bytes}, max_bytes=20000)"
-    )
-
-
-SAVES = """
-import sys, itertools
-from specds.drafters import FusedDrafter, Memory
-memories = []
-for tenant in (1, 2):
-    memory = Memory(100_000)
-    for index in range(100 * tenant):
-        memory.insert(str(tenant), range(index, index + 3000))
-    memories.append(memory)
-for number in itertools.count():
-    memories[number % 2].save(sys.argv[1])
-    if number == 1:
-        print("saved", flush=True)
-"""
-
-
-def test_a_snapshot_killed_in_mid_write_leaves_the_old_one(tmp_path):
-    path = tmp_path / "memory"
-    moments = random.Random(1)
-    cut_short = 0
-    for _ in range(8):
-        command = [sys.executable, "-c", SAVES, str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
-            time.sleep(moments.uniform(0, 0.05))
-            process.kill()
-        memory = Memory.open(path, 100_000)
-        assert memory.num_tenants == 1
-        assert memory.num_tokens in (300_000, 600_000)
-        cut_short += len(list(tmp_path.iterdir())) > 1
-    assert cut_short > 0
-    memory.save(path)
-    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
-
 
 OPENS_IN_8_MB = """
 import resource, sys
@@ -96,14 +49,14 @@ for number in range(30):
 """
 
 
-def test_two_processes_that_save_one_memory_at_once_lose_nothing(tmp_path):
+def test_processes_that_save_one_memory_at_once_lose_nothing(tmp_path):
     path = tmp_path / "memory"
     command = [sys.executable, "-c", BESIDE, str(path)]
-    processes = [subprocess.Popen([*command, str(number)]) for number in range(2)]
-    assert [process.wait() for process in processes] == [0, 0]
+    processes = [subprocess.Popen([*command, str(number)]) for number in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
     memory = Memory.open(path, 100_000)
-    assert memory.num_tenants == 7
-    assert memory.num_tokens == 2 * 30 * (101 + 2)
+    assert memory.num_tenants == 4 * 3 + 1
+    assert memory.num_tokens == 4 * 30 * (101 + 2)
     assert [path.name for path in tmp_path.iterdir()] == ["memory"]
     before = path.read_bytes()
     with pytest.raises(ValueError, match="of another tokenizer"):

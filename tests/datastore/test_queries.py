@@ -7,39 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference
-import reference_datastore
 from datastores import build
-from reference_datastore import Scan
+from reference import paths
+from reference_datastore import SMALL, Scan, corpora
 from specds.drafters import SOURCES, RestConfig, RestDrafter
 
-VOCAB = 3
+VOCAB = 4
 TEXT = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14)
+FEW = corpora(most=14, vocabularies=SMALL)
 CASES = settings(max_examples=40, deadline=None)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("queries")
-
-
-@st.composite
-def corpora(draw):
-    """Documents of two or three tokens, the third of which may be the separator, in some shards."""
-    separator = draw(st.sampled_from([VOCAB - 1, VOCAB]))
-    documents = draw(st.lists(TEXT, min_size=1, max_size=6))
-    documents = [[token % min(separator, VOCAB) for token in document] for document in documents]
-    return documents, separator, draw(st.sampled_from([16, 64]))
-
-
 @CASES
-@given(corpora(), st.lists(TEXT.map(lambda text: text[:4]) | st.just([]), min_size=1, max_size=6))
+@given(FEW, st.lists(TEXT.map(lambda text: text[:4]) | st.just([]), min_size=1, max_size=6))
 def test_counts_are_those_of_a_scan(folder, corpus, patterns):
-    documents, separator, size = corpus
-    store = build(
-        folder / "d", documents, vocab_size=VOCAB, separator=separator, max_shard_tokens=size
-    )
-    scan = Scan(documents, separator, VOCAB)
+    store, scan = corpus.build(folder / "d"), Scan(corpus)
     expected = [len(scan.places(pattern)) for pattern in patterns]
     assert [store.count(pattern) for pattern in patterns] == expected
     assert [store.find(pattern).count for pattern in patterns] == expected
@@ -59,43 +41,28 @@ def test_counts_are_those_of_a_scan(folder, corpus, patterns):
 
 
 @CASES
-@given(corpora(), TEXT, st.integers(0, 4), st.floats(0.01, 100))
+@given(FEW, TEXT, st.integers(0, 4), st.floats(0.01, 100))
 def test_probabilities_are_those_of_their_definitions(
     folder, corpus, text, max_match, concentration
 ):
-    documents, separator, size = corpus
-    store = build(
-        folder / "d", documents, vocab_size=VOCAB, separator=separator, max_shard_tokens=size
-    )
-    scan, outcomes = Scan(documents, separator, VOCAB), max(VOCAB, separator + 1)
+    store, scan = corpus.build(folder / "d"), Scan(corpus)
+    outcomes = max(VOCAB, corpus.separator + 1)
     probs, lengths = store.infinity_gram(text, max_match=max_match)
     scores = store.score(text, max_match=max_match, concentration=concentration)
     for place, token in enumerate(text):
         smooth, exact, length = 1 / outcomes, 0.0, 0
         for size in range(min(place, max_match) + 1):
-            context = text[place - size : place]
-            follows = scan.next(context)
-            if follows.total():
-                exact, length = follows[token] / follows.total(), len(context)
-                smooth = (follows[token] + concentration * smooth) / (
-                    follows.total() + concentration
-                )
+            follows = scan.next(text[place - size : place])
+            if total := follows.total():
+                exact, length = follows[token] / total, size
+                smooth = (follows[token] + concentration * smooth) / (total + concentration)
         assert (probs[place], lengths[place]) == (pytest.approx(exact), length)
         assert scores[place] == pytest.approx(math.log(smooth))
 
 
 @CASES
-@given(corpora(), TEXT)
-def test_smoothed_probabilities_of_all_outcomes_sum_to_one(folder, corpus, text):
-    documents, separator, _ = corpus
-    store = build(folder / "d", documents, vocab_size=VOCAB, separator=separator)
-    last = [store.score([*text, token])[-1] for token in range(max(VOCAB, separator + 1))]
-    assert np.exp(last).sum() == pytest.approx(1)
-
-
-@CASES
 @given(
-    reference_datastore.corpora(),
+    corpora(),
     st.lists(st.lists(st.integers(0, 3), max_size=8), max_size=8),
     st.integers(1, 6),
     st.integers(1, 3),
@@ -106,8 +73,7 @@ def test_smoothed_probabilities_of_all_outcomes_sum_to_one(folder, corpus, text)
 def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
     folder, corpus, pieces, max_match, min_match, continuation, max_samples, max_nodes
 ):
-    facts = corpus.separator, corpus.vocab_size, corpus.max_shard_tokens
-    store, scan = corpus.build(folder / "d"), Scan(corpus.documents, *facts)
+    store, scan = corpus.build(folder / "d"), Scan(corpus)
     store.verify()
     assert store.num_shards == len(scan.shards)
     limits = {"max_match": max(max_match, min_match), "min_match": min_match}
@@ -128,27 +94,21 @@ def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
         ranked.sort(key=lambda token: -follows[token])
         assert store.continuations(found, 3)[0].tolist() == ranked[:3]
         tree = session.draft(max_nodes)
-        drafted = reference.paths(tree.token_ids.tolist(), tree.parents.tolist(), tree.probs)
+        drafted = paths(tree)
         assert [*drafted.items()] == scan.rest_draft(pattern, max_nodes, **sizes)
         assert session.match_length == len(pattern)
         assert {SOURCES[source] for source in tree.sources} <= {"datastore"}
         # Of a new session it is the same, and more nodes begin with it.
         again = drafter.session(context).draft(max_nodes + 3).prefix(max_nodes)
-        assert (again.token_ids.tolist(), again.parents.tolist()) == (
-            tree.token_ids.tolist(),
-            tree.parents.tolist(),
-        )
+        assert [*paths(again).items()] == [*drafted.items()]
 
 
 @CASES
-@given(corpora())
+@given(FEW)
 def test_every_position_is_in_its_document(folder, corpus):
-    documents, separator, size = corpus
-    store = build(
-        folder / "d", documents, vocab_size=VOCAB, separator=separator, max_shard_tokens=size
-    )
+    store, position = corpus.build(folder / "d"), 0
+    documents = [*filter(None, corpus.documents)]
     assert [document.token_ids.tolist() for document in store] == documents
-    position = 0
     for index, tokens in enumerate(documents):
         assert store.document(index).token_ids.tolist() == tokens
         for at in range(position, position + len(tokens) + 1):

@@ -81,12 +81,14 @@ NGRAMS = [
     ("`k` must not exceed the 2 tokens that the tables know after each", {}),
     ("`strategy` is wrong: unknown variant `trigram`, expected", {"strategy": "trigram"}),
 ]
+SHARED = {"memory": "shared"}
 ENGINES = [
     ("`config` is no JSON object", []),
     ("unknown field `datastor`, expected one of `datastore`, `snapshot`", {"datastor": "x"}),
     ("wrong at `datastore`: invalid type", {"datastore": 1}),
     ("wrong at `memory`: unknown variant `all`, expected one of `off`", {"memory": "all"}),
-    ("`memory` needs a vocabulary", {"memory": "shared"}),
+    ("`memory` needs a vocabulary", SHARED),
+    *(("give its file as `snapshot`", {"save_every": 1, **c}) for c in (SHARED, {"snapshot": "m"})),
     ("wrong at `memory_bytes`: invalid type", {"memory_bytes": "1"}),
     ("wrong at `effort`: unknown variant `high`, expected one of `auto`", {"effort": "high"}),
     ("wrong at `recycled`: invalid type", {"recycled": 1}),
@@ -158,6 +160,7 @@ CALLS = [
     ("must have two dimensions", lambda s: s.session.observe_predictions(EMPTY, [1])),
     ("token 4", lambda s: s.session.observe_predictions(EMPTY, [[4]])),
     ("`step_cost` can be `measured` by one rank", lambda _: serve({"step_cost": "measured"}, 2)),
+    ("one rank only", lambda _: serve({"save_every": 1, "snapshot": "m", **SHARED}, 2)),
     *((said, lambda _, t=tree: TokenTree(*t)) for said, *tree in TREES),
     *((said, lambda s, t=tree: s.session.suggest(*t)) for said, *tree in SUGGESTIONS),
     *((said, lambda _, t=arrays: ModelTables(*t)) for said, *arrays in TABLES),

@@ -1,7 +1,6 @@
 """Snapshots of a memory: what they bring back, and every lie in one."""
 
 import struct
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -182,24 +181,6 @@ def test_a_save_that_fails_leaves_what_was_there(path, tmp_path):
         with pytest.raises(error):
             memory.save(wrong)
     assert [*tmp_path.rglob("*")] == [path]
-
-
-def test_saves_to_one_path_at_a_time_never_mix(path, tmp_path):
-    def save(tenant):
-        memory = memory_of()
-        memory.insert(tenant, text(1, 5000))
-        for _ in range(20):
-            memory.save(path)
-            found = opened(path)
-            assert [texts(found, name) for name in NAMES].count([text(1, 5000)]) == 1
-            assert found.num_tenants == 1
-
-    threads = [threading.Thread(target=save, args=(name,)) for name in NAMES]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten(path, tmp_path):

@@ -1,11 +1,13 @@
 """What a session drafts after tokens on trial, and what it makes of suggestions."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datastores import build
 from reference import shown
+from reference_datastore import SMALL, corpora
 from specds import (
     AdedDrafter,
     FusedConfig,
@@ -15,26 +17,12 @@ from specds import (
     RestDrafter,
 )
 from specds.drafters import SOURCES, AdedConfig, Memory, ModelTables, NGrammysConfig, RestConfig
+from specds.drafters.session import Silence
 
 TOKENS = st.lists(st.integers(0, 3), max_size=7)
+FEW = corpora(most=8, vocabularies=SMALL)
 CASES = settings(max_examples=40, deadline=None)
 TABLES = ModelTables([[1, 0], [2, 1], [3, 2], [0, 3]], [[0.5, 0.25]] * 4, range(4))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("trials")
-
-
-@st.composite
-def corpora(draw):
-    documents = draw(st.lists(TOKENS, min_size=1, max_size=7))
-    return [*documents, [0, 1]], draw(st.sampled_from([3, 4])), draw(st.sampled_from([13, 99]))
-
-
-def stored(folder, corpus):
-    documents, separator, size = corpus
-    return build(folder / "d", documents, separator=separator, max_shard_tokens=size)
 
 
 def fused(store, **config):
@@ -53,11 +41,11 @@ def drafters(store):
 
 
 @CASES
-@given(corpora(), TOKENS, TOKENS, st.lists(TOKENS, min_size=1, max_size=3), st.integers(0, 20))
+@given(FEW, TOKENS, TOKENS, st.lists(TOKENS, min_size=1, max_size=3), st.integers(0, 20))
 def test_a_draft_on_trial_is_that_of_a_session_which_observed_the_tokens(
     folder, corpus, prompt, suggested, trials, max_nodes
 ):
-    for drafter in drafters(stored(folder, corpus)):
+    for drafter in drafters(corpus.build(folder / "d")):
         session, *others = (drafter.session([0, *prompt]) for _ in range(1 + len(trials)))
         session.suggest(suggested)
         for trial, other in zip(trials, others, strict=True):
@@ -67,9 +55,9 @@ def test_a_draft_on_trial_is_that_of_a_session_which_observed_the_tokens(
 
 
 @CASES
-@given(corpora(), TOKENS, st.lists(st.tuples(TOKENS, st.lists(TOKENS, max_size=3)), min_size=1))
+@given(FEW, TOKENS, st.lists(st.tuples(TOKENS, st.lists(TOKENS, max_size=3)), min_size=1))
 def test_a_session_that_drafted_on_trial_is_as_one_that_never_did(folder, corpus, prompt, pieces):
-    store = stored(folder, corpus)
+    store = corpus.build(folder / "d")
 
     def run(drafter, has_trials):
         session, found = drafter.session([0, *prompt]), []
@@ -120,6 +108,12 @@ def test_a_suggestion_is_drafted_while_the_text_follows_it():
     assert session.draft(8).token_ids[:2].tolist() == [9, 4]
     session.observe([5])
     assert len(session.draft(8)) == 0, "the text has left it"
+    assert session.suggest(np.array([5, 6]), parents=[-1, -1], probs=[0.3, 0.6])
+    assert session.draft(2).token_ids.tolist() == [6, 5]
+    session.suggest([])
+    assert len(session.draft(2)) == 0
+    assert not PromptLookupDrafter().session([1]).suggest([9])
+    assert not Silence().suggest([1])
 
 
 def test_suggestions_get_the_trust_that_they_earn():

@@ -28,11 +28,14 @@ def prepare(endpoint: str, home: str) -> None:
             raise RuntimeError(f"{name} was imported before its endpoint was set")
 
 
+def log_in(token):
+    """As the owner of a token; clients take an empty one for none."""
+    os.environ["HF_TOKEN"] = token or ""
+
+
 def call(function, arguments, options, token=None):
     """Calls a function, as ``specds.hub.pull``, as the owner of a token."""
-    os.environ.pop("HF_TOKEN", None)
-    if token:
-        os.environ["HF_TOKEN"] = token
+    log_in(token)
     module, _, name = function.rpartition(".")
     try:
         return getattr(import_module(module), name)(*arguments, **options)
@@ -47,9 +50,7 @@ def read(spec, options=None, token=None):
     """Opens and reads a corpus: its pickle, then the items of each part."""
     from specds.corpora import open_corpus
 
-    os.environ.pop("HF_TOKEN", None)
-    if token:
-        os.environ["HF_TOKEN"] = token
+    log_in(token)
     corpus = open_corpus(spec, options)
     return pickle.dumps(corpus), [list(part) for part in corpus.parts]
 

@@ -29,18 +29,11 @@ TOKEN = "hf_token_of_a_friend"
 
 @dataclass
 class Repository:
-    """A dataset.
-
-    Attributes:
-        files: Contents by path.
-        gated: Only shown to who brings `TOKEN`.
-        drops: By path, after how many bytes each of the next connections breaks.
-        sizes: Lies about the lengths of files.
-    """
+    """A dataset: its files, and for some of their paths a lie about their sizes."""
 
     files: dict[str, bytes]
-    gated: bool = False
-    drops: dict[str, list[int]] = field(default_factory=dict)
+    gated: bool = False  # shown only to who brings `TOKEN`
+    drops: dict[str, list[int]] = field(default_factory=dict)  # where the next connections break
     sizes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -51,24 +44,14 @@ class Repository:
 
 @dataclass
 class Hub:
-    """A hub.
-
-    Attributes:
-        repositories: Its datasets by their ids.
-        objects: What was uploaded and is not committed yet, by the SHA-256.
-        lost_uploads: How many of the next uploads fail.
-        bytes_per_s: As fast as its line is; None for as fast as it can.
-        requests: What was asked for: `METHOD /path`; and each connection that was `DROPPED`.
-        refuses: The status of the answer to everything, where it is broken.
-        endpoint: Its address.
-    """
+    """A hub: its datasets by their ids, and its faults."""
 
     repositories: dict[str, Repository] = field(default_factory=dict)
-    objects: dict[str, bytes] = field(default_factory=dict)
-    lost_uploads: int = 0
-    bytes_per_s: float | None = None
-    requests: list[str] = field(default_factory=list)
-    refuses: int | None = None
+    objects: dict[str, bytes] = field(default_factory=dict)  # uploaded, not committed; by SHA-256
+    lost_uploads: int = 0  # so many of the next uploads fail
+    bytes_per_s: float | None = None  # the speed of its line
+    requests: list[str] = field(default_factory=list)  # `METHOD /path`, or `DROPPED`
+    refuses: int | None = None  # the status of the answer to everything
     endpoint: str = ""
 
 
@@ -134,13 +117,11 @@ class _Handler(BaseHTTPRequestHandler):
         elif asked["what"] == "tree":
             self._tree(repository, (asked["path"] or "").rstrip("/"))
         else:
-            siblings = [
-                {"rfilename": path, "size": repository.sizes.get(path, len(content))}
-                for path, content in repository.files.items()
-            ]
-            self._json(
-                {"_id": "1", "id": asked["id"], "sha": repository.commit, "siblings": siblings}
-            )
+            sizes = {path: len(content) for path, content in repository.files.items()}
+            sizes |= repository.sizes
+            siblings = [{"rfilename": path, "size": size} for path, size in sizes.items()]
+            about = {"_id": "1", "id": asked["id"], "sha": repository.commit}
+            self._json(about | {"siblings": siblings})
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -163,20 +144,18 @@ class _Handler(BaseHTTPRequestHandler):
         elif not asked:  # what a card says
             self._json({})
         elif asked["what"] == "preupload":
-            ways = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(".bin") else "regular",
-                    "shouldIgnore": False,
-                }
-                for file in json.loads(body)["files"]
-            ]
-            self._json({"files": ways})
+            files = json.loads(body)["files"]
+            for file in files:
+                file["uploadMode"] = "lfs" if file["path"].endswith(".bin") else "regular"
+                file["shouldIgnore"] = False
+            self._json({"files": files})
         elif asked["what"] == "info":
             objects = json.loads(body)["objects"]
-            self._json(
-                {"transfer": "basic", "objects": [self._upload_of(each) for each in objects]}
-            )
+            for each in objects:
+                if each["oid"] not in self.hub.objects:
+                    address = f"{self.hub.endpoint}/{each['oid']}"
+                    each["actions"] = {"upload": {"href": address}}
+            self._json({"transfer": "basic", "objects": objects})
         else:
             self._commit(asked["id"], body)
 
@@ -189,11 +168,6 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.hub.objects[hashlib.sha256(body).hexdigest()] = body
             self._json({})
-
-    def _upload_of(self, asked: dict[str, Any]) -> dict[str, Any]:
-        if asked["oid"] in self.hub.objects:
-            return asked
-        return {**asked, "actions": {"upload": {"href": f"{self.hub.endpoint}/{asked['oid']}"}}}
 
     def _commit(self, name: str, body: bytes) -> None:
         repository = self.hub.repositories[name]
@@ -210,32 +184,23 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 repository.files[value["path"]] = self.hub.objects[value["oid"]]
         commit = repository.commit
-        self._json(
-            {
-                "commitUrl": f"{self.hub.endpoint}/datasets/{name}/commit/{commit}",
-                "commitOid": commit,
-            }
-        )
+        address = f"{self.hub.endpoint}/datasets/{name}/commit/{commit}"
+        self._json({"commitUrl": address, "commitOid": commit})
 
     def _tree(self, repository: Repository, folder: str) -> None:
         prefix = f"{folder}/" if folder else ""
-        below = {path.removeprefix(prefix) for path in repository.files if path.startswith(prefix)}
         is_deep = "recursive=true" in self.path.lower()
-        entries: list[dict[str, Any]] = [
-            {"type": "directory", "oid": "d" * 40, "size": 0, "path": prefix + name}
-            for name in sorted({path.partition("/")[0] for path in below if "/" in path})
-        ]
-        entries += [
-            {
-                "type": "file",
-                "oid": _digest(repository.files[prefix + name]),
-                "size": len(repository.files[prefix + name]),
-                "path": prefix + name,
-            }
-            for name in sorted(path for path in below if is_deep or "/" not in path)
-        ]
+        entries: dict[str, dict[str, Any]] = {}
+        for path, content in sorted(repository.files.items()):
+            name, is_below, _ = path.removeprefix(prefix).partition("/")
+            if path.startswith(prefix) and is_below:
+                below = {"type": "directory", "oid": "d" * 40, "size": 0, "path": prefix + name}
+                entries[prefix + name] = below
+            if path.startswith(prefix) and (is_deep or not is_below):
+                file = {"type": "file", "oid": _digest(content), "size": len(content)}
+                entries[path] = file | {"path": path}
         if entries:
-            self._json(entries)
+            self._json(list(entries.values()))
         else:
             self._refuse(404, "EntryNotFound")
 
@@ -251,11 +216,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if path not in repository.files:
             self._refuse(404, "EntryNotFound")
-        else:
-            headers = {"X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}
-            self._content(repository.files[path], headers, repository.drops.get(path, []))
-
-    def _content(self, content: bytes, headers: dict[str, str], drops: list[int]) -> None:
+            return
+        content, drops = repository.files[path], repository.drops.get(path, [])
+        headers = {"X-Repo-Commit": repository.commit, "Accept-Ranges": "bytes"}
         headers["ETag"] = f'"{_digest(content)}"'
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         if not asked:

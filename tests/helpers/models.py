@@ -30,6 +30,7 @@ _SHAPE = {
     "tie_word_embeddings": False,
 }
 _SPECIAL = ("vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
+_ALL_HEADS = {**_SHAPE, "num_key_value_heads": 4}
 _WINDOWED = {**_SHAPE, "sliding_window": WINDOW}
 _MIXED = ["sliding_attention", "full_attention"]
 
@@ -41,16 +42,7 @@ FAMILIES = {
     "qwen3": ("Qwen3Config", _SHAPE),
     "gemma3": ("Gemma3TextConfig", {**_WINDOWED, "layer_types": _MIXED}),
     "gpt_neox": ("GPTNeoXConfig", _SHAPE),
-    "gpt2": (
-        "GPT2Config",
-        {
-            "n_embd": 32,
-            "n_layer": 2,
-            "n_head": 4,
-            "n_positions": 256,
-            **{key: _SHAPE[key] for key in _SPECIAL},
-        },
-    ),
+    "gpt2": ("GPT2Config", _ALL_HEADS),
     "qwen2_mixed": (
         "Qwen2Config",
         {**_WINDOWED, "use_sliding_window": True, "layer_types": _MIXED},
@@ -69,22 +61,12 @@ FAMILIES = {
     ),
     "opt": (
         "OPTConfig",
-        {
-            "hidden_size": 32,
-            "ffn_dim": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "max_position_embeddings": 256,
-            "word_embed_proj_dim": 32,
-            **{key: _SHAPE[key] for key in _SPECIAL},
-            "pad_token_id": 1,
-        },
+        {**_ALL_HEADS, "ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1},
     ),
     "deepseek_v3": (
         "DeepseekV3Config",
         {
-            **{k: v for k, v in _SHAPE.items() if k != "head_dim"},
-            "num_key_value_heads": 4,
+            **{k: v for k, v in _ALL_HEADS.items() if k != "head_dim"},
             "q_lora_rank": 16,
             "kv_lora_rank": 16,
             "qk_rope_head_dim": 8,
@@ -229,17 +211,6 @@ def oracle_drafter(sequence, num_wrong=0):
             token_ids.append(token)
         token_ids, parents = token_ids[:max_nodes], parents[:max_nodes]
         return TokenTree(token_ids, parents, np.full(len(token_ids), 0.5))
-
-    return Drafter(grow)
-
-
-def wrong_drafter(sequence):
-    """Never right: the true token plus one, as a chain of the full budget."""
-    truth = [int(token) for token in sequence]
-
-    def grow(_, position, max_nodes):
-        tokens = [(truth[p] + 1) % VOCAB_SIZE for p in range(position, len(truth))][:max_nodes]
-        return TokenTree(tokens, range(-1, len(tokens) - 1), np.full(len(tokens), 0.5))
 
     return Drafter(grow)
 

@@ -3,20 +3,11 @@
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models import VOCAB_SIZE
+from models import _SHAPE, VOCAB_SIZE
 from specds._core import TokenTree
 from specds.verify import StaticRunner
 
-WIDE_SHAPE = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": VOCAB_SIZE,
-    "max_position_embeddings": 4096,
-}
+WIDE_SHAPE = _SHAPE | {"max_position_embeddings": 4096}
 
 
 def rows_tree(num_rows, width):

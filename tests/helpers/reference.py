@@ -47,12 +47,11 @@ class TokenTree:
         return TokenTree(self.token_ids[kept], parents, self.probs[kept])
 
 
-def paths(token_ids, parents, probs):
+def paths(tree):
     """The probability of each node of a tree by its path, in single precision as in a tree."""
-    found = []
-    for token, parent in zip(token_ids, parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    return dict(zip(found, np.array(probs, np.float32).tolist(), strict=True))
+    nodes = range(len(tree))
+    found = [tuple(tree.token_ids[path_to(tree, node)].tolist()) for node in nodes]
+    return dict(zip(found, tree.probs.tolist(), strict=True))
 
 
 def shown(tree):

@@ -29,7 +29,7 @@ class Random:
 class Matrix:
     """Words by prefix, as lists of `[token, probability]`: the likeliest first, then by token."""
 
-    def __init__(self, documents, separator, vocab_size, order=3, max_words=12):
+    def __init__(self, documents, separator, vocab_size, order, max_words):
         self.separator, self.order, self.max_words = separator, order, max_words
         counts = defaultdict(Counter)
         for document in filter(None, documents):
@@ -88,7 +88,7 @@ class Node:
         return max(self.children, key=lambda child: (puct(child), child.prob, -child.token))
 
 
-def run_mcts(matrix, prefix, searches=150, depth=4, candidates=24, c1=32.0, c2=8.0, seed=0):
+def run_mcts(matrix, prefix, searches, depth, candidates, c1, c2, seed):
     """Algorithm 1: `[(token, parent, probability)]` of the best sentences."""
     random, found = Random(seed), 0
     root = Node(None, tuple(prefix), prefix[-1], 1.0, matrix)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from datastores import build
 
-VOCABULARIES = [(4, 3), (4, 4), (65_536, 65_535), (65_536, 65_536), (70_000, 0)]
+SMALL = [(4, 3), (4, 4)]
+VOCABULARIES = [*SMALL, (65_536, 65_535), (65_536, 65_536), (70_000, 0)]
 
 
 @dataclass
@@ -33,9 +34,9 @@ class Corpus:
 
 
 @st.composite
-def corpora(draw, most=300):
+def corpora(draw, most=300, vocabularies=VOCABULARIES):
     """Few tokens, of 16 and 24 bits, so that all collides, in one shard or many."""
-    corpus = Corpus(*draw(st.sampled_from(VOCABULARIES)), [], 0)
+    corpus = Corpus(*draw(st.sampled_from(vocabularies)), [], 0)
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     lengths = random.integers(0, draw(st.sampled_from([13, most])), random.integers(1, 9))
     rows = [random.choice(4, length, p=[8 / 15, 4 / 15, 2 / 15, 1 / 15]) for length in lengths]
@@ -47,12 +48,12 @@ def corpora(draw, most=300):
 class Scan:
     """Documents as shards hold them, each with the separator after it."""
 
-    def __init__(self, documents, separator, vocab_size, max_shard_tokens=1 << 20):
-        self.separator, self.vocab_size = separator, vocab_size
-        self.shards = [[]]
-        for document in filter(None, documents):
-            text = (*document, separator)
-            if self.shards[-1] and sum(map(len, self.shards[-1])) + len(text) > max_shard_tokens:
+    def __init__(self, corpus):
+        self.separator, self.vocab_size = corpus.separator, corpus.vocab_size
+        self.shards, most = [[]], corpus.max_shard_tokens
+        for document in filter(None, corpus.documents):
+            text = (*document, self.separator)
+            if self.shards[-1] and sum(map(len, self.shards[-1])) + len(text) > most:
                 self.shards.append([])
             self.shards[-1].append(text)
         self.documents = [document for shard in self.shards for document in shard]

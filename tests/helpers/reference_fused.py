@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from math import exp, floor, log, log2
+from typing import NamedTuple
 
-from reference_sources import Anchors, Expert, Passages, Recycled, Text, skip_expert
+from reference_sources import VOCAB_SIZE, Anchors, Expert, Passages, Recycled, Text, skip_expert
 
 MIN_PROB, RARE_IN_CHAIN = 1 / 2048, 1 / 256
 # What a source's evidence counts before anything is learned.
@@ -56,39 +57,30 @@ class Weights:
         return 1 / (1 + exp(-sum(self.curves[c][k] * part for (c, k), part in corners)))
 
 
-def hopes(hope, likeliest, free):
-    """Whether such a child may be among so many nodes that are still free."""
-    return len(likeliest) < free or hope > likeliest[-1]
+class Effort(NamedTuple):
+    """How much is read."""
+
+    matches: tuple  # of the context, and how often one occurs that is enough
+    likely: float  # a node is looked up in the datastore again
+    hope: float  # a child is hoped to be of its parent
+    slack: float  # a candidate is at least of what fits
+    full_from: float  # a node has all experts
+    most_skipped: int  # places tell what follows another token
+    reading: tuple  # places are enough, are looked at at most, are matched beyond an edit
 
 
-# How many matches of the context are read, and how often one occurs that is enough; how likely a
-# node is to be looked up in the datastore again, what a child is hoped to be of its parent, how
-# likely a candidate is of what fits, and a node that has all experts; how many places tell what
-# follows another token, how many are enough, how many of the latest are looked at at most, and
-# whether they are matched beyond an edit.
 EFFORTS = {
-    "low": (3, 32, float("inf"), 0.4, 1.0, 0.3, 8, 4, 256, False),
-    "normal": (3, 64, 0.1, 0.5, 0.0, 0.0, 32, 16, 512, True),
+    "low": Effort((3, 32), float("inf"), 0.4, 1.0, 0.3, 8, (4, 256, False)),
+    "normal": Effort((3, 64), 0.1, 0.5, 0.0, 0.0, 32, (16, 512, True)),
 }
 
 
 class Request:
     """One request, with weights of its own."""
 
-    def __init__(
-        self,
-        documents=(),
-        separator=None,
-        earlier=(),
-        vocab_size=4,
-        bigrams=None,
-        effort="normal",
-    ):
-        matches, reading = EFFORTS[effort][:2], EFFORTS[effort][2:]
-        self.likely, self.hope, self.slack, self.full_from, self.most_skipped, *reading = reading
-        self.matches, self.reading = matches, reading
-        self.weights = Weights()
-        self.passages = Passages(documents, separator, vocab_size) if documents else None
+    def __init__(self, documents, separator, earlier, bigrams, effort):
+        self.effort, self.weights = EFFORTS[effort], Weights()
+        self.passages = Passages(documents, separator) if documents else None
         self.separator = separator
         self.bigrams = bigrams
         self.recycled, self.anchors = Recycled(), Anchors()
@@ -96,7 +88,7 @@ class Request:
         self.context, self.uses = [], Counter()
         self.memory = list(earlier)
         self.frequencies = Counter(
-            token for document in documents for token in document if token < vocab_size
+            token for document in documents for token in document if token < VOCAB_SIZE
         )
         self.tree, self.known, self.skipped = {}, {}, {}
         # Whether rounding decided what is a candidate, or the likeliest: from then on the core may
@@ -117,66 +109,44 @@ class Request:
         self.has_prompt = True
         self.tree, self.known = {}, {}
 
-    def draft(self, max_nodes, is_chain=False):
-        """The probability of each path, before calibration; the likeliest first.
+    def check(self, drafted, max_nodes, is_chain):
+        """Whether a draft, by the probability of each path, is what it should be.
 
-        A chain goes on with the likeliest child of its last node.
+        Of equally likely nodes any may come first: each is compared as it was drafted. A chain goes
+        on with the likeliest child of its last node.
         """
         self.tree, self.known, pending = {}, {}, {}
-        self.is_close, last = False, []
+        total, likely = 0.0, 1.0
         if max_nodes and self.context:
             least = RARE_IN_CHAIN if is_chain else 0.0
-            self.expand((), 1.0, pending, max(MIN_PROB, self.slack * least))
-        while pending and len(self.tree) < max_nodes:
-            path = max(pending, key=pending.get)
-            self.tree[path] = prob = pending.pop(path)
-            free = max_nodes - len(self.tree)
-            likeliest = sorted(pending.values(), reverse=True)
+            self.expand((), 1.0, pending, max(MIN_PROB, self.effort.slack * least))
+        for path, said in drafted.items():
+            if self.is_on_edge:
+                return
+            prob = pending.pop(path)
+            assert prob > 0.9999 * max(pending.values(), default=0), path
+            self.tree[path] = prob
+            total += prob
+            likely = min(self.weights.calibrated(prob, total), likely)
+            assert abs(said - likely) <= 1e-3 * likely, (path, said, likely)
             if is_chain:
-                self.is_on_edge |= any(other > 0.9999 * prob for other in likeliest)
-                pending, likeliest = {}, []
-            is_hopeful = free and hopes(self.hope * prob, likeliest[:free], free)
-            # Rounding may decide another way, or take what is as likely first: the tree is then
-            # another one.
-            twins = [other for other in (*likeliest, *last) if abs(other - prob) < 1e-4 * prob]
-            for other in range(max(free - len(twins), 0), free + len(twins) + 1):
-                for hope in (0.9999 * self.hope * prob, 1.0001 * self.hope * prob):
-                    outcome = other and hopes(hope, likeliest[:other], other)
-                    self.is_close |= bool(outcome) != bool(is_hopeful)
-            last.append(prob)
+                pending.clear()
+            free = max_nodes - len(self.tree)
+            likeliest = sorted(pending.values(), reverse=True)[:free]
+            is_hopeful, *edges = (
+                free and (len(likeliest) < free or factor * self.effort.hope * prob > likeliest[-1])
+                for factor in (1, 0.9999, 1.0001)
+            )
+            self.is_on_edge |= edges[0] != edges[1]
             if is_hopeful and path[-1] != self.separator and len(path) < 40:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
                 least = min(RARE_IN_CHAIN, prob / 10) if is_chain else least
-                # Of equals, what is met first decides what is too little for the second.
-                self.is_on_edge |= bool(twins and self.slack and len(likeliest) + 1 >= free)
-                self.expand(path, prob, pending, max(MIN_PROB, self.slack * least))
-        self.pending = pending
-        return self.tree
-
-    def adopt(self, paths):
-        """Learns from these paths instead: of equally likely ones, rounding chose others."""
-        probs = {**self.pending, **self.tree}
-        # What came of one that was never met, below an equally likely one, is not known.
-        self.is_on_edge |= not probs.keys() >= set(paths)
-        self.tree = {path: probs[path] for path in paths if path in probs}
-
-    def expected(self):
-        """Each path of the draft with its probability; of equally likely ones any may have any."""
-        total, least, calibrated = 0.0, 1.0, {}
-        for path, prob in self.tree.items():
-            total += prob
-            calibrated[path] = least = min(self.weights.calibrated(prob, total), least)
-        return {
-            path: [
-                calibrated[other]
-                for other, twin in self.tree.items()
-                if abs(twin - prob) < 1e-4 * prob
-            ]
-            for path, prob in self.tree.items()
-        }
+                self.expand(path, prob, pending, max(MIN_PROB, self.effort.slack * least))
+        is_full = len(drafted) == max_nodes or self.is_on_edge
+        assert is_full or max(pending.values(), default=0) < 1.0001 * MIN_PROB
 
     def expand(self, path, prob, pending, min_prob):
-        tail = [*self.context[-32:], *path]
+        effort, tail = self.effort, [*self.context[-32:], *path]
         parent = self.known.get(path[:-1]) if path else None
         experts, groups, places = [], [], {}
         if self.passages:
@@ -184,24 +154,26 @@ class Request:
             if self.separator in tail:
                 within = tail[len(tail) - tail[::-1].index(self.separator) :]
             if parent is None:
-                groups = self.passages.look_up(within, *self.matches)
+                groups = self.passages.look_up(within, *effort.matches)
             else:
                 groups = self.passages.follow(parent["groups"], tail[-1])
-                groups = self.passages.refresh(groups, within) if prob >= self.likely else groups
-            is_full = prob >= self.full_from
+                groups = self.passages.refresh(groups, within) if prob >= effort.likely else groups
+            is_full = prob >= effort.full_from
             experts += self.passages.experts(groups, tail[-1], min_prob / prob, is_full)
         texts = {"context": Text(self.context), "memory": Text(self.memory)}
         for kind, text in texts.items():
-            places[kind] = text.find(parent and parent["places"][kind], tail, prob, *self.reading)
+            places[kind] = text.find(parent and parent["places"][kind], tail, prob, *effort.reading)
             experts += text.experts(kind, places[kind][0])
         skipped = self.skipped
         if path:
-            skipped = self.skips(parent, tail[-1]) if prob >= self.full_from else {}
-        self.is_on_edge |= any(abs(prob - edge) < 1e-5 for edge in (self.likely, self.full_from))
+            skipped = self.skips(parent, tail[-1]) if prob >= effort.full_from else {}
+        self.is_on_edge |= any(
+            abs(prob - edge) < 1e-5 for edge in (effort.likely, effort.full_from)
+        )
         experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
         experts += self.anchors.experts(self.context, path)
         experts += self.recycled.experts(tail)
-        experts += self.table_experts(tail)
+        experts += [Expert("bigram", 1, 0, 1, dict(self.bigrams[tail[-1]]), 1.0)]
         experts = [expert for expert in experts if expert.counts]
         self.known[path] = node = self.mix(experts, tail, min_prob / prob)
         edges = (share * prob / min_prob for share in node["shares"].values())
@@ -218,12 +190,8 @@ class Request:
             skips["datastore-skip"] = self.passages.skip(node["groups"], token)
         for kind, tokens in (("context", self.context), ("memory", self.memory)):
             places = node["places"][kind][0]
-            skips[f"{kind}-skip"] = Text(tokens).skip(places, token, self.most_skipped)
+            skips[f"{kind}-skip"] = Text(tokens).skip(places, token, self.effort.most_skipped)
         return skips
-
-    def table_experts(self, tail):
-        if self.bigrams:
-            yield Expert("bigram", 1, 0, 1, dict(self.bigrams[tail[-1]]), 1.0)
 
     def mix(self, experts, tail, min_share):
         favourites = {}

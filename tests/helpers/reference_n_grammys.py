@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import math
 
-from reference import paths
-
 
 def unigram(inputs, outputs):
     """Section 4.1: the vocabulary by ``d(x) = |u_x - mean u|_V``, nearest first.
@@ -93,13 +91,3 @@ def longest_match(context, max_match):
             if context[start : start + length] == suffix:
                 return length, start + length
     return 0, len(context)
-
-
-def prompt_lookup(context, max_match, num_tokens):
-    """What followed the first occurrence of the longest suffix, as far as the context goes."""
-    return context[longest_match(context, max_match)[1] :][:num_tokens]
-
-
-def tree_paths(tree):
-    """The paths of a draft's nodes, in their order."""
-    return list(paths(tree.token_ids.tolist(), tree.parents.tolist(), tree.probs))

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import takewhile
 from math import floor, log
 
+VOCAB_SIZE = 4
 ORDERS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 
@@ -107,10 +108,9 @@ class Expert:
 class Passages:
     """What followed the longest matches in a corpus, as groups of `(order, count, passages)`."""
 
-    def __init__(self, documents, separator, vocab_size):
+    def __init__(self, documents, separator):
         self.texts = [[*document, separator] for document in documents if document]
         self.separator = separator
-        self.vocab_size = vocab_size
 
     def occurrences(self, pattern, length=8):
         if self.separator in pattern or not pattern:
@@ -120,7 +120,7 @@ class Passages:
             for start in range(len(text) - len(pattern)):
                 if text[start : start + len(pattern)] == pattern:
                     passage = text[start + len(pattern) :][:length]
-                    found.append([token for token in passage if token < self.vocab_size])
+                    found.append([token for token in passage if token < VOCAB_SIZE])
         return found
 
     def suffix(self, tail, order):
@@ -192,7 +192,10 @@ class Recycled:
         for order in (2, 1):
             predicted = self.predictions.get(tuple(tail[-order:]) if len(tail) >= order else ())
             if predicted:
-                yield Expert("recycled", order, rank, 1, by_rank(predicted))
+                counts = Counter()
+                for place, token in enumerate(predicted[:8]):
+                    counts[token] += 0.5**place
+                yield Expert("recycled", order, rank, 1, counts)
                 rank += 1
 
 
@@ -203,7 +206,7 @@ class Anchors:
         self.known = {}
 
     def learn(self, context, token):
-        slot = self.known.setdefault(context[-1], [0, [[None, 0] for _ in range(11)]])
+        slot = self.known.setdefault(context[-1], [0, [[None, 0] for _ in range(5)]])
         if slot[0] == 255:
             slot[:] = [127, [[anchor, count // 2] for anchor, count in slot[1]]]
         slot[0] += 1
@@ -236,13 +239,6 @@ class Anchors:
             order = 1 + floor(8 * max(counts.values()) / (total + 1))
             summed = max(total + 1, sum(counts.values()))
             yield Expert("echo", order, 0, total + 1, counts, summed)
-
-
-def by_rank(tokens):
-    counts = Counter()
-    for rank, token in enumerate(tokens[:8]):
-        counts[token] += 0.5**rank
-    return counts
 
 
 def skip_expert(kind, order, nexts):

@@ -31,65 +31,49 @@ class Case:
         words = torch.from_numpy(bits.copy()).to(self.query.device)
         return words[..., 0] if words.shape[-1] == 1 else words
 
-    def states(self):
-        """What the nodes' tensors hold, without the rest of the options."""
-        return self.query, self.keys, self.values, self.lengths, self.positions
-
     def attend(self, **changes):
         return tree_attention(
-            *self.states(), **{"ancestors": self.ancestors, **self.options, **changes}
+            self.query,
+            self.keys,
+            self.values,
+            self.lengths,
+            self.positions,
+            **{"ancestors": self.ancestors, **self.options, **changes},
         )
 
-    def expected(self):
-        return reference(*self.states(), self.visible, **self.options)
-
-
-def reference(
-    query,
-    keys,
-    values,
-    lengths,
-    positions,
-    visible,
-    *,
-    scale=None,
-    window=None,
-    chunk=None,
-    softcap=None,
-    sinks=None,
-    block_table=None,
-    scratch=None,
-):
-    """The definition, row by row and in float64."""
-    num_heads, width, head_dim = query.shape[1:]
-    rows = []
-    for row, length in enumerate(lengths.tolist()):
-        end = length + width
-        if block_table is None:
-            seen = [states[row, :, :end].double() for states in (keys, values)]
+    def seen(self, states, row, end):
+        """What the first slots of a row hold, for each head of the query."""
+        if "block_table" in self.options:
+            blocks = states[self.options["block_table"][row].long()]
+            heads = blocks.transpose(0, 1).flatten(1, 2)
         else:
-            blocks = block_table[row].long()
-            seen = [
-                s[blocks].transpose(0, 1).flatten(1, 2)[:, :end].double() for s in (keys, values)
-            ]
-        at_keys, at_values = (s.repeat_interleave(num_heads // len(s), 0) for s in seen)
-        scores = query[row].double() @ at_keys.transpose(1, 2)
-        scores = scores * (head_dim**-0.5 if scale is None else scale)
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        sees = torch.ones(width, end, dtype=torch.bool, device=query.device)
-        sees[:, length:] = visible[row]
-        at_slots = torch.cat((torch.arange(length, device=query.device), positions[row]))
-        if window is not None:
-            sees &= at_slots > positions[row][:, None] - window
-        if chunk is not None:
-            sees &= at_slots >= positions[row][:, None] // chunk * chunk
-        scores = scores.masked_fill(~sees, -torch.inf)
-        if sinks is not None:
-            of_sinks = sinks.double()[:, None, None].expand(-1, width, 1)
-            scores = torch.cat((scores, of_sinks), dim=-1)
-        rows.append((scores.softmax(-1)[..., :end] @ at_values).transpose(0, 1))
-    return torch.stack(rows)
+            heads = states[row]
+        return heads[:, :end].double().repeat_interleave(self.query.shape[1] // len(heads), 0)
+
+    def expected(self):
+        """The definition, row by row and in float64."""
+        width, head_dim = self.query.shape[2:]
+        option, rows = self.options.get, []
+        for row, length in enumerate(self.lengths.tolist()):
+            end, positions = length + width, self.positions[row]
+            keys, values = (self.seen(states, row, end) for states in (self.keys, self.values))
+            scores = self.query[row].double() @ keys.transpose(1, 2)
+            scores = scores * (option("scale") or head_dim**-0.5)
+            if softcap := option("softcap"):
+                scores = softcap * torch.tanh(scores / softcap)
+            sees = torch.ones(width, end, dtype=torch.bool, device=self.query.device)
+            sees[:, length:] = self.visible[row]
+            at_slots = torch.cat((torch.arange(length, device=self.query.device), positions))
+            if window := option("window"):
+                sees &= at_slots > positions[:, None] - window
+            if chunk := option("chunk"):
+                sees &= at_slots >= positions[:, None] // chunk * chunk
+            scores = scores.masked_fill(~sees, -torch.inf)
+            if "sinks" in self.options:
+                of_sinks = self.options["sinks"].double()[:, None, None].expand(-1, width, 1)
+                scores = torch.cat((scores, of_sinks), dim=-1)
+            rows.append((scores.softmax(-1)[..., :end] @ values).transpose(0, 1))
+        return torch.stack(rows)
 
 
 def make_case(

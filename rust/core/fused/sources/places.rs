@@ -338,7 +338,7 @@ fn token_at(text: &History, position: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, NEAR, Places, Reach, beyond_edit};
+    use super::{Found, NEAR, Places, Reach};
     use crate::fused::effort::Effort;
     use crate::memory::history::History;
 
@@ -371,23 +371,6 @@ mod tests {
         }
         assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Low), [0; 0]);
         assert_eq!(tokens_found(NEAR, Some(0.2), Effort::Normal), [3]);
-    }
-
-    #[test]
-    fn a_match_is_followed_beyond_a_token_that_was_changed_put_in_or_left_out() {
-        let text = [9, 1, 2, 3, 4, 5, 6];
-        let cases: [(&[u32], usize, u32); 5] = [
-            (&[1, 2, 3, 7, 5, 6], 2, 3),
-            (&[8, 1, 2, 3, 4, 7, 5, 6], 2, 4),
-            (&[8, 2, 3, 5, 6], 2, 2),
-            (&[7, 7, 5, 6], 2, 0),
-            (&[4, 5, 6], 3, 0),
-        ];
-        for (tail, length, expected) in cases {
-            assert_eq!(beyond_edit(&text, tail, length), expected, "{tail:?}");
-        }
-        // What matches as far as it is looked at has no edit.
-        assert_eq!(beyond_edit(&[1; 40], &[1; 40], 32), 0);
     }
 
     #[test]
