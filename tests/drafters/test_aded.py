@@ -50,6 +50,12 @@ def trigrams(datastore):
     return Trigrams.build(datastore)
 
 
+def test_the_defaults_are_the_papers():
+    default = AdedConfig()
+    assert (default.searches, default.depth, default.candidates) == (150, 4, 24)
+    assert (default.c1, default.c2, default.adaptive) == (32, 8, True)
+
+
 @settings(some, max_examples=30)
 @given(
     documents=documents,
