@@ -22,6 +22,7 @@ from exact_law import ToyModel, distance, law_of
 from models import prompt, random_tree
 from reference import TokenTree, path_to
 from specds.accept import Emitter, Sampler, walk
+from specds.drafters.session import EMPTY_TREE
 
 NUM_TOKENS = 3  # vocabulary of the enumeration
 HORIZON = 3  # tokens per enumerated text
@@ -48,7 +49,7 @@ def distances(rule, trees, monkeypatch):
             rule(target.run([0], tree), tree, emitter, sampler)
             while not emitter.finished:
                 logits = target.run([0, *emitter.emitted], chain([]))
-                walk(logits, None, emitter, sampler)
+                walk(logits, EMPTY_TREE, emitter, sampler)
             return tuple(emitter.emitted)
 
         yield distance(law_of(program, monkeypatch)[0], target.law([0], HORIZON))
@@ -115,7 +116,7 @@ def test_ties_go_to_the_lowest_token_as_in_plain_decoding(tie):
     emitter = emitter_for()
     for kept in (False, True):
         sampler = Sampler(LogitsProcessorList(), do_sample=False, keep_scores=kept)
-        walk(logits, None, emitter, sampler)
+        walk(logits, EMPTY_TREE, emitter, sampler)
     assert emitter.emitted == [1, 1]
 
 

@@ -51,7 +51,7 @@ def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, v
     known.append(int(rng.integers(VOCAB_SIZE)))
     for num_nodes in (9, 0, 14, 1, 16):
         tree = random_tree(rng, num_nodes)
-        rows = runner.verify_rows([known[-1]], [tree if num_nodes else None])[0]
+        rows = runner.verify_rows([known[-1]], [tree])[0]
         assert rows.shape == (num_nodes + 1, VOCAB_SIZE)
         worst = max(worst, float((rows - plain_rows(model, known, tree)).abs().max()))
         # Accept a path, whole or in part, that is rarely a run of neighbouring nodes.
@@ -80,8 +80,7 @@ def write(cache, row, *values):
 
 
 def slots(cache, row, layer):
-    cache.row = row
-    kept = cache.committed().layers[layer]
+    kept = cache.committed(row).layers[layer]
     assert torch.equal(kept.keys[0, :, :, 0], kept.values[0, :, :, 5])
     return kept.keys[0, 0, :, 0].tolist()
 

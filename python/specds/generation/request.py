@@ -259,8 +259,9 @@ def _decode(
         if num_nodes == "auto":
             budget = AutoBudget(partial(step_costs, model, runner), experience_of(options.drafter))
         else:
-            fills_below = 0 if options.stream_every is None else vocab_size
-            budget = Budget(num_nodes, fills_below=fills_below)
+            budget = Budget(num_nodes)
+            if options.stream_every is not None:
+                runner.least_nodes = num_nodes
         if past is not None:
             load(past, runner.cache)
         waits_for = model.device if options.profile and model.device.type == "cuda" else None
