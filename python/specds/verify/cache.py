@@ -108,9 +108,7 @@ class TreeCache(Cache):
 
         With an `end` of 0 it sees its own states alone.
         """
-        self._places = places
-        if (view := (first_row, num_rows, end)) != self._view:
-            self._view, self._seen = view, None
+        self._places, self._view, self._seen = places, (first_row, num_rows, end), None
 
     def update(
         self,
