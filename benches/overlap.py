@@ -67,7 +67,7 @@ class InTurn(Decoding):
     """Learns before it drafts."""
 
     def _draft(self, rows):
-        self._catch_up()
+        self.budget.learn()
         return super()._draft(rows)
 
 

@@ -58,7 +58,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
             layer.in_features: layer.weight.new_empty(width, layer.in_features).normal_()
             for layer in layers
         }
-        tree = TokenTree(range(width - 1), range(-1, width - 2)) if width > 1 else None
+        tree = TokenTree(range(width - 1), range(-1, width - 2))
         host = Inputs.on_host(1, width)
         host.fill([0], [tree], [PROMPT])
         inputs = host.to(device)

@@ -104,7 +104,7 @@ def slow_downs(model: PreTrainedModel, context: int) -> dict[tuple[int, int], fl
                 nodes = np.arange(k * w)
                 tree = TokenTree(nodes % vocab_size, np.where(nodes < k, -1, nodes - k))
                 started = perf_counter()
-                runner.verify_rows([0], [tree if w else None])
+                runner.verify_rows([0], [tree])
                 if repeat:
                     seconds[k, w].append(perf_counter() - started)
     return {shape: median(each) / median(seconds[1, 0]) for shape, each in seconds.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from specds._core import TokenTree
     from specds.accept.draws import Noise
-    from specds.accept.on_device import Decision
     from specds.budget.policy import Budget
     from specds.drafters.session import Session
     from specds.verify.generic import Runner
@@ -64,34 +62,27 @@ class Row:
         self.session = self.open(token_ids) if token_ids else Silence()
         self.num_predictions = self.session.num_predictions
 
-    def accept(self, logits: torch.Tensor, tree: TokenTree | None) -> list[int]:
-        """Emits what the target chose; returns the accepted nodes."""
-        num_before = len(self.emitter.emitted)
-        path = walk(logits, tree, self.emitter, self.sampler, self.session.proposals)
-        self._note(num_before, len(path))
-        return path
-
-    def take(self, decision: Decision) -> list[int]:
+    def take(self, nodes: list[int], tokens: list[int]) -> list[int]:
         """Emits what was decided already, up to a stop; returns the accepted nodes."""
-        num_before = len(self.emitter.emitted)
-        for token in decision.tokens:
+        for token in tokens:
             self.emitter.emit(token)
             if self.emitter.finished:
                 break
-        path = decision.nodes[: len(self.emitter.emitted) - num_before]
-        self._note(num_before, len(path))
+        path = nodes[: len(self.emitter.emitted) - len(self.drafted)]
+        self.note(len(path))
         return path
 
-    def _note(self, num_before: int, num_accepted: int) -> None:
-        self.new = self.emitter.emitted[num_before:]
+    def note(self, num_accepted: int) -> None:
+        """Comes after tokens were emitted, the first of which had been drafted."""
+        self.new = self.emitter.emitted[len(self.drafted) :]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 
-    def observe(self, tree: TokenTree | None, predictions: NDArray[np.int64] | None) -> None:
+    def observe(self, tree: TokenTree, predictions: NDArray[np.int64] | None) -> None:
         """Tells the session what was emitted and, where it was asked, predicted at every node."""
         if predictions is not None and predictions.size:
-            self.session.observe_predictions(EMPTY_TREE if tree is None else tree, predictions)
+            self.session.observe_predictions(tree, predictions)
         if max(self.new) < self.known_tokens and not isinstance(self.session, Silence):
-            self.session.observe(self.new, 0 if tree is None else len(tree))
+            self.session.observe(self.new, len(tree))
         else:
             # A token that the drafter lacks ends one text, and what follows it begins another.
             ended, self.session = self.session, Silence()
@@ -105,7 +96,6 @@ class Decoding:
 
     Attributes:
         runner: Verifies the drafts; it has not seen the prompts yet.
-        budget: How many nodes of the drafts are verified.
         max_length: Most tokens of a sequence, prompt and its padding included.
         vocab_size: Of the model.
         waits_for: The CUDA device to wait for at each reading of the clock, so that its work counts
@@ -124,9 +114,6 @@ class Decoding:
         self.stats = GenerationStats()
         # The runner that also accepts, where one does.
         self._accepts: StaticRunner | None = None
-        self._watch = _Stopwatch(self.stats, self.waits_for)
-        # What a device does not wait for: it comes after the next launch.
-        self._late: list[Callable[[], None]] = []
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until a stopping criterion has ended each of the sequences."""
@@ -134,67 +121,73 @@ class Decoding:
         is_decided = sampler.is_of_logits and (sampler.is_argmax or not rows[0].session.proposes)
         if is_decided and isinstance(runner, StaticRunner) and runner.accepts:
             self._accepts = runner
+        start = self._last = self._now()
         self._prefill(rows, chunk_size)
         active = list(rows)
         self._dismiss(active)
         while active:
             self._step(active)
             self._dismiss(active)
-        self._catch_up()
-        self._watch.stop()
+        self.budget.learn()
+        self.stats.total_s += self._now() - start
         self.stats.num_emitted_tokens = sum(len(row.emitter.emitted) for row in rows)
         for row in rows:
             self.stats.merge_levels(row.session.level_stats)
 
     def _prefill(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         logits = self.runner.prefill_rows([row.prompt_ids for row in rows], chunk_size)
-        self._watch.lap("prefill_s")
-        _, predictions = self._follow(rows, [*logits[:, None]], [None] * len(rows))
-        self._watch.lap("accept_s")
+        self._lap("prefill_s")
+        _, predictions = self._follow(rows, [*logits[:, None]], [EMPTY_TREE] * len(rows))
+        self._lap("accept_s")
         for row, of_row in zip(rows, predictions, strict=True):
-            row.observe(None, of_row)
-        self._watch.lap("observe_s")
+            row.observe(EMPTY_TREE, of_row)
+        self._lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
         trees = self._draft(rows)
-        self._watch.lap("draft_s")
+        self._lap("draft_s")
         accept = self._accept_on_host if self._accepts is None else self._accept_on_device
         paths, predictions = accept(rows, trees)
-        self._watch.lap("accept_s")
+        self._lap("accept_s")
         kept = zip(paths, rows, strict=True)
         self.runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
-        self._watch.lap("compact_s")
-        for tree, path in zip(trees, paths, strict=True):
-            size = 0 if tree is None else len(tree)
-            self._late.append(partial(self.stats.record_draft, size, len(path)))
-        for row, tree, of_row in zip(rows, trees, predictions, strict=True):
+        self._lap("compact_s")
+        for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):
+            self.stats.record_draft(len(tree), len(path))
             row.observe(tree, of_row)
         new = [None if row.emitter.finished else row.new for row in rows]
-        self._late.append(self.budget.record(new, self._watch.since_lap()))
+        self.budget.record(new, self._now() - self._last)
         if self._accepts is None:
-            self._catch_up()
-        self._watch.lap("observe_s")
+            self.budget.learn()
+        self._lap("observe_s")
 
-    def _catch_up(self) -> None:
-        """Has the budget learn from the step before, and counts it."""
-        late, self._late = self._late, []
-        for do in late:
-            do()
+    def _now(self) -> float:
+        if self.waits_for is not None:
+            torch.cuda.synchronize(self.waits_for)
+        return perf_counter()
 
-    def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
+    def _lap(self, phase: str) -> None:
+        """Adds the time since the last lap to a phase of the statistics."""
+        now = self._now()
+        setattr(self.stats, phase, getattr(self.stats, phase) + now - self._last)
+        self._last = now
+
+    def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
         """Verifies the drafts and follows them here."""
         logits = self.runner.verify_rows([row.new[-1] for row in rows], trees)
-        self._watch.lap("forward_s")
+        self._lap("forward_s")
         return self._follow(rows, logits, trees)
 
     def _follow(
         self,
         rows: Sequence[Row],
         logits: Sequence[torch.Tensor],
-        trees: Sequence[TokenTree | None],
+        trees: Sequence[TokenTree],
     ) -> _Outcome:
-        by_row = zip(rows, logits, trees, strict=True)
-        paths = [row.accept(of_row, tree) for row, of_row, tree in by_row]
+        paths = []
+        for row, of_row, tree in zip(rows, logits, trees, strict=True):
+            paths.append(walk(of_row, tree, row.emitter, row.sampler, row.session.proposals))
+            row.note(len(paths[-1]))
         most = self._num_predictions(rows)
         if most == 0:
             return paths, [None] * len(rows)
@@ -208,17 +201,14 @@ class Decoding:
         ]
 
     def _num_predictions(self, rows: Sequence[Row]) -> int:
-        """How many of the likeliest tokens sessions use at most; 0 in a pause: none drafts next.
-
-        To find them takes the host as long as all else of a step.
-        """
+        """How many of the likeliest tokens sessions use at most; 0 in a pause: none drafts next."""
         return 0 if self.budget.pauses else max(row.num_predictions for row in rows)
 
-    def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree | None]) -> _Outcome:
+    def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
         """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
         noise = None
         if self.noise is not None:
-            depth = max(0 if tree is None else int(tree.depths().max()) for tree in trees)
+            depth = max(int(tree.depths().max(initial=0)) for tree in trees)
             positions = [len(row.emitter.emitted) for row in rows]
             noise = self.noise.ahead([row.number for row in rows], positions, depth + 1)
         wait = self._accepts.launch(  # type: ignore[union-attr]
@@ -226,27 +216,26 @@ class Decoding:
             trees,
             PassRequest(rows[0].sampler, self._num_predictions(rows), rows[0].known_tokens, noise),
         )
-        self._catch_up()
-        decided = wait()
-        self._watch.lap("forward_s")
-        paths = [row.take(decision) for row, decision in zip(rows, decided, strict=True)]
-        return paths, [
-            decision.predictions[: 1 if tree is None else 1 + len(tree), : row.num_predictions]
-            for row, decision, tree in zip(rows, decided, trees, strict=True)
-        ]
+        self.budget.learn()
+        outcomes = wait()
+        self._lap("forward_s")
+        paths, predictions = [], []
+        for row, tree, (nodes, tokens, likeliest) in zip(rows, trees, outcomes, strict=True):
+            paths.append(row.take(nodes, tokens))
+            predictions.append(likeliest[: 1 + len(tree), : row.num_predictions])
+        return paths, predictions
 
-    def _draft(self, rows: Sequence[Row]) -> list[TokenTree | None]:
-        """What is to be verified; None where nothing can be gained."""
+    def _draft(self, rows: Sequence[Row]) -> list[TokenTree]:
+        """What is to be verified."""
         # The deepest node that can still be emitted: the pass itself gives one token more.
         max_depths = [self.max_length - row.emitter.length - 1 for row in rows]
         if max(max_depths) > 0:
             self.budget.prepare()
-        self._watch.lap("measure_s")
+        self._lap("measure_s")
         trees = self.budget.draft([row.session for row in rows], max_depths)
         for tree in trees:
-            if tree is not None:
-                # In Python: between two passes numpy takes 20 us for this.
-                refuse_tokens_beyond(self.vocab_size, max(tree.token_ids.tolist()))
+            # In Python: between two passes numpy takes 20 us for this.
+            refuse_tokens_beyond(self.vocab_size, max(tree.token_ids.tolist(), default=0))
         return trees
 
     def _dismiss(self, rows: list[Row]) -> None:
@@ -257,31 +246,6 @@ class Decoding:
                     self.runner.leave(number)
                 rows[number] = rows[-1]
                 rows.pop()
-
-
-class _Stopwatch:
-    """Adds the time since its last lap to a phase of the statistics."""
-
-    def __init__(self, stats: GenerationStats, device: torch.device | None) -> None:
-        self._stats = stats
-        self._device = device
-        self._start = self._last = self._now()
-
-    def _now(self) -> float:
-        if self._device is not None:
-            torch.cuda.synchronize(self._device)
-        return perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = self._now()
-        setattr(self._stats, phase, getattr(self._stats, phase) + now - self._last)
-        self._last = now
-
-    def since_lap(self) -> float:
-        return self._now() - self._last
-
-    def stop(self) -> None:
-        self._stats.total_s += self._now() - self._start
 
 
 def refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:

@@ -12,10 +12,10 @@ from transformers.generation.logits_process import RepetitionPenaltyLogitsProces
 from models import GREEDY, prompt, random_drafter, random_tree, tiny_model
 from passes import Accepting
 from reference import path_to
+from specds._core import read_outcomes
 from specds.accept import Sampler
 from specds.accept.on_device import (
     PassRequest,
-    decisions,
     follow,
     likeliest,
     likeliest_on_host,
@@ -52,20 +52,16 @@ def test_the_path_is_that_of_the_walk(seed, sizes, padding):
     trees = [random_tree(rng, size, vocab_size=4) for size in sizes]
     width = 1 + max(sizes) + padding
     inputs = Inputs.on_host(len(trees), width)
-    drafts = [tree if len(tree) else None for tree in trees]
-    inputs.fill([0] * len(trees), drafts, [9] * len(trees))
+    inputs.fill([0] * len(trees), trees, [9] * len(trees))
     choices = torch.from_numpy(rng.integers(0, 4, (len(trees), width)))
     ranks = torch.from_numpy(rng.integers(0, 4, (len(trees), width, seed % 3)))
     counts, path = follow(
         inputs.token_ids, inputs.depths, inputs.parents, inputs.visible(), choices
     )
-    for row, (tree, decision) in enumerate(
-        zip(trees, decisions(report(counts, path, choices, ranks).numpy(), width), strict=True)
-    ):
-        nodes, tokens = walked(tree.token_ids, tree.parents, choices[row].tolist())
-        assert decision.nodes == nodes
-        assert decision.tokens == tokens
-        assert decision.predictions.tolist() == ranks[row].tolist()
+    outcomes = read_outcomes(report(counts, path, choices, ranks).numpy(), width)
+    for row, (tree, (nodes, tokens, predictions)) in enumerate(zip(trees, outcomes, strict=True)):
+        assert (nodes, tokens) == walked(tree.token_ids, tree.parents, choices[row].tolist())
+        assert predictions.tolist() == ranks[row].tolist()
         # What follows the path is left where it is.
         end = 1 + len(nodes)
         assert path[row, end:].tolist() == list(range(end, width))
@@ -105,7 +101,7 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
             if accepts:
                 wait = runner.launch([5] * num_rows, trees, PassRequest(Says(texts)))
                 decided = zip(wait(), paths, strict=True)
-                assert all(decision.nodes[: len(path)] == path for decision, path in decided)
+                assert all(nodes[: len(path)] == path for (nodes, *_), path in decided)
             else:
                 runner.verify_rows([5] * num_rows, trees)
             runner.commit_rows(wanted)
@@ -113,8 +109,8 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
     ours, theirs = caches
     assert ours.lengths == theirs.lengths
     for row in range(num_rows):
-        ours.row = theirs.row = row
-        for one, other in zip(ours.committed().layers, theirs.committed().layers, strict=True):
+        pairs = zip(ours.committed(row).layers, theirs.committed(row).layers, strict=True)
+        for one, other in pairs:
             assert torch.equal(one.keys, other.keys)
             assert torch.equal(one.values, other.values)
 

@@ -19,7 +19,7 @@ from specds.budget.experience import Experience
 from specds.budget.policy import AutoBudget, Budget
 from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
-from specds.drafters.session import EMPTY_TREE, Proposal
+from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
 from specds.hierarchy.draft import Draft, Drawn, Threshold
@@ -115,11 +115,12 @@ def generated(target, session, length, processors=(), max_nodes=8, budget=None):
         num_before = len(emitter.emitted)
         budget.prepare()
         (tree,) = budget.draft([session], [length - num_before - 1])
-        session.num_verified = 0 if tree is None else len(tree)
-        logits = target.run([*START, *emitter.emitted], tree or EMPTY_TREE)
+        session.num_verified = len(tree)
+        logits = target.run([*START, *emitter.emitted], tree)
         walk(logits, tree, emitter, sampler, session.proposals)
         session.observe(emitter.emitted[num_before:], session.num_verified)
-        budget.record([emitter.emitted[num_before:]])()
+        budget.record([emitter.emitted[num_before:]])
+        budget.learn()
     return tuple(emitter.emitted)
 
 

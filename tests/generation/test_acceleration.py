@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import DynamicCache, GenerationConfig, StoppingCriteria, TextIteratorStreamer
 
-from models import FAMILIES, GREEDY, SAMPLING, Recorder, build, prompt, random_drafter
+from models import FAMILIES, GREEDY, SAMPLING, build, prompt, random_drafter
 from specds.generation import UnsupportedRequestError, accelerate, custom_generate, generate
 from specds.verify.cache import CACHE_NAME
 
@@ -52,20 +52,6 @@ def test_calls_return_what_they_do_without(model, name):
     assert type(output) is type(expected)
     assert output.tolist() == expected.tolist()
     assert len(drafter.sessions) == 2 * len(expected)
-
-
-def test_streamers_and_stop_strings_go_along(tiny_model):
-    model, tokenizer = tiny_model
-    ids = tokenizer("def add(a, b):\n", return_tensors="pt")["input_ids"]
-    free = tokenizer.decode(model.generate(ids, max_new_tokens=24, **GREEDY)[0])
-    stop = free[-12:-8]
-    plain, ours = Recorder(), Recorder()
-    settings = {"max_new_tokens": 24, "tokenizer": tokenizer, "stop_strings": stop, **GREEDY}
-    expected = model.generate(ids, streamer=plain, **settings)
-    assert len(expected[0]) < ids.shape[1] + 24
-    with accelerate(model, random_drafter()):
-        assert model.generate(ids, streamer=ours, **settings).tolist() == expected.tolist()
-    assert ours.received == plain.received
 
 
 def test_the_last_acceleration_counts_and_each_is_undone_by_itself(model):

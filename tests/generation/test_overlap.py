@@ -12,7 +12,7 @@ from models import (
     prompt,
     tiny_model,
 )
-from specds.budget.experience import Trust
+from specds.budget.experience import Experience
 from specds.decoding import Decoding
 from specds.generation import generate
 from stand_in_device import StandInDevice
@@ -46,7 +46,7 @@ def test_a_budget_learns_while_the_device_works_and_drafts_while_it_waits(monkey
     expected = plain_generate(model, num_tokens=99, **GREEDY)
     drafter = oracle_drafter(expected, num_wrong=1)
     while_busy = {"learn": [], "draft": []}
-    learn, grow = Trust.learn, drafter.grow
+    learn, grow = Experience.learn, drafter.grow
 
     def noted_learn(*arguments):
         while_busy["learn"].append(device.is_busy)
@@ -56,13 +56,13 @@ def test_a_budget_learns_while_the_device_works_and_drafts_while_it_waits(monkey
         while_busy["draft"].append(device.is_busy)
         return grow(*arguments)
 
-    monkeypatch.setattr(Trust, "learn", noted_learn)
+    monkeypatch.setattr(Experience, "learn", noted_learn)
     drafter.grow = noted_grow
     if not overlaps:
         draft = Decoding._draft
 
         def after_learning(self, rows):
-            self._catch_up()
+            self.budget.learn()
             return draft(self, rows)
 
         monkeypatch.setattr(Decoding, "_draft", after_learning)

@@ -53,8 +53,8 @@ def scores_are_halved(monkeypatch):
 
 
 def drafted_is_not_noted(monkeypatch):
-    note = Row._note
-    monkeypatch.setattr(Row, "_note", lambda self, before, _: note(self, before, 0))
+    note = Row.note
+    monkeypatch.setattr(Row, "note", lambda self, _: note(self, 0))
 
 
 def draws_are_not_put_back(monkeypatch):

@@ -25,7 +25,7 @@ def test_rows_are_packed_place_by_place(seed, sizes, padding):
     inputs = Inputs.on_host(num_rows, width)
     inputs.numbers.fill_(-7)  # what is left of another pass
     lasts, lengths = [*range(10, 10 + len(sizes))], [*range(20, 20 + len(sizes))]
-    inputs.fill(lasts, [tree if len(tree) else None for tree in trees], lengths)
+    inputs.fill(lasts, trees, lengths)
     visible = inputs.visible()
     assert inputs.lengths.tolist() == lengths + [0] * padding[0]
     for row in range(num_rows):

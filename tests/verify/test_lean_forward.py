@@ -21,6 +21,7 @@ from models import (
     tree_generate,
 )
 from specds._core import TokenTree
+from specds.drafters.session import EMPTY_TREE
 from specds.verify import StaticRunner, static
 from specds.verify.lean_forward import is_lean
 from triton_on_cpu import interpreted
@@ -63,7 +64,10 @@ def passes(model, *, lean, by_kernels=False):
 def _passes(model):
     runner = StaticRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
     runner.prefill_rows([prompt(21), prompt(20, 1)])
-    logits = [*runner.verify_rows([7, 8], [TREE, OTHER]), *runner.verify_rows([7, 8], [None, TREE])]
+    logits = [
+        *runner.verify_rows([7, 8], [TREE, OTHER]),
+        *runner.verify_rows([7, 8], [EMPTY_TREE, TREE]),
+    ]
     runner.commit_rows([[], [1, 4]])
     states = [
         block[:, first : first + length].clone()
@@ -72,7 +76,7 @@ def _passes(model):
         for first in [row * runner.cache.capacity]
     ]
     runner.leave(1)
-    logits += [runner.verify_rows([5], [None])[0], runner.verify_rows([6], [TREE])[0]]
+    logits += [runner.verify_rows([5], [EMPTY_TREE])[0], runner.verify_rows([6], [TREE])[0]]
     return torch.cat(logits), states
 
 

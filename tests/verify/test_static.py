@@ -20,6 +20,7 @@ from models import (
     unpackable,
 )
 from passes import WIDE_SHAPE, Allocations, rows_tree
+from specds.drafters.session import EMPTY_TREE
 from specds.generation import generate
 from specds.papers.path_rows import PathRows
 from specds.verify import (
@@ -42,17 +43,17 @@ def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
     model = build("LlamaConfig", {**WIDE_SHAPE, "num_key_value_heads": num_key_heads})
     fast = runner_class(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=100)
     fast.prefill_rows([prompt(LONG)], 500)
-    tree = rows_tree(num_rows, 3) if num_rows else None
-    fast.verify_rows([5], [None])[0]  # makes the angles of all slots
+    tree = rows_tree(num_rows, 3)
+    fast.verify_rows([5], [EMPTY_TREE])[0]  # makes the angles of all slots
     with Allocations() as made:
         fast.verify_rows([5], [tree])[0]
-    # The largest things are the mask of a pass and of its query heads, next to which a prefix
-    # would show; without a draft there is none, but for who is where.
+    # The largest things are the mask of a pass and of its query heads, and who sees whom, next to
+    # which the four parts of a prefix would show; without a draft there is who is where.
     num_tokens = num_rows * 4 if runner_class is PathRows else num_rows * 3 + 1
     mask_bytes = 4 // num_key_heads * num_tokens * (LONG + num_tokens) * 4
     largest = sorted(made.num_bytes)
     assert largest[-1] <= (mask_bytes if num_rows else 2 * (LONG + 1) * 4)
-    assert largest[-4] < LONG * num_key_heads * 8 * 4
+    assert largest[-6] < LONG * num_key_heads * 8 * 4
 
 
 @torch.no_grad()
@@ -80,7 +81,7 @@ def test_long_prompts_are_read_in_chunks(monkeypatch):
 def test_the_packed_model_shares_everything_and_changes_nothing():
     model = tiny_model("gemma3", attention="eager")
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
-    packed = packed_model(model)
+    packed, _ = packed_model(model)
     for (name, mine), (other, theirs) in zip(
         model.named_parameters(), packed.named_parameters(), strict=True
     ):

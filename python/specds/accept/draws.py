@@ -23,11 +23,10 @@ _MOST_BYTES = 256e6
 class Noise:
     """What `torch.multinomial` would draw in each step of plain decoding, step by step.
 
-    It samples the argmax of ``probs / noise`` with exponential noise `(num_rows, vocab_size)`. A
-    row that is at position t, the first emitted token being at 0, takes its row of draw t: so a
-    sampled text depends on model, prompts and seed alone, and not on what was drafted.
-
-    The default generator of the device where scores are processed draws.
+    It samples the argmax of ``probs / noise`` with exponential noise `(num_rows, vocab_size)`, by
+    the default generator of the device. A row that is at position t, the first emitted token being
+    at 0, takes its row of draw t: so a sampled text depends on model, prompts and seed alone, and
+    not on what was drafted.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
@@ -98,16 +97,14 @@ def draw_by(probs: torch.Tensor, noise: torch.Tensor) -> int:
 
 
 def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:
-    """What `exponential_` makes of its random numbers on the CPU."""
     return uniforms.neg().log1p_().neg_().float()
 
 
 @cache
 def _are_of_uniforms() -> bool:
-    """Whether torch draws an exponential number of each uniform one, as its own code does.
+    """Whether `exponential_` is what we compute of uniform numbers, as by torch's own generator.
 
-    A build with another library's generator would draw other numbers, and the same seed another
-    text than that of `model.generate`.
+    A build with another library's draws other numbers.
     """
     theirs, ours = (torch.Generator().manual_seed(1) for _ in range(2))
     expected = torch.empty(4096).exponential_(generator=theirs)
@@ -123,13 +120,9 @@ def happens(probability: float) -> bool:
 def accept_or_redraw(probs: torch.Tensor, proposal: Proposal) -> int:
     """A sample of `probs` that equals the proposal as often as that is possible.
 
-    The proposal is accepted with p / q; after a rejection the sample is of max(0, p - q),
-    normalised (Leviathan et al. 2023). Whatever q was, the result is distributed as `probs`, so
-    that a walk down a tree treats it as any other draw.
-
-    Args:
-        probs: `(vocab_size,)`, the distribution p to sample from.
-        proposal: A token sampled from its own distribution q, whatever came of earlier draws.
+    The proposal, sampled from its own distribution q, is accepted with p / q; after a rejection the
+    sample is of max(0, p - q), normalised (Leviathan et al. 2023). Whatever q was, the result is
+    distributed as p, `probs` `(vocab_size,)`, so that a walk treats it as any other draw.
     """
     token = proposal.token_id
     accepted, proposed = probs[token].item(), proposal.probs[token].item()

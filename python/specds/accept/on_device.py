@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from specds._core import likeliest as likeliest_of_array
-from specds._core import read_outcomes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,14 +24,6 @@ class PassRequest(NamedTuple):
     noise: torch.Tensor | None = None
 
 
-class Decision(NamedTuple):
-    """The accepted nodes, their tokens and the bonus token, and the likeliest tokens by place."""
-
-    nodes: list[int]
-    tokens: list[int]
-    predictions: NDArray[np.int64]
-
-
 def follow(
     token_ids: torch.Tensor,
     depths: torch.Tensor,
@@ -42,9 +33,8 @@ def follow(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The path along which the choices were drafted, for each row.
 
-    All are int64 `(num_rows, width)`, the first three and `visible`, bool
-    `(num_rows, width, width)`, as `Inputs` has them; `choices` are the target's next tokens after
-    each place.
+    `choices`, int64 `(num_rows, width)`, are the target's next tokens after each place; all else is
+    as `Inputs` has it.
 
     Returns:
         How many nodes were accepted, `(num_rows,)`, and at ``[row, depth]`` the place of the
@@ -83,11 +73,6 @@ def likeliest_on_host(logits: torch.Tensor, most: int, known_tokens: int) -> NDA
 def report(
     counts: torch.Tensor, path: torch.Tensor, choices: torch.Tensor, predictions: torch.Tensor
 ) -> torch.Tensor:
-    """All that the host must know, in one tensor for one copy: see `decisions`."""
+    """All that the host must know, in one tensor for one copy, which `read_outcomes` reads."""
     chosen = choices.gather(1, path)
     return torch.cat([counts[:, None], path, chosen, predictions.flatten(1)], dim=1)
-
-
-def decisions(reported: NDArray[np.int64], width: int) -> list[Decision]:
-    """What `report` says of each row of `width` places."""
-    return [*map(Decision._make, read_outcomes(reported, width))]

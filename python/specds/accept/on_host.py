@@ -50,9 +50,8 @@ class Emitter:
 
     Args:
         token_ids: int64 `(1, prompt_length)`, the prompt.
-        stopping_criteria: Of the tokens so far, and of the `scores` that a `Sampler` keeps.
         streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: For the criteria.
+        scores: Those that a `Sampler` keeps, for the criteria.
     """
 
     def __init__(
@@ -98,8 +97,7 @@ class Emitter:
         return token
 
 
-# Processors that look at a row of scores and at nothing else, the tokens before it included. They
-# make a new one and leave it as it is.
+# Processors that look at a row of scores alone, and leave it as it is.
 _OF_A_ROW = (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -112,7 +110,7 @@ _OF_A_ROW = (
 class Sampler:
     """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
 
-    It keeps what it processed in `scores` with `keep_scores`, what it got likewise in `logits`.
+    With `keep_scores` it keeps what it processed in `scores`, what it got likewise in `logits`.
     """
 
     def __init__(
@@ -175,10 +173,9 @@ class Sampler:
     def everywhere(
         self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
     ) -> torch.Tensor:
-        """The choices at all places, int64 as `depths`: the argmax, or samples by `Noise.ahead`.
+        """The choices at all places of logits `(num_rows, width, vocab_size)`.
 
-        Logits are `(num_rows, width, vocab_size)`. Places of one depth share the noise; rows that
-        it lacks are padding.
+        By argmax, or by `noise`, as of `Noise.ahead`; rows that it lacks are padding.
         """
         if noise is None:
             return logits.argmax(dim=-1)
@@ -204,7 +201,7 @@ def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProces
 
 def walk(
     logits: torch.Tensor,
-    tree: TokenTree | None,
+    tree: TokenTree,
     emitter: Any,
     choose: Callable[..., int],
     proposals: Mapping[int, Proposal] | None = None,
@@ -217,7 +214,6 @@ def walk(
 
     Args:
         logits: `(1 + num_nodes, vocab_size)`, after the context and after each node.
-        tree: The draft; None where it is empty.
         emitter: Gets the tokens by `emit`, and ends the walk where it is `finished`.
         choose: The next token by the emitter, a row of logits, and a proposal or None.
         proposals: Those of the draft, by the node that they follow (-1: the context).
@@ -228,8 +224,7 @@ def walk(
     known = proposals or {}
     path: list[int] = []
     node = -1
-    edges = [] if tree is None else zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True)
-    nodes = enumerate(edges)
+    nodes = enumerate(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True))
     while True:
         token = emitter.emit(choose(emitter, logits[node + 1], known.get(node)))
         # Children come after their parent, so one pass over the nodes serves the whole walk.

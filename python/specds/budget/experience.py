@@ -29,30 +29,33 @@ _AVERAGING_DOWN = 0.5
 _LONGEST_WAIT = 31
 
 
-class Trust:
-    """How far a drafter's probabilities are right: the share of the expected tokens that came.
+class Experience:
+    """What a drafter has been worth, over all requests that it drafted for.
 
-    By depth, since drafters other than `fused` exaggerate more the deeper they draft. A depth with
-    little evidence is trusted as the one above it. Nodes count whose outcome is sure to be known
-    before it is: the verified ones and their children, so that one without any can win trust.
-    `first` is what is believed of a drafter that is not known yet.
+    Trust is the share of the expected tokens that came. It is by depth, since drafters other than
+    `fused` exaggerate more the deeper they draft; a depth with little evidence is trusted as the
+    one above it. Nodes count whose outcome is sure to be known before it is: the verified ones and
+    their children, so that a drafter none of whose nodes are verified can win trust.
     """
 
-    def __init__(self, first: float = _FIRST_TRUST) -> None:
+    def __init__(self, trust: float = _FIRST_TRUST) -> None:
         # Lists, as numpy's first calls between two passes take 10 us each. Depths count from 1.
         self._promised = [0.0, _FAITH] + [0.0] * (_DEPTHS - 1)
-        self._came = [0.0, _FAITH * first] + [0.0] * (_DEPTHS - 1)
-        self._factors = [first] * (_DEPTHS + 1)
+        self._came = [0.0, _FAITH * trust] + [0.0] * (_DEPTHS - 1)
+        self._trust = [trust] * (_DEPTHS + 1)
+        self._worth = 0.0
+        self._draft_s: float | None = None
+        self._period = self._wait = 0
 
     @property
-    def most(self) -> float:
+    def most_trust(self) -> float:
         """The largest factor by which a probability may be too small, 1 at least."""
-        return max(1.0, *self._factors)
+        return max(1.0, *self._trust)
 
     def gains(self, tree: TokenTree) -> list[float]:
         """Tokens to expect of each node of a tree."""
         nodes = zip(_promises(tree), tree.depths().tolist(), strict=True)
-        return [promise * self._factors[min(depth, _DEPTHS)] for promise, depth in nodes]
+        return [promise * self._trust[min(depth, _DEPTHS)] for promise, depth in nodes]
 
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
         """Compares a draft, of which the first nodes were verified, with what was emitted."""
@@ -65,27 +68,11 @@ class Trust:
                 promised[min(depth, _DEPTHS)] += promise
                 came[min(depth, _DEPTHS)] += node in path
         factor = min(came[1] / promised[1], _MOST_TRUST) if promised[1] else 0.0
-        self._factors = [factor, factor]
+        self._trust = [factor, factor]
         for came_here, promised_here in zip(came[2:], promised[2:], strict=True):
             factor = (came_here + _FAITH * factor) / (promised_here + _FAITH)
             factor = factor if factor < _MOST_TRUST else _MOST_TRUST
-            self._factors.append(factor)
-
-
-def _promises(tree: TokenTree) -> list[float]:
-    """The probabilities of a tree; a drafter that gives none is taken to be sure."""
-    probs: list[float] = tree.probs.tolist()
-    return probs if any(probs) else [1.0] * len(probs)
-
-
-class Experience:
-    """What a drafter has been worth, over all requests that it drafted for."""
-
-    def __init__(self, trust: Trust | None = None) -> None:
-        self.trust = Trust() if trust is None else trust
-        self._worth = 0.0
-        self._draft_s: float | None = None
-        self._period = self._wait = 0
+            self._trust.append(factor)
 
     def is_time_to_draft(self) -> bool:
         """Whether to draft in a step, which counts as one of a pause where it is not."""
@@ -111,6 +98,12 @@ class Experience:
         self._worth += _AVERAGING * (profit - self._worth)
         self._period = min(2 * self._period + 1, _LONGEST_WAIT) if self._worth <= 0 else 0
         self._wait = self._period
+
+
+def _promises(tree: TokenTree) -> list[float]:
+    """The probabilities of a tree; a drafter that gives none is taken to be sure."""
+    probs: list[float] = tree.probs.tolist()
+    return probs if any(probs) else [1.0] * len(probs)
 
 
 _experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()

@@ -6,11 +6,9 @@ from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, cast
 
-import numpy as np
-
 from specds._core import DraftSession, TokenTree, draft_batch
 from specds.budget.step_cost import MOST_NODES
-from specds.drafters.session import within
+from specds.drafters.session import EMPTY_TREE, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,51 +22,41 @@ _MARGIN = 0.03
 
 
 class Budget:
-    """Drafts for the sequences of a step, and takes what came of it: here as many nodes in each.
+    """Drafts for the sequences of a step, and learns what came of it: here as many nodes in each.
 
     Args:
         max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
-        fills_below: Fill up smaller drafts with arbitrary tokens below this, so that the time of a
-            step reveals nothing of the text; 0 fills nothing.
 
     Attributes:
         pauses: The next step drafts nothing: sessions then need not have observed anything.
     """
 
-    def __init__(self, max_nodes: int, *, fills_below: int = 0) -> None:
+    def __init__(self, max_nodes: int) -> None:
         self._max_nodes = max_nodes
-        self._fills_below = fills_below
         self.pauses = max_nodes == 0
 
     def prepare(self) -> None:
         """Comes before every draft; it may take a while to measure what a step costs."""
 
-    def draft(
-        self, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> list[TokenTree | None]:
-        """What is to be verified of each sequence; None where that is nothing.
+    def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
+        """What is to be verified of each sequence.
 
         `max_depths` are how deep a node of each can be and still be emitted.
         """
         most = self._max_nodes
-        trees: list[TokenTree | None] = [None] * len(sessions)
-        for row, (session, max_depth) in enumerate(zip(sessions, max_depths, strict=True)):
-            if most > 0 and max_depth > 0:
-                tree = within(session.draft(most, max_depth), most, max_depth)
-                if self._fills_below:
-                    tree = _filled(tree, most, self._fills_below)
-                trees[row] = tree if len(tree) else None
-        return trees
+        return [
+            within(session.draft(most, depth), most, depth) if most and depth > 0 else EMPTY_TREE
+            for session, depth in zip(sessions, max_depths, strict=True)
+        ]
 
-    def record(
-        self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
-    ) -> Callable[[], None]:
+    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """Takes what came of a step: the tokens of each sequence, None for one that it ended.
 
-        Sessions took `learning_s` to learn from it. Returns a function by which the budget learns:
-        call it once the device has its next work.
+        Sessions took `learning_s` to learn from it.
         """
-        return lambda: None
+
+    def learn(self) -> None:
+        """Learns from what was recorded; to be called once a device has its next work."""
 
 
 class AutoBudget(Budget):
@@ -86,15 +74,14 @@ class AutoBudget(Budget):
         self._cost: CostModel | None = None
         self.pauses = not experience.is_time_to_draft()
         self._learning_s = 0.0
+        self._outcomes: list[tuple[TokenTree, int, Sequence[int]]] = []
 
     def prepare(self) -> None:
         """As `Budget.prepare`."""
         if not self.pauses:
             self._cost = self._costs()
 
-    def draft(
-        self, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> list[TokenTree | None]:
+    def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
         """As `Budget.draft`."""
         # What was drafted by row, and what of it is verified: of a row that has fewer, pads.
         self._drafts: list[TokenTree] = []
@@ -104,51 +91,49 @@ class AutoBudget(Budget):
         # Decided now, so that all that is done until then can count on it.
         self.pauses = not self._experience.is_time_to_draft()
         size = self._num_nodes
-        trees = (tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts)
-        return [tree if len(tree) else None for tree in trees] or [None] * len(sessions)
+        trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]
+        return trees or [EMPTY_TREE] * len(sessions)
 
     def _draft(
         self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
     ) -> None:
-        start, trust = self._clock(), self._experience.trust
+        start = self._clock()
         for session in sessions:
             # A draft is worth tokens of its own row, and all rows wait for it.
             session.set_step_time(cost.seconds[0] / len(sessions))
         # What is less likely seldom pays, wherever it stands.
-        drafts = _draft_all(sessions, max_depths, min(cost.least_worth / trust.most, 1.0))
-        drafts_and_depths = zip(drafts, max_depths, strict=True)
-        self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts_and_depths]
-        gains = [trust.gains(tree) for tree in self._drafts]
+        least = min(cost.least_worth / self._experience.most_trust, 1.0)
+        drafts = zip(_draft_all(sessions, max_depths, least), max_depths, strict=True)
+        self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts]
+        gains = [self._experience.gains(tree) for tree in self._drafts]
         self._num_nodes, expected = best_size(gains, cost.relative)
         # Sessions get the model's predictions, and learn, only where they draft in the next step.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         profit = 1.0 + expected - cost.relative[self._num_nodes]
         self._experience.judge(profit - seconds / cost.seconds[0])
 
-    def record(
-        self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0
-    ) -> Callable[[], None]:
+    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         """As `Budget.record`."""
-        drafts, size = self._drafts, self._num_nodes
-        if drafts:
+        if self._drafts:
             self._learning_s = learning_s
+        self._outcomes = [
+            (tree, self._num_nodes, tokens)
+            for tree, tokens in zip(self._drafts, emitted, strict=False)
+            if tree and tokens is not None
+        ]
 
-        def learn() -> None:
-            for tree, tokens in zip(drafts, emitted, strict=False):
-                if len(tree) and tokens is not None:
-                    self._experience.trust.learn(tree, size, tokens)
-
-        return learn
+    def learn(self) -> None:
+        """As `Budget.learn`."""
+        for outcome in self._outcomes:
+            self._experience.learn(*outcome)
+        self._outcomes = []
 
 
 def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
-    """How many nodes of each of some trees to verify in one step, the same number of all.
-
-    A step that verifies k nodes emits on average g(k) = 1 plus their gains, and costs c(k). The k
-    of the most tokens a second, g(k) / c(k), is taken.
+    """How many nodes of each tree to verify in a step: those of the most tokens a second.
 
     Args:
-        gains: For each tree the tokens to expect of its nodes, as `Trust.gains` gives them.
+        gains: For each tree the tokens to expect of its nodes.
         costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
 
     Returns:
@@ -176,15 +161,6 @@ def _draft_all(
         return draft_batch(of_core, MOST_NODES, max_depths=[*max_depths], min_gain=min_gain)
     rows = zip(sessions, max_depths, strict=True)
     return [session.draft(MOST_NODES, depth, min_gain) for session, depth in rows]
-
-
-def _filled(tree: TokenTree, num_nodes: int, vocab_size: int) -> TokenTree:
-    """The tree with more children of the context, of tokens that have none there yet."""
-    taken = tree.token_ids[tree.parents == -1]
-    free = np.setdiff1d(np.arange(min(num_nodes, vocab_size)), taken)[: num_nodes - len(tree)]
-    parents, probs = (np.pad(of, (0, len(free))) for of in (tree.parents, tree.probs))
-    parents[len(tree) :] = -1
-    return TokenTree(np.append(tree.token_ids, free), parents, probs)
 
 
 def require_budget(budget: int | Literal["auto"]) -> None:

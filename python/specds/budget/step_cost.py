@@ -25,9 +25,8 @@ MOST_NODES = 63
 With the last token they fill tiles of 64, as do the other numbers that are recorded on a GPU.
 """
 
-_SIZES = (0, 1, 2, 4, 8, 16, 32, MOST_NODES)
-# Where time runs out, these have been measured first: a line through the most telling ones.
-_ORDER = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
+# Where time runs out, the first ones have been measured: a line through the most telling.
+_SIZES = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
 _MEASURING_S = 1.0
 _ROUNDS = 5
 # Contexts up to this long cost the same; beyond it each doubling is measured by itself.
@@ -37,8 +36,8 @@ _SHORT_CONTEXT = 1024
 class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
-    Straight between what was measured, and never less for more nodes: where more of them were
-    faster, fewer could be verified so. Where passes are of few sizes it is a staircase.
+    Straight between what was measured, a staircase where passes are of few sizes, and never less
+    for more nodes: where more of them were faster, fewer could be verified so.
 
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
@@ -58,7 +57,7 @@ class CostModel:
         known = sorted(seconds)
         least = [min(seconds[size] for size in known[place:]) for place in range(len(known))]
         self.seconds: list[float] = np.interp(passes, known, least).tolist()
-        plain, first = self.seconds[0], (steps or _SIZES)[1]
+        plain, first = self.seconds[0], sorted(steps or _SIZES)[1]
         self.relative = [taken / plain for taken in self.seconds]
         beyond = enumerate(self.relative[first + 1 :], 1)
         self.least_worth = min((cost - self.relative[first]) / more for more, cost in beyond)
@@ -70,7 +69,7 @@ _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = 
 def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
     """What a model's steps cost at the present number and length of a runner's rows.
 
-    Measured on first use, and shared by all requests on the model.
+    It is measured once for all requests on the model.
     """
     num_rows, longest = len(runner.cache.lengths), max(runner.cache.lengths)
     key = *runner.setting, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
@@ -79,12 +78,12 @@ def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
 
         def verify(num_nodes: int) -> None:
             # Children of the last tokens; nothing is committed, so it leaves no trace.
-            tree = TokenTree(range(num_nodes), [-1] * num_nodes) if num_nodes else None
+            tree = TokenTree(range(num_nodes), [-1] * num_nodes)
             logits = runner.verify_rows([0] * num_rows, [tree] * num_rows)
             logits[0][0, 0].item()  # waits for the device
 
         most = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
-        seconds = measure(verify, most, runner.node_steps or _ORDER)
+        seconds = measure(verify, most, runner.node_steps or _SIZES)
         known[key] = CostModel(seconds, runner.node_steps)
     return known[key]
 
@@ -92,13 +91,13 @@ def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
 def measure(
     verify: Callable[[int], None],
     most_nodes: int = MOST_NODES,
-    order: Sequence[int] = _ORDER,
+    order: Sequence[int] = _SIZES,
     clock: Callable[[], float] = perf_counter,
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
     Takes about a second, or three passes where these take longer. Each size gets the same share of
-    it; where time is short, the sizes that come first in `order` are measured before the others.
+    it; where time is short, those that come first in `order` are measured.
     `verify` takes a number of nodes, at most `most_nodes`, and returns when they are verified.
 
     Returns:

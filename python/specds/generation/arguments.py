@@ -13,6 +13,8 @@ from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
     from transformers.generation.stopping_criteria import StoppingCriteriaList
 
@@ -47,33 +49,52 @@ def require_request(
     Raises:
         UnsupportedRequestError: Naming the argument.
     """
-    mode = generation_config.get_generation_mode()
+    mask = model_kwargs.get("attention_mask")
+    shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids)
+    for reason in _reasons(model, input_ids, shown, generation_config, model_kwargs):
+        raise UnsupportedRequestError(reason)
+    return shown == 1
+
+
+def _reasons(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    shown: torch.Tensor,
+    generation_config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+) -> Iterator[str]:
+    """Each is only asked for where there is none before it."""
+    mode, cache = generation_config.get_generation_mode(), generation_config.cache_implementation
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-        raise UnsupportedRequestError(
-            f"generation mode {mode.value!r} cannot be used with drafts of a tree"
-        )
+        yield f"generation mode {mode.value!r} cannot be used with drafts of a tree"
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(generation_config, name):
-            raise UnsupportedRequestError(f"{name} cannot be used: rejected nodes have them too")
+            yield f"{name} cannot be used: rejected nodes have them too"
     if not generation_config.use_cache:
-        raise UnsupportedRequestError(
-            "use_cache must not be False: a tree is verified against a KV cache"
-        )
-    if generation_config.cache_implementation not in (None, "dynamic"):
-        raise UnsupportedRequestError(
-            f"cache_implementation={generation_config.cache_implementation!r} cannot be used: "
-            "trees need a cache of their own"
-        )
+        yield "use_cache must not be False: a tree is verified against a KV cache"
+    if cache not in (None, "dynamic"):
+        yield f"cache_implementation={cache!r} cannot be used: trees need a cache of their own"
     for name, value in model_kwargs.items():
         if name not in _PREPARED_KWARGS and not _is_empty(model, name, value):
-            raise UnsupportedRequestError(
-                f"{name} cannot be used: only tokens are verified over a tree"
-            )
+            yield f"{name} cannot be used: only tokens are verified over a tree"
     if input_ids.numel() == 0:
-        raise UnsupportedRequestError(
-            f"input_ids must not be empty, got shape {tuple(input_ids.shape)}"
+        yield f"input_ids must not be empty, got shape {tuple(input_ids.shape)}"
+    if shown.shape != input_ids.shape:
+        yield (
+            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
+            f"{tuple(shown.shape)}"
         )
-    return _shown(model, input_ids, model_kwargs)
+    if not bool((shown[:, -1] == 1).all()):
+        yield "attention_mask has zeros behind a prompt: pad prompts on the left"
+    if bool((shown.diff(dim=1) < 0).any()) and _has_windows(model):
+        yield "attention_mask has zeros inside a prompt: this model's windows count them"
+    positions = model_kwargs.get("position_ids")
+    if positions is not None:
+        # What is not shown has no position.
+        counted = shown.cumsum(dim=1) - 1
+        fits = positions.shape[-1] == counted.shape[1]
+        if not fits or bool(((positions.to(counted) != counted) & (shown == 1)).any()):
+            yield "position_ids must count from 0, as they do by default"
 
 
 def _is_empty(model: PreTrainedModel, name: str, value: Any) -> bool:
@@ -81,34 +102,6 @@ def _is_empty(model: PreTrainedModel, name: str, value: Any) -> bool:
     if name in _TOKEN_TYPES and hasattr(model.config, "vision_config"):
         return value is None or not bool(value.any())
     return value is None or (isinstance(value, dict) and not any(value.values()))
-
-
-def _shown(
-    model: PreTrainedModel, input_ids: torch.Tensor, model_kwargs: dict[str, Any]
-) -> torch.Tensor:
-    mask = model_kwargs.get("attention_mask")
-    if mask is not None and mask.shape != input_ids.shape:
-        raise UnsupportedRequestError(
-            f"attention_mask must have the shape of input_ids, {tuple(input_ids.shape)}, got "
-            f"{tuple(mask.shape)}"
-        )
-    shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids)
-    if not bool((shown[:, -1] == 1).all()):
-        raise UnsupportedRequestError(
-            "attention_mask has zeros behind a prompt: pad prompts on the left"
-        )
-    if bool((shown.diff(dim=1) < 0).any()) and _has_windows(model):
-        raise UnsupportedRequestError(
-            "attention_mask has zeros inside a prompt: this model's windows count them"
-        )
-    positions = model_kwargs.get("position_ids")
-    if positions is not None:
-        # What is not shown has no position.
-        counted = shown.cumsum(dim=1) - 1
-        fits = positions.shape[-1] == counted.shape[1]
-        if not fits or bool(((positions.to(counted) != counted) & (shown == 1)).any()):
-            raise UnsupportedRequestError("position_ids must count from 0, as they do by default")
-    return shown == 1
 
 
 def _has_windows(model: PreTrainedModel) -> bool:

@@ -75,8 +75,8 @@ def generate(
             are true. That costs speed; without it `accept_s` takes the blame for queued work.
         stream_every: Hides how many tokens a step emitted, which would tell texts apart to anyone
             who sees the stream: the streamer gets this many tokens at once (of each sequence),
-            fewer at the end alone, and each step verifies exactly `budget` nodes, which must be a
-            number. The time between two releases still depends on the steps that they took.
+            fewer at the end alone, and each step computes for exactly `budget` nodes, which must be
+            a number. The time between two releases still depends on the steps that they took.
         streamer: Gets the prompts and each token, as from `model.generate`; of several sequences a
             token of each at a time.
         tokenizer: Needed for `stop_strings`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.nn.functional import pad
 
 if TYPE_CHECKING:
@@ -18,12 +19,14 @@ def load(past: DynamicCache, cache: TreeCache) -> None:
     if length == 0:
         return
     layers: list[Any] = past.layers
-    states = {}
+    cache.reserve(length)
+    cache.place(torch.arange(length, device=layers[0].keys.device), 0)
     for index, layer in enumerate(layers):
         # A window has lost the first states, and no later token sees them.
         lost = (0, 0, length - layer.keys.shape[2], 0)
-        states[index] = pad(layer.keys, lost), pad(layer.values, lost)
-    cache.write(0, states)
+        cache.update(pad(layer.keys, lost), pad(layer.values, lost), index)
+    cache.settle()
+    cache.lengths[0] = length
 
 
 def extend(past: DynamicCache, cache: TreeCache) -> DynamicCache:

@@ -159,17 +159,13 @@ def run(
         streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
     if streamer is not None and options.stream_every is not None:
         streamer = Released(streamer, options.stream_every)
-    puts = streamer
-    if streamer is not None and len(input_ids) > 1:
-        puts = InStep(streamer, padding_id)
+    puts = None if streamer is None else InStep(streamer, padding_id)
     rows: list[Row] = []
     noise = None
     try:
         for number in range(len(input_ids)):
             ids = input_ids[number : number + 1]
-            processors = logits_processor
-            if len(input_ids) > 1:
-                processors = processors_of_row(logits_processor, number)
+            processors = processors_of_row(logits_processor, number)
             keeps = generation_config.return_dict_in_generate
             sampler = Sampler(
                 processors,
@@ -178,7 +174,7 @@ def run(
                 keep_logits=keeps and generation_config.output_logits,
             )
             emitter = Emitter(ids, stopping_criteria, puts, sampler.scores)
-            if isinstance(puts, InStep):
+            if puts is not None:
                 puts.rows.append(emitter)
             prompt_ids = ids[:, shown[number]]
             # Sessions see a prompt without its padding.
@@ -259,8 +255,9 @@ def _decode(
         if num_nodes == "auto":
             budget = AutoBudget(partial(step_costs, model, runner), experience_of(options.drafter))
         else:
-            fills_below = 0 if options.stream_every is None else vocab_size
-            budget = Budget(num_nodes, fills_below=fills_below)
+            budget = Budget(num_nodes)
+            if options.stream_every is not None:
+                runner.least_nodes = num_nodes
         if past is not None:
             load(past, runner.cache)
         waits_for = model.device if options.profile and model.device.type == "cuda" else None

@@ -80,7 +80,7 @@ def _rehearse(
         step_costs(model, runner)
         if isinstance(runner, StaticRunner) and runner.accepts:
             for num_nodes in runner.node_steps:
-                tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1)) if num_nodes else None
+                tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1))
                 for request in requests:
                     drafts = [tree] * len(lengths)
                     runner.launch([0] * len(drafts), drafts, request)()

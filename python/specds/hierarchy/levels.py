@@ -68,7 +68,7 @@ class CachedModel:
         first, *others = self._missing
         parents = [*range(-1, len(others) - 1), *(tree.parents + len(others)).tolist()]
         whole = TokenTree([*others, *tree.token_ids.tolist()], parents)
-        return self._runner.verify_rows([first], [whole if len(whole) else None])[0][len(others) :]
+        return self._runner.verify_rows([first], [whole])[0][len(others) :]
 
     def commit(self, path: Sequence[int]) -> None:
         """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""
@@ -83,7 +83,7 @@ class CachedModel:
             pairs = zip(self._cached, tokens, strict=False)
             length = next(place for place, (old, new) in enumerate(pairs) if old != new)
         del self._cached[length:]
-        self._cache.roll_back(length)
+        self._cache.lengths = [min(length, self._cache.length)]
 
 
 class Level(ABC):

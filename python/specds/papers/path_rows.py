@@ -30,14 +30,14 @@ class PathRows(Runner):
         if sizes.get("num_rows", 1) > 1:
             raise ValueError("the rows of a batch are paths of one prompt: call once per prompt")
         super().__init__(model, **sizes)
-        self._packed = packed_model(model)
+        self._packed, _ = packed_model(model)
         self._masks_of_paths = MaskBuilder(self._config, model.dtype, group_size(self._config))
 
     def verify_rows(
-        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree]
     ) -> list[torch.Tensor]:
         (token_id,), (tree,) = token_ids, trees
-        if tree is None:
+        if not tree:
             return super().verify_rows(token_ids, trees)
         paths = tree.paths()
         width = 1 + max(len(path) for path in paths)

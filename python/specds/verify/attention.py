@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 # The name of `attend_packed` among the attention functions of transformers. No mask function has
 # it, so that transformers makes no masks of its own.
 PACKED = "specds_packed"
-# The attribute in which the modules of a `packed_model` have a `Seen`.
-_SEEN = "specds_seen"
+# The attribute in which the modules of a `packed_model` share what they are told of a pass.
+_TOLD = "specds_told"
 
 # Named arguments by which models ask for more than a softmax over masked and scaled products.
 _UNKNOWN_TO_KERNEL = ("position_bias", "head_mask")
@@ -30,20 +29,13 @@ _UNKNOWN_TO_SDPA = ("softcap", "s_aux", *_UNKNOWN_TO_KERNEL)
 
 
 class Tree(NamedTuple):
-    """What `tree_attention` must know of a pass over drafts, in place of a mask: its arguments."""
+    """What stands in place of a mask: arguments of `tree_attention`, and by layer its `Sight`."""
 
     lengths: torch.Tensor
     positions: torch.Tensor
     ancestors: torch.Tensor
     sights: Sequence[Sight]
     scratch: torch.Tensor
-
-
-@dataclass
-class Seen:
-    """What the tokens of a model's present pass see, where that is no mask."""
-
-    tree: Tree | None = None
 
 
 def attend_packed(
@@ -58,11 +50,11 @@ def attend_packed(
     """Attention in which the query heads that share a head of the keys are one longer sequence.
 
     Keys are so neither repeated for each of them nor copied: they are views of a `TreeCache`,
-    `(num_rows, num_key_heads, num_slots, head_dim)`, as are values. The model may see the rows as
-    one sequence or as parts that share one prefix: queries are
-    `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens. The module may
-    have a `Tree` in place of a mask; that is additive, `(num_rows, 1, group * width, num_slots)`,
-    and None where every token sees every slot.
+    `(num_rows, num_key_heads, num_slots, head_dim)`, as are values. Queries are
+    `(num_parts, num_heads, num_tokens, head_dim)`, in all `num_rows * width` tokens: the rows as
+    one sequence, or as parts that share one prefix. The mask is additive,
+    `(num_rows, 1, group * width, num_slots)`, and None where every token sees every slot or the
+    module has a `Tree`.
 
     Returns:
         `(num_parts, num_tokens, num_heads, head_dim)`, and no weights.
@@ -70,11 +62,11 @@ def attend_packed(
     Raises:
         ValueError: The model asks, in its `kwargs`, for what is not computed here.
     """
-    seen = module.__dict__.get(_SEEN)
-    if seen is not None and seen.tree is not None:
+    tree = module.__dict__.get(_TOLD, {}).get("tree")
+    if tree is not None:
         _refuse(kwargs, _UNKNOWN_TO_KERNEL, makes_masks=attention_mask is not None)
         wanted = {"softcap": kwargs.get("softcap"), "sinks": kwargs.get("s_aux"), "scale": scaling}
-        return attend_tree(seen.tree, module.layer_idx, query, key, value, **wanted), None
+        return attend_tree(tree, module.layer_idx, query, key, value, **wanted), None
     num_parts, num_heads, num_tokens, head_dim = query.shape
     num_rows, num_key_heads = key.shape[:2]
     group, width = num_heads // num_key_heads, num_parts * num_tokens // num_rows
@@ -117,15 +109,15 @@ def group_size(config: Any) -> int:
     return num_heads // int(getattr(config, "num_key_value_heads", None) or num_heads)
 
 
-def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrainedModel:
+def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tree | None]]:
     """A model of the same modules, weights, buffers and hooks that attends by `attend_packed`.
 
-    The choice of attention is a setting of the configuration, which all threads that run a model
-    read. What is returned has configurations and module objects of its own; all else is shared, so
-    that a change of the weights is one of both, and the model itself can be run meanwhile. `seen`
-    says before each pass what its tokens see; None where all passes have masks.
+    It has configurations and module objects of its own, as the choice of attention is a setting of
+    the configuration, which all threads that run a model read; all else is shared. With it comes
+    what its passes read: they have masks but for a "tree" that stands there.
     """
     made: dict[int, Any] = {}
+    told: dict[str, Tree | None] = {}
 
     def shared(module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in made:
@@ -135,7 +127,7 @@ def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrained
                 name: None if child is None else shared(child)
                 for name, child in module._modules.items()
             }
-            other.__dict__[_SEEN] = seen
+            other.__dict__[_TOLD] = told
             # A model that was compiled in place would call the model that it was compiled for.
             other.__dict__["_compiled_call_impl"] = None
             if isinstance(config := module.__dict__.get("config"), PreTrainedConfig):
@@ -144,7 +136,7 @@ def packed_model(model: PreTrainedModel, seen: Seen | None = None) -> PreTrained
                 packing.__dict__["_attn_implementation_internal"] = PACKED
         return made[id(module)]  # type: ignore[no-any-return]
 
-    return shared(model)  # type: ignore[return-value]
+    return shared(model), told  # type: ignore[return-value]
 
 
 def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) -> list[str]:

@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     States = tuple[torch.Tensor, torch.Tensor]
 
@@ -33,27 +33,25 @@ def _round_up(num_slots: int) -> int:
 class TreeCache(Cache):
     """A KV cache whose length grows only by `commit`, so that a rejected tree leaves no trace.
 
-    All slots lie one after the other, a row of the batch after the other: a token's *place* is its
-    row times the capacity of a row, plus its slot. A pass writes the states of its tokens to the
-    places that it was told (`place`), behind the committed ones; `commit` keeps some of them, and
-    the next pass overwrites the others. Slots are allocated when the first pass has shown the
-    shapes, all layers of one shape in one block, so that a commit is two operations.
+    A token's *place* is its row times the capacity of a row, plus its slot. A pass writes the
+    states of its tokens to the places that it was told (`place`), behind the committed ones;
+    `commit` keeps some of them, and the next pass overwrites the others. Slots are allocated when
+    the first pass has shown the shapes, all layers of one shape in one block, so that a commit is
+    two operations.
 
     Sliding and chunked layers keep every state too, as a rejected tree would push states out of a
     rolling window. Their windows live in the mask. To transformers it is a cache without layers.
 
     Args:
         capacity: Slots of a row to allocate at first; a cache that runs over it grows by half.
-        num_rows: Sequences.
     """
 
     def __init__(self, capacity: int, num_rows: int = 1) -> None:
         self.lengths = [0] * num_rows
-        self.row = 0
         self.capacity = _round_up(capacity)
         self._num_rows = num_rows
         # By shape of a slot, dtype and device, which keys (0) and values (1) of layers have it; and
-        # for each of these the slots, `(members, num_rows * capacity, num_heads, head_dim)`.
+        # for each of these `(members, num_rows * capacity, num_heads, head_dim)`.
         self._members: dict[Any, list[tuple[int, int]]] = {}
         self._blocks: list[torch.Tensor] = []
         # Of each layer its keys and values: all slots, `(num_slots, num_heads, head_dim)`, a row
@@ -63,16 +61,16 @@ class TreeCache(Cache):
         # Those of a first pass.
         self._held: dict[int, States] = {}
         self._places = torch.empty(0, dtype=torch.int64)
-        self._view = (0, 0, 0)
+        self._view = (0, 0, 0)  # the first row, how many, and their slots
         super().__init__(layers=[])
 
     @property
     def length(self) -> int:
-        """Committed slots of the row in use; slot `i` holds the token at position `i`."""
-        return self.lengths[self.row]
+        """Committed slots of the first row of a pass; slot `i` holds the token at position `i`."""
+        return self.lengths[self._view[0]]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """As of `Cache`: committed slots."""
+        """As of `Cache`."""
         return self.length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
@@ -95,12 +93,9 @@ class TreeCache(Cache):
         return self._blocks[0].shape[1] if self._blocks else 0
 
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
-        """Forgets all rows and begins others, in the slots that there are if they are enough.
-
-        There is room for at least `num_rows` rows of `capacity` slots.
-        """
-        capacity, self.row, self._held = _round_up(capacity), 0, {}
-        self.lengths = [0] * num_rows
+        """Begins other rows, with room for `room_for`, in the slots that are there if these do."""
+        capacity, self._held = _round_up(capacity), {}
+        self.lengths, self._view = [0] * num_rows, (0, 0, 0)
         if self.num_slots < room_for * capacity:
             # Given back first: the old slots and the new ones need not both have room.
             self._blocks, self.slots = [], {}
@@ -111,11 +106,9 @@ class TreeCache(Cache):
     def place(self, places: torch.Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
         """The next pass writes to places, int64 `(num_tokens,)`, and sees some rows up to `end`.
 
-        With an `end` of 0 it sees its own states alone. `first_row` is from now on the one in use.
+        With an `end` of 0 it sees its own states alone.
         """
-        self._places, self.row = places, first_row
-        if (view := (first_row, num_rows, end)) != self._view:
-            self._view, self._seen = view, None
+        self._places, self._view, self._seen = places, (first_row, num_rows, end), None
 
     def update(
         self,
@@ -172,22 +165,10 @@ class TreeCache(Cache):
             for layer, pair in held.items():
                 self.update(*pair, layer)
 
-    def write(self, row: int, states: Mapping[int, States]) -> None:
-        """Commits states from elsewhere to a row: of each layer `(1, num_heads, num, head_dim)`."""
-        keys, start = next(iter(states.values()))[0], self.lengths[row]
-        number = keys.shape[2]
-        self.reserve(start + number)
-        first = row * self.capacity + start
-        self.place(torch.arange(first, first + number, device=keys.device), 0)
-        for layer, of_layer in states.items():
-            self.update(*of_layer, layer)
-        self.settle()
-        self.lengths[row] += number
-
     def commit(self, kept: Sequence[Sequence[int]], num_moved: int = 0) -> None:
         """Commits, in each row, some tokens of the last pass over it, ascending indices there.
 
-        Moves what does not lie where it shall, but for `num_moved` of each that were moved already.
+        The first `num_moved` of each lie where they shall already.
         """
         moves: list[tuple[int, int]] = []
         for row, keep in enumerate(kept):
@@ -205,10 +186,6 @@ class TreeCache(Cache):
             read, write = (of.to(block.device, non_blocking=True) for of in (sources, targets))
             block.index_copy_(1, write, block.index_select(1, read))
 
-    def roll_back(self, length: int) -> None:
-        """Forgets all but the first `length` committed tokens: O(1)."""
-        self.lengths[self.row] = min(length, self.length)
-
     def copy_row(self, source: int, target: int) -> None:
         """Makes a row what another one is."""
         length = self.lengths[target] = self.lengths[source]
@@ -221,12 +198,11 @@ class TreeCache(Cache):
         if row < last:
             self.copy_row(last, row)
         self.lengths.pop()
-        self.row = 0  # the row in use may be no more
 
-    def committed(self) -> DynamicCache:
-        """A copy of the row's committed states in a cache that plain decoding can go on from."""
+    def committed(self, row: int = 0) -> DynamicCache:
+        """A copy of a row's committed states in a cache that plain decoding can go on from."""
         cache = DynamicCache()
-        kept = slice(self.row * self.capacity, self.row * self.capacity + self.length)
+        kept = slice(row * self.capacity, row * self.capacity + self.lengths[row])
         for layer, pair in self.slots.items():
             keys, values = (of[None, kept].transpose(1, 2).clone() for of in pair)
             cache.update(keys, values, layer)

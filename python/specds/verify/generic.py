@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from specds._core import TokenTree
     from specds.verify.inputs import Masks
 
-# Slots allocated ahead of the prompt; requests that run on grow the cache when they get there, so
-# that a large `max_length` which is never reached costs no memory.
+# Slots ahead of the prompt, so that a large `max_length` which is never reached costs no memory.
 _FIRST_SLOTS = 1024
 # A pass over more tokens of prompts is cut up: what a pass needs beside the cache grows with its
 # tokens, and with their number squared where a layer has a window.
@@ -32,16 +31,20 @@ class Runner:
     """The generic path: rows of a request as transformers computes them, masked by their trees.
 
     Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn.
+
+    Attributes:
+        node_steps: Numbers of nodes that passes have, up to 63; empty where they have any.
+        accepts: Whether it can accept too, by `launch` (see `StaticRunner`).
+        least_nodes: As many a row has at least, padding included, so that the time of a pass
+            reveals nothing of a tree.
+        reason: Why passes were slower than they might be, once it is closed.
+        setting: What may change between two requests on one model, and changes a pass's time.
     """
 
     node_steps: tuple[int, ...] = ()
-    """Numbers of nodes that passes have, up to 63; empty where they have any."""
-
-    accepts: bool = False
-    """Whether it can accept too, by `launch` (see `StaticRunner`)."""
-
-    reason: str = ""
-    """Why passes were slower than they might be, once it is closed."""
+    accepts = False
+    least_nodes = 0
+    reason = ""
 
     def __init__(
         self,
@@ -56,7 +59,6 @@ class Runner:
         self._model = model
         self._config = config
         self._device = model.device
-        # What may change between two requests on one model, and changes the time of a pass.
         self.setting = type(self), str(model.device), model.dtype, torch.get_num_threads()
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
@@ -73,8 +75,7 @@ class Runner:
         Args:
             prompts: For each row int64 `(1, prompt_length)`, at least one token more than the cache
                 holds of the row; those tokens are not read again.
-            chunk_size: Tokens per forward pass of a row; None for all in one, or 1,024 where they
-                are more than 4,096.
+            chunk_size: Tokens per pass of a row; None for all, or 1,024 of more than 4,096.
 
         Returns:
             The logits after the last token of each row, `(num_rows, vocab_size)`.
@@ -122,24 +123,26 @@ class Runner:
         return logits[:, -1]
 
     def verify_rows(
-        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree]
     ) -> list[torch.Tensor]:
         """Runs the last emitted token of each row and its tree through the model, in one pass.
 
-        Args:
-            token_ids: The last emitted tokens, the only ones whose states are not in the cache.
-            trees: The drafts; None where one is empty.
+        The states of all tokens before the last ones are in the cache.
 
         Returns:
             For each row, logits `(1 + num_nodes, vocab_size)`: row 0 after the last token, row
             ``1 + i`` after node `i` of the tree.
         """
-        width = most_tokens(trees)
+        width = self._num_places(trees)
         end = max(self.cache.lengths) + width
         self.cache.reserve(end)
         inputs = Inputs.on_host(len(trees), width)
         inputs.fill(token_ids, trees, self.cache.lengths)
         return of_rows(self._pass(inputs.to(self._device), end), trees)
+
+    def _num_places(self, trees: Sequence[TokenTree]) -> int:
+        """Places of a row: its last token, and nodes or padding."""
+        return 1 + max(self.least_nodes, *map(len, trees))
 
     def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
         """The logits at all places, of a pass that sees `end` slots of each row."""
@@ -203,11 +206,6 @@ class Runner:
         return logits
 
 
-def most_tokens(trees: Sequence[TokenTree | None]) -> int:
-    """The most tokens of a row that has one of the trees, its last token included."""
-    return 1 + max(0 if tree is None else len(tree) for tree in trees)
-
-
-def of_rows(logits: torch.Tensor, trees: Sequence[TokenTree | None]) -> list[torch.Tensor]:
+def of_rows(logits: torch.Tensor, trees: Sequence[TokenTree]) -> list[torch.Tensor]:
     """Of logits `(num_rows, width, vocab_size)` those of the rows' tokens, without padding."""
-    return [row[: most_tokens([tree])] for row, tree in zip(logits, trees, strict=False)]
+    return [row[: 1 + len(tree)] for row, tree in zip(logits, trees, strict=False)]

@@ -70,7 +70,7 @@ class Inputs(NamedTuple):
     def fill(
         self,
         token_ids: Sequence[int],
-        trees: Sequence[TokenTree | None],
+        trees: Sequence[TokenTree],
         lengths: Sequence[int],
     ) -> None:
         """Writes rows into what lies in the host's memory; rows that are left are padding."""
@@ -78,12 +78,7 @@ class Inputs(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """How far back a layer sees, by positions; all the way where it has neither.
-
-    Attributes:
-        window: A token sees at most this number of last tokens, its own included.
-        chunk: Not before the last multiple of this one.
-    """
+    """How far back a layer sees: as in `tree_attention`; all the way where it has neither."""
 
     window: int | None = None
     chunk: int | None = None
@@ -108,10 +103,9 @@ def sight_of(layer_type: str, config: Any) -> Sight:
 
 
 class MaskBuilder:
-    """Makes the attention masks of passes.
+    """Makes the attention masks of passes, of windows by position: nodes of one depth see as far.
 
-    The masks are additive: the one form that every attention implementation reads alike. Windows
-    are by position, so that two nodes of one depth see equally far back.
+    They are additive: the one form that every attention implementation reads alike.
 
     Args:
         config: The model's text configuration.
@@ -142,38 +136,20 @@ class MaskBuilder:
             lengths: int64 `(num_rows,)`, committed tokens, behind which the row's states are.
             end: Slots that are seen or hidden.
         """
-        of_row = lengths[:, None]
-        masks = {
-            kind: self._of_type(sight, visible, of_row + depths, of_row, end)
-            for kind, sight in self._sights.items()
-        }
-        return masks if self._by_layer_type else next(iter(masks.values()))
-
-    def _of_type(
-        self,
-        sight: Sight,
-        visible: torch.Tensor,
-        positions: torch.Tensor,
-        lengths: torch.Tensor,
-        end: int,
-    ) -> torch.Tensor:
-        num_rows, width = positions.shape
-        slots = torch.arange(end, device=positions.device)
-        of_prefix = (slots < lengths)[:, None]
-        if any(sight):
-            earliest = positions[:, :, None] + 1 - (sight.window or 0)
-            if sight.chunk is not None:
-                earliest = (positions - positions % sight.chunk)[:, :, None]
-            of_prefix = of_prefix & (slots >= earliest)
-            visible = visible & (positions[:, None] >= earliest)
-        mask = self._added(of_prefix)[:, None].expand(-1, self._group, width, -1).contiguous()
-        places = lengths + slots[:width]
-        shape = (num_rows, self._group, width, width)
-        of_nodes = self._added(visible)[:, None].expand(shape)
-        mask.scatter_(3, places[:, None, None].expand(shape), of_nodes)
-        return mask.view(num_rows, 1, -1, end)
-
-    def _added(self, seen: torch.Tensor) -> torch.Tensor:
-        """What is added to a product: nothing where it is seen."""
-        added = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
-        return added.masked_fill_(~seen, self._hidden)
+        num_rows, width = depths.shape
+        positions, slots = lengths[:, None] + depths, torch.arange(end, device=depths.device)
+        places = (lengths[:, None] + slots[:width])[:, None].expand_as(visible)
+        masks = {}
+        for kind, sight in self._sights.items():
+            of_prefix, of_nodes = (slots < lengths[:, None])[:, None], visible
+            if any(sight):
+                earliest = positions[:, :, None] + 1 - (sight.window or 0)
+                if sight.chunk is not None:
+                    earliest = (positions - positions % sight.chunk)[:, :, None]
+                of_prefix = of_prefix & (slots >= earliest)
+                of_nodes = visible & (positions[:, None] >= earliest)
+            seen = of_prefix.expand(-1, width, -1).scatter(2, places, of_nodes)
+            mask = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
+            mask.masked_fill_(~seen, self._hidden)
+            masks[kind] = mask[:, None].repeat(1, self._group, 1, 1).view(num_rows, 1, -1, end)
+        return masks if self._by_layer_type else masks.popitem()[1]

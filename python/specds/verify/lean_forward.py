@@ -183,8 +183,7 @@ class LeanForward:
     are; what is between them is done here. With kernels, for passes of a `Tree`, a layer of linear
     projections is nine launches: two norms, four products, and between these rotation with the
     cache's writes, attention and the gate. For that the projections that read the same states are
-    one product, over a copy of their weights: more than half of all. It is made where a quarter of
-    the device's free memory holds it (twelve launches elsewhere) and anew in each request.
+    one product, over a copy of their weights, where a quarter of the device's free memory holds it.
     """
 
     def __init__(self, model: Any, *, has_kernels: bool = False) -> None:
@@ -211,7 +210,7 @@ class LeanForward:
         return lambda states: [function(states) for function in functions]
 
     def refresh(self) -> None:
-        """Comes before each request: takes the weights as they are now."""
+        """Takes the weights as they are now."""
         for joined in self._joined:
             joined.refresh()
 

@@ -86,13 +86,9 @@ def _num_processors(device: torch.device) -> int:
 
 
 def make_scratch(device: torch.device) -> torch.Tensor:
-    """Memory in which the programs of `tree_attention` hand over what they found (H200: 17 MB).
+    """float32 zeros in which programs of `tree_attention` hand over what they found (H200: 17 MB).
 
-    Calls of any shape may share it that run one after the other, as the layers of a model do. A
-    recording holds its address.
-
-    Returns:
-        float32 `(size,)`, zeros.
+    Calls of any shape may share it that run one after the other, as the layers of a model do.
     """
     size = 1 + _MOST_QUERIES * (_LARGEST_VALUE + 2)
     return torch.zeros(_PROGRAMS_EACH * _num_processors(device) * size, device=device)
@@ -118,9 +114,9 @@ def tree_attention(
 
     Slot `i` of a row holds the token at position `i` where ``i < lengths[row]``, and node `j` is in
     slot ``lengths[row] + j``. Every node sees all of the prefix, and of the nodes those that its
-    bits name. Nothing is read by the host, and neither shapes nor launches depend on the numbers in
-    the tensors, so that a CUDA graph holds a call for all lengths. Slots are split among programs,
-    and what these found is merged by its log-sum-exp (Flash-Decoding), in float32.
+    bits name. Neither shapes nor launches depend on the numbers in the tensors, so that a CUDA
+    graph holds a call for all lengths. Slots are split among programs, and what these found is
+    merged by its log-sum-exp (Flash-Decoding), in float32.
 
     Args:
         query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Any strides

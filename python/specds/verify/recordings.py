@@ -30,9 +30,8 @@ _recording = Lock()
 class CudaRecording:
     """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`.
 
-    It shares its memory with another, as they are replayed one after the other, and the stream on
-    which it is made and nothing is computed: so the workspace that cuBLAS keeps for a stream lies
-    in that memory too.
+    It shares its memory with another, and the stream on which it is made and nothing is computed:
+    so the workspace that cuBLAS keeps for a stream lies in that memory too.
     """
 
     def __init__(
@@ -78,22 +77,19 @@ class Pass:
         # The next request may be made outside of an inference mode that this one is made in.
         with torch.inference_mode(False):
             self._host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
-            stays = device.type == "cpu" and recorder(device) is None
-            self.inputs = self._host if stays else self._host.to(device)
+            self.inputs = self._host.to(device)
         self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
 
     def fill(self, *rows: Any) -> None:
         """As `Inputs.fill`, on the device."""
         self._host.fill(*rows)
-        if self.inputs is not self._host:
-            self.inputs.numbers.copy_(self._host.numbers, non_blocking=True)
+        self.inputs.numbers.copy_(self._host.numbers, non_blocking=True)
 
 
 class Kept:
     """What the requests of one model hand on: a cache and the passes recorded over it.
 
-    Recordings are right for what `fingerprint` has told (`seen`), and for slots that lie where they
-    did (`_storage`).
+    Recordings are right for what `fingerprint` saw and for slots that lie where they did.
     """
 
     def __init__(self, seen: tuple[Any, ...]) -> None:
@@ -104,8 +100,8 @@ class Kept:
         self.passes: dict[tuple[Shape, int], Pass] = {}
         self.records = True
         self.forward: LeanForward | None = None
-        # Whether `tree_attention` runs, None where that is not known yet; its memory where it does.
-        self.has_kernels: bool | None = None
+        # Whether kernels were tried, and the memory of `tree_attention` where it runs.
+        self.is_tried = False
         self.scratch: torch.Tensor | None = None
         # Why passes are slower than they might be.
         self.reason = ""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specds.accept.on_device import decisions, follow, likeliest, report
+from specds._core import read_outcomes
+from specds.accept.on_device import follow, likeliest, report
+from specds.drafters.session import EMPTY_TREE
 from specds.verify import recordings
-from specds.verify.attention import Seen, Tree, group_size, packed_model
-from specds.verify.generic import Runner, most_tokens, of_rows
+from specds.verify.attention import Tree, group_size, packed_model
+from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import MaskBuilder, layer_types, sight_of
 from specds.verify.lean_forward import LeanForward, is_lean
 from specds.verify.operations import kernel_reason, make_scratch, power_of_two
@@ -18,13 +20,17 @@ from specds.verify.operations import kernel_reason, make_scratch, power_of_two
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from specds._core import TokenTree
-    from specds.accept.on_device import Decision, PassRequest
+    from specds.accept.on_device import PassRequest
     from specds.verify.cache import TreeCache
     from specds.verify.inputs import Inputs, Masks
     from specds.verify.recordings import Outputs, Pass
+
+    Outcome = tuple[list[int], list[int], NDArray[np.int64]]
 
 # With the last token, whole tiles of what multiplies matrices.
 NODES = (0, 7, 15, 31, 63)
@@ -43,9 +49,7 @@ def bucket(number: int, sizes: tuple[int, ...], step: int) -> int:
 
 
 class StaticRunner(Runner):
-    """The static path: several rows in a pass, with an attention that reads each prefix once.
-
-    The model sees the rows as one sequence: only the attention and the cache know whose a token is.
+    """The static path: the model sees the rows as one sequence, and reads each prefix once.
 
     On a CUDA device passes have few shapes: widths and rows are rounded up; what is added sees
     itself alone and writes where nothing is. Each is recorded at first use; the cache stays for the
@@ -93,21 +97,20 @@ class StaticRunner(Runner):
 
     def _choose(self) -> None:
         """Chooses how passes are computed: with kernels, if they do not fail in one."""
-        kept = self._kept
-        if kept.has_kernels is None:
-            reason = kernel_reason(self._device, self._model.dtype, self.cache.head_sizes)
-            kept.has_kernels = reason is None
-            if kept.has_kernels:
-                kept.scratch = make_scratch(self._device)
-                self._compute, num_rows = self._chosen(), len(self.cache.lengths)
-                try:  # by a pass that commits nothing
-                    of_shape, end = self._filled([0] * num_rows, [None] * num_rows)
-                    self._pass(of_shape.inputs, end)
-                except torch.OutOfMemoryError:
-                    raise
-                except Exception as failure:
-                    kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
-                    kept.has_kernels, kept.scratch, kept.forward = False, None, None
+        kept, is_new = self._kept, not self._kept.is_tried
+        kept.is_tried = True
+        sizes = self.cache.head_sizes
+        if is_new and kernel_reason(self._device, self._model.dtype, sizes) is None:
+            kept.scratch = make_scratch(self._device)
+            self._compute, num_rows = self._chosen(), len(self.cache.lengths)
+            try:  # by a pass that commits nothing
+                of_shape, end = self._filled([0] * num_rows, [EMPTY_TREE] * num_rows)
+                self._pass(of_shape.inputs, end)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as failure:
+                kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
+                kept.scratch = kept.forward = None
         self._compute = self._chosen()
 
     def _chosen(self) -> Callable[..., torch.Tensor]:
@@ -123,56 +126,52 @@ class StaticRunner(Runner):
         return kept.forward if self._records else torch.inference_mode()(kept.forward)
 
     def _by_packed_model(self) -> Callable[..., torch.Tensor]:
-        told = Seen()
-        packed = packed_model(self._model, told)
+        packed, told = packed_model(self._model)
 
         def compute(
             ids: torch.Tensor, positions: torch.Tensor, seen: Masks | Tree, _: TreeCache
         ) -> torch.Tensor:
-            told.tree = seen if isinstance(seen, Tree) else None
-            mask = None if isinstance(seen, Tree) else seen
+            told["tree"], mask = (seen, None) if isinstance(seen, Tree) else (None, seen)
             return self._forward(ids, positions, mask, model=packed)
 
         return compute
 
     def verify_rows(
-        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree]
     ) -> list[torch.Tensor]:
         """As `Runner.verify_rows`."""
-        logits, _, _ = self._run(token_ids, trees, None)
-        return of_rows(logits, trees)
+        return of_rows(self._run(token_ids, trees, None)[0], trees)
 
     def launch(
         self,
         token_ids: Sequence[int],
-        trees: Sequence[TokenTree | None],
+        trees: Sequence[TokenTree],
         request: PassRequest,
-    ) -> Callable[[], list[Decision]]:
+    ) -> Callable[[], list[Outcome]]:
         """Starts `verify_rows` and the acceptance, and leaves the device to it.
 
         Returns:
-            Waits for the device and returns what came of each row.
+            Waits for the device and tells, of each row, the accepted nodes, their tokens and the
+            bonus token, and the likeliest tokens at every place.
         """
-        logits, reported, inputs = self._run(token_ids, trees, request)
-        if reported is None:
-            reported = self._accept(inputs, logits, request)
+        logits, reported = self._run(token_ids, trees, request)
         on_host = reported.to("cpu", non_blocking=True)
         done = recordings.event(self._device)
 
-        def wait() -> list[Decision]:
+        def wait() -> list[Outcome]:
             if done is not None:
                 done.synchronize()
-            return decisions(on_host.numpy(), logits.shape[1])[: len(trees)]
+            return read_outcomes(on_host.numpy(), logits.shape[1])[: len(trees)]
 
         return wait
 
     def _run(
         self,
         token_ids: Sequence[int],
-        trees: Sequence[TokenTree | None],
+        trees: Sequence[TokenTree],
         request: PassRequest | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, Inputs]:
-        """The logits of a pass, what it reports where its recording accepts too, its inputs."""
+    ) -> tuple[torch.Tensor, Any]:
+        """The logits of a pass, and its `report` where that is asked."""
         self._num_moved = 0 if request is None else 1 + _MOVED
         of_shape, end = self._filled(token_ids, trees)
         inputs = of_shape.inputs
@@ -185,14 +184,15 @@ class StaticRunner(Runner):
 
         # Greedy choices are the same for all requests, whoever makes them.
         told = None if recorded is None else (recorded.num_predictions, recorded.known_tokens)
-        return *self._kept.outputs(of_shape, told, compute, self._device), inputs
+        logits, reported = self._kept.outputs(of_shape, told, compute, self._device)
+        if request is not None and reported is None:
+            reported = self._accept(inputs, logits, request)
+        return logits, reported
 
-    def _filled(
-        self, token_ids: Sequence[int], trees: Sequence[TokenTree | None]
-    ) -> tuple[Pass, int]:
+    def _filled(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> tuple[Pass, int]:
         """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
         kept, lengths = self._kept, self.cache.lengths
-        num_rows, width = len(trees), most_tokens(trees)
+        num_rows, width = len(trees), self._num_places(trees)
         if self._records:
             num_rows = power_of_two(num_rows)
             width = 1 + bucket(width - 1, NODES, 64)

@@ -41,8 +41,7 @@ class Support:
     """What `check_model` found.
 
     Attributes:
-        ok: Whether a draft can be verified on the model.
-        reasons: Why not; empty where `ok`.
+        reasons: Why a draft cannot be verified on the model; empty where it is `ok`.
         max_error: Largest error of a node in one pass over a tree, compared with plain passes: root
             mean square, over the standard deviation of the logits. None where it was not needed.
     """
@@ -75,9 +74,9 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
     if reasons := unsupported_reasons(model, verification):
         return Support(False, tuple(reasons), None)
     config = model.config.get_text_config(decoder=True)
-    sights = (sight_of(kind, config) for kind in {*layer_types(config)})
-    windows = [sight.window or sight.chunk or 0 for sight in sights]
-    prompt_length = max([12, *(window + 3 for window in windows if 0 < window <= 512)])
+    sights = (sight_of(kind, config) for kind in layer_types(config))
+    windows = (sight.window or sight.chunk or 0 for sight in sights)
+    prompt_length = max([12, *(window + 3 for window in windows if window <= 512)])
     try:
         error = tree_error(model, prompt_length, verification)
     except torch.OutOfMemoryError:
@@ -105,8 +104,7 @@ def require_support(
 ) -> tuple[type[Runner], str, str]:
     """Refuses a model on which a draft cannot be verified.
 
-    The model is run once in its life for each way to verify, and only with `self_check`: again
-    where that failed without a result.
+    With `self_check` the model is run once in its life for each way to verify.
 
     Returns:
         The way to verify, and its name: of `auto`, `fast` where that is right on the model, else
