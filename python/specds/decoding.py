@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from specds._core import TokenTree
+from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, walk
-from specds.drafters.session import EMPTY_TREE, Silence
+from specds.budget.policy import Budget
+from specds.drafters.session import EMPTY_TREE, Session, Silence
 from specds.stats import GenerationStats
+from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from specds._core import TokenTree
-    from specds.accept.draws import Noise
-    from specds.budget.policy import Budget
-    from specds.drafters.session import Session
-    from specds.verify.generic import Runner
-
     # The accepted nodes of each row, and what the target predicts at all of them.
     _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
 

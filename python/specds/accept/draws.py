@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
 
 import torch
 
 from specds._core import draw as draw_by_uniforms
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specds.drafters.session import Proposal
+from specds.drafters.session import Proposal
 
 # At most this many bytes of drawn numbers are kept for the rows that are behind others. A draw that
 # was dropped is made again from the generator's state before it.

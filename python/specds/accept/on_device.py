@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specds._core import likeliest as likeliest_of_array
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from specds.accept.on_host import Sampler
+from specds.accept.on_host import Sampler
 
 
 class PassRequest(NamedTuple):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -16,18 +17,11 @@ from transformers.generation.logits_process import (
     TypicalLogitsWarper,
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.streamers import BaseStreamer
 
-from specds.accept.draws import accept_or_redraw, draw, draw_by
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from transformers import StoppingCriteriaList
-    from transformers.generation.streamers import BaseStreamer
-
-    from specds._core import TokenTree
-    from specds.accept.draws import Noise
-    from specds.drafters.session import Proposal
+from specds._core import TokenTree
+from specds.accept.draws import Noise, accept_or_redraw, draw, draw_by
+from specds.drafters.session import Proposal
 
 
 def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
+from specds._core import TokenTree
+from specds.drafters.session import Drafter
 from specds.drafters.watched import right_path
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specds._core import TokenTree
-    from specds.drafters.session import Drafter
 
 # What happened fifty steps ago counts a third.
 _KEPT = 0.98

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 
 from specds._core import DraftSession, TokenTree, draft_batch
-from specds.budget.step_cost import MOST_NODES
-from specds.drafters.session import EMPTY_TREE, within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from specds.budget.experience import Experience
-    from specds.budget.step_cost import CostModel
-    from specds.drafters.session import Session
+from specds.budget.experience import Experience
+from specds.budget.step_cost import MOST_NODES, CostModel
+from specds.drafters.session import EMPTY_TREE, Session, within
 
 # By how much a step is to be better than a plain one.
 _MARGIN = 0.03

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -10,14 +11,12 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
+from specds.verify.generic import Runner
 from specds.verify.operations import power_of_two
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from transformers import PreTrainedModel
 
-    from specds.verify.generic import Runner
 
 MOST_NODES = 63
 """The most nodes whose cost is measured, and so the most that an automatic budget verifies.

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, final
+from collections.abc import Callable
+from typing import Any, Literal, final
 
-from transformers import GenerationMixin
+from transformers import GenerationMixin, PreTrainedModel
+from typing_extensions import Unpack
 
 from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.calls import as_transformers, through
-from specds.generation.request import Options
+from specds.generation.request import DraftOptions, Drafts, Options
 from specds.verify.support import UnsupportedModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from transformers import PreTrainedModel
-    from typing_extensions import Unpack
-
-    from specds.generation.request import DraftOptions, Drafts
 
 _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
-    from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 # What `generate` itself prepares for every decoder.
 _PREPARED_KWARGS = {

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from transformers import GenerationMixin, StoppingCriteriaList, StopStringCriteria
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
+from typing_extensions import Unpack
 
 from specds.generation.arguments import UnsupportedRequestError
-from specds.generation.request import GenerationOutput, Options, run
+from specds.generation.request import DraftOptions, Drafts, GenerationOutput, Options, run
 from specds.verify.cache import CACHE_NAME
+from specds.verify.support import Verification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
-    from transformers import (
-        GenerationConfig,
-        PreTrainedModel,
-        PreTrainedTokenizerBase,
-    )
-    from transformers.generation.streamers import BaseStreamer
-    from typing_extensions import Unpack
-
-    from specds.generation.request import DraftOptions, Drafts
-    from specds.verify.support import Verification
 
 
 def generate(

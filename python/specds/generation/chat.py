@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from transformers import DynamicCache
+import numpy as np
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation.streamers import BaseStreamer
 
 from specds._core import DraftSession, Memory
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import DrafterOf, SessionOf
+from specds.drafters.session import Drafter, DrafterOf, Session, SessionOf
 from specds.generation.calls import generate
-from specds.generation.request import Options
+from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
 from specds.tokenization import vocab_size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-    from transformers.generation.streamers import BaseStreamer
-
-    from specds.drafters.session import Drafter, Session
-    from specds.generation.request import Drafts
 
 
 class Chat:

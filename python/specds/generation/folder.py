@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds._core import Datastore, __version__
 from specds.drafters.fused import FusedConfig, FusedDrafter
+from specds.drafters.session import Drafter
 from specds.generation.acceleration import generate_by
 from specds.generation.request import Options
 from specds.tokenization import check_tokenizer
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from transformers import PreTrainedModel
 
-    from specds.drafters.session import Drafter
 
 _MARK = "made by `specds export-generate`"
 _PROGRAM = '''"""Generates with specds; {mark}."""

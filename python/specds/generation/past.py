@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 
+from specds.verify.cache import TreeCache
+
 if TYPE_CHECKING:
     from transformers import DynamicCache
-
-    from specds.verify.cache import TreeCache
 
 
 def load(past: DynamicCache, cache: TreeCache) -> None:

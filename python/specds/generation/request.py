@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +23,12 @@ from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.generation.arguments import require_past, require_request, require_rowwise
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
+from specds.stats import GenerationStats
 from specds.verify.cache import CACHE_NAME
+from specds.verify.generic import Runner
 from specds.verify.support import Verification, require_support, require_verification
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import (
         DynamicCache,
         GenerationConfig,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     )
     from transformers.generation.streamers import BaseStreamer
 
-    from specds.stats import GenerationStats
-    from specds.verify.generic import Runner
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""

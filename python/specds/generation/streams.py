@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 from transformers.generation.streamers import BaseStreamer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specds.accept.on_host import Emitter
+from specds.accept.on_host import Emitter
 
 
 class InStep(BaseStreamer):

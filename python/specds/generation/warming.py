@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PreTrainedModel
 
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.budget.step_cost import MOST_NODES, step_costs
-from specds.generation.request import Options
+from specds.generation.request import Drafts, Options
+from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
 from specds.verify.support import require_support
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from transformers import PreTrainedModel
-
-    from specds.generation.request import Drafts
-    from specds.verify.generic import Runner
 
 # Passes without the attention kernel are recorded for few lengths, of which this is in the first.
 _SHORT_CONTEXT = 256

@@ -42,8 +42,8 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
 def small_blocks() -> Iterator[None]:
     """Has the client write each 256 KiB that it reads.
 
-    By default it collects 10 MB, in pages that the system gives it anew each time, and needs half as
-    much time again; 2 MB need more than twice the time.
+    By default it collects 10 MB, in pages that the system gives it anew each time, and needs half
+    as much time again; 2 MB need more than twice the time.
     """
     constants = hub().constants
     kept = getattr(constants, "DOWNLOAD_CHUNK_SIZE", _BLOCK)  # not every version may have it

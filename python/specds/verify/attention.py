@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
-from transformers import AttentionInterface, PreTrainedConfig
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
+from specds.verify.inputs import Sight
 from specds.verify.operations import tree_attention
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from transformers import PreTrainedModel
-
-    from specds.verify.inputs import Sight
 
 # The name of `attend_packed` among the attention functions of transformers. No mask function has
 # it, so that transformers makes no masks of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,6 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     States = tuple[torch.Tensor, torch.Tensor]
 
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states

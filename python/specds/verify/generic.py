@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from specds._core import TokenTree
 from specds.verify.cache import CACHE_NAME, TreeCache
-from specds.verify.inputs import Inputs, MaskBuilder
+from specds.verify.inputs import Inputs, MaskBuilder, Masks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedModel
 
-    from specds._core import TokenTree
-    from specds.verify.inputs import Masks
 
 # Slots ahead of the prompt, so that a large `max_length` which is never reached costs no memory.
 _FIRST_SLOTS = 1024

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from specds._core import pack_rows
+from specds._core import TokenTree, pack_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specds._core import TokenTree
-
     Masks = torch.Tensor | dict[str, torch.Tensor] | None
 
 # Finite with what is added to it, also in a part of the slots that is hidden altogether.

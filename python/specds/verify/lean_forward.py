@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.backends import mkl
 from torch.nn.modules.module import _has_any_global_hook
+from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from specds.verify import operations
 from specds.verify.attention import Tree, attend_packed, attend_tree
-from specds.verify.inputs import layer_types
+from specds.verify.cache import TreeCache
+from specds.verify.inputs import Masks, layer_types
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from transformers import PreTrainedModel
-
-    from specds.verify.cache import TreeCache
-    from specds.verify.inputs import Masks
-
     _Function = Callable[[torch.Tensor], torch.Tensor]
     _Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
     _Angles = tuple[torch.Tensor, torch.Tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
@@ -12,13 +13,10 @@ import torch
 
 from specds.verify.cache import TreeCache
 from specds.verify.inputs import Inputs
+from specds.verify.lean_forward import LeanForward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from transformers import PreTrainedModel
-
-    from specds.verify.lean_forward import LeanForward
 
     Shape = tuple[int, int, int]  # rows, their width, the slots that they see
     Outputs = tuple[torch.Tensor, torch.Tensor | None]

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from specds._core import read_outcomes
-from specds.accept.on_device import follow, likeliest, report
+from specds._core import TokenTree, read_outcomes
+from specds.accept.on_device import PassRequest, follow, likeliest, report
 from specds.drafters.session import EMPTY_TREE
 from specds.verify import recordings
 from specds.verify.attention import Tree, group_size, packed_model
+from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner, of_rows
-from specds.verify.inputs import MaskBuilder, layer_types, sight_of
+from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, sight_of
 from specds.verify.lean_forward import LeanForward, is_lean
 from specds.verify.operations import kernel_reason, make_scratch, power_of_two
+from specds.verify.recordings import Outputs, Pass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
-
-    from specds._core import TokenTree
-    from specds.accept.on_device import PassRequest
-    from specds.verify.cache import TreeCache
-    from specds.verify.inputs import Inputs, Masks
-    from specds.verify.recordings import Outputs, Pass
 
     Outcome = tuple[list[int], list[int], NDArray[np.int64]]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import transformers
 from torch.nn.modules.dropout import _DropoutNd
+from transformers import PreTrainedModel
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
@@ -23,11 +25,6 @@ from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
 from specds.verify.operations import kernel_reason
 from specds.verify.recordings import autocast_dtype
 from specds.verify.static import RUNNERS
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from transformers import PreTrainedModel
 
 _ATTENTION = {"sdpa", "eager"}
 
