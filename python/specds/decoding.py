@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,9 +21,8 @@ from specds.stats import GenerationStats
 from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
 
-if TYPE_CHECKING:
-    # The accepted nodes of each row, and what the target predicts at all of them.
-    _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
+# The accepted nodes of each row, and what the target predicts at all of them.
+_Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
 
 
 @dataclass

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-if TYPE_CHECKING:
-    States = tuple[torch.Tensor, torch.Tensor]
+States = tuple[torch.Tensor, torch.Tensor]
 
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states
 # without a padded copy; 64 also keeps reallocations rare.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from specds._core import TokenTree, pack_rows
 
-if TYPE_CHECKING:
-    Masks = torch.Tensor | dict[str, torch.Tensor] | None
+Masks = torch.Tensor | dict[str, torch.Tensor] | None
 
 # Finite with what is added to it, also in a part of the slots that is hidden altogether.
 _HIDDEN = -1e9

@@ -18,8 +18,8 @@ from specds.verify.lean_forward import LeanForward
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    Shape = tuple[int, int, int]  # rows, their width, the slots that they see
-    Outputs = tuple[torch.Tensor, torch.Tensor | None]
+Shape = tuple[int, int, int]  # rows, their width, the slots that they see
+Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
 # Only one recording can be made at a time.
 _recording = Lock()

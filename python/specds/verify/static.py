@@ -25,7 +25,7 @@ from specds.verify.recordings import Outputs, Pass
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    Outcome = tuple[list[int], list[int], NDArray[np.int64]]
+Outcome = tuple[list[int], list[int], NDArray[np.int64]]
 
 # With the last token, whole tiles of what multiplies matrices.
 NODES = (0, 7, 15, 31, 63)
