@@ -199,11 +199,11 @@ class Request:
             favourites.setdefault(expert.kind, expert.top)
         for expert in experts:
             *expert.keys, expert.trust_key = self.expert_keys(expert, favourites, tail[-1])
-        raw = [exp(sum(self.weights[key] for key in expert.keys)) for expert in experts]
-        total = 1 + sum(raw)
+        scores = [sum(self.weights[key] for key in expert.keys) for expert in experts]
+        total = 1 + sum(exp(0.85 * score) for score in scores)
         shares = Counter()
-        for expert, weight in zip(experts, raw, strict=True):
-            expert.weight = weight / total
+        for expert, score in zip(experts, scores, strict=True):
+            expert.odds, expert.weight = exp(score), exp(0.85 * score) / total
             for token, count in expert.counts.items():
                 shares[token] += expert.weight * count / expert.total
         chosen = {token: share for token, share in shares.items() if share >= min_share}
@@ -214,18 +214,18 @@ class Request:
         keys = {t: self.candidate_keys(t, s, t == favourite, tail) for t, s in chosen.items()}
         scores = {}
         for token, share in chosen.items():
-            score = sum(self.weights[key] for key in keys[token])
-            score += sum(self.trust(e, token) * e.ratio(token, share) for e in experts)
-            scores[token] = share * exp(score)
-        rest = max(1 - sum(chosen.values()), 1e-6)
-        norm = rest + sum(scores.values())
-        probs = {token: score / norm for token, score in scores.items()}
+            scores[token] = sum(self.weights[key] for key in keys[token])
+            scores[token] += sum(self.trust(e, token) * e.ratio(token, share) for e in experts)
+        probs, learned = (
+            corrected(chosen, {token: part * score for token, score in scores.items()})
+            for part in (0.8, 1)
+        )
         return {
             "experts": experts,
-            "none": 1 / total,
             "shares": shares,
             "keys": keys,
             "probs": probs,
+            "learned": learned,
         }
 
     def trust(self, expert, token):
@@ -276,13 +276,13 @@ class Request:
 
     def learn_node(self, node, token):
         weights, experts = self.weights, node["experts"]
-        shares = [e.weight * e.counts.get(token, 0) / e.total for e in experts]
-        total = node["none"] * 1e-3 + sum(shares)
+        shares = [e.odds * e.counts.get(token, 0) / e.total for e in experts]
+        total, odds = 1e-3 + sum(shares), 1 + sum(e.odds for e in experts)
         for expert, share in zip(experts, shares, strict=True):
-            gradient = share / total - expert.weight
+            gradient = share / total - expert.odds / odds
             for key, rate in zip(expert.keys, (0.3, 0.12, 0.12, 0.12), strict=True):
                 weights.add(key, rate * gradient)
-        gradients = {t: (t == token) - prob for t, prob in node["probs"].items()}
+        gradients = {t: (t == token) - prob for t, prob in node["learned"].items()}
         gradients = {t: gradient for t, gradient in gradients.items() if abs(gradient) >= 1e-4}
         for candidate, gradient in gradients.items():
             for key in node["keys"][candidate]:
@@ -308,3 +308,10 @@ class Request:
         for curve in weights.curves:
             for knot in range(17):
                 curve[knot] = max(curve[knot] + changes[knot], *curve[:knot], -100)
+
+
+def corrected(shares, scores):
+    """The probabilities of candidates."""
+    odds = {token: share * exp(scores[token]) for token, share in shares.items()}
+    total = max(1 - sum(shares.values()), 1e-6) + sum(odds.values())
+    return {token: each / total for token, each in odds.items()}

@@ -93,7 +93,8 @@ pub(crate) struct Expert {
     pub(crate) top: usize,
     pub(crate) keys: Keys,
     pub(crate) trust_key: usize,
-    /// Its share of the mixture.
+    /// What its weights add up to, and its share of the mixture.
+    pub(crate) score: f32,
     pub(crate) weight: f32,
 }
 
@@ -124,6 +125,8 @@ pub(crate) struct Candidate {
     pub(crate) token: u32,
     pub(crate) slot: usize,
     pub(crate) keys: Keys,
+    /// What the weights and the experts' opinions add up to, and the probability that comes of it.
+    pub(crate) score: f32,
     pub(crate) prob: f32,
     pub(crate) source: Source,
 }
@@ -134,8 +137,6 @@ pub(crate) struct NodePrediction {
     pub(crate) experts: Range<usize>,
     pub(crate) named: Range<usize>,
     pub(crate) candidates: Range<usize>,
-    /// The share of no expert.
-    pub(crate) none: f32,
 }
 
 /// What is known at the nodes of one draft, all in one place.
@@ -179,7 +180,6 @@ impl Evidence {
             experts: self.first_expert..self.experts.len(),
             named: self.first_named..self.named.len(),
             candidates: self.candidates.len()..self.candidates.len(),
-            none: 1.0,
         }
     }
 
@@ -220,6 +220,7 @@ impl Evidence {
             top: top.1 as usize,
             keys: Keys::default(),
             trust_key: 0,
+            score: 0.0,
             weight: 0.0,
         });
         true

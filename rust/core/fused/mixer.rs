@@ -16,6 +16,9 @@
 //!
 //! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
 //! moves by the gradient of the log likelihood of the token that came.
+//!
+//! That is how weights learn. As each has learned from few tokens, their sums lie too far from 0, so a
+//! prediction takes part of them alone.
 
 use std::cmp::Reverse;
 use std::hint::select_unpredictable;
@@ -41,6 +44,10 @@ const CANDIDATE_RATE: f32 = 0.03;
 const TOKEN_RATE: f32 = 0.06;
 const TRUST_RATE: f32 = 0.006;
 const TOKEN_TRUST_RATE: f32 = 0.009;
+
+/// How much of an expert's and of a candidate's score counts in a prediction.
+const EXPERT_SHRINKAGE: f32 = 0.85;
+const CANDIDATE_SHRINKAGE: f32 = 0.8;
 
 /// The part of the vocabulary that a token is of which no expert names.
 const UNNAMED: f32 = 1e-3;
@@ -187,10 +194,10 @@ fn weigh(weights: Known<'_>, evidence: &mut Evidence, known: &mut NodePrediction
     let mut sum = 1.0;
     for expert in experts.iter_mut() {
         let score = weights.sum(&expert.keys);
-        expert.weight = exp(score.clamp(-MAX_SCORE, MAX_SCORE));
+        expert.score = score.clamp(-MAX_SCORE, MAX_SCORE);
+        expert.weight = exp(EXPERT_SHRINKAGE * expert.score);
         sum += expert.weight;
     }
-    known.none = 1.0 / sum;
     for expert in experts {
         expert.weight /= sum;
         let scale = expert.weight / expert.total;
@@ -232,6 +239,7 @@ fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request
                 token,
                 slot,
                 keys: candidate_keys(token, share, is_favourite, &recent, request),
+                score: 0.0,
                 prob: share,
                 source: kind.label(),
             }
@@ -322,7 +330,8 @@ fn correct(weights: Known<'_>, evidence: &mut Evidence, known: &NodePrediction) 
     let mut sum = (1.0 - all_candidates).max(1e-6);
     for candidate in candidates.iter_mut() {
         let score = weights.sum(&candidate.keys) + all + named[candidate.slot].opinions;
-        candidate.prob *= exp(score.clamp(-MAX_SCORE, MAX_SCORE));
+        candidate.score = score.clamp(-MAX_SCORE, MAX_SCORE);
+        candidate.prob *= exp(CANDIDATE_SHRINKAGE * candidate.score);
         sum += candidate.prob;
     }
     for candidate in candidates {
@@ -371,14 +380,16 @@ fn learn_experts(learned: &mut Learned, evidence: &Evidence, known: &NodePredict
     let named = &evidence.named[known.named.clone()];
     let slot = named.iter().position(|named| named.token == token);
     let experts = &evidence.experts[known.experts.clone()];
+    let weight = |expert: &Expert| exp(expert.score);
     let share = |expert: &Expert| {
         let mut counts = evidence.counts[expert.counts.clone()].iter();
         let count = counts.find(|count| Some(count.slot as usize) == slot);
-        count.map_or(0.0, |count| expert.weight * count.count / expert.total)
+        count.map_or(0.0, |count| weight(expert) * count.count / expert.total)
     };
-    let total = known.none * UNNAMED + experts.iter().map(share).sum::<f32>();
+    let all = 1.0 + experts.iter().map(weight).sum::<f32>();
+    let total = UNNAMED + experts.iter().map(share).sum::<f32>();
     for expert in experts {
-        let gradient = share(expert) / total - expert.weight;
+        let gradient = share(expert) / total - weight(expert) / all;
         let [order, agreement] = expert.keys.shapes;
         learned.add(order, ORDER_RATE * gradient);
         learned.add(agreement, EXPERT_RATE * gradient);
@@ -395,11 +406,17 @@ fn learn_candidates(
     token: u32,
 ) {
     const MIN_GRADIENT: f32 = 1e-4;
+    let named = &evidence.named[known.named.clone()];
+    let candidates = &evidence.candidates[known.candidates.clone()];
+    let share = |candidate: &Candidate| named[candidate.slot].share;
+    let odds = |candidate: &Candidate| share(candidate) * exp(candidate.score);
+    let others = (1.0 - candidates.iter().map(share).sum::<f32>()).max(1e-6);
+    let all = others + candidates.iter().map(odds).sum::<f32>();
     let mut gradients = [0.0; MAX_NAMED];
     let mut sum = 0.0;
-    for candidate in &evidence.candidates[known.candidates.clone()] {
+    for candidate in candidates {
         let came = if candidate.token == token { 1.0 } else { 0.0 };
-        let gradient: f32 = came - candidate.prob;
+        let gradient: f32 = came - odds(candidate) / all;
         if gradient.abs() >= MIN_GRADIENT {
             for key in candidate.keys.shapes {
                 learned.add(key, CANDIDATE_RATE * gradient);
@@ -411,7 +428,6 @@ fn learn_candidates(
             sum += gradient;
         }
     }
-    let named = &evidence.named[known.named.clone()];
     for expert in &evidence.experts[known.experts.clone()] {
         let opinion = Opinion::of(expert);
         let mut change = sum * opinion.absent;
