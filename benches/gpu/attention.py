@@ -13,8 +13,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gpu.passes import seconds_of
 from index.report import Figure
-from specds.verify import operations as own
-from specds.verify.operations import kernel_reason, make_scratch, tree_attention
+from specds.kernels import operations as own
+from specds.kernels.operations import kernel_reason, make_scratch, tree_attention
 
 if TYPE_CHECKING:
     import argparse

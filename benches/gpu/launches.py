@@ -17,7 +17,7 @@ from index.report import Figure
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.verify.operations import kernel_reason
+from specds.kernels.operations import kernel_reason
 from specds.verify.static import StaticRunner
 
 # One pattern of Gemma 3's layers, and two.

@@ -1,4 +1,4 @@
-"""Has a CPU run the kernels of `specds.verify`, by Triton's interpreter."""
+"""Has a CPU run the programs of `specds.kernels`, by Triton's interpreter."""
 
 import importlib
 from contextlib import contextmanager, suppress
@@ -15,7 +15,7 @@ def interpreted():
     from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
     from triton.runtime.jit import JITFunction
 
-    from specds.verify import kernels, operations
+    from specds.kernels import operations, programs
 
     class WithinKernel(InterpretedFunction):
         """A function that a kernel calls, for which the language is replaced already.
@@ -47,10 +47,10 @@ def interpreted():
                 if isinstance(found, JITFunction):
                     patch.setattr(module, name, WithinKernel(found.fn))
         # What a kernel's module names of the language is what is replaced.
-        patch.setattr(kernels, "core", tl.core, raising=False)
-        for name, found in list(vars(kernels).items()):
+        patch.setattr(programs, "core", tl.core, raising=False)
+        for name, found in list(vars(programs).items()):
             if isinstance(found, JITFunction):
-                patch.setattr(kernels, name, InterpretedFunction(found.fn))
+                patch.setattr(programs, name, InterpretedFunction(found.fn))
         patch.setattr(InterpreterBuilder, "create_dot", dot)
         # Tiles and splits as small as they can be, so that few slots need many.
         patch.setattr(operations, "_TILE_BYTES", 0)

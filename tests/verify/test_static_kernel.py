@@ -19,8 +19,8 @@ from models import (
 )
 from recorded import Recorded, kept_of, record
 from specds.generation import generate
+from specds.kernels import operations as module
 from specds.verify import attention, lean_forward, recordings, release
-from specds.verify import operations as module
 from specds.verify.inputs import MaskBuilder
 from triton_on_cpu import interpreted
 

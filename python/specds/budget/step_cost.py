@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
+from specds.kernels.operations import power_of_two
 from specds.verify.generic import Runner
-from specds.verify.operations import power_of_two
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
+from specds.kernels.operations import tree_attention
 from specds.verify.inputs import Sight
-from specds.verify.operations import tree_attention
 
 # The name of `attend_packed` among the attention functions of transformers. No mask function has
 # it, so that transformers makes no masks of its own.

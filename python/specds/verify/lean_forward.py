@@ -13,7 +13,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from specds.verify import operations
+from specds.kernels import operations
 from specds.verify.attention import Tree, attend_packed, attend_tree
 from specds.verify.cache import TreeCache
 from specds.verify.inputs import Masks, layer_types

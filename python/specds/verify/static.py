@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from specds._core import TokenTree, read_outcomes
 from specds.accept.on_device import PassRequest, follow, likeliest, report
 from specds.drafters.session import EMPTY_TREE
+from specds.kernels.operations import kernel_reason, make_scratch, power_of_two
 from specds.verify import recordings
 from specds.verify.attention import Tree, group_size, packed_model
 from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, sight_of
 from specds.verify.lean_forward import LeanForward, is_lean
-from specds.verify.operations import kernel_reason, make_scratch, power_of_two
 from specds.verify.recordings import Outputs, Pass
 
 if TYPE_CHECKING:

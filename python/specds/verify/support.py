@@ -19,10 +19,10 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from specds._core import TokenTree
+from specds.kernels.operations import kernel_reason
 from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
-from specds.verify.operations import kernel_reason
 from specds.verify.recordings import autocast_dtype
 from specds.verify.static import RUNNERS
 

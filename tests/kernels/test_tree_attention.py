@@ -5,8 +5,8 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from specds.verify import operations as module
-from specds.verify.operations import kernel_reason, make_scratch
+from specds.kernels import operations as module
+from specds.kernels.operations import kernel_reason, make_scratch
 from tree_attention_cases import TOLERANCES, assert_near, make_case
 from triton_on_cpu import interpreted
 
@@ -86,7 +86,7 @@ def test_programs_do_not_depend_on_lengths(monkeypatch):
         def __getitem__(self, grid):
             return lambda *tensors, **constants: launched.append((grid, tensors[11:], constants))
 
-    monkeypatch.setattr("specds.verify.kernels.attend", Kernel())
+    monkeypatch.setattr("specds.kernels.programs.attend", Kernel())
     monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
     case = make_case(6, [90, 3], 5, 2, 2, 16)
     for lengths in ([90, 3], [0, 91]):

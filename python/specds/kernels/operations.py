@@ -1,4 +1,4 @@
-"""What does a pass launch beside matrix products? Four operations, each one kernel of `kernels`."""
+"""What does a pass launch beside matrix products? Four operations, each one of `programs`."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _is_interpreted() -> bool:
         InterpretedFunction,
     )
 
-    from specds.verify import kernels
+    from specds.kernels import programs
 
-    return isinstance(kernels.attend, InterpretedFunction)
+    return isinstance(programs.attend, InterpretedFunction)
 
 
 class _Tiles(NamedTuple):
@@ -139,7 +139,7 @@ def tree_attention(
     Returns:
         `(num_rows, width, num_heads, value_dim)`, contiguous, in the dtype of `query`.
     """
-    from specds.verify import kernels
+    from specds.kernels import programs
 
     num_words = 1 if ancestors.dim() == 2 else ancestors.shape[2]
     if scratch is None:
@@ -152,7 +152,7 @@ def tree_attention(
     output = query.new_empty(num_rows, width, num_heads, value_dim)
     num_counters = len(scratch) // (1 + _MOST_QUERIES * (_LARGEST_VALUE + 2))
     grid = -(-group * width // tiles.queries), tiles.splits, num_rows * num_key_heads
-    kernels.attend[grid](
+    programs.attend[grid](
         query, keys, values, lengths.contiguous(), positions.contiguous(), ancestors.contiguous(),
         lengths if sinks is None else sinks.contiguous(),
         lengths if block_table is None else block_table,
@@ -188,10 +188,10 @@ def add_norm(
     Returns:
         The sum, and the same normed.
     """
-    from specds.verify import kernels
+    from specds.kernels import programs
 
     total, normed, size = torch.empty_like(residual), torch.empty_like(residual), weight.numel()
-    kernels.add_norm[(residual.numel() // size,)](
+    programs.add_norm[(residual.numel() // size,)](
         residual, residual if delta is None else delta, weight if inner is None else inner,
         weight, total, normed, size, eps, offset=offset, has_delta=delta is not None,
         has_inner=inner is not None, tile=power_of_two(size), num_warps=8 if size > 2048 else 4,
@@ -228,12 +228,12 @@ def rotate_and_store(
     Returns:
         The turned queries, `(num_tokens, num_heads, size)`.
     """
-    from specds.verify import kernels
+    from specds.kernels import programs
 
     num_tokens, (num_key_heads, size) = positions.numel(), keys.shape[1:]
     num_heads = query.shape[-1] // size
     rotated = query.new_empty(num_tokens, num_heads, size)
-    kernels.rotate_and_store[(num_tokens, num_heads + 2 * num_key_heads)](
+    programs.rotate_and_store[(num_tokens, num_heads + 2 * num_key_heads)](
         query, key, value, query if query_norm is None else query_norm,
         query if key_norm is None else key_norm, cosines, sines, lengths, positions,
         rotated, keys, values,
@@ -248,11 +248,11 @@ def rotate_and_store(
 @torch.library.custom_op("specds::gate", mutates_args=())
 def gate(gates: torch.Tensor, ups: torch.Tensor, is_gelu: bool) -> torch.Tensor:
     """The activation (SiLU, or GELU by its tanh) of gates `(1, num_tokens, size)`, times `ups`."""
-    from specds.verify import kernels
+    from specds.kernels import programs
 
     _, num_tokens, size = gates.shape
     output = gates.new_empty(1, num_tokens, size)
-    kernels.gate[(num_tokens, -(-size // _TILE))](
+    programs.gate[(num_tokens, -(-size // _TILE))](
         gates, ups, output, gates.stride(-2), ups.stride(-2), size,
         is_gelu=is_gelu, tile=_TILE, num_warps=4, **_OPTIONS,
     )  # fmt: skip

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from specds.verify import operations as module
-from specds.verify.operations import make_scratch
+from specds.kernels import operations as module
+from specds.kernels.operations import make_scratch
 from tree_attention_cases import TOLERANCES, assert_near, make_case
 
 triton = pytest.importorskip("triton")
@@ -24,15 +24,15 @@ def compiled(case, capability, monkeypatch):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from specds.verify import kernels
+    from specds.kernels import programs
 
-    kernel, calls = kernels.attend, []
+    kernel, calls = programs.attend, []
 
     class Launch:
         def __getitem__(self, grid):
             return lambda *args, **constants: calls.append((args, constants))
 
-    monkeypatch.setattr(kernels, "attend", Launch())
+    monkeypatch.setattr(programs, "attend", Launch())
     monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
     case.attend()
     [(args, constants)] = calls
