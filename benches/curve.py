@@ -75,7 +75,7 @@ def verification_costs(
         Sampler(LogitsProcessorList(), do_sample=False), NUM_PREDICTIONS, vocab_size
     )
 
-    def step(tree: TokenTree | None) -> None:
+    def step(tree: TokenTree) -> None:
         """What a step asks of the device: acceptance too, where that is its part."""
         if isinstance(runner, StaticRunner) and runner.accepts:
             runner.launch([last], [tree], request)()
@@ -103,10 +103,8 @@ def verification_costs(
     ]
 
 
-def tree_of(num_nodes: int, vocab_size: int) -> TokenTree | None:
+def tree_of(num_nodes: int, vocab_size: int) -> TokenTree:
     """Some branches of equal depth, with different tokens."""
-    if num_nodes == 0:
-        return None
     nodes = np.arange(num_nodes)
     return TokenTree(nodes % vocab_size, np.maximum(nodes - BRANCHES, -1))
 
