@@ -17,8 +17,8 @@
 //! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
 //! moves by the gradient of the log likelihood of the token that came.
 //!
-//! That is how weights learn. As each has learned from few tokens, their sums lie too far from 0, so a
-//! prediction takes part of them alone.
+//! Each weight has learned from few tokens, so their sums are too far from 0. A prediction therefore
+//! multiplies a sum by less than 1; learning takes it whole.
 
 use std::cmp::Reverse;
 use std::hint::select_unpredictable;
@@ -380,16 +380,19 @@ fn learn_experts(learned: &mut Learned, evidence: &Evidence, known: &NodePredict
     let named = &evidence.named[known.named.clone()];
     let slot = named.iter().position(|named| named.token == token);
     let experts = &evidence.experts[known.experts.clone()];
-    let weight = |expert: &Expert| exp(expert.score);
-    let share = |expert: &Expert| {
+    // Of each expert its weight, and the part of it that is for the token.
+    let weigh = |expert: &Expert| {
+        let weight = exp(expert.score);
         let mut counts = evidence.counts[expert.counts.clone()].iter();
         let count = counts.find(|count| Some(count.slot as usize) == slot);
-        count.map_or(0.0, |count| weight(expert) * count.count / expert.total)
+        let share = count.map_or(0.0, |count| weight * count.count / expert.total);
+        (weight, share)
     };
-    let all = 1.0 + experts.iter().map(weight).sum::<f32>();
-    let total = UNNAMED + experts.iter().map(share).sum::<f32>();
-    for expert in experts {
-        let gradient = share(expert) / total - weight(expert) / all;
+    let weighed: Vec<(f32, f32)> = experts.iter().map(weigh).collect();
+    let all = 1.0 + weighed.iter().map(|of| of.0).sum::<f32>();
+    let total = UNNAMED + weighed.iter().map(|of| of.1).sum::<f32>();
+    for (expert, (weight, share)) in experts.iter().zip(weighed) {
+        let gradient = share / total - weight / all;
         let [order, agreement] = expert.keys.shapes;
         learned.add(order, ORDER_RATE * gradient);
         learned.add(agreement, EXPERT_RATE * gradient);
@@ -410,13 +413,14 @@ fn learn_candidates(
     let candidates = &evidence.candidates[known.candidates.clone()];
     let share = |candidate: &Candidate| named[candidate.slot].share;
     let odds = |candidate: &Candidate| share(candidate) * exp(candidate.score);
+    let odds: Vec<f32> = candidates.iter().map(odds).collect();
     let others = (1.0 - candidates.iter().map(share).sum::<f32>()).max(1e-6);
-    let all = others + candidates.iter().map(odds).sum::<f32>();
+    let all = others + odds.iter().sum::<f32>();
     let mut gradients = [0.0; MAX_NAMED];
     let mut sum = 0.0;
-    for candidate in candidates {
+    for (candidate, odds) in candidates.iter().zip(odds) {
         let came = if candidate.token == token { 1.0 } else { 0.0 };
-        let gradient: f32 = came - odds(candidate) / all;
+        let gradient: f32 = came - odds / all;
         if gradient.abs() >= MIN_GRADIENT {
             for key in candidate.keys.shapes {
                 learned.add(key, CANDIDATE_RATE * gradient);
