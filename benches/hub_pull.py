@@ -59,7 +59,7 @@ def download(address: str, files: list[str], folder: Path) -> float:
 
 
 def _connect() -> None:
-    """Has the client import what it needs, and make what it connects by."""
+    """Has the client import its parts and connect, before the clock starts."""
     from huggingface_hub import hf_hub_download
 
     hf_hub_download(_NAME, "manifest.json", repo_type="dataset")

@@ -67,7 +67,7 @@ class Row:
         return path
 
     def note(self, num_accepted: int) -> None:
-        """Comes after tokens were emitted, the first of which had been drafted."""
+        """Takes in the tokens emitted since the last call: the first ones had been drafted."""
         self.new = self.emitter.emitted[len(self.drafted) :]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 

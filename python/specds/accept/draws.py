@@ -98,9 +98,9 @@ def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _are_of_uniforms() -> bool:
-    """Whether `exponential_` is what we compute of uniform numbers, as by torch's own generator.
+    """Whether `_exponentials` gives what `exponential_` draws on the CPU.
 
-    A build with another library's draws other numbers.
+    Builds of torch that draw by another library's generator give other numbers.
     """
     theirs, ours = (torch.Generator().manual_seed(1) for _ in range(2))
     expected = torch.empty(4096).exponential_(generator=theirs)

@@ -24,7 +24,7 @@ MOST_NODES = 63
 With the last token they fill tiles of 64, as do the other numbers that are recorded on a GPU.
 """
 
-# Where time runs out, the first ones have been measured: a line through the most telling.
+# In the order in which they are measured: time may run out before the last ones.
 _SIZES = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
 _MEASURING_S = 1.0
 _ROUNDS = 5
@@ -35,8 +35,8 @@ _SHORT_CONTEXT = 1024
 class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
-    Straight between what was measured, a staircase where passes are of few sizes, and never less
-    for more nodes: where more of them were faster, fewer could be verified so.
+    Linear between measured sizes, or a staircase where passes have few sizes. More nodes never cost
+    less: where a larger pass was faster, it can verify fewer nodes too.
 
     Args:
         seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.

@@ -33,8 +33,8 @@ class Runner:
     Attributes:
         node_steps: Numbers of nodes that passes have, up to 63; empty where they have any.
         accepts: Whether it can accept too, by `launch` (see `StaticRunner`).
-        least_nodes: As many a row has at least, padding included, so that the time of a pass
-            reveals nothing of a tree.
+        least_nodes: Each row is padded to this number of nodes, so that the time of a pass does
+            not depend on its tree.
         reason: Why passes were slower than they might be, once it is closed.
         setting: What may change between two requests on one model, and changes a pass's time.
     """

@@ -99,7 +99,9 @@ def sight_of(layer_type: str, config: Any) -> Sight:
 
 
 class MaskBuilder:
-    """Makes the attention masks of passes, of windows by position: nodes of one depth see as far.
+    """Makes the attention masks of passes.
+
+    Windows count positions, so nodes of the same depth see equally far back.
 
     They are additive: the one form that every attention implementation reads alike.
 
