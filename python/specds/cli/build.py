@@ -45,7 +45,6 @@ def build(
     out: Path,
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command")],
-    estimate: bool = False,
     as_json: Json = False,
 ) -> None:
     """Build a datastore from a corpus.
@@ -55,22 +54,20 @@ def build(
     Args:
         tokenizer: A name on the hub, a local folder, or `demo`.
         out (FOLDER): The folder to make.
-        estimate: Index a sample, and report what a build would take.
 
     Examples:
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
 
         specds build --corpus answers.jsonl --tokenizer ./vicuna --out answers.specds
 
-        specds build --corpus ultrachat --tokenizer lmsys/vicuna-7b-v1.5 --estimate
-        --out chat.specds
+        specds build --corpus ultrachat --tokenizer lmsys/vicuna-7b-v1.5 --sample 0.01
+        --out sample.specds
 
         specds build --corpus the-stack --lang python --limit-tokens 1G --tokenizer ./codellama
         --out python.specds
     """
-    if not estimate:
-        _require_out(out, overwrite=options.overwrite)
-    _build(corpus, tokenizer, out, reading, options, estimate=estimate, as_json=as_json)
+    _require_out(out, overwrite=options.overwrite)
+    _build(corpus, tokenizer, out, reading, options, as_json=as_json)
 
 
 def _require_out(out: Path, *, overwrite: bool) -> None:
@@ -94,7 +91,6 @@ def add(
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command", "overwrite")],
     tokenizer: str | None = None,
-    estimate: bool = False,
     as_json: Json = False,
 ) -> None:
     """Add documents to a datastore, in shards of their own.
@@ -104,7 +100,6 @@ def add(
 
     Args:
         tokenizer: By default the one the datastore was built with.
-        estimate: Index a sample, and report what a build would take.
 
     Example:
         specds add chat.specds --corpus answers.jsonl
@@ -113,7 +108,7 @@ def add(
 
     tokenizer = tokenizer_name(tokenizer, Datastore.open(datastore))
     options = replace(options, append=True)
-    _build(corpus, tokenizer, datastore, reading, options, estimate=estimate, as_json=as_json)
+    _build(corpus, tokenizer, datastore, reading, options, as_json=as_json)
 
 
 def _build(
@@ -123,10 +118,9 @@ def _build(
     reading: CorpusOptions,
     options: BuildOptions,
     *,
-    estimate: bool,
     as_json: bool,
 ) -> None:
-    from specds.build import build_datastore, estimate_build
+    from specds.build import build_datastore
     from specds.corpora import open_corpora, render_with
     from specds.loading import load_encoder
 
@@ -135,11 +129,6 @@ def _build(
     with terminal.waiting(f"opening {', '.join(corpus)}"):
         loaded = load_encoder(tokenizer)
         opened = open_corpora(chain.from_iterable(named), reading, render=render_with(loaded))
-    if estimate:
-        with terminal.waiting("reading a sample"):
-            expected = estimate_build(opened, loaded, options)
-        display.show("This build would take about", asdict(expected), as_json=as_json)
-        return
     options = replace(options, command=_command(corpus, tokenizer, reading, options))
     try:
         with terminal.build_progress() as progress:
