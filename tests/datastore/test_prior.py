@@ -1,7 +1,6 @@
-"""What a datastore and recorded answers give the fused drafter to start from."""
+"""What a datastore gives the fused drafter to start from."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -60,33 +59,6 @@ def test_a_build_fits_to_as_many_tokens_as_it_is_told(folder, tmp_path, demo_tok
     assert manifest["prior"]["num_tokens"] == 1100
 
 
-def test_fit_learns_from_recorded_answers(folder, tmp_path, run):
-    learn = ("fit", "--transcripts", folder / "answers.jsonl", "--datastore", folder / "d.specds")
-    code, out, _ = run(*learn, "--out", tmp_path / "a.weights", "--json")
-    report = json.loads(out)
-    assert code == 0
-    assert report["num_requests"] == 12
-    assert report["num_compared_requests"] == 1
-    assert report["num_tokens"] > 500
-    assert report["before"] >= 1
-    learned = (tmp_path / "a.weights").read_bytes()
-    assert learned not in (NOTHING, Datastore.open(folder / "d.specds").prior)
-    run(*learn, "--out", tmp_path / "b.weights", "--json")
-    assert (tmp_path / "b.weights").read_bytes() == learned
-    run(*learn, "--out", tmp_path / "c.weights", "--weights", "none")
-    assert (tmp_path / "c.weights").read_bytes() != learned
-    # From what was learned before, it goes on; who reads that meanwhile keeps it.
-    (tmp_path / "read.weights").hardlink_to(tmp_path / "a.weights")
-    code, out, _ = run(*learn, "--out", tmp_path / "a.weights", "--weights", tmp_path / "a.weights")
-    assert code == 0
-    assert "after" in out
-    assert (tmp_path / "a.weights").read_bytes() != learned
-    assert (tmp_path / "read.weights").read_bytes() == learned
-    shutil.copy(folder / "answers.jsonl", tmp_path / "more.jsonl")
-    run(*learn, tmp_path / "more.jsonl", "--out", tmp_path / "d.weights", "--json")
-    assert (tmp_path / "d.weights").read_bytes() != learned, "both files were read"
-
-
 def test_a_prior_holds_nothing_of_which_tokens_the_texts_repeat():
     drafter = FusedDrafter()
     nothing = len(drafter.weights())
@@ -99,13 +71,6 @@ def test_a_prior_holds_nothing_of_which_tokens_the_texts_repeat():
     assert FusedDrafter(weights=learned).weights() == learned != fit_weights(None, [])
     documents = [[2, result, 3, result, 4] * 4 for result in range(10, 30)]
     assert len(fit_weights(None, documents)) == nothing
-
-
-def test_fit_needs_no_datastore(folder, tmp_path, run):
-    learn = ("fit", "--transcripts", folder / "answers.jsonl", "--out", tmp_path / "a.weights")
-    code, _, _ = run(*learn, "--tokenizer", "demo")
-    assert code == 0
-    assert FusedDrafter(weights=(tmp_path / "a.weights").read_bytes()).weights() != NOTHING
 
 
 def test_fit_gives_a_datastore_the_prior_that_it_lacks(folder, tmp_path, demo_tokenizer, run):

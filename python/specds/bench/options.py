@@ -26,8 +26,8 @@ class Options:
             drafters that are made of its weights.
         limit: Requests of a file at most.
         warm_memory: Whether one drafter serves all requests of a run and keeps what they taught it.
-        weights (FILE): What the fused drafter starts from: a file made by `specds fit`, or `none`;
-            by default what is kept with the datastore.
+        weights (FILE): What the fused drafter starts from: a file of what
+            `FusedDrafter.weights` gave, or `none`; by default the prior of the datastore.
     """
 
     transcripts: Sequence[Path] = ()

@@ -56,7 +56,8 @@ class Running:
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
             for none.
             [default: the one that the model's folder names]
-        weights (FILE): What the fused drafter starts from: a file made by `specds fit`, or `none`.
+        weights (FILE): What the fused drafter starts from: a file of what
+            `FusedDrafter.weights` gave, or `none`.
             [default: what is kept with the datastore]
         memory: A file of earlier texts to draft from, which gets this one too; new if missing.
         tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
