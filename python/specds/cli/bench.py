@@ -11,7 +11,7 @@ import typer
 from specds import terminal
 from specds.bench.options import GenerateOptions, ReplayOptions
 from specds.cli.arguments import Json, Overwrite, require_place
-from specds.cli.help import Command, Group
+from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ app = typer.Typer(
     name="bench",
     cls=Group,
     help="Measure drafters.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
+    rich_markup_mode=None,
 )
 
 
@@ -53,9 +53,8 @@ def replay(
         html (FILE): Write the figures here as one page.
 
     Examples:
-        specds bench replay --transcripts answers.jsonl --datastore chat.specds --budget 8,16,32,64
-
-        specds bench replay --transcripts *.jsonl --datastore 1m.specds,4m.specds --html report.html
+        specds bench replay --transcripts a.jsonl --datastore a.specds --budget 8,64
+        specds bench replay --transcripts *.jsonl --tokenizer demo --html report.html
     """
     from specds.bench.replay.report import page, tables
     from specds.bench.replay.run import run_replay, stories_of
@@ -91,8 +90,7 @@ def generate(
 
     Examples:
         specds bench generate --model demo
-
-        specds bench generate --model ./my-model --transcripts a.jsonl --datastore a.specds
+        specds bench generate --model ./vicuna --transcripts a.jsonl --drafter fused
     """
     from specds.bench.generation.report import altered, page, tables
     from specds.bench.generation.run import run_generate

@@ -54,14 +54,9 @@ def build(
 
     Examples:
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
-
-        specds build --corpus answers.jsonl --tokenizer ./vicuna --out answers.specds
-
-        specds build --corpus ultrachat --tokenizer lmsys/vicuna-7b-v1.5 --sample 0.01
-        --out sample.specds
-
-        specds build --corpus the-stack --lang python --limit-tokens 1G --tokenizer ./codellama
-        --out python.specds
+        specds build --corpus answers.jsonl --tokenizer ./vicuna --out a.specds
+        specds build --corpus ultrachat --tokenizer ./vicuna --out chat.specds
+        specds build --corpus the-stack --lang python --tokenizer ./vicuna --out py
     """
     _require_out(out, overwrite=options.overwrite)
     _build(corpus, tokenizer, out, reading, options, as_json=as_json)
@@ -178,8 +173,7 @@ def refresh(
 
     Examples:
         specds refresh chat.specds --from-memory memory.file
-
-        specds refresh ann.specds --from-memory memory.file --tenant ann --tokenizer ./vicuna
+        specds refresh ann.specds --from-memory memory.file --tenant ann
     """
     from specds.build import refresh as move
     from specds.loading import load_encoder

@@ -103,8 +103,14 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     spread.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     del spread.__wrapped__
     spread.__annotations__ = {}
-    spread.__doc__ = re.sub(r"\n+ *Args:\n(?: {8}.*\n)+", "\n", command.__doc__ or "")
+    spread.__doc__ = _help_of(command)
     return spread
+
+
+def _help_of(command: Callable[..., None]) -> str:
+    """The docstring without its arguments, and a mark for click to print examples as they are."""
+    text = re.sub(r"\n+Args:\n(?: {4}.*\n)+", "\n", inspect.cleandoc(command.__doc__ or ""))
+    return text.replace("\nExample", "\n\b\nExample")
 
 
 def _flat(value: Any) -> Any:
