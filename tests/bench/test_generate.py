@@ -85,9 +85,6 @@ def test_figures_are_those_of_the_clock(clock, tiny_model):
     shares = {"prefill": 0.25, "draft": 0.125, "forward": 0.5, "rest": 0.125}
     assert {phase: share for phase, share in fused["shares"].items() if share} == shares
     assert fused["outside_forward"] == pytest.approx(1 / 3)
-    # A pass of `fused` takes half as long as one of `plain` here, and gives as many tokens.
-    assert [row["pass_cost"] for row in rows.values()] == [None, 1, None, 0.5]
-    assert fused["expected_speed_up"] == fused["mean_acceptance_length"] / 0.5
 
 
 def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(clock, tiny_model):
@@ -151,7 +148,7 @@ def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
         "rest, auto",
     }
     parsed = Page(page.read_text(encoding="utf-8"))
-    assert parsed.ids == ["speed-up", "tokens-per-s", "expected-speed-up", "time-shares"]
+    assert parsed.ids == ["speed-up"]
     assert parsed.references == []
     assert "rest" in parsed.cells
     assert any(cell.startswith("demo-tiny, float32, cpu") for cell in parsed.cells)

@@ -50,7 +50,7 @@ def test_a_row_may_tell_more_than_its_texts(tmp_path, demo_tokenizer):
     expected = demo_tokenizer.encode("a, b", add_special_tokens=False)
     assert first.predicted_ids.tolist() == expected
     assert second.predicted_ids.tolist() == [7]
-    assert read_transcripts(tmp_path / "rows.jsonl", demo_tokenizer, 10, 1)[0].family == "g"
+    assert len(read_transcripts(tmp_path / "rows.jsonl", demo_tokenizer, 10, 1)) == 1
 
 
 IDS = {"prompt": "a", "completion_ids": [1, 2, 3]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,7 @@ class Transcript:
         prompt_ids: Shape `(n,)`, n >= 1.
         completion_ids: Shape `(n,)`, n >= 1; text ends in the end-of-sequence token.
         group: Requests of one group are samples of one prompt, turns of one task, ...; by default
-            those of the same prompt, or as a drafter finds them.
+            as a drafter finds them.
         predicted_ids: What the caller expected of the answer, shape `(n,)`; None if nothing.
         suggested: For each token of the completion, how many tokens a recorded drafter had right
             there, and how many it drafted; empty where none was recorded.
@@ -46,11 +46,6 @@ class Transcript:
     group: str | None = None
     predicted_ids: np.ndarray | None = None
     suggested: Sequence[tuple[int, int]] = ()
-
-    @property
-    def family(self) -> Hashable:
-        """What tells its group from others."""
-        return self.prompt_ids.tobytes() if self.group is None else self.group
 
 
 def read_transcripts(

@@ -10,7 +10,7 @@ from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from specds.bench.drawing import Style, bars, shares
+from specds.bench.drawing import bars
 from specds.bench.generation.measure import Cell
 from specds.bench.harness import Columns, Document, Row, label, table
 from specds.bench.page import figure, page_of
@@ -47,7 +47,7 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
         "fastest_plain": None if fastest is None else fastest.way.name,
         **_spread("speed_up", _ratios(cell, fastest)),
         **_spread("speed_up_over_generate", _ratios(cell, generate)),
-        **_drafting(cell, named.get("plain")),
+        **_drafting(cell),
         "num_differing": _num_differing(cell, generate),
     }
 
@@ -70,31 +70,20 @@ def _spread(name: str, values: Sequence[float]) -> Row:
     }
 
 
-def _drafting(cell: Cell, plain: Cell | None) -> Row:
+def _drafting(cell: Cell) -> Row:
     """What came of drafts; all null where our loop did not run."""
     is_known = cell.way.is_ours and cell.profile is not None
     stats = sum((run.stats for run in cell.runs), GenerationStats())
     profile = cell.profile.stats if cell.profile is not None else stats
     counts = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
-    shares, cost = dict(profile.shares), _pass_cost(cell, plain)
+    shares = dict(profile.shares)
     figures = {
         **{name: getattr(stats, name) for name in counts},
         "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
-        "pass_cost": cost,
-        "expected_speed_up": stats.mean_acceptance_length / cost if cost else None,
         "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
         "outside_forward": _outside_forward(profile),
     }
     return figures if is_known else dict.fromkeys(figures)
-
-
-def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
-    """How many times as long a pass took as one of our loop without drafts, in the same run."""
-    runs = [of.profile.stats for of in (cell, plain) if of is not None and of.profile is not None]
-    if len(runs) < 2 or not all(stats.num_drafts and stats.forward_s for stats in runs):
-        return None
-    mine, theirs = (stats.forward_s / stats.num_drafts for stats in runs)
-    return mine / theirs
 
 
 def _outside_forward(stats: GenerationStats) -> float | None:
@@ -195,39 +184,14 @@ def _headline(rows: Sequence[Row]) -> str:
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[str]:
-    names = list(dict.fromkeys(way_label(row, rows) for row in rows))
-    styles = {name: Style(number) for number, name in enumerate(names)}
-    for field, title, caption in (
-        (
-            "speed_up",
-            "Speed-up over the fastest plain decoding of the same run",
-            "Above 1, drafts pay. In brackets the least and the most of the runs.",
-        ),
-        ("tokens_per_s", "Tokens a second", "What one waits for, prefill included."),
-        (
-            "expected_speed_up",
-            "Speed-up to expect: tokens of a pass over its cost",
-            "What drafts would gain over our plain loop if passes took all of the time. What is "
-            "measured is lower by the time of drafting and of the loop.",
-        ),
-    ):
-        groups: dict[str, dict[str, float]] = {}
-        spread = {}
-        for row in rows:
-            if row[field] is not None:
-                name = way_label(row, rows)
-                groups.setdefault(title_of(row), {})[name] = row[field]
-                if f"{field}_min" in row:
-                    spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
-        yield figure(field.replace("_", "-"), title, caption, bars(groups, styles, spread))
-    times = {
-        f"{way_label(row, rows)}, {title_of(row)}": row["shares"] for row in rows if row["shares"]
-    }
-    phases = list(dict.fromkeys(phase for of_phase in times.values() for phase in of_phase))
+    groups: dict[str, dict[str, tuple[float, str]]] = {}
+    for row in rows:
+        if row["speed_up"] is not None:
+            text = "{speed_up:.2f} ({speed_up_min:.2f} to {speed_up_max:.2f})".format_map(row)
+            groups.setdefault(title_of(row), {})[way_label(row, rows)] = row["speed_up"], text
     yield figure(
-        "time-shares",
-        "Where the time of a request went",
-        "All but `prefill` and `forward` is what drafting costs; `measure` is spent once in a "
-        "process.",
-        shares(times, {phase: Style(number) for number, phase in enumerate(phases)}),
+        "speed-up",
+        "Speed-up over the fastest plain decoding of the same run",
+        "Above 1, drafts pay. In brackets the least and the most of the runs.",
+        bars(groups),
     )
