@@ -5,11 +5,19 @@ that takes long.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 MODES = ("greedy", "sampled")
+BASELINES = ("generate", "static", "compiled", "plain", "transformers-prompt-lookup")
+"""What drafters are held against.
+
+``generate``: `model.generate` as it is. ``static``: the same with a static cache. ``compiled``:
+that compiled by torch, with CUDA graphs on a GPU. ``plain``: the loop of this package without
+drafts. ``transformers-prompt-lookup``: the drafts of transformers itself, up to 10 tokens from the
+prompt.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,7 @@ class GenerateOptions(Options):
         dtype: `auto`, `float32`, `bfloat16`, ...
     """
 
+    model: str = field()
     baselines: Sequence[str] | None = None
     modes: Sequence[str] = MODES
     temperature: float = 0.7
@@ -99,10 +108,27 @@ class GenerateOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("temperature", 0.01), ("max_new_tokens", 1)):
-            given = getattr(self, name)
+        most = max(self.batches, default=1)
+        for name, given, least in (
+            ("temperature", self.temperature, 0.01),
+            ("max_new_tokens", self.max_new_tokens, 1),
+            ("runs", self.runs, 1),
+            ("batch", min(self.batches, default=1), 1),
+        ):
             if given < least:
                 raise ValueError(f"{name} must be at least {least}, got {given}")
+        for kind, names, known in (
+            ("baseline", self.baselines or (), BASELINES),
+            ("mode", self.modes or ("",), MODES),
+        ):
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"no {kind} `{name}`: choose of {', '.join(known)}")
+        if self.limit is not None and self.limit < most:
+            raise ValueError(
+                f"{self.limit} prompts make no batch of {most}: give a larger --limit, or a "
+                "smaller --batch"
+            )
 
     @property
     def is_demo(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import version
@@ -17,14 +16,13 @@ from specds.bench.engines import check_names, engines_of
 from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
 from specds.bench.generation.ways import (
-    BASELINES,
     Target,
     baseline_way,
     drafter_ways,
     usual_baselines,
 )
 from specds.bench.harness import Document, Progress, circumstances, open_datastores
-from specds.bench.options import MODES, GenerateOptions
+from specds.bench.options import GenerateOptions
 from specds.bench.transcripts import read_files
 from specds.demo import build_stdlib, prompts
 from specds.drafters import DrafterInputs, read_weights
@@ -39,36 +37,6 @@ if TYPE_CHECKING:
 USUAL_PROMPTS = 12
 
 
-def check(options: GenerateOptions) -> None:
-    """Checks the options before anything is loaded."""
-    least, most = min(options.batches, default=1), max(options.batches, default=1)
-    checks = {
-        "no target: give a model by --model": options.model is None,
-        "no prompts: give recorded answers by --transcripts": (
-            not options.transcripts and not options.is_demo
-        ),
-        f"runs must be at least 1, got {options.runs}": options.runs < 1,
-        f"a batch must hold at least 1 prompt, got {least}": least < 1,
-        f"{options.limit} prompts make no batch of {most}: give a larger --limit, or a smaller "
-        "--batch": options.limit is not None and options.limit < most,
-        f"no mode: choose of {', '.join(MODES)}": not options.modes,
-    }
-    for message, is_wrong in checks.items():
-        if is_wrong:
-            raise ValueError(message)
-    _check_known("baseline", options.baselines or (), BASELINES)
-    _check_known("mode", options.modes, MODES)
-    require_verification(options.verification)
-    given = bool(options.datastores) or options.is_demo
-    check_names(options.drafters, datastore=given, model=True)
-
-
-def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"no {kind} `{name}`: choose of {', '.join(known)}")
-
-
 def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
     """Measures what the options ask for.
 
@@ -79,11 +47,15 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
         ValueError: Something is missing, unknown, or does not belong together.
         OSError: A file cannot be read.
     """
-    check(options)
+    if not options.transcripts and not options.is_demo:
+        raise ValueError("no prompts: give recorded answers by --transcripts")
+    require_verification(options.verification)
+    given = bool(options.datastores) or options.is_demo
+    check_names(options.drafters, datastore=given, model=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specds-bench-")))
         datastores = open_datastores(options.datastores)
-        model, own = load_model(str(options.model), device=options.device, dtype=options.dtype)
+        model, own = load_model(options.model, device=options.device, dtype=options.dtype)
         tokenizer = own if options.tokenizer is None else load_tokenizer(options.tokenizer)
         if options.is_demo and not datastores:
             built = build_stdlib(tokenizer, folder / "stdlib.specds")

@@ -13,22 +13,12 @@ from transformers import CompileConfig, PreTrainedModel
 
 from specds._core import Datastore
 from specds.bench.engines import Engine
+from specds.bench.options import BASELINES
 from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import generate
 from specds.stats import GenerationStats
 
-PLAIN = "plain"
-PROMPT_LOOKUP = "transformers-prompt-lookup"
-BASELINES = ("generate", "static", "compiled", PLAIN, PROMPT_LOOKUP)
-"""What drafters are held against.
-
-``generate``: `model.generate` as it is. ``static``: the same with a static cache. ``compiled``:
-that compiled by torch, with CUDA graphs on a GPU. ``plain``: the loop of this package without
-drafts. ``transformers-prompt-lookup``: the drafts of transformers itself, up to 10 tokens from the
-prompt.
-"""
-
-
+PLAIN, PROMPT_LOOKUP = "plain", "transformers-prompt-lookup"
 Batch: TypeAlias = "Sequence[list[int]]"
 """Prompts that are completed in one call, as token ids."""
 

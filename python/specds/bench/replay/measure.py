@@ -111,18 +111,19 @@ def measure(
     No cell profits from another. `progress` is told the engine's name before each request.
     """
     for engine in engines:
-        for budget in budgets:
-            try:
-                with engine.open() as make:
+        left = list(budgets)
+        try:
+            with engine.open() as make:
+                while left:
                     drafter_of = repeat(make()).__next__ if warm_memory else make
-                    told = partial(progress, engine.name)
-                    traces = replay_all(drafter_of, budget, transcripts, told, shape)
-            except EngineError as error:
+                    count = partial(progress, engine.name)
+                    traces = replay_all(drafter_of, left[0], transcripts, count, shape)
+                    if len(traces) > 1:
+                        traces[ALL] = together(traces.values())
+                    yield Cell(engine, left.pop(0), traces)
+        except EngineError as error:
+            for budget in left:
                 yield Cell(engine, budget, status=error.status, reason=str(error))
-            else:
-                if len(traces) > 1:
-                    traces[ALL] = together(traces.values())
-                yield Cell(engine, budget, traces)
 
 
 def replay_all(
