@@ -18,7 +18,6 @@ from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
 from specds.bench.engines import ENTRANTS
-from specds.bench.replay.loop import suggestion
 from specds.bench.replay.measure import replay, replay_all
 from specds.bench.replay.report import figures
 from specds.drafters import Memory, TokenTree
@@ -133,31 +132,6 @@ def test_an_expected_output_is_drafted_and_counted():
     memory = Memory(40)
     row = figures(replay_all(lambda: FusedDrafter(memory=memory), 4, [expected])["a"])
     assert row["emitted_by_source"]["predicted"] > 3
-
-
-def recorded(num_right, length=4):
-    """An answer, and a drafter that was right about so many tokens everywhere."""
-    answer = list(range(5, 35))
-    pairs = [(min(num_right, len(answer) - place), length) for place in range(len(answer))]
-    return replace(transcript([1, 2], answer), suggested=pairs)
-
-
-@pytest.mark.parametrize(("num_right", "expected"), [(0, 1), (1, 2), (4, 5)])
-def test_a_recorded_drafter_alone_accepts_what_was_recorded(num_right, expected):
-    make = ENTRANTS["suggested"].open(None)
-    with make as new:
-        trace = replay_all(new, 4, [recorded(num_right)])["a"]
-    assert trace.stats.mean_acceptance_length == expected
-    assert suggestion(recorded(2), 3) == [8, 9, 9, 10]
-
-
-def test_a_recorded_drafter_is_one_more_source():
-    memory = Memory(40)
-    alone = replay_all(lambda: FusedDrafter(), 4, [recorded(0)])["a"].stats
-    traces = replay_all(lambda: FusedDrafter(memory=memory), 4, [recorded(3)])
-    joined = traces["a"]
-    assert joined.stats.mean_acceptance_length > 3 > 1.5 > alone.mean_acceptance_length
-    assert joined.sources["suggested"] > 10
 
 
 def test_rows_of_a_group_draft_from_each_other_as_one():

@@ -8,13 +8,11 @@ go on behind it.
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from specds._core import DraftSession, TokenTree
-from specds.bench.engines import ENTRANTS, Entrant
 from specds.bench.transcripts import Transcript
 from specds.drafters.session import EMPTY_TREE, Session, within
 from specds.drafters.watched import Step, right_path
@@ -58,8 +56,6 @@ def follow(
             max_depth = len(truth) - position - 1
             tree, draft_ns = EMPTY_TREE, None
             if max_nodes > 0 and max_depth > 0:
-                if transcript.suggested:
-                    session.suggest(suggestion(transcript, position))
                 start = perf_counter_ns()
                 tree = _draft(session, max_nodes, max_depth, shape)
                 draft_ns = _elapsed(session, start)
@@ -92,47 +88,3 @@ def _elapsed(session: Session, start: int) -> int:
     elapsed = perf_counter_ns() - start
     own = session.elapsed_ns
     return elapsed if own is None else own
-
-
-def suggestion(transcript: Transcript, position: int) -> list[int]:
-    """The recorded draft for the answer's token at `position`.
-
-    A record says only how many tokens were right. Each wrong one is made from the true token: one
-    less, or 1 for 0, so runs are repeatable. Such tokens are easier to tell from right ones than a
-    real drafter's mistakes.
-    """
-    if position >= len(transcript.suggested):
-        return []
-    right, length = transcript.suggested[position]
-    truth: list[int] = transcript.completion_ids[position : position + length].tolist()
-    truth += [0] * (length - len(truth))
-    return truth[:right] + [token - 1 if token else 1 for token in truth[right:]]
-
-
-class SuggestedDrafter:
-    """A recorded drafter alone: drafts exactly what is suggested to it."""
-
-    vocab_size = None
-
-    def session(self, prompt_ids: Any) -> Session:
-        return _SuggestedSession()
-
-
-class _SuggestedSession(Session):
-    def __init__(self) -> None:
-        self._tree = EMPTY_TREE
-
-    def suggest(self, token_ids: Any, parents: Any = None, probs: Any = None) -> bool:
-        chain = range(-1, len(token_ids) - 1)
-        self._tree = TokenTree(token_ids, chain if parents is None else parents, probs)
-        return True
-
-    def draft(self, max_nodes: int, *_: Any, **__: Any) -> TokenTree:
-        tree, self._tree = self._tree, EMPTY_TREE
-        return tree.prefix(min(max_nodes, len(tree)))
-
-    def observe(self, *_: Any) -> None:
-        pass
-
-
-ENTRANTS["suggested"] = Entrant(False, open=lambda *_: nullcontext(SuggestedDrafter))
