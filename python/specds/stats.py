@@ -34,13 +34,10 @@ class LevelStats:
 class GenerationStats:
     """Counts and times of one request, or of several merged.
 
-    Every target forward after the prefill verifies one draft. A forward whose draft is empty (a
-    budget of 0, or a drafter that found nothing) counts as a draft of 0 tokens, so `num_drafts` is
-    the number of target forwards after the prefill.
-
-    A draft yields its accepted tokens and one bonus token, unless a stop falls on an accepted
-    token: then the request ends without a bonus. For each request `num_emitted_tokens` is hence
-    ``1 + num_accepted_tokens + num_drafts`` (the 1 comes from the prefill), or one less.
+    Every target forward after the prefill verifies one draft, which may be empty. It yields the
+    accepted tokens and one bonus token, unless a stop falls on an accepted token. For each request
+    `num_emitted_tokens` is hence ``1 + num_accepted_tokens + num_drafts`` (the 1 comes from the
+    prefill), or one less.
 
     Attributes:
         num_drafts: Target forwards after the prefill.

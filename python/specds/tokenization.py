@@ -126,12 +126,7 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuses a tokenizer other than the one that a datastore was built with.
-
-    Raises:
-        TokenizerError: The fingerprints differ; the message has both, and how to build the right
-            datastore.
-    """
+    """Raises `TokenizerError` unless a datastore was built with this tokenizer."""
     own = fingerprint(tokenizer)
     if own != built.tokenizer_fingerprint:
         raise TokenizerError(
@@ -160,8 +155,7 @@ def encode_batch(
     """Tokenises documents without special tokens, on all cores where the tokenizer is a fast one.
 
     Returns:
-        All token ids, `uint32` of shape `(num_tokens,)`, and the number of tokens of each
-        document, `int64` of shape `(num_documents,)`.
+        All token ids, `uint32`, and the number of tokens of each document, `int64`.
     """
     import numpy as np  # the command line's help does without it
 

@@ -17,11 +17,7 @@ class Progress(Protocol):
     """Told how far a build has come."""
 
     def __call__(self, stage: str, done: int, total: int | None, **counts: int) -> object:
-        """Stage `tokenise` counts bytes of text, others tokens or shards; None is unknown.
-
-        `counts` are the `documents` and `tokens` so far.
-        """
-        ...
+        """Stage `tokenise` counts bytes of text, others tokens or shards; None is unknown."""
 
 
 @dataclass

@@ -70,13 +70,10 @@ class Without(Only):
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
     """The command as typer takes it: each parameter an option, one before ``/`` an argument.
 
-    What its docstring says under ``Args`` is the help, in brackets before it the metavar. Whole
-    numbers are read as sizes: ``2.5M``; what a sequence holds is given between commas, or one by
-    one. A parameter that is a dataclass becomes an option for each field, by its docstring's
-    ``Attributes``; the command gets the record whole. An annotation of typer's own is left alone.
-
-    Args:
-        command: Its annotations must be there when it is defined.
+    ``Args`` of its docstring are the help, with the metavar in brackets. Whole numbers are read as
+    sizes: ``2.5M``; sequences are given between commas, or one by one. A parameter that is a
+    dataclass becomes an option for each field, by ``Attributes`` of its docstring. An annotation of
+    typer's own is left alone.
     """
     parameters = inspect.signature(command).parameters.values()
     told, options, records = _told(command, "Args"), [], {}

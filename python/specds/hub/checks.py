@@ -1,8 +1,7 @@
 """Is what was pulled a datastore, whole, and within its folder? Found once, and remembered.
 
-A datastore from elsewhere is taken for hostile. Its manifest is read before anything else of it,
-by the core, which knows no file but those that a manifest can name: ids in hexadecimal. What
-checksums cannot tell, an index that contradicts its tokens, costs good drafts and nothing else.
+A datastore from elsewhere is taken for hostile. The core reads its manifest before anything else,
+and knows no files but those that a manifest can name.
 """
 
 from __future__ import annotations

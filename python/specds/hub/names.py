@@ -54,16 +54,10 @@ _MAX_BYTES = 1 << 20
 
 
 def named_datastore(model: str | Path) -> str | None:
-    """The datastore that a model's folder names in its `specds.json`.
-
-    Args:
-        model: A folder; what is none names nothing.
-
-    Returns:
-        ``org/name`` of the hub, or a path within the folder.
+    """The datastore that a model's folder names in its `specds.json`, if any.
 
     Raises:
-        ValueError: What is named is neither.
+        ValueError: It is neither ``org/name`` of the hub nor a path within the folder.
     """
     path = Path(model) / "specds.json"
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:

@@ -28,10 +28,7 @@ def card_of(
     licence: str | None,
     acceptance: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The card of a datastore.
-
-    What the manifest says is shown as text, whatever is in it.
-    """
+    """The card of a datastore; what the manifest says is shown as text, whatever is in it."""
     about: dict[str, Any] = {"tags": ["specds", "speculative-decoding"], "viewer": False}
     if licence:
         about["license"] = licence
@@ -98,8 +95,7 @@ def push(
 ) -> str:
     """Uploads a datastore to the hub, where readers see the old one or the new one.
 
-    A shard is named by its contents, so one that is there is not sent again. Whoever can read the
-    datastore can read its whole corpus.
+    Shards that are there are not sent again. Whoever can read the datastore can read its corpus.
 
     Args:
         name: ``org/name``, or ``org/name@branch``; made where it is not there.
@@ -111,10 +107,8 @@ def push(
         The address of the commit.
 
     Raises:
-        ValueError: The name is no name of the hub.
         FormatError: The datastore is damaged: nothing is sent.
-        PermissionError: You may not write there.
-        ConnectionError: The hub cannot be reached; the same call goes on.
+        OSError: You may not write there, or the hub cannot be reached; the same call continues.
     """
     folder, parsed = Path(datastore), HubName.parse(name)
     if parsed is None:

@@ -38,15 +38,7 @@ USUAL_PROMPTS = 12
 
 
 def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
-    """Measures what the options ask for.
-
-    Returns:
-        What was measured on what, and `rows`.
-
-    Raises:
-        ValueError: Something is missing, unknown, or does not belong together.
-        OSError: A file cannot be read.
-    """
+    """Measures what the options ask for."""
     if not options.transcripts and not options.is_demo:
         raise ValueError("no prompts: give recorded answers by --transcripts")
     require_verification(options.verification)

@@ -1,8 +1,7 @@
 """The loop of a replay: one recorded answer, drafted for from its prompt to its end.
 
-Greedy acceptance depends on nothing but the tokens that the target writes. So a recorded answer
-gives the acceptance length of any drafter without a model: draft, compare with what was written,
-go on behind it.
+Greedy acceptance depends on the tokens that the target writes and on nothing else: draft, compare
+with what was written, go on behind it.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ def follow(
 ) -> Generator[Replayed, None, None]:
     """Yields the steps of one answer. The session has its prompt, and is finished at the end.
 
-    The last token of an answer is always the target's own: a draft is cut to the tokens left, less
-    one, as generation cuts it at `max_length`. So tokens per forward is exact, and no forward is
-    counted that a real request would not make.
+    The last token of an answer is the target's own: a draft is cut to the tokens left, less one, as
+    generation cuts it at `max_length`.
     """
     truth, position = transcript.completion_ids, 0
     try:
@@ -80,11 +78,7 @@ def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> To
 
 
 def _elapsed(session: Session, start: int) -> int:
-    """Nanoseconds of a call that has just returned.
-
-    If another process did the work, its session measured the time itself. Processor time is not
-    used: reading it is a system call of 0.6 µs that leaves caches colder.
-    """
+    """Nanoseconds of a call that has just returned, by the session's own clock if it has one."""
     elapsed = perf_counter_ns() - start
     own = session.elapsed_ns
     return elapsed if own is None else own

@@ -1,7 +1,4 @@
-"""How many tokens of recorded answers does a drafter predict, and how long does it take?
-
-Every engine at every budget goes over the same answers.
-"""
+"""How many tokens of recorded answers does a drafter predict, and how long does it take?"""
 
 from __future__ import annotations
 

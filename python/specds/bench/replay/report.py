@@ -1,9 +1,6 @@
 """The figures of a replay: one row a file of transcripts, a drafter, a datastore and a budget.
 
-They are shown as tables, and as one page that needs no network.
-
-docs/measuring.md lists the fields of a row. A rival that is absent, refused or failed has one row,
-for ``all``, a ``reason``, and null for every figure.
+A rival that is absent, refused or failed has one row, for ``all``, and null for every figure.
 """
 
 from __future__ import annotations
