@@ -64,14 +64,11 @@ class FastTokenizer:
         )
 
     def get_vocab(self) -> dict[str, int]:
-        vocab: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
-        return vocab
+        return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self.backend_tokenizer.encode(
-            text, add_special_tokens=add_special_tokens
-        ).ids
-        return ids
+        encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return list(encoded.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))

@@ -30,15 +30,6 @@ _FLAGS = {
 }
 """Whose option has a name of its own."""
 
-_METAVARS = {
-    "max_documents": "DOCUMENTS",
-    "max_memory": "BYTES",
-    "include": "PATTERN",
-    "exclude": "PATTERN",
-    "ray_address": "ADDRESS",
-}
-"""Whose metavar neither its type nor the docstring tells, which is on a page of the site."""
-
 _PANELS = {
     "Limits": ("max_documents", "max_tokens", "sample", "limit"),
     "Resources": ("max_memory", "max_shard_tokens", "engine", "ray_address", "device", "dtype"),
@@ -166,8 +157,7 @@ def _option(
         flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
         if kind is bool and default is True and "/" not in flag:
             flag += "/--no-" + flag.removeprefix("--")
-        metavar = given or _METAVARS.get(name) or _usual_metavar(name, hint)
-        flags = [flag] if make is typer.Option else []
+        flags, metavar = [flag] if make is typer.Option else [], given or _usual_metavar(name, hint)
         hint = Annotated[kind, make(*flags, metavar=metavar, help=text, **reading, **settings)]
         default = list(default) if isinstance(default, tuple) else default
     kind_of = inspect.Parameter.KEYWORD_ONLY
@@ -214,7 +204,8 @@ def _usual_metavar(name: str, hint: Any) -> str | None:
     if get_origin(hint) is Literal:
         return "|".join(get_args(hint))
     if {int, float} & held:
-        return "TOKENS" if name.endswith("tokens") else "NUMBER"
+        kinds = ("tokens", "memory", "documents")
+        return next((kind.upper() for kind in kinds if name.endswith(kind)), "NUMBER")
     return "FILE" if Path in held else "NAME,..." if _is_sequence(hint) else "NAME"
 
 

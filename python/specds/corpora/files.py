@@ -125,10 +125,7 @@ def digest(states: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of rows, `.jsonl`, `.json` or `.parquet`, or of text: then it is one document.
-
-    `name` is what documents call it.
-    """
+    """A file of rows, or of text: then it is one document. `name` is what documents call it."""
 
     path: Path
     options: CorpusOptions

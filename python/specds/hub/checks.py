@@ -68,10 +68,7 @@ def check_sizes(what: object, manifest: dict[str, Any], sizes: dict[str, int]) -
 
 
 def check(folder: Path) -> None:
-    """Checks every byte of a snapshot in the hub's cache against its checksum.
-
-    A link is refused unless it leads where the hub's client keeps contents.
-    """
+    """Checks every byte of a snapshot against its checksum, and that no link leaves the cache."""
     repository = folder.parent.parent.resolve()
     kept = (folder.resolve(), repository / "blobs", repository.parent / "blobs")
     for file in files_of(manifest_of(folder)):
@@ -89,10 +86,7 @@ def remember(name: HubName, folder: Path) -> None:
 
 
 def remembered(name: HubName) -> Path | None:
-    """The snapshot that was checked last under this name; None where it has changed since.
-
-    Reads no file of the datastore. What others can write is not believed.
-    """
+    """The snapshot that was checked last under this name; None where it has changed since."""
     content = read_kept(_note_of(name), _MAX_NOTE_BYTES)
     if content is None:
         return None

@@ -17,12 +17,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class HubName:
-    """A datastore on the hub.
-
-    Attributes:
-        repository: ``org/name``, a dataset of the hub.
-        revision: A branch, a tag or a commit.
-    """
+    """A datastore on the hub: ``org/name``, and a branch, a tag or a commit."""
 
     repository: str
     revision: str = "main"
@@ -32,11 +27,7 @@ class HubName:
 
     @classmethod
     def parse(cls, path: str | PathLike[str]) -> HubName | None:
-        """Reads ``org/name`` or ``hf://org/name@revision``; None where it can only be a path.
-
-        Raises:
-            ValueError: It begins with ``hf:`` and is no name.
-        """
+        """Reads ``org/name`` or ``hf://org/name@revision``; None where it can only be a path."""
         text = path if isinstance(path, str) else PurePath(path).as_posix()
         found = _NAME.fullmatch(text)
         if found is not None:

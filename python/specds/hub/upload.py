@@ -122,10 +122,11 @@ def push(
             client.create_branch(parsed.repository, branch=parsed.revision, exist_ok=True, **KIND)
         commit, present = describe(parsed)
         files = files_of(manifest)
+        sizes = {file: (folder / file).stat().st_size for file in files}
         operations = [
             add(file, folder / file)
             for file in files
-            if not (_OURS.fullmatch(file) and present.get(file) == (folder / file).stat().st_size)
+            if not (_OURS.fullmatch(file) and present.get(file) == sizes[file])
         ]
         operations += [
             hub().CommitOperationDelete(file)
@@ -133,19 +134,12 @@ def push(
             if _OURS.fullmatch(file)
         ]
         if _is_our_card(parsed, commit, present):
-            card = card_of(
-                parsed,
-                manifest,
-                sum((folder / file).stat().st_size for file in files),
-                licence,
-                acceptance,
-            )
+            card = card_of(parsed, manifest, sum(sizes.values()), licence, acceptance)
             operations.append(add(CARD, card.encode()))
-        message = f"Datastore {manifest['build_id'][:12]}"
         made = client.create_commit(
             parsed.repository,
             operations,
-            commit_message=message,
+            commit_message=f"Datastore {manifest['build_id'][:12]}",
             revision=parsed.revision,
             parent_commit=commit,
             **KIND,
