@@ -96,9 +96,8 @@ class GenerationStats:
     @property
     def redundancy(self) -> float:
         """The share of drafted tokens that the target did not accept: HSDDW's sigma."""
-        return (
-            1 - self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
-        )
+        rejected = self.num_draft_tokens - self.num_accepted_tokens
+        return rejected / max(self.num_draft_tokens, 1)
 
     @property
     def target_utilization(self) -> float:

@@ -89,7 +89,7 @@ class GenerateOptions(Options):
         seed: Of the samples, and of the demo's prompts.
         runs: How often all is measured.
         batches (PROMPTS,...): Prompts a call.
-        verification: How drafts are verified: `auto`, `fast`, `tree`.
+        verification: How drafts are verified.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bfloat16`, ...
     """
@@ -102,7 +102,7 @@ class GenerateOptions(Options):
     seed: int = 0
     runs: int = 3
     batches: Sequence[int] = (1,)
-    verification: str = "auto"
+    verification: Literal["auto", "fast", "tree"] = "auto"
     device: str = "auto"
     dtype: str = "auto"
 

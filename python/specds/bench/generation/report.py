@@ -1,6 +1,6 @@
 """The rows of the report, one for each mode, size of batch and way to generate; tables, and a page.
 
-docs/measuring.md lists the fields of a row. Times are seconds; a figure that there is not is null.
+docs/measuring.md lists the fields of a row.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from specds.bench.harness import Columns, Document, Row, label, table
 from specds.bench.page import figure, page_of
 from specds.stats import GenerationStats
 
+_COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
+
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
     """The rows of all cells; speed-ups are over the baselines of the same mode and batch."""
@@ -30,8 +32,7 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
     way = cell.way
     plain = (other for other in measured if other.way.is_plain)
     fastest = max(plain, key=lambda other: mean(_speeds(other)), default=None)
-    named = {other.way.name: other for other in measured}
-    generate = named.get("generate")
+    generate = next((other for other in measured if other.way.name == "generate"), None)
     return {
         "mode": cell.mode,
         "batch": cell.batch,
@@ -72,25 +73,19 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 
 def _drafting(cell: Cell) -> Row:
     """What came of drafts; all null where our loop did not run."""
-    is_known = cell.way.is_ours and cell.profile is not None
+    if not cell.way.is_ours or cell.profile is None:
+        return dict.fromkeys((*_COUNTS, "nodes_per_draft", "shares", "outside_forward"))
     stats = sum((run.stats for run in cell.runs), GenerationStats())
-    profile = cell.profile.stats if cell.profile is not None else stats
-    counts = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
-    shares = dict(profile.shares)
-    figures = {
-        **{name: getattr(stats, name) for name in counts},
-        "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
-        "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
-        "outside_forward": _outside_forward(profile),
-    }
-    return figures if is_known else dict.fromkeys(figures)
-
-
-def _outside_forward(stats: GenerationStats) -> float | None:
-    shares = stats.shares
+    shares = cell.profile.stats.shares
     # What an automatic budget measures before the first step belongs to none.
     steps = 1 - shares["prefill"] - shares["measure"]
-    return 1 - shares["forward"] / steps if steps > 0 and stats.num_drafts else None
+    has_steps = steps > 0 and cell.profile.stats.num_drafts
+    return {
+        **{name: getattr(stats, name) for name in _COUNTS},
+        "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
+        "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
+        "outside_forward": 1 - shares["forward"] / steps if has_steps else None,
+    }
 
 
 def _num_differing(cell: Cell, generate: Cell | None) -> int | None:
@@ -159,7 +154,7 @@ CAPTION = (
 
 
 def page(document: Document) -> str:
-    measured = [row for row in document["rows"] if row["status"] == "ok"]
+    measured = [row for row in document["rows"] if row["speed_up"] is not None]
     return page_of(
         "specds bench generate",
         _headline(measured),
@@ -171,8 +166,8 @@ def page(document: Document) -> str:
 
 
 def _headline(rows: Sequence[Row]) -> str:
-    """The headline: the fastest drafter against plain decoding of the same run."""
-    drafted = [row for row in rows if row["kind"] == "drafter" and row["speed_up"]]
+    """The fastest drafter against plain decoding of the same run."""
+    drafted = [row for row in rows if row["kind"] == "drafter"]
     if not drafted:
         return "No drafter could be held against plain decoding."
     best = max(drafted, key=lambda row: row["speed_up"])
@@ -186,9 +181,8 @@ def _headline(rows: Sequence[Row]) -> str:
 def _figures(rows: Sequence[Row]) -> Iterator[str]:
     groups: dict[str, dict[str, tuple[float, str]]] = {}
     for row in rows:
-        if row["speed_up"] is not None:
-            text = "{speed_up:.2f} ({speed_up_min:.2f} to {speed_up_max:.2f})".format_map(row)
-            groups.setdefault(title_of(row), {})[way_label(row, rows)] = row["speed_up"], text
+        text = "{speed_up:.2f} ({speed_up_min:.2f} to {speed_up_max:.2f})".format_map(row)
+        groups.setdefault(title_of(row), {})[way_label(row, rows)] = row["speed_up"], text
     yield figure(
         "speed-up",
         "Speed-up over the fastest plain decoding of the same run",

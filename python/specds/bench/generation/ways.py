@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,8 +11,6 @@ import torch
 from transformers import CompileConfig, PreTrainedModel
 
 from specds._core import Datastore
-from specds.bench.engines import Engine
-from specds.bench.options import BASELINES
 from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import generate
 from specds.stats import GenerationStats
@@ -123,25 +120,3 @@ def baseline_way(name: str, target: Target) -> Way:
         return Result(target.emitted(sequences, ids.shape[1]))
 
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
-
-
-def usual_baselines(device: torch.device) -> list[str]:
-    """All baselines; on a CPU without `compiled`, which takes minutes to start."""
-    return [name for name in BASELINES if name != "compiled" or device.type != "cpu"]
-
-
-def drafter_ways(
-    engines: Sequence[Engine],
-    budgets: Sequence[int | Literal["auto"]],
-    target: Target,
-    stack: ExitStack,
-) -> list[Way]:
-    """Combines each drafter with each budget; `stack` keeps open what they are made of."""
-    ways = []
-    for engine in engines:
-        make = stack.enter_context(engine.open())
-        for budget in budgets:
-            start = partial(own_calls, target, make, budget)
-            way = Way(engine.name, start, is_ours=True, budget=budget, datastore=engine.datastore)
-            ways.append(way)
-    return ways
