@@ -1,9 +1,9 @@
-"""Lines as SVG and bars as HTML, without a script, in the colours of the page."""
+"""Lines as SVG and stacked bars as HTML, without a script, in the colours of the page."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from specds.terminal import quantity
@@ -15,9 +15,12 @@ _COLOURS = 8
 Points = tuple[list[float], list[float]]
 
 
-def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour of the page for each name."""
-    return {name: f"var(--c{at % _COLOURS})" for at, name in enumerate(dict.fromkeys(names))}
+def figure(name: str, title: str, caption: str, drawn: str) -> str:
+    """A plot of the page, its id the name."""
+    return (
+        f'<figure id="{name}"><h2>{escape(title)}</h2>{drawn}'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
 
 
 def _axis(
@@ -61,7 +64,7 @@ def lines(series: Mapping[str, Points], x_title: str, y_title: str, *, log_x: bo
     side = f'transform="translate(14 {(_HEIGHT - _BOTTOM) / 2 + _TOP}) rotate(-90)"'
     below = f'x="{(_WIDTH + _LEFT - _RIGHT) / 2}" y="{_HEIGHT - 6}"'
     parts += [_text(y_title, side, "middle"), _text(x_title, below, "middle")]
-    colour_of = colours(series)
+    colour_of = {name: f"var(--c{at % _COLOURS})" for at, name in enumerate(series)}
     for name, (xs, ys) in series.items():
         colour = colour_of[name]
         places = [(x_of(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
@@ -82,36 +85,17 @@ def _text(text: str, place: str, anchor: str, kind: str = "") -> str:
     return f'<text class="{kind}" {place} text-anchor="{anchor}">{escape(text)}</text>'
 
 
-def bars(groups: Mapping[str, Mapping[str, tuple[float, str]]]) -> str:
-    """Draws a bar for each name of each group: its value, and what is written beside it."""
-    colour_of = colours(name for values in groups.values() for name in values)
-    longest = max((value for of in groups.values() for value, _ in of.values()), default=0) or 1
-    rows = []
-    for group, values in groups.items():
-        rows.append(f'<b class="group">{escape(group)}</b>')
-        for name, (value, text) in values.items():
-            rows.append(_bar(name, [(value / longest, colour_of[name], text)], text))
-    return f'<div class="bars">{"".join(rows)}</div>'
-
-
 def shares(of: Mapping[str, Mapping[str, float]], colour_of: Mapping[str, str]) -> str:
     """Draws a stacked bar for each name; its parts sum to 1."""
-    rows = [
-        _bar(
-            name,
-            [(share, colour_of[part], f"{part}: {share:.1%}") for part, share in parts.items()],
+    rows = []
+    for name, parts in of.items():
+        drawn = "".join(
+            f'<i style="width: {100 * share:.1f}%; background: {colour_of[part]}" '
+            f'title="{escape(part)}: {share:.1%}"></i>'
+            for part, share in parts.items()
         )
-        for name, parts in of.items()
-    ]
+        rows.append(f"<span>{escape(name)}</span><span>{drawn}</span>")
     return f'<div class="bars">{"".join(rows)}</div>' + _legend(colour_of)
-
-
-def _bar(name: str, parts: Iterable[tuple[float, str, str]], text: str = "") -> str:
-    drawn = "".join(
-        f'<i style="width: {100 * length:.1f}%; background: {colour}" title="{escape(title)}"></i>'
-        for length, colour, title in parts
-    )
-    return f"<span>{escape(name)}</span><span>{drawn}</span><span>{escape(text)}</span>"
 
 
 def _legend(colour_of: Mapping[str, str]) -> str:

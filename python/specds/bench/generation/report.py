@@ -1,19 +1,17 @@
-"""The rows of the report, one for each mode, size of batch and way to generate; tables, and a page.
+"""The rows of the report, one for each mode, size of batch and way to generate; and tables.
 
 docs/measuring.md lists the fields of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from specds.bench.drawing import bars
 from specds.bench.generation.measure import Cell
 from specds.bench.harness import Columns, Document, Row, label, table
-from specds.bench.page import figure, page_of
 from specds.stats import GenerationStats
 
 _COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
@@ -133,7 +131,6 @@ def way_label(row: Row, rows: Sequence[Row]) -> str:
     return label(row, rows, "datastore", "budget")
 
 
-NAMES = ("mode", "name", "datastore", "budget", "batch")
 FIGURES: Columns = (
     ("tokens_per_s", "/s", "{:.1f}"),
     ("speed_up", "x plain", "{:.2f}"),
@@ -151,41 +148,3 @@ CAPTION = (
     "tokens: per forward; diff: texts that are not those of model.generate; nodes: per draft; out: "
     "the share of a step, behind the prefill, that is not the forward."
 )
-
-
-def page(document: Document) -> str:
-    measured = [row for row in document["rows"] if row["speed_up"] is not None]
-    return page_of(
-        "specds bench generate",
-        _headline(measured),
-        sentence(document),
-        document,
-        _figures(measured),
-        (NAMES, FIGURES, CAPTION),
-    )
-
-
-def _headline(rows: Sequence[Row]) -> str:
-    """The fastest drafter against plain decoding of the same run."""
-    drafted = [row for row in rows if row["kind"] == "drafter"]
-    if not drafted:
-        return "No drafter could be held against plain decoding."
-    best = max(drafted, key=lambda row: row["speed_up"])
-    return (
-        f"{best['name']} writes {best['tokens_per_s']:.0f} tokens/s, {best['speed_up']:.2f} times "
-        f"the fastest plain decoding ({best['fastest_plain']}), {best['mode']}, "
-        f"{best['mean_acceptance_length']:.2f} tokens a forward pass."
-    )
-
-
-def _figures(rows: Sequence[Row]) -> Iterator[str]:
-    groups: dict[str, dict[str, tuple[float, str]]] = {}
-    for row in rows:
-        text = "{speed_up:.2f} ({speed_up_min:.2f} to {speed_up_max:.2f})".format_map(row)
-        groups.setdefault(title_of(row), {})[way_label(row, rows)] = row["speed_up"], text
-    yield figure(
-        "speed-up",
-        "Speed-up over the fastest plain decoding of the same run",
-        "Above 1, drafts pay. In brackets the least and the most of the runs.",
-        bars(groups),
-    )
