@@ -38,11 +38,7 @@ def imported(module: str) -> Any:
 
 
 def lazy(package: str, *homes: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: the names of its `__all__` are looked for when asked for.
-
-    Args:
-        homes: The modules below it that have them, the quick ones first.
-    """
+    """The `__getattr__` of a package: looks for the names of its `__all__` in modules below it."""
 
     def find(name: str) -> Any:
         if name in sys.modules[package].__all__:

@@ -26,25 +26,15 @@ class LoadingError(ValueError):
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer: ``demo``, a local folder, or a name on the Hugging Face hub.
-
-    Raises:
-        LoadingError: There is none under this name.
-        ImportError: transformers is not installed.
-    """
+    """Loads a tokenizer: ``demo``, a local folder, or a name on the Hugging Face hub."""
     tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "tokenizer", name)
     return tokenizer
 
 
 def load_encoder(name: str) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer for text alone, in a tenth of a second where its files allow that.
+    """Loads a tokenizer for text alone: a `FastTokenizer`, without torch, where its files allow it.
 
-    What transformers would take from `tokenizer.json` as it lies in a folder is read by tokenizers,
-    without torch: `FastTokenizer`, of the same tokens. Every other one is `load_tokenizer`'s.
-
-    Raises:
-        LoadingError: There is none under this name.
-        ImportError: What it needs is not installed.
+    Every other one is `load_tokenizer`'s.
     """
     fast = FastTokenizer.read(Path(_resolve(name))) if find_spec("tokenizers") else None
     return load_tokenizer(name) if fast is None else cast("PreTrainedTokenizerBase", fast)
@@ -62,8 +52,7 @@ def load_model(
             what the checkpoint says elsewhere.
 
     Raises:
-        LoadingError: There is none under this name, or there is no such dtype.
-        ImportError: torch or transformers is not installed.
+        LoadingError: There is none under this name, or no such device or dtype.
     """
     device, dtype = resolve_placement(device, dtype)
     tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "model", name)
@@ -76,8 +65,7 @@ def load_model(
 def one_thread_for(name: str) -> None:
     """Has a model of the demo run on one thread, unless `OMP_NUM_THREADS` says how many.
 
-    Its passes are so short that two threads gain nothing on idle cores; on cores that others use
-    too, each waits for the other: 25 times slower was measured.
+    Its passes are too short for two, which on busy cores wait for each other: 25 times slower.
     """
     if name.startswith("demo") and not os.environ.get("OMP_NUM_THREADS"):
         import_module("torch").set_num_threads(1)

@@ -34,13 +34,10 @@ class LevelStats:
 class GenerationStats:
     """Counts and times of one request, or of several merged.
 
-    Every target forward after the prefill verifies one draft. A forward whose draft is empty (a
-    budget of 0, or a drafter that found nothing) counts as a draft of 0 tokens, so `num_drafts` is
-    the number of target forwards after the prefill.
-
-    A draft yields its accepted tokens and one bonus token, unless a stop falls on an accepted
-    token: then the request ends without a bonus. For each request `num_emitted_tokens` is hence
-    ``1 + num_accepted_tokens + num_drafts`` (the 1 comes from the prefill), or one less.
+    Every target forward after the prefill verifies one draft, which may be empty. It yields the
+    accepted tokens and one bonus token, unless a stop falls on an accepted token. For each request
+    `num_emitted_tokens` is hence ``1 + num_accepted_tokens + num_drafts`` (the 1 comes from the
+    prefill), or one less.
 
     Attributes:
         num_drafts: Target forwards after the prefill.
@@ -93,50 +90,31 @@ class GenerationStats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per target forward, bonus token included.
-
-        ``1 + num_accepted_tokens / num_drafts``, and 1.0 where there was no forward but the
-        prefill, which is not counted, nor is its token.
-        """
-        if self.num_drafts == 0:
-            return 1.0
-        return 1 + self.num_accepted_tokens / self.num_drafts
+        """Tokens per target forward, bonus token included; the prefill is not counted."""
+        return 1 + self.num_accepted_tokens / max(self.num_drafts, 1)
 
     @property
     def redundancy(self) -> float:
         """The share of drafted tokens that the target did not accept: HSDDW's sigma."""
-        if self.num_draft_tokens == 0:
-            return 0.0
-        return 1 - self.num_accepted_tokens / self.num_draft_tokens
+        rejected = self.num_draft_tokens - self.num_accepted_tokens
+        return rejected / max(self.num_draft_tokens, 1)
 
     @property
     def target_utilization(self) -> float:
-        """Target forwards per token that they gave: HSDDW's eta.
-
-        The prefill is not counted, nor is its token.
-        """
+        """Target forwards per token that they gave: HSDDW's eta."""
         return 1 / self.mean_acceptance_length
 
     @property
     def shares(self) -> dict[str, float]:
-        """Fraction of `total_s` spent in each phase, by phase name (`prefill`, `draft`, ...).
-
-        What is left to 1 is the loop itself.
-        """
+        """Fraction of `total_s` by phase (`prefill`, `draft`, ...); the rest is the loop itself."""
         total = self.total_s or 1.0
         return {name.removesuffix("_s"): getattr(self, name) / total for name in _PHASES}
 
     def to_dict(self) -> dict[str, Any]:
         """All counts, times and derived figures, as plain values."""
-        names = (
-            "tokens_per_s",
-            "mean_acceptance_length",
-            "redundancy",
-            "target_utilization",
-            "shares",
-        )
+        names = ("tokens_per_s", "mean_acceptance_length", "redundancy", "target_utilization")
         derived = {name: getattr(self, name) for name in names}
-        return asdict(self) | derived
+        return asdict(self) | derived | {"shares": self.shares}
 
     def record_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Counts one target forward and what was accepted of its draft."""

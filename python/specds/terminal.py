@@ -89,10 +89,7 @@ def _bars(*shown: ProgressColumn, **settings: Any) -> Progress:
 
 @contextmanager
 def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
-    """Shows a bar a stage on standard error; yields what a build reports to.
-
-    What is done within `after_s` seconds shows none.
-    """
+    """Shows a bar a stage on standard error, after `after_s`; yields what a build reports to."""
     bars, started = _bars(_Rate(table_column=Column(no_wrap=True))), time.monotonic()
     tasks: dict[str, Any] = {}
 

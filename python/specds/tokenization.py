@@ -64,14 +64,11 @@ class FastTokenizer:
         )
 
     def get_vocab(self) -> dict[str, int]:
-        vocab: dict[str, int] = self.backend_tokenizer.get_vocab(with_added_tokens=True)
-        return vocab
+        return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = self.backend_tokenizer.encode(
-            text, add_special_tokens=add_special_tokens
-        ).ids
-        return ids
+        encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return list(encoded.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))
@@ -126,12 +123,7 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuses a tokenizer other than the one that a datastore was built with.
-
-    Raises:
-        TokenizerError: The fingerprints differ; the message has both, and how to build the right
-            datastore.
-    """
+    """Raises `TokenizerError` unless a datastore was built with this tokenizer."""
     own = fingerprint(tokenizer)
     if own != built.tokenizer_fingerprint:
         raise TokenizerError(
@@ -160,8 +152,7 @@ def encode_batch(
     """Tokenises documents without special tokens, on all cores where the tokenizer is a fast one.
 
     Returns:
-        All token ids, `uint32` of shape `(num_tokens,)`, and the number of tokens of each
-        document, `int64` of shape `(num_documents,)`.
+        All token ids, `uint32`, and the number of tokens of each document, `int64`.
     """
     import numpy as np  # the command line's help does without it
 

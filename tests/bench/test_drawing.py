@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds.bench.drawing import Style, bars, lines, shares
+from specds.bench.drawing import lines, shares
 
 values = st.floats(0.001, 1e9)
 points = st.lists(st.tuples(values, values), min_size=1, max_size=9)
@@ -18,13 +18,8 @@ def parsed(drawn):
 
 @given(st.dictionaries(names, points, min_size=1, max_size=3), st.booleans())
 def test_marks_lie_within_the_plot_in_the_order_of_their_values(series, log_x):
-    drawn = lines(
-        {n: tuple(map(list, zip(*p, strict=True))) for n, p in series.items()},
-        {},
-        "x",
-        "y",
-        log_x=log_x,
-    )
+    columns = {n: tuple(map(list, zip(*p, strict=True))) for n, p in series.items()}
+    drawn = lines(columns, "x", "y", log_x=log_x)
     marks = [(float(c.get("cx")), float(c.get("cy"))) for c in parsed(drawn).iter("circle")]
     given_points = [point for of_name in series.values() for point in of_name]
     assert len(marks) == len(given_points)
@@ -35,23 +30,10 @@ def test_marks_lie_within_the_plot_in_the_order_of_their_values(series, log_x):
             assert y0 >= y1 or cy0 >= cy1 - 0.1
 
 
-groups = st.dictionaries(names, st.dictionaries(names, st.floats(0, 1e6), min_size=1), min_size=1)
-
-
-@given(groups)
-def test_bars_are_as_long_as_their_values(groups):
-    styles = {name: Style() for values in groups.values() for name in values}
-    lengths = [bar.get("style") for bar in parsed(bars(groups, styles)).iter("i")]
-    longest = max(value for values in groups.values() for value in values.values())
-    expected = [value for values in groups.values() for value in values.values()]
-    for length, value in zip(lengths, expected, strict=True):
-        assert length.startswith(f"width: {100 * value / (longest or 1):.1f}%;")
-
-
 @given(st.dictionaries(names, st.floats(0.01, 1), min_size=1))
 def test_parts_of_a_bar_fill_it(parts):
     parts = {name: share / sum(parts.values()) for name, share in parts.items()}
-    drawn = parsed(shares({"a": parts}, {name: Style() for name in parts}))
+    drawn = parsed(shares({"a": parts}, dict.fromkeys(parts, "red"))).find("div")
     widths = [float(bar.get("style").split()[1].rstrip("%;")) for bar in drawn.iter("i")]
     assert len(widths) == len(parts)
     assert abs(sum(widths) - 100) < 0.1 * len(widths)

@@ -19,14 +19,10 @@ from specds.bench.transcripts import Transcript, read_transcripts
     ("shape", "expected"),
     [
         ("llama-2-7b", 6_738_415_616),
-        ("llama-2-13b", 13_015_864_320),
         ("llama-2-70b", 68_976_648_192),
         ("codellama-34b", 33_743_970_304),
-        ("llama-3-8b", 8_030_261_248),
         ("mistral-7b", 7_241_732_096),
         ("qwen2.5-7b", 7_615_616_512),
-        ("tinyllama-1.1b", 1_100_048_384),
-        ("llama-68m", 68_030_208),
     ],
 )
 def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):

@@ -16,14 +16,6 @@ SIZES = {"vocab_size": 8, "separator": SEPARATOR}
 tokens = st.integers(0, 3)
 
 
-def test_a_budget_of_64_keeps_few_nodes_of_two_continuations():
-    rows = np.array([[1, *range(10, 19)], [2, *range(20, 29)]])
-    # Both hold 55: the two of ten tokens go (90), those of nine (72), and one of eight (64).
-    nodes = published_rest.select(rows, 64, np.random.default_rng(0))
-    assert len(nodes) == 8 + 7
-    assert {len(path) for path in nodes} == set(range(1, 9))
-
-
 @given(st.lists(st.lists(tokens, min_size=3, max_size=3), min_size=1, max_size=20))
 def test_prefixes_are_counted_as_a_naive_count_does(rows):
     rows = np.array(sorted(rows))

@@ -1,4 +1,4 @@
-"""Building datastores of corpora: what is left out, limits, going on, adding, estimates."""
+"""Building datastores of corpora: what is left out, limits, going on, adding."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 import specds.build.local
 from datastores import files
 from specds import BuildOptions, Datastore, build_datastore
-from specds.build import compact, estimate_build
+from specds.build import compact
 from specds.corpora import Corpus, CorpusError, Document, Skipped, open_corpus
 
 TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in range(50)]
@@ -218,38 +218,6 @@ def test_documents_are_added_once_and_compacted_to_one_build(tmp_path, demo_toke
     (shard,) = (tmp_path / "d").glob("shard-*")
     (whole,) = (tmp_path / "whole").glob("shard-*")
     assert files(shard) == files(whole)
-
-
-@pytest.mark.parametrize("is_sampled", [False, True])
-def test_an_estimate_is_near_what_the_build_then_takes(
-    tmp_path, demo_tokenizer, monkeypatch, is_sampled
-):
-    texts = [f"value_{index} = {index * index}\n" * 40 for index in range(3000)]
-    if is_sampled:
-        monkeypatch.setattr("specds.build.estimate._READ_BYTES", 4 << 20)
-        monkeypatch.setattr("specds.build.estimate._SAMPLE_BYTES", 200_000)
-        # Later documents are longer, and a larger shard has wider positions.
-        texts = [f"value_{i} = {i * i}\n" * (1 + i // 4) for i in range(800)]
-    made, options = (
-        corpus(texts, parts=30),
-        BuildOptions(**{"prior_tokens": 0} if is_sampled else {}),
-    )
-    estimate = estimate_build(made, demo_tokenizer, options)
-    report = build_datastore(made, demo_tokenizer, tmp_path / "d", options)
-    assert estimate.num_tokens == pytest.approx(report.num_tokens, rel=0.1)
-    assert estimate.num_documents == pytest.approx(report.num_documents, rel=0.1)
-    assert estimate.disk_bytes == pytest.approx(report.num_bytes, rel=0.1 if is_sampled else 0.25)
-    assert 0 < estimate.sampled_documents < report.num_documents / (5 if is_sampled else 1)
-    assert estimate.seconds > 0
-    assert estimate.num_shards == 1
-
-
-def test_an_estimate_knows_limits_and_shards(demo_tokenizer):
-    made = corpus([f"value_{index} = {index * index}\n" * 40 for index in range(3000)], parts=30)
-    halved = estimate_build(made, demo_tokenizer, BuildOptions(max_tokens=100_000))
-    assert halved.num_tokens == 100_000
-    shards = estimate_build(made, demo_tokenizer, BuildOptions(max_shard_tokens=100_000))
-    assert shards.num_shards == pytest.approx(shards.num_tokens / 100_000, abs=2)
 
 
 PEAK = """

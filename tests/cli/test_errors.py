@@ -42,13 +42,20 @@ USAGE = [
     (f"{GENERATE} a --drafter hierarchy:a,window=3", "`hierarchy` has no option `window`: try"),
     (f"{GENERATE} a --drafter hierarchy:", "`hierarchy:` names no models: try `hierarchy:SMALL"),
     (f"{GENERATE} a --drafter fusd", "no drafter `fusd`: choose of fused, rest, aded"),
-    ("fit", "give recorded answers by --transcripts"),
-    ("fit --transcripts a.jsonl", "name the file to write by --out"),
-    ("fit --datastore d --out x", "give recorded answers by --transcripts"),
-    ("fit --datastore d --weights x", "give recorded answers by --transcripts"),
+    ("fit", "Missing option '--datastore'"),
     (f"{REPLAY} one.jsonl --datastore d --budget 8,x", "`x` is no size"),
     (f"{REPLAY} one.jsonl --datastore d --budget 0", "budget `0` is no number of nodes"),
     (f"{REPLAY} one.jsonl --datastore d --shape best", "'best' is not one of"),
+    (
+        "bench generate --model demo --limit 3 --batch 1,4",
+        "3 prompts make no batch of 4: give a la",
+    ),
+    (f"{MEASURE} one.jsonl", "Missing option '--model'"),
+    (f"{MEASURE} one.jsonl --model demo-tiny --runs 0", "runs must be at least 1, got 0"),
+    (f"{MEASURE} one.jsonl --model demo-tiny --batch 0", "batch must be at least 1, got 0"),
+    (f"{MEASURE} one.jsonl --model demo-tiny --baseline best", "no baseline `best`: choose of gen"),
+    (f"{MEASURE} one.jsonl --model demo-tiny --modes best", "no mode `best`: choose of greedy"),
+    (f"{MEASURE} one.jsonl --model demo-tiny --modes ,", "no mode ``: choose of greedy, sampled"),
 ]
 # What does not fit, or is not there: exit code 1.
 FAILURES = [
@@ -93,9 +100,6 @@ FAILURES = [
     ("export-generate model --datastore small.specds", "another vocabulary"),
     ("export-generate new --into .", "no model is there"),
     ("export-generate new --into model --datastore small.specds", "another vocabulary"),
-    ("fit --transcripts one.jsonl --out x", "no tokenizer"),
-    ("fit --datastore d --transcripts no-file --out no/x", "no such folder"),
-    ("fit --datastore d --transcripts no-file --out there", "exists: choose another"),
     (f"{REPLAY} one.jsonl --drafter rest", "drafter `rest` needs a datastore"),
     (f"{REPLAY} one.jsonl --drafter prompt-lookup", "no tokenizer"),
     (
@@ -108,22 +112,10 @@ FAILURES = [
     (f"{REPLAY} one.jsonl --tokenizer demo --weights missing", "no such file"),
     (f"{REPLAY} no-file --datastore d --html no/x", "no such folder"),
     (f"{REPLAY} no-file --datastore d --html there", "exists: choose another"),
-    ("bench generate --model demo --html no/x", "no such folder"),
-    ("bench generate --model demo --html there", "exists: choose another"),
-    (
-        "bench generate --model demo --limit 3 --batch 1,4",
-        "3 prompts make no batch of 4: give a la",
-    ),
     ("bench generate --model demo-tiny", "no prompts"),
-    (f"{MEASURE} one.jsonl", "no target: give a model by --model"),
     (f"{MEASURE} large.jsonl --model demo-tiny", "holds 4096 at position 0"),
     (f"{MEASURE} large.jsonl --model demo-tiny --tokenizer other", "the model has 4096"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --runs 0", "runs must be at least 1, got 0"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --batch 0", "a batch must hold at least 1 prompt"),
     (f"{MEASURE} one.jsonl --model demo-tiny --batch 3", "1 prompts make no batch of 3"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --baseline best", "no baseline `best`: choose of gen"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --modes best", "no mode `best`: choose of greedy"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --modes ,", "no mode: choose of greedy, sampled"),
 ]
 
 

@@ -115,17 +115,8 @@ def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
     chat = Chat(*loaded, budget=0, max_new_tokens=12, do_sample=False)
     expected = [chat.send("def add(a, b):"), chat.send("import os")]
     memory = tmp_path / "m"
-    options = [
-        "chat",
-        "--model",
-        chat_model,
-        "--max-new-tokens",
-        12,
-        "--memory",
-        memory,
-        "--budget",
-        8,
-    ]
+    options = ["chat", "--model", chat_model, "--max-new-tokens", 12, "--memory", memory]
+    options += ["--budget", 8]
     ends = []
     for _ in range(2):
         monkeypatch.setattr(sys, "stdin", io.StringIO("def add(a, b):\n\nimport os\n"))

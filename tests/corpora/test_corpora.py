@@ -35,25 +35,14 @@ def test_stdlib_leaves_out_modules_with_their_tests():
     assert "ast.py" in names
     assert not any("json" in name.split("/")[0] or "test_json" in name for name in names)
     assert any(document.name == "json/decoder.py" for document in stdlib_documents())
+    assert belongs_to("json_tool.py", ("json",))
+    assert not belongs_to("jsonpath.py", ("json",))
 
 
 def test_stdlib_progress_reaches_its_total():
     corpus = open_corpus("stdlib", CorpusOptions(without=("test", "idlelib")))
     assert sum(item.num_bytes for item in corpus) == corpus.num_bytes > 1_000_000
     assert corpus.name == "stdlib without=test,idlelib"
-
-
-@pytest.mark.parametrize(
-    ("name", "belongs"),
-    [
-        ("json/decoder.py", True),
-        ("test/test_json/test_decode.py", True),
-        ("json_tool.py", True),
-        ("jsonpath.py", False),
-    ],
-)
-def test_module_of_the_library_belongs_to_its_package(name, belongs):
-    assert belongs_to(name, ("json",)) is belongs
 
 
 def test_folder_reads_source_files_in_order_and_tells_what_it_leaves_out(tmp_path):

@@ -73,32 +73,12 @@ def texts(parts):
     return [[item.text for item in part] for part in parts]
 
 
-def test_ultrachat_is_read_from_its_lines(serve, read):
-    rows = [{"id": str(n), "data": [f"question {n}", f"answer {n}"]} for n in range(5)]
-    files = {"train_0.jsonl": jsonl(rows[:3]), "train_1.jsonl": jsonl(rows[3:]), "README.md": b"#"}
-    commit = serve("stingning/ultrachat", files).commit
-    pickled, parts = read("ultrachat")
-    assert texts(parts) == [said(0, 1, 2), said(3, 4)]
-    assert [item.name for item in parts[1]] == [
-        "stingning/ultrachat/train_1.jsonl:1",
-        "stingning/ultrachat/train_1.jsonl:2",
-    ]
-    corpus = pickle.loads(pickled)
-    origin = f"stingning/ultrachat@{commit[:12]}"
-    assert corpus.name == f"ultrachat ({origin}) messages_field=data split=train"
-    assert corpus.num_bytes == sum(map(len, files.values())) - 1
-    assert corpus.num_bytes == sum(item.num_bytes for part in parts for item in part)
-
-
 ULTRACHAT_200K = """---
 dataset_info:
   splits:
   - name: train_sft
     num_bytes: 345
     num_examples: 3
-  - name: test_sft
-    num_bytes: 12
-    num_examples: 1
 configs:
 - config_name: default
   data_files:
@@ -110,48 +90,59 @@ configs:
 """
 
 
-def test_ultrachat_200k_is_read_from_parquet(serve, read):
-    rows = [{"prompt": f"question {n}", "prompt_id": str(n), "messages": chat(n)} for n in range(4)]
-    files = {
-        "README.md": ULTRACHAT_200K.encode(),
-        "data/train_sft-00000-of-00002.parquet": parquet(rows[:2]),
-        "data/train_sft-00001-of-00002.parquet": parquet(rows[2:3]),
-        "data/test_sft-00000-of-00001.parquet": parquet(rows[3:]),
-    }
-    serve("HuggingFaceH4/ultrachat_200k", files)
-    pickled, parts = read("ultrachat-200k")
-    assert texts(parts) == [said(0, 1), said(2)]
-    assert parts[1] == [
-        Document(
-            "HuggingFaceH4/ultrachat_200k/data/train_sft-00001-of-00002.parquet:1",
-            *said(2),
-            len(files["data/train_sft-00001-of-00002.parquet"]),
-        )
-    ]
-    assert pickle.loads(pickled).num_bytes == sum(
-        len(files[f"data/train_sft-0000{n}-of-00002.parquet"]) for n in (0, 1)
-    )
-    assert texts(read("ultrachat-200k", split="test_sft")[1]) == [said(3)]
+def ultrachat(*numbers):
+    return jsonl([{"data": [f"question {n}", f"answer {n}"]} for n in numbers])
 
 
-def test_sharegpt_is_read_from_its_lists(serve, read):
-    rows = [
+def ultrachat_200k(*numbers):
+    return parquet([{"prompt": f"question {n}", "messages": chat(n)} for n in numbers])
+
+
+def sharegpt(*numbers):
+    names = {"user": "human", "assistant": "gpt"}
+    told = [[{"from": names[m["role"]], "value": m["content"]} for m in chat(n)] for n in numbers]
+    return json.dumps([{"id": "x", "conversations": each} for each in told], indent=2).encode()
+
+
+NAMED = {
+    "ultrachat": (
+        "stingning/ultrachat",
+        {"train_0.jsonl": ultrachat(0, 1, 2), "train_1.jsonl": ultrachat(3), "README.md": b"#"},
+        "messages_field=data split=train",
+    ),
+    "ultrachat-200k": (
+        "HuggingFaceH4/ultrachat_200k",
         {
-            "id": f"x_{n}",
-            "conversations": [
-                {"from": "human", "value": f"question {n}"},
-                {"from": "gpt", "value": f"answer {n}"},
-            ],
-        }
-        for n in range(3)
-    ]
-    files = {
-        "ShareGPT_2023.05.04v0_Wasteland_Edition.json": json.dumps(rows[:2], indent=2).encode(),
-        "ShareGPT_V4.3_unfiltered_cleaned_split.json": json.dumps(rows[2:]).encode(),
-    }
-    serve("Aeala/ShareGPT_Vicuna_unfiltered", files)
-    _, parts = read("sharegpt")
-    assert texts(parts) == [said(0, 1), said(2)]
+            "data/train_sft-0-of-2.parquet": ultrachat_200k(0, 1, 2),
+            "data/train_sft-1-of-2.parquet": ultrachat_200k(3),
+            "data/test_sft-0-of-1.parquet": ultrachat_200k(4),
+            "README.md": ULTRACHAT_200K.encode(),
+        },
+        "messages_field=messages split=train_sft",
+    ),
+    "sharegpt": (
+        "Aeala/ShareGPT_Vicuna_unfiltered",
+        {"ShareGPT_2023.json": sharegpt(0, 1, 2), "ShareGPT_V4.3.json": sharegpt(3)},
+        "messages_field=conversations split=train",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_dataset_of_the_papers_is_read_by_its_name(serve, read, name):
+    path, files, options = NAMED[name]
+    commit = serve(path, files).commit
+    pickled, parts = read(name)
+    assert texts(parts) == [said(0, 1, 2), said(3)]
+    last = list(files)[1]
+    assert [item.name for item in parts[1]] == [f"{path}/{last}:1"]
+    corpus = pickle.loads(pickled)
+    assert corpus.name == f"{name} ({path}@{commit[:12]}) {options}"
+    assert corpus.num_bytes == sum(len(content) for content in [*files.values()][:2])
+    spent = sum(item.num_bytes for part in parts for item in part)
+    assert corpus.num_bytes - 1 <= spent <= corpus.num_bytes
+    if name == "ultrachat-200k":
+        assert texts(read(name, split="test_sft")[1]) == [said(4)]
 
 
 def stack():
@@ -261,24 +252,6 @@ def test_what_cannot_be_read_says_why(serve, read, spec, files, options, message
         read(spec, **options)
 
 
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [
-        (401, "the hub refuses your token for `org/name`: log in by `hf auth login`"),
-        (503, "cannot reach the hub for `org/name`: check the network"),
-    ],
-)
-def test_hub_that_refuses_everything_is_said_so(client, serve, read, status, message):
-    hub, _ = client
-    serve("org/name", {"train.jsonl": jsonl([{"text": "a"}])})
-    hub.refuses = status
-    try:
-        with pytest.raises(CorpusError, match=message):
-            read("org/name", token=TOKEN)
-    finally:
-        hub.refuses = None
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_parts_can_be_read_by_another_process(client, serve, read, kind):
     hub, pool = client
@@ -334,12 +307,3 @@ def test_split_is_chosen_of_those_there_are(serve, read, kind):
     assert texts(read("org/name", split="test")[1]) == [["test"]]
     with pytest.raises(CorpusError, match="no split `dev`: choose one by --split: `train`, `test`"):
         read("org/name", split="dev")
-
-
-def test_hub_out_of_reach_is_said_so():
-    from specds.corpora import open_corpus
-
-    with pytest.raises(
-        CorpusError, match="cannot reach the hub for `stingning/ultrachat`: unset HF_HUB_OFFLINE"
-    ):
-        open_corpus("ultrachat")

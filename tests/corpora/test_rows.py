@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specds.corpora import CorpusError, CorpusOptions, Document, Skipped, open_corpus, render_with
-from specds.corpora.files import document_rows, readable
+from specds.corpora.files import json_rows, readable
 from specds.corpora.rows import conversation, plain
 
 pa = pytest.importorskip("pyarrow")
@@ -47,8 +47,6 @@ def files_of(rows):
         "unescaped.ndjson": unescaped,
         "list.json": json.dumps(rows).encode(),
         "indented.json": b"\xef\xbb\xbf" + json.dumps(rows, indent=2, ensure_ascii=False).encode(),
-        "data.json": json.dumps({"version": 1, "data": rows}).encode(),
-        "indented_data.json": json.dumps({"data": rows}, indent=1).encode(),
         "misnamed.json": lines,
     }
     packed = {f"{name}.gz": gzip.compress(content, 1) for name, content in documents.items()}
@@ -89,7 +87,7 @@ def test_list_of_rows_is_the_same_wherever_it_is_cut(written, size):
     file = io.BufferedReader(io.BytesIO(content), size)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("specds.corpora.files._CHUNK", size)
-        assert [row for _, row, _ in document_rows(file, lambda: 0)] == rows
+        assert [row for _, row, _ in json_rows(file, lambda: 0)] == rows
 
 
 @pytest.mark.parametrize(
@@ -244,21 +242,11 @@ def test_list_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
         read(path)
 
 
-@pytest.mark.parametrize("content", ["", " \n", "[]", '{"data": []}', "[ ]"])
+@pytest.mark.parametrize("content", ["", " \n", "[]", "[ ]"])
 def test_json_file_without_rows_has_no_documents(tmp_path, content):
     path = tmp_path / "rows.json"
     path.write_text(content)
     assert read(path) == []
-
-
-def test_json_file_of_one_object_is_one_row(tmp_path):
-    path = tmp_path / "rows.json"
-    for indent in (None, 2):
-        path.write_text(json.dumps({"data": ["hi", "ho"]}, indent=indent))
-        assert texts(path) == ["hi\nho"]
-    path.write_text('{"a": \n')
-    with pytest.raises(CorpusError, match=r"rows.json: row 1: not JSON"):
-        read(path)
 
 
 def test_parquet_reads_only_the_columns_it_needs_and_names_all_of_them(tmp_path):

@@ -1,13 +1,11 @@
-"""What a datastore and recorded answers give the fused drafter to start from."""
+"""What a datastore gives the fused drafter to start from."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 from specds import BuildOptions, Datastore, FusedDrafter, build_datastore, open_corpus
-from specds.build import estimate_build
 from specds.drafters import fit_weights, refit
 
 NOTHING = fit_weights(None, [])
@@ -53,42 +51,12 @@ def test_a_build_fits_to_as_many_tokens_as_it_is_told(folder, tmp_path, demo_tok
     without = BuildOptions(prior_tokens=0)
     build_datastore(corpus, demo_tokenizer, tmp_path / "none", without)
     assert Datastore.open(tmp_path / "none").prior is None
-    some = estimate_build(corpus, demo_tokenizer)
-    none = estimate_build(corpus, demo_tokenizer, without)
-    assert some.disk_bytes - none.disk_bytes == pytest.approx(len(NOTHING), rel=0.1)
     fitted = refit(tmp_path / "none")
     assert fitted.prior == Datastore.open(folder / "d.specds").prior
     arguments = ("--corpus", folder / "corpus.jsonl", "--tokenizer", "demo", "--json")
     run("build", *arguments, "--out", tmp_path / "less", "--prior-tokens", "1100")
     manifest = json.loads((tmp_path / "less" / "manifest.json").read_text())
     assert manifest["prior"]["num_tokens"] == 1100
-
-
-def test_fit_learns_from_recorded_answers(folder, tmp_path, run):
-    learn = ("fit", "--transcripts", folder / "answers.jsonl", "--datastore", folder / "d.specds")
-    code, out, _ = run(*learn, "--out", tmp_path / "a.weights", "--json")
-    report = json.loads(out)
-    assert code == 0
-    assert report["num_requests"] == 12
-    assert report["num_compared_requests"] == 1
-    assert report["num_tokens"] > 500
-    assert report["before"] >= 1
-    learned = (tmp_path / "a.weights").read_bytes()
-    assert learned not in (NOTHING, Datastore.open(folder / "d.specds").prior)
-    run(*learn, "--out", tmp_path / "b.weights", "--json")
-    assert (tmp_path / "b.weights").read_bytes() == learned
-    run(*learn, "--out", tmp_path / "c.weights", "--weights", "none")
-    assert (tmp_path / "c.weights").read_bytes() != learned
-    # From what was learned before, it goes on; who reads that meanwhile keeps it.
-    (tmp_path / "read.weights").hardlink_to(tmp_path / "a.weights")
-    code, out, _ = run(*learn, "--out", tmp_path / "a.weights", "--weights", tmp_path / "a.weights")
-    assert code == 0
-    assert "after" in out
-    assert (tmp_path / "a.weights").read_bytes() != learned
-    assert (tmp_path / "read.weights").read_bytes() == learned
-    shutil.copy(folder / "answers.jsonl", tmp_path / "more.jsonl")
-    run(*learn, tmp_path / "more.jsonl", "--out", tmp_path / "d.weights", "--json")
-    assert (tmp_path / "d.weights").read_bytes() != learned, "both files were read"
 
 
 def test_a_prior_holds_nothing_of_which_tokens_the_texts_repeat():
@@ -103,13 +71,6 @@ def test_a_prior_holds_nothing_of_which_tokens_the_texts_repeat():
     assert FusedDrafter(weights=learned).weights() == learned != fit_weights(None, [])
     documents = [[2, result, 3, result, 4] * 4 for result in range(10, 30)]
     assert len(fit_weights(None, documents)) == nothing
-
-
-def test_fit_needs_no_datastore(folder, tmp_path, run):
-    learn = ("fit", "--transcripts", folder / "answers.jsonl", "--out", tmp_path / "a.weights")
-    code, _, _ = run(*learn, "--tokenizer", "demo")
-    assert code == 0
-    assert FusedDrafter(weights=(tmp_path / "a.weights").read_bytes()).weights() != NOTHING
 
 
 def test_fit_gives_a_datastore_the_prior_that_it_lacks(folder, tmp_path, demo_tokenizer, run):

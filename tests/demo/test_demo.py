@@ -37,11 +37,6 @@ def test_shipped_models_are_small_and_in_half_precision(name, least, most):
     assert least <= sum(tensor.size for tensor in tensors) <= most
 
 
-def test_shipped_models_share_one_tokenizer():
-    texts = {(MODELS / name / "tokenizer.json").read_text() for name in ("main", "small", "tiny")}
-    assert len(texts) == 1
-
-
 def test_shipped_model_predicts_held_out_code(demo_tokenizer):
     """Far better than 8 bits a byte of chance, on text it never saw."""
     import math

@@ -1,7 +1,6 @@
 """How many tokens do drafters get accepted, and how fast is generation with them? `specds bench`.
 
-One harness, two engines: `replay` needs recorded answers alone, `generation` runs a model. Read in
-this order: `transcripts` (what is replayed or completed), `engines` (what drafts), `harness` (the
-options of a cell, and how its rows are shown), `replay` or `generation` (from options to a document
-of rows), `page` (the document drawn). Imports all but the CLI.
+`replay` needs recorded answers alone, `generation` runs a model. Read in this order: `transcripts`
+(what is replayed or completed), `engines` (what drafts), `harness` (how rows are shown), `replay`
+or `generation` (from options to a document of rows), `page` (the document drawn).
 """

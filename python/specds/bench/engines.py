@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import specds.hierarchy  # noqa: F401  (enters `hierarchy` among the names of drafters)
 from specds._core import Datastore
@@ -19,18 +19,20 @@ from specds.drafters import (
     require_inputs,
 )
 
+Make = Callable[[], Drafter]
+"""Makes a new drafter, which has learned nothing yet."""
+
 
 @dataclass(frozen=True)
 class Engine:
-    """A drafter or an entrant, with its datastore, if it takes one.
+    """A drafter or an entrant, with its datastore if it takes one.
 
-    `open` starts it and, where it is an entrant, checks its answers; it yields what makes a new
-    drafter, which has learned nothing yet. Raises `EngineError`.
+    `open` starts it and yields what makes its drafters. Raises `EngineError`.
     """
 
     name: str
     datastore: Datastore | None
-    open: Callable[[], AbstractContextManager[Callable[[], Drafter]]]
+    open: Callable[[], AbstractContextManager[Make]]
 
 
 class EngineError(RuntimeError):
@@ -46,13 +48,11 @@ class Entrant:
     Attributes:
         takes_datastore: Whether it indexes the text of a datastore.
         open: Starts it, with the datastore if it takes one, and checks its answers with some of the
-            requests; yields what makes a new drafter. Raises `EngineError`.
+            requests; yields what makes its drafters. Raises `EngineError`.
     """
 
     takes_datastore: bool
-    open: Callable[
-        [Datastore | None, Sequence[Transcript]], AbstractContextManager[Callable[[], Drafter]]
-    ]
+    open: Callable[[Datastore | None, Sequence[Transcript]], AbstractContextManager[Make]]
 
 
 ENTRANTS: dict[str, Entrant] = {}
@@ -96,22 +96,17 @@ def engines_of(
         # A drafter that has other sources too may take a datastore, and do without.
         taken = datastores if drafter.takes_datastore and datastores else [None]
         for datastore in taken:
+            start: Callable[[], AbstractContextManager[Make]]
             if isinstance(drafter, Entrant):
                 start = partial(drafter.open, datastore, requests)
             else:
-                given = (drafter, replace(own, datastore=datastore), memory_tokens)
-                start = partial(_opened, cache(partial(_maker, *given)))
+                start = partial(_open, drafter, replace(own, datastore=datastore), memory_tokens)
             engines.append(Engine(name, datastore, start))
     return engines
 
 
-def _opened(
-    load: Callable[[], Callable[[], Drafter]],
-) -> AbstractContextManager[Callable[[], Drafter]]:
-    return nullcontext(load())
-
-
-def _maker(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Callable[[], Drafter]:
+@contextmanager
+def _open(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Iterator[Make]:
     make = maker_of(name, inputs)
 
     def remembering() -> Drafter:
@@ -120,7 +115,7 @@ def _maker(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Call
             _remember(drafter, memory_tokens)
         return drafter
 
-    return remembering
+    yield remembering
 
 
 def _remember(drafter: FusedDrafter, num_tokens: int) -> None:

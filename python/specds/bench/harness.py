@@ -1,8 +1,7 @@
 """What both benchmarks share: loading what options name, and showing rows as tables.
 
-A benchmark turns options into a document of plain values: what was measured on what, and `rows`. A
-row is one group of transcripts and one cell: a drafter, a datastore, a budget. Its fields are
-listed in docs/measuring.md. The document is the JSON; tables and the page are drawn from it alone.
+A benchmark turns options into a document of plain values, whose `rows` have the fields that
+docs/measuring.md lists. The document is the JSON; tables and the page are drawn from it alone.
 """
 
 from __future__ import annotations

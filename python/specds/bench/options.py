@@ -5,11 +5,19 @@ that takes long.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 MODES = ("greedy", "sampled")
+BASELINES = ("generate", "static", "compiled", "plain", "transformers-prompt-lookup")
+"""What drafters are held against.
+
+``generate``: `model.generate` as it is. ``static``: the same with a static cache. ``compiled``:
+that compiled by torch, with CUDA graphs on a GPU. ``plain``: the loop of this package without
+drafts. ``transformers-prompt-lookup``: the drafts of transformers itself, up to 10 tokens from the
+prompt.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +34,8 @@ class Options:
             drafters that are made of its weights.
         limit: Requests of a file at most.
         warm_memory: Whether one drafter serves all requests of a run and keeps what they taught it.
-        weights (FILE): What the fused drafter starts from: a file made by `specds fit`, or `none`;
-            by default what is kept with the datastore.
+        weights (FILE): What the fused drafter starts from: a file of what
+            `FusedDrafter.weights` gave, or `none`; by default the prior of the datastore.
     """
 
     transcripts: Sequence[Path] = ()
@@ -81,11 +89,12 @@ class GenerateOptions(Options):
         seed: Of the samples, and of the demo's prompts.
         runs: How often all is measured.
         batches (PROMPTS,...): Prompts a call.
-        verification: How drafts are verified: `auto`, `fast`, `tree`.
+        verification: How drafts are verified.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bfloat16`, ...
     """
 
+    model: str = field()
     baselines: Sequence[str] | None = None
     modes: Sequence[str] = MODES
     temperature: float = 0.7
@@ -93,16 +102,33 @@ class GenerateOptions(Options):
     seed: int = 0
     runs: int = 3
     batches: Sequence[int] = (1,)
-    verification: str = "auto"
+    verification: Literal["auto", "fast", "tree"] = "auto"
     device: str = "auto"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("temperature", 0.01), ("max_new_tokens", 1)):
-            given = getattr(self, name)
+        most = max(self.batches, default=1)
+        for name, given, least in (
+            ("temperature", self.temperature, 0.01),
+            ("max_new_tokens", self.max_new_tokens, 1),
+            ("runs", self.runs, 1),
+            ("batch", min(self.batches, default=1), 1),
+        ):
             if given < least:
                 raise ValueError(f"{name} must be at least {least}, got {given}")
+        for kind, names, known in (
+            ("baseline", self.baselines or (), BASELINES),
+            ("mode", self.modes or ("",), MODES),
+        ):
+            for name in names:
+                if name not in known:
+                    raise ValueError(f"no {kind} `{name}`: choose of {', '.join(known)}")
+        if self.limit is not None and self.limit < most:
+            raise ValueError(
+                f"{self.limit} prompts make no batch of {most}: give a larger --limit, or a "
+                "smaller --batch"
+            )
 
     @property
     def is_demo(self) -> bool:

@@ -1,7 +1,7 @@
 """How does a corpus become a datastore: documents -> tokens -> suffix arrays on disk.
 
 Read in this order: `options`, `report` (what a build has read and made), `local`, `ray` (the same
-on a cluster), `build`, `estimate`, `from_memory`.
+on a cluster), `build`, `from_memory`.
 Imports `specds.corpora` and what lies below it.
 """
 
@@ -12,13 +12,11 @@ from specds._lazy import lazy
 
 if TYPE_CHECKING:
     from specds.build.build import build_datastore, build_from_token_ids
-    from specds.build.estimate import BuildEstimate, estimate_build
     from specds.build.from_memory import RefreshReport, refresh
     from specds.build.options import BuildOptions
     from specds.build.report import BuildReport
 
 __all__ = [
-    "BuildEstimate",
     "BuildOptions",
     "BuildReport",
     "DatastoreBuilder",
@@ -26,9 +24,8 @@ __all__ = [
     "build_datastore",
     "build_from_token_ids",
     "compact",
-    "estimate_build",
     "merge",
     "refresh",
 ]
 
-__getattr__ = lazy(__name__, "options", "report", "build", "estimate", "from_memory")
+__getattr__ = lazy(__name__, "options", "report", "build", "from_memory")

@@ -32,8 +32,7 @@ def build_datastore(
 ) -> BuildReport:
     """Builds the datastore of a corpus at `out`, or adds the corpus to the one there.
 
-    Whatever goes wrong, `out` is left as it was; the same call then goes on where the last one was
-    ended.
+    Whatever goes wrong, `out` stays as it was, and the same call continues.
 
     Args:
         tokenizer: A transformers tokenizer; a fast one uses all cores.

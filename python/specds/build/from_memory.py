@@ -55,9 +55,8 @@ def refresh(
 ) -> RefreshReport:
     """Adds a tenant's texts in a memory to a datastore, then takes them out of the memory.
 
-    Texts are tokens already, so nothing is tokenised. Readers go on with the datastore that they
-    opened, and processes that share the memory go on with it. Killed at any moment, a text is in
-    the memory or in the datastore, or in both: the same call then goes on.
+    Readers and processes that share the memory may run meanwhile. After a kill each text is in the
+    memory, in the datastore, or in both: the same call continues.
 
     Args:
         path: The datastore; made where there is none.
@@ -67,7 +66,6 @@ def refresh(
         tokenizer_name: What to call it in the manifest; its own name by default.
 
     Raises:
-        FileNotFoundError: There is no memory at its path.
         FormatError: The memory or the datastore is damaged, or of another version.
         ValueError: They are of different tokenizers, or there is neither datastore nor tokenizer.
         BlockingIOError: Another process writes the datastore.

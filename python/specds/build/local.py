@@ -32,13 +32,10 @@ def documents_left(
     read: Reading,
     report: Callable[[], object],
 ) -> Iterator[Document]:
-    """Yields the documents of a corpus but for the first ones, and notes where each part ends.
+    """Yields the documents of a corpus but for the first `num_given`, and notes where parts end.
 
-    Args:
-        folder: Where the notes are; they last as long as the build may go on.
-        num_given: How many documents to leave out. Parts with none but such are not read at all.
-        read: Empty; counts everything up to here, what is not read again too.
-        report: Called now and then while documents are passed over.
+    Parts with none but such documents are not read again, but `read` counts them too. The notes are
+    in `folder`. `report` is called now and then while documents are passed over.
     """
     _check_same(corpus, Path(folder, "states.json"), num_given)
     path = Path(folder, "parts.jsonl")
@@ -182,8 +179,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     """Does the work on two items at a time, and yields the results in the order of the items.
 
-    The tokenizer uses all cores while it encodes a batch, but only one before and after that: a
-    second batch fills the gaps.
+    The tokenizer uses all cores only while it encodes: a second batch fills the gaps.
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
         waiting: deque[Any] = deque()

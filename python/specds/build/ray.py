@@ -52,12 +52,8 @@ def build_on_ray(
 ) -> BuildReport:
     """Builds the datastore of a corpus at `out` on a cluster, as `specds.build_datastore` does.
 
-    It has the documents of a local build, in shards of their own for each group of parts. A
-    document that comes again in another group is kept: `specds compact --drop-duplicates` leaves
-    it out.
-
-    The files of the corpus must be where they are for all workers, and `out` in a folder that all
-    of them share. The tokenizer is sent to the workers.
+    A document that comes again in another group is kept: `specds compact --drop-duplicates` leaves
+    it out. All workers must see the files of the corpus and the folder of `out`.
     """
     started = time.perf_counter()
     target = Path(out).absolute()

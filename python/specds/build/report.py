@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
@@ -14,14 +13,8 @@ from specds.corpora import Document, Skipped
 
 
 class Progress(Protocol):
-    """Told how far a build has come."""
-
     def __call__(self, stage: str, done: int, total: int | None, **counts: int) -> object:
-        """Stage `tokenise` counts bytes of text, others tokens or shards; None is unknown.
-
-        `counts` are the `documents` and `tokens` so far.
-        """
-        ...
+        """Stage `tokenise` counts bytes of text, others tokens or shards; None is unknown."""
 
 
 @dataclass
@@ -81,7 +74,6 @@ class BuildReport:
         text_bytes: Size of the documents as they were read.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
         index_s: Seconds for sorting, writing and the prior, after that.
-        peak_memory_bytes: The largest resident set of this process so far.
     """
 
     path: str
@@ -96,7 +88,6 @@ class BuildReport:
     text_bytes: int
     tokenise_s: float
     index_s: float
-    peak_memory_bytes: int
     skipped: Counter[str] = field(default_factory=Counter)
 
     @classmethod
@@ -123,7 +114,6 @@ class BuildReport:
             text_bytes=read.num_bytes,
             tokenise_s=tokenised - started,
             index_s=time.perf_counter() - tokenised,
-            peak_memory_bytes=peak_memory_bytes(),
             skipped=read.skipped,
         )
 
@@ -142,13 +132,3 @@ class BuildReport:
         derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
         # `asdict` would make another counter of the pairs in this one.
         return asdict(self) | derived | {"skipped": dict(self.skipped)}
-
-
-def peak_memory_bytes() -> int:
-    """The largest resident set size of this process so far, in bytes."""
-    try:
-        import resource
-    except ImportError:  # of Unix alone
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # Linux counts kilobytes

@@ -17,7 +17,7 @@ from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
 from specds.cli import bench, build, inspect, run, share
-from specds.cli.help import Command, Group
+from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
 __all__ = ["app", "main"]
@@ -26,8 +26,8 @@ app = typer.Typer(
     name="specds",
     help="Faster language models with the same text: drafts looked up, verified as a tree.",
     cls=Group,
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 _COMMANDS = {
@@ -61,16 +61,6 @@ def _options(
         raise typer.Exit
 
 
-@app.command(cls=Command, rich_help_panel="Questions")
-def version() -> None:
-    """Print the version.
-
-    Examples:
-        specds version
-    """
-    typer.echo(f"specds {__version__}")
-
-
 _INTERRUPTED = 130
 
 
@@ -87,12 +77,8 @@ def main() -> None:
     except Exception as error:  # the last resort of a command: whatever it is, one line
         # Only the parser's own errors, of usage, know how to show themselves.
         show = getattr(error, "format_message", None)
-        message = show() if show else _one_line(error)
-        if message:  # where help was shown instead, there is none
-            terminal.fail(message)
-            code = 2 if show else 1
-        else:
-            code = 0
+        terminal.fail(show() if show else _one_line(error))
+        code = 2 if show else 1
     if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
         terminal.fail("interrupted")
     sys.exit(code or 0)

@@ -11,7 +11,7 @@ import typer
 from specds import terminal
 from specds.bench.options import GenerateOptions, ReplayOptions
 from specds.cli.arguments import Json, Overwrite, require_place
-from specds.cli.help import Command, Group
+from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ app = typer.Typer(
     name="bench",
     cls=Group,
     help="Measure drafters.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
+    rich_markup_mode=None,
 )
 
 
@@ -53,20 +53,19 @@ def replay(
         html (FILE): Write the figures here as one page.
 
     Examples:
-        specds bench replay --transcripts answers.jsonl --datastore chat.specds --budget 8,16,32,64
-
-        specds bench replay --transcripts *.jsonl --datastore 1m.specds,4m.specds --html report.html
+        specds bench replay --transcripts a.jsonl --datastore a.specds --budget 8,64
+        specds bench replay --transcripts *.jsonl --tokenizer demo --html report.html
     """
-    from specds.bench.replay.report import page, tables
+    from specds.bench.replay.page import page
+    from specds.bench.replay.report import tables
     from specds.bench.replay.run import run_replay, stories_of
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-
-    def told(document: "Document") -> str:
-        return page(document, stories_of(whole))
-
-    run = partial(run_replay, whole)
-    _show("replay", run, tables, told, html, overwrite=overwrite, as_json=as_json)
+    if html is not None:
+        require_place(html, overwrite=overwrite)
+    document = _measured("replay", partial(run_replay, whole), tables, as_json=as_json)
+    if html is not None:
+        html.write_text(page(document, stories_of(whole)), encoding="utf-8")
 
 
 @app.command(cls=Command)
@@ -76,8 +75,6 @@ def generate(
     /,
     *,
     options: GenerateOptions,
-    html: Path | None = None,
-    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
@@ -87,39 +84,31 @@ def generate(
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
-        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench generate --model demo
-
-        specds bench generate --model ./my-model --transcripts a.jsonl --datastore a.specds
+        specds bench generate --model ./vicuna --transcripts a.jsonl --drafter fused
     """
-    from specds.bench.generation.report import altered, page, tables
+    from specds.bench.generation.report import altered, tables
     from specds.bench.generation.run import run_generate
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    run = partial(run_generate, whole)
-    document = _show("generate", run, tables, page, html, overwrite=overwrite, as_json=as_json)
+    document = _measured("generate", partial(run_generate, whole), tables, as_json=as_json)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
 
 
-def _show(
+def _measured(
     what: str,
     run: "Callable[[Progress], Document]",
     tables: "Callable[[Document], list[Any]]",
-    page: "Callable[[Document], str]",
-    html: Path | None,
     *,
-    overwrite: bool,
     as_json: bool,
 ) -> "Document":
-    """Runs a benchmark and shows what it measured: tables or JSON, then a page."""
+    """Runs a benchmark and shows what it measured as tables or JSON."""
     from specds.bench.harness import reasons
 
-    if html is not None:
-        require_place(html, overwrite=overwrite)
     with terminal.request_progress(what) as progress:
         document = run(progress)
     if as_json:
@@ -129,6 +118,4 @@ def _show(
             terminal.out.print(table)
     for reason in reasons(document["rows"]):
         terminal.note(reason)
-    if html:
-        html.write_text(page(document), encoding="utf-8")
     return document

@@ -1,4 +1,4 @@
-"""Commands that write datastores and weights: build, add, refresh, merge, compact, fit."""
+"""Commands that write datastores: build, add, refresh, merge, compact, fit."""
 
 import glob
 import shlex
@@ -12,14 +12,11 @@ import typer
 
 from specds import terminal
 from specds.build import BuildOptions
-from specds.cache_folder import write_whole
 from specds.cli import display
 from specds.cli.arguments import (
     DatastorePath,
     Json,
-    Overwrite,
     listed,
-    require_place,
     tokenizer_name,
 )
 from specds.cli.records import Only, Without, arguments_of
@@ -45,7 +42,6 @@ def build(
     out: Path,
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command")],
-    estimate: bool = False,
     as_json: Json = False,
 ) -> None:
     """Build a datastore from a corpus.
@@ -55,22 +51,15 @@ def build(
     Args:
         tokenizer: A name on the hub, a local folder, or `demo`.
         out (FOLDER): The folder to make.
-        estimate: Index a sample, and report what a build would take.
 
     Examples:
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
-
-        specds build --corpus answers.jsonl --tokenizer ./vicuna --out answers.specds
-
-        specds build --corpus ultrachat --tokenizer lmsys/vicuna-7b-v1.5 --estimate
-        --out chat.specds
-
-        specds build --corpus the-stack --lang python --limit-tokens 1G --tokenizer ./codellama
-        --out python.specds
+        specds build --corpus answers.jsonl --tokenizer ./vicuna --out a.specds
+        specds build --corpus ultrachat --tokenizer ./vicuna --out chat.specds
+        specds build --corpus the-stack --lang python --tokenizer ./vicuna --out py
     """
-    if not estimate:
-        _require_out(out, overwrite=options.overwrite)
-    _build(corpus, tokenizer, out, reading, options, estimate=estimate, as_json=as_json)
+    _require_out(out, overwrite=options.overwrite)
+    _build(corpus, tokenizer, out, reading, options, as_json=as_json)
 
 
 def _require_out(out: Path, *, overwrite: bool) -> None:
@@ -94,7 +83,6 @@ def add(
     reading: _READING,
     options: Annotated[BuildOptions, Without("append", "command", "overwrite")],
     tokenizer: str | None = None,
-    estimate: bool = False,
     as_json: Json = False,
 ) -> None:
     """Add documents to a datastore, in shards of their own.
@@ -104,7 +92,6 @@ def add(
 
     Args:
         tokenizer: By default the one the datastore was built with.
-        estimate: Index a sample, and report what a build would take.
 
     Example:
         specds add chat.specds --corpus answers.jsonl
@@ -113,7 +100,7 @@ def add(
 
     tokenizer = tokenizer_name(tokenizer, Datastore.open(datastore))
     options = replace(options, append=True)
-    _build(corpus, tokenizer, datastore, reading, options, estimate=estimate, as_json=as_json)
+    _build(corpus, tokenizer, datastore, reading, options, as_json=as_json)
 
 
 def _build(
@@ -123,10 +110,9 @@ def _build(
     reading: CorpusOptions,
     options: BuildOptions,
     *,
-    estimate: bool,
     as_json: bool,
 ) -> None:
-    from specds.build import build_datastore, estimate_build
+    from specds.build import build_datastore
     from specds.corpora import open_corpora, render_with
     from specds.loading import load_encoder
 
@@ -135,11 +121,6 @@ def _build(
     with terminal.waiting(f"opening {', '.join(corpus)}"):
         loaded = load_encoder(tokenizer)
         opened = open_corpora(chain.from_iterable(named), reading, render=render_with(loaded))
-    if estimate:
-        with terminal.waiting("reading a sample"):
-            expected = estimate_build(opened, loaded, options)
-        display.show("This build would take about", asdict(expected), as_json=as_json)
-        return
     options = replace(options, command=_command(corpus, tokenizer, reading, options))
     try:
         with terminal.build_progress() as progress:
@@ -192,8 +173,7 @@ def refresh(
 
     Examples:
         specds refresh chat.specds --from-memory memory.file
-
-        specds refresh ann.specds --from-memory memory.file --tenant ann --tokenizer ./vicuna
+        specds refresh ann.specds --from-memory memory.file --tenant ann
     """
     from specds.build import refresh as move
     from specds.loading import load_encoder
@@ -266,64 +246,23 @@ def compact(
 
 
 def fit(
-    more_transcripts: Sequence[Path] = (),
-    /,
     *,
+    datastore: Path,
     options: Annotated[BuildOptions, Only("prior_tokens")],
-    transcripts: Sequence[Path] = (),
-    datastore: Path | None = None,
-    tokenizer: str | None = None,
-    weights: str | None = None,
-    out: Path | None = None,
-    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Fit the weights that the fused drafter starts from.
+    """Fit the prior of a datastore: the weights that the fused drafter starts from.
 
-    With recorded answers, ideally the model's own, it writes a file for --weights of `specds
-    generate` and `specds bench replay`. With --datastore alone it fits a datastore's prior, as
-    `specds build` does, if it has none of this version.
+    Builds do this themselves. A datastore of an older version may have no prior of this one.
 
     Args:
-        more_transcripts (FILE): The same as `--transcripts`.
-        transcripts (FILE): A file of recorded answers: JSONL of `prompt` and `completion`.
         datastore (FOLDER): A folder made by `specds build`.
-        tokenizer: By default the one the datastore was built with.
-        weights (FILE): What to go on from: a file made by `specds fit`, or `none`; by default what
-            is kept with the datastore.
-        out (FILE): The file to write.
 
-    Examples:
-        specds fit --transcripts answers.jsonl --datastore chat.specds --out answers.weights
-
+    Example:
         specds fit --datastore chat.specds
     """
-    from specds._core import Datastore, refit
+    from specds._core import refit
 
-    files = [*transcripts, *more_transcripts]
-    if not files:
-        if datastore is None or out or weights or tokenizer:
-            raise typer.BadParameter(
-                "give recorded answers by --transcripts; or --datastore alone, to fit what is kept "
-                "with it"
-            )
-        with terminal.build_progress() as progress:
-            fitted = refit(datastore, progress=progress, **options.for_core("prior_tokens"))
-        display.show_datastore(fitted, as_json=as_json)
-        return
-    if out is None:
-        raise typer.BadParameter("name the file to write by --out")
-    # To go on from weights and keep them in the same file is to ask for it.
-    require_place(out, overwrite=overwrite or str(out) == weights)
-    from specds.bench.harness import tokenizer_of
-    from specds.bench.replay.fit import fit as learn
-    from specds.bench.transcripts import read_files
-    from specds.drafters import read_weights
-
-    opened = None if datastore is None else Datastore.open(datastore)
-    _, loaded = tokenizer_of(tokenizer, [] if opened is None else [opened])
-    recorded = read_files(files, loaded)
     with terminal.build_progress() as progress:
-        learned, report = learn(recorded, opened, read_weights(weights), progress)
-    write_whole(out, learned)
-    display.show("Weights", {"path": str(out), **report}, as_json=as_json)
+        fitted = refit(datastore, progress=progress, **options.for_core("prior_tokens"))
+    display.show_datastore(fitted, as_json=as_json)

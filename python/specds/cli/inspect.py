@@ -67,7 +67,6 @@ def lookup(
 
     Examples:
         specds lookup stdlib.specds "for i in range("
-
         specds lookup stdlib.specds "import " --top 20 --sources 3
     """
     from specds._core import Datastore
@@ -129,7 +128,6 @@ def view(
 
     Examples:
         specds view chat.specds --browse
-
         specds view chat.specds --transcript answers.jsonl
     """
     from specds._core import Datastore

@@ -30,15 +30,6 @@ _FLAGS = {
 }
 """Whose option has a name of its own."""
 
-_METAVARS = {
-    "max_documents": "DOCUMENTS",
-    "max_memory": "BYTES",
-    "include": "PATTERN",
-    "exclude": "PATTERN",
-    "ray_address": "ADDRESS",
-}
-"""Whose metavar neither its type nor the docstring tells, which is on a page of the site."""
-
 _PANELS = {
     "Limits": ("max_documents", "max_tokens", "sample", "limit"),
     "Resources": ("max_memory", "max_shard_tokens", "engine", "ray_address", "device", "dtype"),
@@ -70,13 +61,10 @@ class Without(Only):
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
     """The command as typer takes it: each parameter an option, one before ``/`` an argument.
 
-    What its docstring says under ``Args`` is the help, in brackets before it the metavar. Whole
-    numbers are read as sizes: ``2.5M``; what a sequence holds is given between commas, or one by
-    one. A parameter that is a dataclass becomes an option for each field, by its docstring's
-    ``Attributes``; the command gets the record whole. An annotation of typer's own is left alone.
-
-    Args:
-        command: Its annotations must be there when it is defined.
+    ``Args`` of its docstring are the help, with the metavar in brackets. Whole numbers are read as
+    sizes: ``2.5M``; sequences are given between commas, or one by one. A parameter that is a
+    dataclass becomes an option for each field, by ``Attributes`` of its docstring. An annotation of
+    typer's own is left alone.
     """
     parameters = inspect.signature(command).parameters.values()
     told, options, records = _told(command, "Args"), [], {}
@@ -103,8 +91,14 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
     spread.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     del spread.__wrapped__
     spread.__annotations__ = {}
-    spread.__doc__ = re.sub(r"\n+ *Args:\n(?: {8}.*\n)+", "\n", command.__doc__ or "")
+    spread.__doc__ = _help_of(command)
     return spread
+
+
+def _help_of(command: Callable[..., None]) -> str:
+    """The docstring without its arguments, and a mark for click to print examples as they are."""
+    text = re.sub(r"\n+Args:\n(?: {4}.*\n)+", "\n", inspect.cleandoc(command.__doc__ or ""))
+    return text.replace("\nExample", "\n\b\nExample")
 
 
 def _flat(value: Any) -> Any:
@@ -163,8 +157,7 @@ def _option(
         flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
         if kind is bool and default is True and "/" not in flag:
             flag += "/--no-" + flag.removeprefix("--")
-        metavar = given or _METAVARS.get(name) or _usual_metavar(name, hint)
-        flags = [flag] if make is typer.Option else []
+        flags, metavar = [flag] if make is typer.Option else [], given or _usual_metavar(name, hint)
         hint = Annotated[kind, make(*flags, metavar=metavar, help=text, **reading, **settings)]
         default = list(default) if isinstance(default, tuple) else default
     kind_of = inspect.Parameter.KEYWORD_ONLY
@@ -211,7 +204,8 @@ def _usual_metavar(name: str, hint: Any) -> str | None:
     if get_origin(hint) is Literal:
         return "|".join(get_args(hint))
     if {int, float} & held:
-        return "TOKENS" if name.endswith("tokens") else "NUMBER"
+        kinds = ("tokens", "memory", "documents")
+        return next((kind.upper() for kind in kinds if name.endswith(kind)), "NUMBER")
     return "FILE" if Path in held else "NAME,..." if _is_sequence(hint) else "NAME"
 
 

@@ -35,12 +35,9 @@ def generate(
 
     Examples:
         specds generate --model demo --datastore stdlib.specds "def main("
-
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds -
-
-        specds generate --model demo "import json" --memory requests.memory --tenant ann
-
-        specds generate --model demo --drafter hierarchy:demo-tiny,demo-small "def main("
+        specds generate --model demo "import json" --memory requests.memory
+        specds generate --model demo --drafter hierarchy:demo-tiny "def main("
     """
     text = text_of(prompt)
     running = running.with_datastore()
@@ -94,8 +91,7 @@ def chat(
 
     Examples:
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct
-
-        specds chat --model ./vicuna-7b --datastore chat.specds --memory mine.memory --by-source
+        specds chat --model ./vicuna --datastore a.specds --by-source
     """
     running = running.with_datastore()
     require(running)

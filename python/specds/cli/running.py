@@ -26,17 +26,11 @@ DrafterOption = Annotated[
         parser=arguments.drafter,
         metavar="NAME[:OPTION=VALUE]",
         rich_help_panel="Drafting",
-        help="`fused`: datastore, the request's own text, earlier ones in `--memory`, and the "
-        "model's own predictions (`fused:effort=low` or `normal`: how much of these is read, by "
-        "default as the time of a step allows); `rest`: datastore alone (`rest:match=2`: "
-        "suffixes of two tokens at most, the paper's are of 16); "
-        "`aded`: tri-grams that adapt to the text (`aded:search=greedy`, `aded:order=2`, or 4: its "
-        "ablations); `prompt-lookup`: the request's own text alone; `n-grammys`: that and the "
-        "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "
-        "part of it); `hierarchy:MODEL,...`: models of one tokenizer that draft for each other and "
-        "for the target, the smallest first, and a datastore, where there is one, for the "
-        "smallest (`joined=yes` among the models: what the datastore drafts goes up to the target "
-        "as well; `ablation=sd`, `self`, `pre` or `pre-self`: those of HSDDW).",
+        help="`fused`: datastore, the request's own text, earlier ones in `--memory`, the model's "
+        "own predictions; `rest`: datastore alone; `aded`: tri-grams that adapt to the text; "
+        "`prompt-lookup`: the request's own text alone; `n-grammys`: that and the model's bigrams; "
+        "`hierarchy:MODEL,...`: models of one tokenizer that draft for each other, the smallest "
+        "first. Options follow a colon: `fused:effort=low`, `rest:match=2`; an error lists them.",
     ),
 ]
 NewTokens = Annotated[
@@ -56,7 +50,8 @@ class Running:
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
             for none.
             [default: the one that the model's folder names]
-        weights (FILE): What the fused drafter starts from: a file made by `specds fit`, or `none`.
+        weights (FILE): What the fused drafter starts from: a file of what
+            `FusedDrafter.weights` gave, or `none`.
             [default: what is kept with the datastore]
         memory: A file of earlier texts to draft from, which gets this one too; new if missing.
         tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
@@ -179,7 +174,6 @@ def opened(
     from specds.tokenization import check_tokenizer
 
     datastore = None if running.datastore is None else Datastore.open(running.datastore)
-    weights = read_weights(running.weights)
     model, tokenizer = load_model(running.model, device=running.device, dtype=running.dtype)
     one_thread_for(running.model)
     if datastore is not None:
@@ -192,7 +186,7 @@ def opened(
             datastore,
             model,
             progress=progress,
-            weights=weights,
+            weights=read_weights(running.weights),
             tokenizer=tokenizer,
             memory=running.memory,
             model_tables=running.model_tables,

@@ -116,9 +116,7 @@ def export_generate(
 
     Examples:
         specds export-generate ./specds-generate --datastore src.specds
-
         specds export-generate ./specds-generate --into ./my-model
-
         transformers serve --trust-remote-code ./my-model
     """
     from specds.generation import folder as generation

@@ -31,12 +31,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A thing left out, and why.
-
-    Attributes:
-        reason: ``not text``, ``empty``, ``bad row: ...``: few enough to be counted by.
-        num_bytes: The size read before it was known, for progress.
-    """
+    """A thing left out, and why: ``not text``, ``empty``, ``bad row: ...``."""
 
     name: str
     reason: str
@@ -47,27 +42,26 @@ Item: TypeAlias = "Document | Skipped"
 
 
 class Part(Protocol):
-    """A share of a corpus, such as a file; it can be pickled and read in another process."""
+    """A share of a corpus, such as a file; it can be pickled and read in another process.
+
+    `state` says what it would read now: a stopped build continues if it is the same.
+    """
 
     @property
-    def num_bytes(self) -> int:
-        """The size of what it reads, for progress."""
+    def num_bytes(self) -> int: ...
 
     @property
-    def state(self) -> str:
-        """What it would read now: equal states, equal items. A stopped build goes on by it."""
+    def state(self) -> str: ...
 
-    def __iter__(self) -> Iterator[Item]:
-        """Reads the part: the same items in the same order each time."""
+    def __iter__(self) -> Iterator[Item]: ...
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents to read in a fixed order, as often as wanted.
+    """Documents to read in a fixed order, as often as wanted; parts may be read in parallel.
 
     Attributes:
         name: What the manifest of a datastore calls this corpus.
-        parts: Read in order; or in parallel, by any number of processes.
     """
 
     name: str
@@ -75,7 +69,6 @@ class Corpus:
 
     @cached_property
     def num_bytes(self) -> int:
-        """The size of everything that will be read, for progress."""
         return sum(part.num_bytes for part in self.parts)
 
     def __iter__(self) -> Iterator[Item]:
@@ -102,8 +95,6 @@ class CorpusOptions:
         exclude: Patterns as in a ``.gitignore``: of a folder, leave out what matches.
         without: Modules that ``stdlib`` leaves out together with their tests.
 
-    Raises:
-        ValueError: An option has no meaning, or two contradict each other.
     """
 
     text_field: str | None = None
@@ -128,13 +119,12 @@ class CorpusOptions:
 
     def describe(self) -> str:
         """Every option that is not the default one, for the name of a corpus: `` split=test``."""
-        chosen = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
-        shown = (
-            f" {name}={','.join(value) if isinstance(value, tuple) else value}"
-            for name, value, default in chosen
-            if value != default
-        )
-        return "".join(shown)
+        text = ""
+        for name, default in ((field.name, field.default) for field in fields(self)):
+            value = getattr(self, name)
+            if value != default:
+                text += f" {name}={','.join(value) if isinstance(value, tuple) else value}"
+        return text
 
 
 def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:

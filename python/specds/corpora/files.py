@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -35,28 +35,13 @@ def line_rows(file: Iterable[bytes], spent: Spent) -> Iterator[Row]:
             yield number, _parsed(line), spent()
 
 
-def document_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
-    """Yields the rows of a `.json` file, whichever way it holds them.
-
-    They may be a list, read as it streams in; the list `data` of one object; or, misnamed, one
-    object a line.
-    """
-    start = file.peek(_CHUNK).removeprefix(codecs.BOM_UTF8).lstrip()
-    if start.startswith(b"["):
+def json_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
+    """Yields the rows of a `.json` file: of a list, as it streams in, or an object a line."""
+    if file.peek(_CHUNK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         with io.TextIOWrapper(file, "utf-8-sig") as text:
             yield from _list_rows(text, spent)
-        return
-    first = file.readline()
-    lines = [first] if isinstance(_parsed(first), dict) else [first, *file]
-    second = next((line for line in file if line.strip()), b"")
-    whole = None if second else _parsed(b"".join(lines))
-    listed = whole.get("data") if isinstance(whole, dict) else None
-    if isinstance(listed, list) and all(isinstance(row, dict) for row in listed):
-        yield from ((number, row, spent()) for number, row in enumerate(listed, start=1))
-    elif isinstance(whole, dict):
-        yield 1, whole, spent()
     else:
-        yield from line_rows(chain(lines, [second], file), spent)
+        yield from line_rows(file, spent)
 
 
 def _parsed(content: bytes) -> Any:
@@ -140,10 +125,7 @@ def digest(states: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of rows, `.jsonl`, `.json` or `.parquet`, or of text: then it is one document.
-
-    `name` is what documents call it.
-    """
+    """A file of rows, or of text: then it is one document. `name` is what documents call it."""
 
     path: Path
     options: CorpusOptions
@@ -167,7 +149,7 @@ class DataFile:
                 case "parquet":
                     yield from self._parquet(file, place)
                 case "json":
-                    rows = document_rows(content, _meter(file))
+                    rows = json_rows(content, _meter(file))
                     yield from self._reader(place).documents(rows)
                 case _:
                     rows = line_rows(content, _meter(file))

@@ -53,11 +53,9 @@ class SourceFiles:
 
 
 def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator[Part]:
-    """The parts of a folder.
+    """The parts of a folder: of data where all files hold rows, but for a readme and a licence.
 
-    A folder whose files all hold rows (`.parquet`, `.jsonl`, packed or not), a readme and a
-    licence apart, is data; any other one is source code. Both leave out hidden files, folders
-    that a build makes, and what the `.gitignore` files in the folder name.
+    Hidden files, folders that a build makes, and what `.gitignore` files name are left out.
     """
     exclude: Rules = (("", _patterns(options.exclude)),) if options.exclude else ()
     names = list(_names(root, "", exclude))
@@ -135,12 +133,7 @@ def stdlib_parts(options: CorpusOptions) -> Iterator[SourceFiles]:
 
 
 def stdlib_documents(without: Collection[str] = ()) -> Iterator[Document]:
-    """Yields the modules of the library, sorted by path.
-
-    Args:
-        without: Modules or packages to leave out together with their tests: ``{"json"}`` leaves
-            out ``json/decoder.py`` and ``test/test_json/test_decode.py``.
-    """
+    """Yields the modules of the library, sorted by path, without some packages and their tests."""
     items = chain.from_iterable(stdlib_parts(CorpusOptions(without=tuple(without))))
     return (item for item in items if isinstance(item, Document))
 

@@ -33,32 +33,26 @@ class HubDataset:
     by_language: bool = False
 
 
+_STACK = HubDataset("bigcode/the-stack-dedup", text_field="content", by_language=True)
 NAMED = {
     "ultrachat": HubDataset("stingning/ultrachat", messages_field="data"),
     "ultrachat-200k": HubDataset(
         "HuggingFaceH4/ultrachat_200k", split="train_sft", messages_field="messages"
     ),
     "sharegpt": HubDataset("Aeala/ShareGPT_Vicuna_unfiltered", messages_field="conversations"),
-    "the-stack": HubDataset("bigcode/the-stack-dedup", text_field="content", by_language=True),
+    "the-stack": _STACK,
 }
 """The datasets that have a name of their own: those of the papers' corpora."""
 
-BY_LANGUAGE = {
-    path: HubDataset(path, text_field="content", by_language=True)
-    for path in ("bigcode/the-stack", "bigcode/the-stack-dedup")
-}
+BY_LANGUAGE = {_STACK.path: _STACK, "bigcode/the-stack": replace(_STACK, path="bigcode/the-stack")}
 """Datasets that have a folder for each language, by their ids."""
 
 
 @dataclass(frozen=True)
 class HubFile(DataFile):
-    """One file of rows of a dataset.
+    """One file of rows of a dataset; `url` is ``hf://datasets/org/name@commit/path``.
 
-    Not read by `load_dataset`, which gives up a file at its first bad row, cannot tell where that
-    is, and holds a list of rows in memory as a whole.
-
-    Attributes:
-        url: ``hf://datasets/org/name@commit/path``.
+    `load_dataset` would give it up at its first bad row, and hold a list of rows in memory.
     """
 
     url: str
@@ -81,13 +75,14 @@ class HubFile(DataFile):
 
 
 def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: Render) -> Corpus:
-    """Opens a dataset of the hub: learns its files, and reads none of them.
-
-    `spec` is what the user calls it.
-    """
+    """Opens a dataset of the hub, which the user calls `spec`: its files are read later."""
     if dataset.by_language and options.language is None:
         raise CorpusError(f"`{spec}` is read by language: choose one by --lang, as --lang python")
-    options = _with_defaults(options, dataset)
+    options = replace(options, split=options.split or dataset.split)
+    if options.text_field is None and options.messages_field is None:
+        options = replace(
+            options, text_field=dataset.text_field, messages_field=dataset.messages_field
+        )
     name = HubName(dataset.path, options.revision or "main")
     imported("datasets")
     try:
@@ -105,20 +100,13 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
                 f"`{spec}` holds files such as `{path}`, not rows of parquet or JSON: try "
                 "--revision refs/convert/parquet, or download them"
             )
-    files = [
-        HubFile(Path(name), options, render, name, sizes[path], origin + path)
-        for path, name in ((path, f"{dataset.path}/{path}") for path in paths)
-    ]
+    files = []
+    for path in paths:
+        place = f"{dataset.path}/{path}"
+        files.append(HubFile(Path(place), options, render, place, sizes[path], origin + path))
     at = f"{dataset.path}@{commit[:12]}"
     at = at if spec == dataset.path else f"{spec} ({at})"
     return Corpus(at + replace(options, revision=None).describe(), tuple(files))
-
-
-def _with_defaults(options: CorpusOptions, dataset: HubDataset) -> CorpusOptions:
-    options = replace(options, split=options.split or dataset.split)
-    if options.text_field is not None or options.messages_field is not None:
-        return options
-    return replace(options, text_field=dataset.text_field, messages_field=dataset.messages_field)
 
 
 def _builder(spec: str, name: HubName, options: CorpusOptions) -> Any:

@@ -1,7 +1,4 @@
-"""How a row becomes a document, and what is said of a row that holds none.
-
-A conversation becomes text: roles made one, then rendered as the model will see it.
-"""
+"""How a row becomes a document, and what is said of a row that holds none."""
 
 from __future__ import annotations
 
@@ -31,12 +28,10 @@ _ROLES = {
 
 
 def conversation(value: Any) -> Messages:
-    """Reads a conversation in any of the usual shapes.
+    """Reads a conversation in the usual shapes.
 
-    Args:
-        value: A list of objects with `role` and `content` (OpenAI; the content may be a list of
-            text parts), or with `from` and `value` (ShareGPT), or a list of strings that user and
-            assistant say in turn (UltraChat).
+    A list of objects with `role` and `content` (OpenAI; the content may be a list of text parts) or
+    `from` and `value` (ShareGPT), or of strings, said in turn (UltraChat).
     """
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"no conversation but {type(value).__name__}")
@@ -85,11 +80,10 @@ class _Template:
 
 
 def render_with(tokenizer: PreTrainedTokenizerBase) -> Render:
-    """How a tokenizer's model sees a conversation; it can be pickled when the tokenizer can.
+    """How a tokenizer's model sees a conversation.
 
-    Without a chat template it is the messages' contents, a message a line. So it is for a
-    conversation that the template refuses, such as one that the assistant begins: its answers
-    are worth as much.
+    Without a chat template, and where the template refuses a conversation (such as one that the
+    assistant begins), it is the messages' contents, a message a line.
     """
     return _Template(tokenizer) if tokenizer.chat_template else plain
 
@@ -128,10 +122,7 @@ class RowReader:
     render: Render
 
     def documents(self, rows: Iterable[Row], columns: Iterable[str] = ()) -> Iterator[Item]:
-        """Yields the document of each row, or what was skipped.
-
-        `columns` are the fields of every row, where it was read without those of no use.
-        """
+        """Yields the document of each row, or what was skipped; `columns` are named in errors."""
         return sift(self._items(rows, columns), self.options)
 
     def columns(self, names: Iterable[str]) -> list[str]:

@@ -220,8 +220,8 @@ def read_weights(name: str | None) -> bytes | None:
     """The weights of the file `name`, as `FusedDrafter` takes them.
 
     Args:
-        name: A file that `specds fit` wrote; ``none``: weights that have learned nothing; None:
-            whatever the datastore brings.
+        name: A file of what `FusedDrafter.weights` gave; ``none``: weights that have learned
+            nothing; None: the prior of the datastore.
     """
     if name is None:
         return None

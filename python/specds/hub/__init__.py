@@ -1,7 +1,6 @@
 """Datastores shared over the Hugging Face hub: pulled once, checked before they are used.
 
-A name such as ``org/name`` stands wherever a folder does; a folder of that name goes first. Nothing
-that is pulled is executed, and no name in it leads out of the hub's cache.
+A name such as ``org/name`` stands wherever a folder does; a folder of that name goes first.
 """
 
 from __future__ import annotations

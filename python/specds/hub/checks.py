@@ -1,8 +1,7 @@
 """Is what was pulled a datastore, whole, and within its folder? Found once, and remembered.
 
-A datastore from elsewhere is taken for hostile. Its manifest is read before anything else of it,
-by the core, which knows no file but those that a manifest can name: ids in hexadecimal. What
-checksums cannot tell, an index that contradicts its tokens, costs good drafts and nothing else.
+A datastore from elsewhere is taken for hostile. The core reads its manifest before anything else,
+and knows no files but those that a manifest can name.
 """
 
 from __future__ import annotations
@@ -69,10 +68,7 @@ def check_sizes(what: object, manifest: dict[str, Any], sizes: dict[str, int]) -
 
 
 def check(folder: Path) -> None:
-    """Checks every byte of a snapshot in the hub's cache against its checksum.
-
-    A link is refused unless it leads where the hub's client keeps contents.
-    """
+    """Checks every byte of a snapshot against its checksum, and that no link leaves the cache."""
     repository = folder.parent.parent.resolve()
     kept = (folder.resolve(), repository / "blobs", repository.parent / "blobs")
     for file in files_of(manifest_of(folder)):
@@ -90,10 +86,7 @@ def remember(name: HubName, folder: Path) -> None:
 
 
 def remembered(name: HubName) -> Path | None:
-    """The snapshot that was checked last under this name; None where it has changed since.
-
-    Reads no file of the datastore. What others can write is not believed.
-    """
+    """The snapshot that was checked last under this name; None where it has changed since."""
     content = read_kept(_note_of(name), _MAX_NOTE_BYTES)
     if content is None:
         return None

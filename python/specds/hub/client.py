@@ -28,10 +28,7 @@ def api() -> Any:
 
 
 def describe(name: HubName) -> tuple[str, dict[str, int]]:
-    """The commit of a name, and the sizes of its files by their paths.
-
-    One request, which is not tried again: without a network, that is known at once.
-    """
+    """The commit of a name, and the sizes of its files by their paths, by one request."""
     info = api().dataset_info(
         name.repository, revision=name.revision, files_metadata=True, timeout=TIMEOUT_S
     )
@@ -40,11 +37,7 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Has the client write each 256 KiB that it reads.
-
-    By default it collects 10 MB, in pages that the system gives it anew each time, and needs half
-    as much time again; 2 MB need more than twice the time.
-    """
+    """Has the client write each 256 KiB that it reads; by its default of 10 MB it is slower."""
     constants = hub().constants
     kept = getattr(constants, "DOWNLOAD_CHUNK_SIZE", _BLOCK)  # not every version may have it
     constants.DOWNLOAD_CHUNK_SIZE = _BLOCK
@@ -84,11 +77,7 @@ def brief(error: Exception) -> str:
 
 @contextmanager
 def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
-    """Turns errors of the client into what can be done about them.
-
-    Args:
-        not_here: Whether a folder of that name would have gone first.
-    """
+    """Turns errors of the client into what can be done about them."""
     errors = imported("huggingface_hub.errors")
     here = f"there is no folder `{name}` here; " if not_here else ""
     try:

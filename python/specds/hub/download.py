@@ -32,15 +32,9 @@ def locate(path: str | PathLike[str]) -> Path:
 
     What was pulled before is used as it is, without asking the hub: `pull` looks for a later one.
 
-    Args:
-        path: A path at which there is nothing, or ``org/name``, ``hf://org/name@revision``.
-
     Raises:
-        FileNotFoundError: Neither this machine nor the hub has a datastore of this name.
-        ConnectionError: It was not pulled before, and the hub cannot be reached.
-        PermissionError: It is gated or private.
+        OSError: It is not here, and the hub has none, refuses it or cannot be reached.
         FormatError: What the hub has is damaged, or lies.
-        ImportError: `huggingface_hub` is not installed.
     """
     name = HubName.parse(path)
     if name is None or Path(path).exists():
@@ -61,17 +55,14 @@ def locate(path: str | PathLike[str]) -> Path:
 
 
 def pull(name: str | PathLike[str], *, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
-    """Downloads a datastore of the hub, or what it lacks, and checks it.
-
-    Shards are files of the hub's own cache, whatever revision they came with: each is downloaded
-    once. What was interrupted goes on.
+    """Downloads what this machine lacks of a datastore of the hub, and checks it.
 
     Args:
         name: ``org/name`` or ``hf://org/name@revision``.
-        tokenizer: The one that it must be of; known before its shards are downloaded.
+        tokenizer: The one that it must be of; compared before shards are downloaded.
 
     Returns:
-        The folder.
+        The folder in the hub's cache.
 
     Raises:
         ValueError: It is no such name, or the datastore is of another tokenizer.

@@ -17,12 +17,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class HubName:
-    """A datastore on the hub.
-
-    Attributes:
-        repository: ``org/name``, a dataset of the hub.
-        revision: A branch, a tag or a commit.
-    """
+    """A datastore on the hub: ``org/name``, and a branch, a tag or a commit."""
 
     repository: str
     revision: str = "main"
@@ -32,11 +27,7 @@ class HubName:
 
     @classmethod
     def parse(cls, path: str | PathLike[str]) -> HubName | None:
-        """Reads ``org/name`` or ``hf://org/name@revision``; None where it can only be a path.
-
-        Raises:
-            ValueError: It begins with ``hf:`` and is no name.
-        """
+        """Reads ``org/name`` or ``hf://org/name@revision``; None where it can only be a path."""
         text = path if isinstance(path, str) else PurePath(path).as_posix()
         found = _NAME.fullmatch(text)
         if found is not None:
@@ -54,16 +45,10 @@ _MAX_BYTES = 1 << 20
 
 
 def named_datastore(model: str | Path) -> str | None:
-    """The datastore that a model's folder names in its `specds.json`.
-
-    Args:
-        model: A folder; what is none names nothing.
-
-    Returns:
-        ``org/name`` of the hub, or a path within the folder.
+    """The datastore that a model's folder names in its `specds.json`, if any.
 
     Raises:
-        ValueError: What is named is neither.
+        ValueError: It is neither ``org/name`` of the hub nor a path within the folder.
     """
     path = Path(model) / "specds.json"
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:

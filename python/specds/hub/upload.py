@@ -28,10 +28,7 @@ def card_of(
     licence: str | None,
     acceptance: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The card of a datastore.
-
-    What the manifest says is shown as text, whatever is in it.
-    """
+    """The card of a datastore; what the manifest says is shown as text, whatever is in it."""
     about: dict[str, Any] = {"tags": ["specds", "speculative-decoding"], "viewer": False}
     if licence:
         about["license"] = licence
@@ -98,8 +95,7 @@ def push(
 ) -> str:
     """Uploads a datastore to the hub, where readers see the old one or the new one.
 
-    A shard is named by its contents, so one that is there is not sent again. Whoever can read the
-    datastore can read its whole corpus.
+    Shards that are there are not sent again. Whoever can read the datastore can read its corpus.
 
     Args:
         name: ``org/name``, or ``org/name@branch``; made where it is not there.
@@ -111,10 +107,8 @@ def push(
         The address of the commit.
 
     Raises:
-        ValueError: The name is no name of the hub.
         FormatError: The datastore is damaged: nothing is sent.
-        PermissionError: You may not write there.
-        ConnectionError: The hub cannot be reached; the same call goes on.
+        OSError: You may not write there, or the hub cannot be reached; the same call continues.
     """
     folder, parsed = Path(datastore), HubName.parse(name)
     if parsed is None:
@@ -128,10 +122,11 @@ def push(
             client.create_branch(parsed.repository, branch=parsed.revision, exist_ok=True, **KIND)
         commit, present = describe(parsed)
         files = files_of(manifest)
+        sizes = {file: (folder / file).stat().st_size for file in files}
         operations = [
             add(file, folder / file)
             for file in files
-            if not (_OURS.fullmatch(file) and present.get(file) == (folder / file).stat().st_size)
+            if not (_OURS.fullmatch(file) and present.get(file) == sizes[file])
         ]
         operations += [
             hub().CommitOperationDelete(file)
@@ -139,19 +134,12 @@ def push(
             if _OURS.fullmatch(file)
         ]
         if _is_our_card(parsed, commit, present):
-            card = card_of(
-                parsed,
-                manifest,
-                sum((folder / file).stat().st_size for file in files),
-                licence,
-                acceptance,
-            )
+            card = card_of(parsed, manifest, sum(sizes.values()), licence, acceptance)
             operations.append(add(CARD, card.encode()))
-        message = f"Datastore {manifest['build_id'][:12]}"
         made = client.create_commit(
             parsed.repository,
             operations,
-            commit_message=message,
+            commit_message=f"Datastore {manifest['build_id'][:12]}",
             revision=parsed.revision,
             parent_commit=commit,
             **KIND,

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from specds.bench.page import filled
 from specds.view.explorer import Explorer
 
 _MOST_BYTES = 1 << 20
@@ -20,11 +21,7 @@ def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
 
 
 def page() -> bytes:
-    assets = files("specds.bench") / "assets"
-    text = (files("specds.view") / "page.html").read_text(encoding="utf-8")
-    for name in ("style.css", "tree.js", "story.js"):
-        text = text.replace(f"{{{{{name}}}}}", (assets / name).read_text(encoding="utf-8"))
-    return text.encode()
+    return filled((files("specds.view") / "page.html").read_text(encoding="utf-8")).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):

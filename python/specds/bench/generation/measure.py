@@ -89,7 +89,7 @@ class Plan:
 def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
     """Measures every way in every mode and size of batch.
 
-    `progress` is told the mode before each round of calls.
+    `progress` gets the mode before each round of calls.
     """
     cells = []
     for size, batches in plan.batches.items():
@@ -97,7 +97,16 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
         for mode, settings in plan.modes.items():
             found = [Cell(mode, size, way, reason=refused.get(way)) for way in plan.ways]
             running = [cell for cell in found if cell.reason is None]
-            _measure_cells(plan, running, settings, partial(progress, mode))
+            count = partial(progress, mode)
+            for _ in range(plan.runs):
+                for cell, run in zip(running, _run(plan, running, settings, count), strict=True):
+                    cell.runs.append(run)
+                    cell.profile = run
+            if plan.has_queue:
+                ours = [cell for cell in running if cell.way.is_ours]
+                profiled = _run(plan, ours, {**settings, "profile": True}, count)
+                for cell, run in zip(ours, profiled, strict=True):
+                    cell.profile = run
             cells += found
     return cells
 
@@ -116,25 +125,11 @@ def batches_of(prompts: Sequence[list[int]], size: int) -> list[Batch]:
     return [ordered[start : start + size] for start in range(0, len(ordered) - size + 1, size)]
 
 
-def _measure_cells(
-    plan: Plan, cells: Sequence[Cell], settings: dict[str, Any], progress: Callable[[], None]
-) -> None:
-    """Makes the runs of cells of one mode and one size of batch."""
-    for _ in range(plan.runs):
-        for cell, run in zip(cells, _run(plan, cells, settings, progress), strict=True):
-            cell.runs.append(run)
-            cell.profile = run
-    if plan.has_queue:
-        ours, profiled = [cell for cell in cells if cell.way.is_ours], {**settings, "profile": True}
-        for cell, run in zip(ours, _run(plan, ours, profiled, progress), strict=True):
-            cell.profile = run
-
-
 def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
     """Lets every way do the longest and the shortest call; returns those that fail, and why.
 
-    The longest sizes the static cache, so nothing is compiled again later. Where passes are
-    recorded as CUDA graphs, our loop does all calls, as drafts need passes of many sizes.
+    The longest sizes the static cache. Where passes are recorded as CUDA graphs, our loop does all
+    calls, as drafts need passes of many sizes.
     """
     ordered = sorted(batches, key=lambda batch: max(map(len, batch)), reverse=True)
     refused: dict[Way, str] = {}
@@ -159,25 +154,14 @@ def _run(
     for place, batch in enumerate(plan.batches[cells[0].batch] if cells else ()):
         progress()
         for start, call, run in zip(starts, calls, runs, strict=True):
-            result, seconds = timed(plan.seed + place, device, call or start(), batch, settings)
-            run.seconds.append(seconds)
+            torch.manual_seed(plan.seed + place)
+            synchronise(device)
+            started = perf_counter()
+            result = (call or start())(batch, settings)
+            synchronise(device)
+            run.seconds.append(perf_counter() - started)
             run.results.append(result)
     return runs
-
-
-def timed(
-    seed: int, device: torch.device, run: Callable[..., Any], *arguments: Any, **settings: Any
-) -> tuple[Any, float]:
-    """What a call gives, and its seconds until the device has nothing left to do.
-
-    The call starts from a state of torch's random generator that `seed` names.
-    """
-    torch.manual_seed(seed)
-    synchronise(device)
-    started = perf_counter()
-    result = run(*arguments, **settings)
-    synchronise(device)
-    return result, perf_counter() - started
 
 
 def synchronise(device: torch.device) -> None:

@@ -1,20 +1,20 @@
-"""The rows of the report, one for each mode, size of batch and way to generate; tables, and a page.
+"""The rows of the report, one for each mode, size of batch and way to generate; and tables.
 
-docs/measuring.md lists the fields of a row. Times are seconds; a figure that there is not is null.
+docs/measuring.md lists the fields of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from specds.bench.drawing import Style, bars, shares
 from specds.bench.generation.measure import Cell
 from specds.bench.harness import Columns, Document, Row, label, table
-from specds.bench.page import figure, page_of
 from specds.stats import GenerationStats
+
+_COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
@@ -30,8 +30,7 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
     way = cell.way
     plain = (other for other in measured if other.way.is_plain)
     fastest = max(plain, key=lambda other: mean(_speeds(other)), default=None)
-    named = {other.way.name: other for other in measured}
-    generate = named.get("generate")
+    generate = next((other for other in measured if other.way.name == "generate"), None)
     return {
         "mode": cell.mode,
         "batch": cell.batch,
@@ -47,7 +46,7 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
         "fastest_plain": None if fastest is None else fastest.way.name,
         **_spread("speed_up", _ratios(cell, fastest)),
         **_spread("speed_up_over_generate", _ratios(cell, generate)),
-        **_drafting(cell, named.get("plain")),
+        **_drafting(cell),
         "num_differing": _num_differing(cell, generate),
     }
 
@@ -70,38 +69,21 @@ def _spread(name: str, values: Sequence[float]) -> Row:
     }
 
 
-def _drafting(cell: Cell, plain: Cell | None) -> Row:
+def _drafting(cell: Cell) -> Row:
     """What came of drafts; all null where our loop did not run."""
-    is_known = cell.way.is_ours and cell.profile is not None
+    if not cell.way.is_ours or cell.profile is None:
+        return dict.fromkeys((*_COUNTS, "nodes_per_draft", "shares", "outside_forward"))
     stats = sum((run.stats for run in cell.runs), GenerationStats())
-    profile = cell.profile.stats if cell.profile is not None else stats
-    counts = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
-    shares, cost = dict(profile.shares), _pass_cost(cell, plain)
-    figures = {
-        **{name: getattr(stats, name) for name in counts},
-        "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
-        "pass_cost": cost,
-        "expected_speed_up": stats.mean_acceptance_length / cost if cost else None,
-        "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
-        "outside_forward": _outside_forward(profile),
-    }
-    return figures if is_known else dict.fromkeys(figures)
-
-
-def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
-    """How many times as long a pass took as one of our loop without drafts, in the same run."""
-    runs = [of.profile.stats for of in (cell, plain) if of is not None and of.profile is not None]
-    if len(runs) < 2 or not all(stats.num_drafts and stats.forward_s for stats in runs):
-        return None
-    mine, theirs = (stats.forward_s / stats.num_drafts for stats in runs)
-    return mine / theirs
-
-
-def _outside_forward(stats: GenerationStats) -> float | None:
-    shares = stats.shares
+    shares = cell.profile.stats.shares
     # What an automatic budget measures before the first step belongs to none.
     steps = 1 - shares["prefill"] - shares["measure"]
-    return 1 - shares["forward"] / steps if steps > 0 and stats.num_drafts else None
+    has_steps = steps > 0 and cell.profile.stats.num_drafts
+    return {
+        **{name: getattr(stats, name) for name in _COUNTS},
+        "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
+        "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
+        "outside_forward": 1 - shares["forward"] / steps if has_steps else None,
+    }
 
 
 def _num_differing(cell: Cell, generate: Cell | None) -> int | None:
@@ -149,7 +131,6 @@ def way_label(row: Row, rows: Sequence[Row]) -> str:
     return label(row, rows, "datastore", "budget")
 
 
-NAMES = ("mode", "name", "datastore", "budget", "batch")
 FIGURES: Columns = (
     ("tokens_per_s", "/s", "{:.1f}"),
     ("speed_up", "x plain", "{:.2f}"),
@@ -167,67 +148,3 @@ CAPTION = (
     "tokens: per forward; diff: texts that are not those of model.generate; nodes: per draft; out: "
     "the share of a step, behind the prefill, that is not the forward."
 )
-
-
-def page(document: Document) -> str:
-    measured = [row for row in document["rows"] if row["status"] == "ok"]
-    return page_of(
-        "specds bench generate",
-        _headline(measured),
-        sentence(document),
-        document,
-        _figures(measured),
-        (NAMES, FIGURES, CAPTION),
-    )
-
-
-def _headline(rows: Sequence[Row]) -> str:
-    """The headline: the fastest drafter against plain decoding of the same run."""
-    drafted = [row for row in rows if row["kind"] == "drafter" and row["speed_up"]]
-    if not drafted:
-        return "No drafter could be held against plain decoding."
-    best = max(drafted, key=lambda row: row["speed_up"])
-    return (
-        f"{best['name']} writes {best['tokens_per_s']:.0f} tokens/s, {best['speed_up']:.2f} times "
-        f"the fastest plain decoding ({best['fastest_plain']}), {best['mode']}, "
-        f"{best['mean_acceptance_length']:.2f} tokens a forward pass."
-    )
-
-
-def _figures(rows: Sequence[Row]) -> Iterator[str]:
-    names = list(dict.fromkeys(way_label(row, rows) for row in rows))
-    styles = {name: Style(number) for number, name in enumerate(names)}
-    for field, title, caption in (
-        (
-            "speed_up",
-            "Speed-up over the fastest plain decoding of the same run",
-            "Above 1, drafts pay. In brackets the least and the most of the runs.",
-        ),
-        ("tokens_per_s", "Tokens a second", "What one waits for, prefill included."),
-        (
-            "expected_speed_up",
-            "Speed-up to expect: tokens of a pass over its cost",
-            "What drafts would gain over our plain loop if passes took all of the time. What is "
-            "measured is lower by the time of drafting and of the loop.",
-        ),
-    ):
-        groups: dict[str, dict[str, float]] = {}
-        spread = {}
-        for row in rows:
-            if row[field] is not None:
-                name = way_label(row, rows)
-                groups.setdefault(title_of(row), {})[name] = row[field]
-                if f"{field}_min" in row:
-                    spread[title_of(row), name] = (row[f"{field}_min"], row[f"{field}_max"])
-        yield figure(field.replace("_", "-"), title, caption, bars(groups, styles, spread))
-    times = {
-        f"{way_label(row, rows)}, {title_of(row)}": row["shares"] for row in rows if row["shares"]
-    }
-    phases = list(dict.fromkeys(phase for of_phase in times.values() for phase in of_phase))
-    yield figure(
-        "time-shares",
-        "Where the time of a request went",
-        "All but `prefill` and `forward` is what drafting costs; `measure` is spent once in a "
-        "process.",
-        shares(times, {phase: Style(number) for number, phase in enumerate(phases)}),
-    )

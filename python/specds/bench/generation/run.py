@@ -3,92 +3,49 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specds._core import Datastore, __version__
+from specds._core import __version__
 from specds.bench.engines import check_names, engines_of
 from specds.bench.generation.measure import Plan, batches_of, measure
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.ways import (
-    BASELINES,
-    Target,
-    baseline_way,
-    drafter_ways,
-    usual_baselines,
-)
+from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import Document, Progress, circumstances, open_datastores
-from specds.bench.options import MODES, GenerateOptions
+from specds.bench.options import BASELINES, GenerateOptions
 from specds.bench.transcripts import read_files
 from specds.demo import build_stdlib, prompts
 from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer
-from specds.verify.support import require_verification
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-USUAL_PROMPTS = 12
-
-
-def check(options: GenerateOptions) -> None:
-    """Checks the options before anything is loaded."""
-    least, most = min(options.batches, default=1), max(options.batches, default=1)
-    checks = {
-        "no target: give a model by --model": options.model is None,
-        "no prompts: give recorded answers by --transcripts": (
-            not options.transcripts and not options.is_demo
-        ),
-        f"runs must be at least 1, got {options.runs}": options.runs < 1,
-        f"a batch must hold at least 1 prompt, got {least}": least < 1,
-        f"{options.limit} prompts make no batch of {most}: give a larger --limit, or a smaller "
-        "--batch": options.limit is not None and options.limit < most,
-        f"no mode: choose of {', '.join(MODES)}": not options.modes,
-    }
-    for message, is_wrong in checks.items():
-        if is_wrong:
-            raise ValueError(message)
-    _check_known("baseline", options.baselines or (), BASELINES)
-    _check_known("mode", options.modes, MODES)
-    require_verification(options.verification)
-    given = bool(options.datastores) or options.is_demo
-    check_names(options.drafters, datastore=given, model=True)
-
-
-def _check_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise ValueError(f"no {kind} `{name}`: choose of {', '.join(known)}")
+_USUAL_PROMPTS = 12
 
 
 def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
-    """Measures what the options ask for.
-
-    Returns:
-        What was measured on what, and `rows`.
-
-    Raises:
-        ValueError: Something is missing, unknown, or does not belong together.
-        OSError: A file cannot be read.
-    """
-    check(options)
+    """Measures what the options ask for."""
+    if not options.transcripts and not options.is_demo:
+        raise ValueError("no prompts: give recorded answers by --transcripts")
+    given = bool(options.datastores) or options.is_demo
+    check_names(options.drafters, datastore=given, model=True)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specds-bench-")))
         datastores = open_datastores(options.datastores)
-        model, own = load_model(str(options.model), device=options.device, dtype=options.dtype)
+        model, own = load_model(options.model, device=options.device, dtype=options.dtype)
         tokenizer = own if options.tokenizer is None else load_tokenizer(options.tokenizer)
         if options.is_demo and not datastores:
-            built = build_stdlib(tokenizer, folder / "stdlib.specds")
-            datastores = [Datastore.open(built.path)]
-            datastores[0].warm()
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="specds-bench-"))
+            built = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
+            datastores = open_datastores([Path(built.path)])
         for datastore in datastores:
             check_tokenizer(datastore, tokenizer)
         chosen = _prompts(options, model, tokenizer)
@@ -98,14 +55,25 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
         )
         engines = engines_of(options.drafters, datastores, inputs)
         baselines = options.baselines
-        if baselines is None:
-            baselines = usual_baselines(model.device)
+        if baselines is None:  # on a CPU `compiled` takes minutes to start
+            is_cpu = model.device.type == "cpu"
+            baselines = [name for name in BASELINES if name != "compiled" or not is_cpu]
+        ways = [baseline_way(name, target) for name in baselines]
+        for engine in engines:
+            make = stack.enter_context(engine.open())
+            ways += [
+                Way(
+                    engine.name,
+                    partial(own_calls, target, make, budget),
+                    is_ours=True,
+                    budget=budget,
+                    datastore=engine.datastore,
+                )
+                for budget in options.budgets
+            ]
         plan = Plan(
             target,
-            [
-                *(baseline_way(baseline, target) for baseline in baselines),
-                *drafter_ways(engines, options.budgets, target, stack),
-            ],
+            ways,
             _modes(options),
             {size: batches_of(chosen, size) for size in options.batches},
             options.runs,
@@ -120,7 +88,7 @@ def _prompts(
     options: GenerateOptions, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> list[list[int]]:
     if options.is_demo:  # of modules that the demo's models and its datastore have not seen
-        count = options.limit or max(USUAL_PROMPTS, *options.batches)
+        count = options.limit or max(_USUAL_PROMPTS, *options.batches)
         return [tokenizer(each.text)["input_ids"] for each in prompts(count, seed=options.seed)]
     known = int(model.config.get_text_config(decoder=True).vocab_size)
     recorded = read_files(options.transcripts, tokenizer, options.limit)

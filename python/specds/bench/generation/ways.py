@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -12,23 +11,11 @@ import torch
 from transformers import CompileConfig, PreTrainedModel
 
 from specds._core import Datastore
-from specds.bench.engines import Engine
 from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import generate
 from specds.stats import GenerationStats
 
-PLAIN = "plain"
-PROMPT_LOOKUP = "transformers-prompt-lookup"
-BASELINES = ("generate", "static", "compiled", PLAIN, PROMPT_LOOKUP)
-"""What drafters are held against.
-
-``generate``: `model.generate` as it is. ``static``: the same with a static cache. ``compiled``:
-that compiled by torch, with CUDA graphs on a GPU. ``plain``: the loop of this package without
-drafts. ``transformers-prompt-lookup``: the drafts of transformers itself, up to 10 tokens from the
-prompt.
-"""
-
-
+PLAIN, PROMPT_LOOKUP = "plain", "transformers-prompt-lookup"
 Batch: TypeAlias = "Sequence[list[int]]"
 """Prompts that are completed in one call, as token ids."""
 
@@ -133,25 +120,3 @@ def baseline_way(name: str, target: Target) -> Way:
         return Result(target.emitted(sequences, ids.shape[1]))
 
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
-
-
-def usual_baselines(device: torch.device) -> list[str]:
-    """All baselines; on a CPU without `compiled`, which takes minutes to start."""
-    return [name for name in BASELINES if name != "compiled" or device.type != "cpu"]
-
-
-def drafter_ways(
-    engines: Sequence[Engine],
-    budgets: Sequence[int | Literal["auto"]],
-    target: Target,
-    stack: ExitStack,
-) -> list[Way]:
-    """Combines each drafter with each budget; `stack` keeps open what they are made of."""
-    ways = []
-    for engine in engines:
-        make = stack.enter_context(engine.open())
-        for budget in budgets:
-            start = partial(own_calls, target, make, budget)
-            way = Way(engine.name, start, is_ours=True, budget=budget, datastore=engine.datastore)
-            ways.append(way)
-    return ways

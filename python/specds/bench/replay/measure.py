@@ -1,12 +1,9 @@
-"""How many tokens of recorded answers does a drafter predict, and how long does it take?
-
-Every engine at every budget goes over the same answers.
-"""
+"""How many tokens of recorded answers does a drafter predict, and how long does it take?"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import repeat
@@ -31,10 +28,6 @@ class Trace:
         stats: Counts, and times of `draft` and `observe`.
         expected: Accepted tokens that the drafter expected: the sum of its probabilities.
         match_lengths: Tokens of context matched; empty if the session does not report it.
-        context_lengths: Tokens before the draft, prompt included.
-        requests: Number of the request in the run.
-        samples: Requests of the same group that were served before.
-        num_predicted_tokens: Tokens of expected outputs; None if no request had one.
         observe_ns: Time of each `observe` after the prompt.
         sources: Emitted tokens by the source that drafted them, or the target.
     """
@@ -44,15 +37,11 @@ class Trace:
     accepted: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     match_lengths: list[int] = field(default_factory=list)
-    context_lengths: list[int] = field(default_factory=list)
-    requests: list[int] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)
-    num_predicted_tokens: int | None = None
     draft_ns: list[int] = field(default_factory=list)
     observe_ns: list[int] = field(default_factory=list)
     sources: Counter[str] = field(default_factory=Counter)
 
-    def record(self, replayed: Replayed, prompt_length: int) -> None:
+    def record(self, replayed: Replayed) -> None:
         """Appends a step; its `observe_ns` is not known yet."""
         step, session = replayed.step, replayed.session
         self.stats.record_draft(len(step.tree), len(step.path))
@@ -62,16 +51,12 @@ class Trace:
         self.draft_ns.append(replayed.draft_ns)
         self.accepted.append(len(step.path))
         self.expected.append(float(step.tree.probs.sum(dtype=np.float64)))
-        self.context_lengths.append(prompt_length + replayed.position)
         if session.match_length is not None:
             self.match_lengths.append(session.match_length)
 
     def merge(self, other: Trace) -> None:
         self.stats.merge(other.stats)
         self.num_requests += other.num_requests
-        if other.num_predicted_tokens is not None:
-            known = self.num_predicted_tokens or 0
-            self.num_predicted_tokens = known + other.num_predicted_tokens
         for name in _LISTS:
             getattr(self, name).extend(getattr(other, name))
         self.sources.update(other.sources)
@@ -86,13 +71,11 @@ def replay(
     """Replays one answer with a session that has its prompt."""
     trace, steps = Trace(num_requests=1), []
     for replayed in follow(session, transcript, max_nodes, shape):
-        trace.record(replayed, len(transcript.prompt_ids))
+        trace.record(replayed)
         steps.append(replayed)
     trace.observe_ns = [replayed.observe_ns for replayed in steps]
     stats = trace.stats
     stats.num_emitted_tokens = len(transcript.completion_ids)
-    if transcript.predicted_ids is not None:
-        trace.num_predicted_tokens = len(transcript.predicted_ids)
     stats.draft_s, stats.observe_s = sum(trace.draft_ns) / 1e9, sum(trace.observe_ns) / 1e9
     return trace
 
@@ -125,18 +108,19 @@ def measure(
     No cell profits from another. `progress` is told the engine's name before each request.
     """
     for engine in engines:
-        for budget in budgets:
-            try:
-                with engine.open() as make:
+        left = list(budgets)
+        try:
+            with engine.open() as make:
+                while left:
                     drafter_of = repeat(make()).__next__ if warm_memory else make
-                    told = partial(progress, engine.name)
-                    traces = replay_all(drafter_of, budget, transcripts, told, shape)
-            except EngineError as error:
+                    count = partial(progress, engine.name)
+                    traces = replay_all(drafter_of, left[0], transcripts, count, shape)
+                    if len(traces) > 1:
+                        traces[ALL] = together(traces.values())
+                    yield Cell(engine, left.pop(0), traces)
+        except EngineError as error:
+            for budget in left:
                 yield Cell(engine, budget, status=error.status, reason=str(error))
-            else:
-                if len(traces) > 1:
-                    traces[ALL] = together(traces.values())
-                yield Cell(engine, budget, traces)
 
 
 def replay_all(
@@ -148,14 +132,9 @@ def replay_all(
 ) -> dict[str, Trace]:
     """Replays every transcript in turn: a trace for each file of transcripts, by name."""
     traces: dict[str, Trace] = {}
-    served: Counter[Hashable] = Counter()
-    for number, transcript in enumerate(transcripts):
+    for transcript in transcripts:
         progress()
         trace = replay(_session(drafter_of(), transcript), transcript, budget, shape)
-        family = (transcript.source, transcript.family)
-        trace.requests = [number] * len(trace.accepted)
-        trace.samples = [served[family]] * len(trace.accepted)
-        served[family] += 1
         traces.setdefault(transcript.source, Trace()).merge(trace)
     return dict(sorted(traces.items()))
 

@@ -25,15 +25,7 @@ _STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
 
 
 def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> Document:
-    """Replays every drafter at every budget.
-
-    Returns:
-        What the rows have in common, and `rows`, ordered by transcripts.
-
-    Raises:
-        ValueError: Something is missing, unknown, or does not belong together.
-        OSError: A file cannot be read.
-    """
+    """Replays every drafter at every budget; `rows` are ordered by transcripts."""
     for name in options.drafters:
         if name.startswith("hierarchy"):
             raise ValueError(f"drafter `{name}` samples: measure it by `specds bench generate`")

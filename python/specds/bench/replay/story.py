@@ -28,12 +28,10 @@ def story(
     datastore: Datastore | None = None,
     max_steps: int = 100,
 ) -> dict[str, Any]:
-    """The steps of a replay in words: `prompt`, its end, and `steps`.
+    """The first steps of a replay in words, and the end of the `prompt`.
 
     A step has the `tokens` that were emitted, their `sources` (null is the target's own), the
     `tree`, the `path` of its accepted nodes, and the `match` of its context in the datastore.
-
-    What comes after `max_steps` is left out.
     """
     before: list[int] = transcript.prompt_ids.tolist()
     prompt = text_after(tokenizer, before[:-_PROMPT_TOKENS], before[-_PROMPT_TOKENS:])
