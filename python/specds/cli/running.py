@@ -35,8 +35,7 @@ DrafterOption = Annotated[
         "model's bigrams (`n-grammys:parts=context`, `bigram`, `extended-bigram`, `unigram`: a "
         "part of it); `hierarchy:MODEL,...`: models of one tokenizer that draft for each other and "
         "for the target, the smallest first, and a datastore, where there is one, for the "
-        "smallest (`joined=yes` among the models: what the datastore drafts goes up to the target "
-        "as well; `ablation=sd`, `self`, `pre` or `pre-self`: those of HSDDW).",
+        "smallest (`ablation=sd`, `self`, `pre` or `pre-self`: those of HSDDW).",
     ),
 ]
 NewTokens = Annotated[
