@@ -1,4 +1,4 @@
-"""A drafter that reports each step: the draft, what was accepted, and which source drafted it."""
+"""A drafter that reports each step: the draft, the accepted nodes, and their sources."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Step:
     """A draft and its outcome.
 
     Attributes:
-        tree: What was verified; of no nodes where nothing was.
-        path: The accepted nodes of it, from the root on.
-        token_ids: What was emitted: the tokens of the path, then the target's own.
+        tree: What was verified; may be empty.
+        path: Its accepted nodes, from the root on.
+        token_ids: The emitted tokens: those of the path, then the target's own.
     """
 
     tree: TokenTree
@@ -28,30 +28,26 @@ class Step:
 
     @property
     def sources(self) -> list[str | None]:
-        """What drafted each emitted token; None where it is the target's own."""
+        """The source of each emitted token; None: the target itself."""
         drafted = [SOURCES[source] for source in self.tree.sources[self.path].tolist()]
         return [*drafted, *[None] * (len(self.token_ids) - len(drafted))]
 
 
 class Watched(DrafterOf):
-    """Wraps a drafter and reports each step.
+    """Calls `report` with each step, the prefill included, from the thread that decodes."""
 
-    Args:
-        tell: Called with each step, the prefill's included, from the thread that decodes.
-    """
-
-    def __init__(self, drafter: Drafter, tell: Callable[[Step], Any]) -> None:
+    def __init__(self, drafter: Drafter, report: Callable[[Step], Any]) -> None:
         super().__init__(drafter)
-        self._tell = tell
+        self._report = report
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
-        return WatchedSession(self.drafter.session(prompt_ids), self._tell)
+        return WatchedSession(self.drafter.session(prompt_ids), self._report)
 
 
 class WatchedSession(SessionOf):
-    def __init__(self, session: Session, tell: Callable[[Step], Any]) -> None:
+    def __init__(self, session: Session, report: Callable[[Step], Any]) -> None:
         super().__init__(session)
-        self._tell = tell
+        self._report = report
         self._tree, self._max_depth = EMPTY_TREE, 0
 
     def draft(
@@ -70,7 +66,7 @@ class WatchedSession(SessionOf):
             return
         tree = tree.prefix(num_verified)
         emitted = [int(token) for token in token_ids]
-        self._tell(Step(tree, right_path(tree, emitted)[: self._max_depth], emitted))
+        self._report(Step(tree, right_path(tree, emitted)[: self._max_depth], emitted))
 
 
 def right_path(tree: TokenTree, truth: Sequence[int] | np.ndarray) -> list[int]:
