@@ -12,8 +12,7 @@ from specds._core import TokenTree
 from specds.drafters import DrafterInputs, maker_of
 from specds.drafters.session import Drafter, Proposal, RequestRules, Session
 from specds.hierarchy.config import HierarchyConfig
-from specds.hierarchy.draft import Draft
-from specds.hierarchy.levels import CachedModel, ModelLevel, RetrievalLevel
+from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
 from specds.loading import load_model
 from specds.stats import LevelStats
@@ -35,7 +34,7 @@ class HierarchySession(Session):
     def __init__(
         self,
         prompt_ids: Sequence[int] | np.ndarray,
-        levels: Sequence[RetrievalLevel | ModelLevel],
+        levels: Sequence[Level],
         config: HierarchyConfig,
         require: Callable[[RequestRules], None] = lambda _: None,
     ) -> None:
@@ -43,13 +42,12 @@ class HierarchySession(Session):
         self._max_nodes = config.max_nodes
         self._require = require
         self._text = Text(prompt_ids)
-        self._draft = Draft()
         self._retrieval = levels[0] if isinstance(levels[0], RetrievalLevel) else None
         models = [level for level in levels if isinstance(level, ModelLevel)]
         if not config.pre_verify:
             models = models[-1:]
         self._top = models[-1]
-        beneath: RetrievalLevel | ModelLevel | None = self._retrieval
+        beneath: Level | None = self._retrieval
         for model in models:
             pre_verifies = isinstance(beneath, ModelLevel)
             model.beneath = beneath
@@ -68,7 +66,7 @@ class HierarchySession(Session):
 
     @property
     def proposals(self) -> Mapping[int, Proposal]:
-        return self._draft.proposals
+        return self._top.proposals
 
     def join(self, rules: RequestRules) -> None:
         """Chooses tokens as the target does from now on."""
@@ -80,16 +78,14 @@ class HierarchySession(Session):
     ) -> TokenTree:
         left = self._text.tokens_left
         most = min(max_nodes, self._max_nodes)
-        self._draft = self._top.draft(self._text, most if left is None else min(most, left))
-        return self._draft.tree
+        return self._top.draft(self._text, most if left is None else min(most, left))
 
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
     ) -> None:
         """Takes what the target emitted; thresholds learn from what it rejected."""
         tokens = [int(token) for token in token_ids]
-        self._draft.settle(tokens)
-        self._draft = Draft()
+        self._top.settle(tokens)
         self._text.tokens += tokens
         if self._retrieval is not None:
             self._retrieval.observe(tokens)
@@ -150,7 +146,7 @@ class HierarchyDrafter:
         """
         if len(prompt_ids) == 0:
             raise ValueError("the prompt is empty: give at least one token")
-        levels: list[RetrievalLevel | ModelLevel] = [
+        levels: list[Level] = [
             RetrievalLevel(name, drafter.session(prompt_ids), len(prompt_ids), _RETRIEVED_NODES)
             for name, drafter in self._retrieval.items()
         ]
