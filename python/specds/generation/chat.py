@@ -12,7 +12,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from specds._core import DraftSession, Memory
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import Drafter, DrafterOf, Session, SessionOf
+from specds.drafters.session import Drafter, DrafterOf, SessionOf
 from specds.generation.calls import generate
 from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
@@ -88,7 +88,7 @@ class Chat:
             **{**self._settings, **settings},
         )
         self.stats.merge(output.stats)
-        self._token_ids = output.sequences[0].tolist()
+        self._token_ids = self._drafter.known = output.sequences[0].tolist()
         reply: Any = self._tokenizer.decode(
             self._token_ids[ids.shape[1] :], skip_special_tokens=True
         )
@@ -111,41 +111,38 @@ class Chat:
 
 
 class _OneSession(DrafterOf):
-    """A drafter whose session stays open for prompts that continue its text."""
+    """A drafter whose session stays open for prompts that continue its text.
+
+    Attributes:
+        known: What the open session has observed; empty after a turn that failed.
+    """
 
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
+        self.known: list[int] = []
         self._open: _OpenSession | None = None
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
-        prompt = [*prompt_ids]
-        if self._open is not None:
-            known = self._open.token_ids
-            if len(known) < len(prompt) and prompt[: len(known)] == known:
-                self._open.observe(prompt[len(known) :])
-                return self._open
-        self.close()
-        session = self.drafter.session(prompt)
-        if isinstance(getattr(session, "session", session), DraftSession):  # watched or not
-            self._open = _OpenSession(session, prompt)
-        return self._open or session
+        length, prompt = len(self.known), [*prompt_ids]
+        if self._open is not None and 0 < length < len(prompt) and prompt[:length] == self.known:
+            self._open.observe(prompt[length:])
+        else:
+            self.close()
+            session = self.drafter.session(prompt)
+            if not isinstance(getattr(session, "session", session), DraftSession):
+                return session  # it cannot go on with another request
+            self._open = _OpenSession(session)
+        self.known = []
+        return self._open
 
     def close(self) -> None:
         if self._open is not None:
             self._open.session.finish()
-        self._open = None
+        self._open, self.known = None, []
 
 
 class _OpenSession(SessionOf):
     """A session of the core that outlives its requests."""
-
-    def __init__(self, session: Session, token_ids: list[int]) -> None:
-        super().__init__(session)
-        self.token_ids = token_ids
-
-    def observe(self, token_ids: Sequence[int], num_verified: int | None = None) -> None:
-        self.session.observe(token_ids, num_verified)
-        self.token_ids.extend(token_ids)
 
     def finish(self) -> None:
         """The conversation goes on."""
