@@ -70,7 +70,7 @@ def generate(
             in `stats` are exact. It costs speed.
         stream_every: Hides how many tokens a step emitted, which tells texts apart: the streamer
             gets this many tokens at once (fewer at the end), and each step computes for exactly
-            `budget` nodes, which must be a number. The time between releases still varies.
+            `budget` nodes, a number below `stream_every`. The time between releases still varies.
         streamer: Gets the prompts and each token, as from `model.generate`; of several rows, a
             token of each at a time.
         tokenizer: Needed for `stop_strings`.
