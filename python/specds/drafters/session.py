@@ -196,19 +196,6 @@ class DrafterOf:
         return getattr(self.drafter, "max_nodes", None)
 
 
-class SessionOf:
-    """Base class of sessions that wrap another one: what they do not define is the other's."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-
-Session.register(SessionOf)
-
-
 def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
     return datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
 

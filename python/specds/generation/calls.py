@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
+from specds.drafters.step import Step
 from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.request import DraftOptions, Drafts, GenerationOutput, Options, run
 from specds.verify.cache import CACHE_NAME
@@ -38,6 +39,7 @@ def generate(
     self_check: bool = True,
     profile: bool = False,
     stream_every: int | None = None,
+    on_step: Callable[[Step], object] | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | list[str] | None = None,
@@ -71,6 +73,8 @@ def generate(
         stream_every: Hides how many tokens a step emitted, which tells texts apart: the streamer
             gets this many tokens at once (fewer at the end), and each step computes for exactly
             `budget` nodes, a number below `stream_every`. The time between releases still varies.
+        on_step: Called with each `Step` of each row, the prefill included: the draft, its accepted
+            nodes, and the emitted tokens with their sources.
         streamer: Gets the prompts and each token, as from `model.generate`; of several rows, a
             token of each at a time.
         tokenizer: Needed for `stop_strings`.
@@ -101,6 +105,7 @@ def generate(
         self_check=self_check,
         profile=profile,
         stream_every=stream_every,
+        on_step=on_step,
     )
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
     call: Any = model.generate

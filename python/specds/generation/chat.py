@@ -12,7 +12,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from specds._core import DraftSession, Memory
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import Drafter, DrafterOf, SessionOf
+from specds.drafters.session import Drafter, DrafterOf, Session
 from specds.generation.calls import generate
 from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
@@ -129,7 +129,7 @@ class _OneSession(DrafterOf):
         else:
             self.close()
             session = self.drafter.session(prompt)
-            if not isinstance(getattr(session, "session", session), DraftSession):
+            if not isinstance(session, DraftSession):
                 return session  # it cannot go on with another request
             self._open = _OpenSession(session)
         self.known = []
@@ -141,8 +141,17 @@ class _OneSession(DrafterOf):
         self._open, self.known = None, []
 
 
-class _OpenSession(SessionOf):
-    """A session of the core that outlives its requests."""
+class _OpenSession:
+    """A session of the core that outlives its requests: only `finish` does nothing."""
+
+    def __init__(self, session: DraftSession) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
 
     def finish(self) -> None:
         """The conversation goes on."""
+
+
+Session.register(_OpenSession)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.decoding import Decoding, Row, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
+from specds.drafters.step import Step
 from specds.generation.arguments import require_past, require_request, require_rowwise
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, Released, in_step
@@ -63,6 +64,7 @@ class Options:
     profile: bool = False
     stream_every: int | None = None
     otherwise: str = "refuse"
+    on_step: Callable[[Step], object] | None = None
 
     @classmethod
     def of(cls, drafter: Drafts, **options: Any) -> Options:
@@ -262,7 +264,9 @@ def _decode(
             load(past, runner.cache)
         waits_for = model.device if options.profile and model.device.type == "cuda" else None
         max_length = generation_config.max_length
-        decoding = Decoding(runner, budget, max_length, vocab_size, waits_for, noise)
+        decoding = Decoding(
+            runner, budget, max_length, vocab_size, waits_for, noise, options.on_step
+        )
         decoding.run(rows, generation_config.prefill_chunk_size)
         if past is not None:
             cache = extend(past, runner.cache)

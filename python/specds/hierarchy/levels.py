@@ -15,7 +15,7 @@ import torch
 from specds._core import TokenTree
 from specds.accept.on_host import walk
 from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
-from specds.drafters.watched import right_path
+from specds.drafters.step import right_path
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner

@@ -17,7 +17,7 @@ from specds._core import DraftSession, TokenTree
 from specds.bench.engines import ENTRANTS, Entrant
 from specds.bench.transcripts import Transcript
 from specds.drafters.session import EMPTY_TREE, Session, within
-from specds.drafters.watched import Step, right_path
+from specds.drafters.step import Step, right_path
 
 Shape: TypeAlias = Literal["tree", "chain"]
 """Of a draft; engines that verify no trees take chains."""
