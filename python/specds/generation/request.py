@@ -23,7 +23,7 @@ from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.drafters.step import Step
 from specds.generation.arguments import require_past, require_request, require_rowwise
 from specds.generation.past import extend, load
-from specds.generation.streams import InStep, Released, in_step
+from specds.generation.streams import InStep, in_step
 from specds.stats import GenerationStats
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
@@ -160,9 +160,8 @@ def run(
     padding_id = 0 if padding is None else int(padding)
     if streamer is not None and not prompt_is_put:
         streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
-    if streamer is not None and options.stream_every is not None:
-        streamer = Released(streamer, options.stream_every)
-    puts = None if streamer is None else InStep(streamer, padding_id)
+    every = options.stream_every or 1
+    puts = None if streamer is None else InStep(streamer, padding_id, every)
     rows: list[Row] = []
     noise = None
     try:
@@ -199,8 +198,8 @@ def run(
                 finishing.callback(noise.close, max(len(row.emitter.emitted) for row in rows))
             for row in reversed(rows):
                 finishing.callback(row.session.finish)
-    if streamer is not None:
-        streamer.end()  # type: ignore[no-untyped-call]
+    if puts is not None:
+        puts.end()
     return GenerationOutput(
         # Padded as `model.generate` does.
         sequences=torch.nn.utils.rnn.pad_sequence(

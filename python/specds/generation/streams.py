@@ -15,53 +15,42 @@ class InStep(BaseStreamer):
 
     Args:
         padding: The token of finished rows.
+        every: How many steps it gets at once; fewer only at the end.
 
     Attributes:
         rows: All rows of the request.
     """
 
-    def __init__(self, streamer: BaseStreamer, padding: int) -> None:
+    def __init__(self, streamer: BaseStreamer, padding: int, every: int) -> None:
         self.rows: list[Emitter] = []
         self._streamer = streamer
         self._padding = padding
-        self._num_put = 0
+        self._every = every
+        self._num_steps = 0
+        self._held: list[torch.Tensor] = []
 
     def put(self, value: torch.Tensor) -> None:
         """A row has emitted a token."""
         lengths = [len(row.emitted) for row in self.rows]
         ahead = [n for row, n in zip(self.rows, lengths, strict=True) if not row.finished]
-        for step in range(self._num_put, min(ahead, default=max(lengths))):
+        for step in range(self._num_steps, min(ahead, default=max(lengths))):
             tokens = [
                 row.emitted[step] if step < n else self._padding
                 for row, n in zip(self.rows, lengths, strict=True)
             ]
-            self._num_put += 1
-            self._streamer.put(torch.tensor(tokens))  # type: ignore[no-untyped-call]
+            self._num_steps += 1
+            self._held.append(torch.tensor(tokens))
+            if len(self._held) == self._every:
+                self._release()
 
     def end(self) -> None:
-        """The caller ends the streamer itself."""
-
-
-class Released(BaseStreamer):
-    """Gives a streamer always `every` tokens at once, and fewer only at the end."""
-
-    def __init__(self, streamer: BaseStreamer, every: int) -> None:
-        self._streamer = streamer
-        self._every = every
-        self._held: list[torch.Tensor] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self._held.append(value)
-        if len(self._held) == self._every:
-            self._release()
-
-    def end(self) -> None:
+        """Ends the streamer."""
         self._release()
         self._streamer.end()  # type: ignore[no-untyped-call]
 
     def _release(self) -> None:
-        for value in self._held:
-            self._streamer.put(value)  # type: ignore[no-untyped-call]
+        for tokens in self._held:
+            self._streamer.put(tokens)  # type: ignore[no-untyped-call]
         self._held.clear()
 
 
