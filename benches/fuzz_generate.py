@@ -14,7 +14,12 @@ from collections import Counter
 from time import perf_counter
 
 import torch
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from models import (
     FAMILIES,
@@ -55,6 +60,17 @@ class AsksInOrder(LogitsProcessor):
         return scores.roll(self.next_length % 2, dims=-1)
 
 
+class Sees(StoppingCriteria):
+    """Keeps what it is called with."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, input_ids, scores, **kwargs):
+        self.seen.append((input_ids.tolist(), scores and len(scores)))
+        return torch.tensor([input_ids.shape[1] % 37 == 0])
+
+
 PROCESSORS = {
     "repetition_penalty": [1.1, 1.6],
     "no_repeat_ngram_size": [2, 3],
@@ -87,6 +103,8 @@ def drawn(rng: random.Random) -> dict:
     for name, values in {**known, **(WARPERS if settings["do_sample"] else {})}.items():
         if rng.random() < 0.2:
             settings[name] = rng.choice(values)
+    if rows == 1 and rng.random() < 0.2:
+        settings["sees"] = True
     needs_eos = {"min_new_tokens", "exponential_decay_length_penalty"} & settings.keys()
     if needs_eos or rng.random() < 0.4:
         settings["eos_token_id"] = rng.sample(range(2, VOCAB_SIZE), rng.randint(1, 6))
@@ -94,7 +112,7 @@ def drawn(rng: random.Random) -> dict:
         settings |= {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
     if rng.random() < 0.2:
         settings["prefill_chunk_size"] = rng.randint(1, 9)
-    return {
+    request = {
         "family": rng.choice([*FAMILIES]),
         "lengths": [rng.randint(1, 40) for _ in range(rows)],
         "padding": rng.choice([0, 0, 3]),
@@ -104,6 +122,8 @@ def drawn(rng: random.Random) -> dict:
         "verification": rng.choice(["auto", "fast", "tree"]),
         "drafter": rng.choice(["random", "mixed", "oracle", "forked", "wrong", "fused", "few"]),
     }
+    hides = request["budget"] != "auto" and rng.random() < 0.3
+    return request | {"stream_every": rng.choice([1, 4, 100]) if hides else None}
 
 
 def inputs(request: dict) -> dict:
@@ -141,9 +161,11 @@ class Knowing(Drafter):
 def given_by(settings: dict, seed: int) -> dict:
     """Settings as a request takes them, with a streamer and processors of its own."""
     own = settings.get("own")
-    given = {name: value for name, value in settings.items() if name != "own"}
+    given = {name: value for name, value in settings.items() if name not in ("own", "sees")}
     if own is not None:
         given["logits_processor"] = LogitsProcessorList([own()])
+    if "sees" in settings:
+        given["stopping_criteria"] = StoppingCriteriaList([Sees()])
     torch.manual_seed(seed)
     return {**given, "streamer": Recorder()}
 
@@ -165,12 +187,13 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     else:
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE if request["drafter"] == "fused" else 70))
     given = given_by(request["settings"], seed)
-    ours = {name: request[name] for name in ("budget", "verification")}
+    ours = {name: request.get(name) for name in ("budget", "verification", "stream_every")}
     output = generate(model, drafter=drafter, **prompts, **given, **ours)
     checks = {
         "text": output.sequences.tolist() == whole.tolist(),
         "stream": given["streamer"].received == plain_given["streamer"].received,
         "random numbers": torch.equal(numbers(), state),
+        "criteria": calls_of(given) == calls_of(plain_given),
         "bookkeeping": is_booked(output, drafter, texts, request["lengths"]),
     }
     if whole is not plain:
@@ -182,6 +205,11 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     return [name for name, is_right in checks.items() if not is_right], (
         output.stats.num_accepted_tokens
     )
+
+
+def calls_of(given: dict) -> list:
+    """What the criteria of a request were called with."""
+    return [criterion.seen for criterion in given.get("stopping_criteria", [])]
 
 
 def are_near(ours, plain, name, width) -> bool:

@@ -17,6 +17,7 @@ from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, walk
 from specds.budget.policy import Budget
 from specds.drafters.session import EMPTY_TREE, Session, Silence
+from specds.drafters.step import Step
 from specds.stats import GenerationStats
 from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
@@ -95,6 +96,7 @@ class Decoding:
         waits_for: The CUDA device to wait for at each reading of the clock, so that its work counts
             in the phase that asked for it; None where nothing waits.
         noise: What samples are drawn by; None where each sampler draws for itself.
+        on_step: Called with each step of each row, the prefill included.
     """
 
     runner: Runner
@@ -103,6 +105,7 @@ class Decoding:
     vocab_size: int
     waits_for: torch.device | None = None
     noise: Noise | None = None
+    on_step: Callable[[Step], object] | None = None
 
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
@@ -135,6 +138,7 @@ class Decoding:
         self._lap("accept_s")
         for row, of_row in zip(rows, predictions, strict=True):
             row.observe(EMPTY_TREE, of_row)
+            self._report(EMPTY_TREE, [], row)
         self._lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
@@ -149,11 +153,16 @@ class Decoding:
         for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):
             self.stats.record_draft(len(tree), len(path))
             row.observe(tree, of_row)
+            self._report(tree, path, row)
         new = [None if row.emitter.finished else row.new for row in rows]
         self.budget.record(new, self._now() - self._last)
         if self._accepts is None:
             self.budget.learn()
         self._lap("observe_s")
+
+    def _report(self, tree: TokenTree, path: list[int], row: Row) -> None:
+        if self.on_step is not None:
+            self.on_step(Step(tree, path, row.new))
 
     def _now(self) -> float:
         if self.waits_for is not None:

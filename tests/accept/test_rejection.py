@@ -22,9 +22,7 @@ from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
-from specds.hierarchy.draft import Draft, Drawn, Threshold
-from specds.hierarchy.levels import ModelLevel, RetrievalLevel
-from specds.stats import LevelStats
+from specds.hierarchy.levels import Drawn, ModelLevel, RetrievalLevel
 
 START = [0, 1]
 COSTS = {size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
@@ -95,10 +93,10 @@ def rules(length, processors=()):
 
 
 def hierarchy(models, config, retrieval=None, threshold=0.0):
-    levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, len(START), 5, 5)]
+    levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, len(START), 5)]
     for number, model in enumerate(models):
         level = ModelLevel(f"model {number}", model)
-        level.threshold.value = threshold
+        level.threshold = threshold
         levels.append(level)
     return HierarchySession(START, levels, config)
 
@@ -132,17 +130,8 @@ CASES = {
     },
     "retrieval beneath one model": (1, HierarchyConfig(), ToyRetrieval, 0.5),
     "retrieval beneath two models": (2, HierarchyConfig(window=2), ToyRetrieval, 0.4),
-    "joined": (1, HierarchyConfig(beneath=False, joined=True), ToyRetrieval, 0.5),
-    "beneath and joined": (1, HierarchyConfig(joined=True), ToyRetrieval, 0.5),
-    "beneath two and joined": (2, HierarchyConfig(window=2, joined=True), ToyRetrieval, 0.4),
-    "retrieval alone": (0, HierarchyConfig(), ToyRetrieval, 0.0),
     "beneath one model, on trial": (1, HierarchyConfig(), ToyTrialRetrieval, 0.5),
-    "beneath two and joined, on trial": (
-        2,
-        HierarchyConfig(window=2, joined=True),
-        ToyTrialRetrieval,
-        0.4,
-    ),
+    "beneath two models, on trial": (2, HierarchyConfig(window=2), ToyTrialRetrieval, 0.4),
     "a chain of three": (3, HierarchyConfig(window=2), None, 0.3),
 }
 
@@ -164,7 +153,7 @@ def law_of_case(
     processors = [TemperatureLogitsWarper(temperature)]
     law, num_runs = law_of(program, monkeypatch)
     assert sum(law.values()) == pytest.approx(1, abs=1e-5)
-    assert num_runs > num_tokens**length or name == "retrieval alone"
+    assert num_runs > num_tokens**length
     return distance(law, target.law(START, length, temperature))
 
 
@@ -175,7 +164,7 @@ def test_the_output_law_is_exactly_the_targets(name, num_tokens, length, monkeyp
 
 
 @pytest.mark.parametrize("max_nodes", [1, 2])
-@pytest.mark.parametrize("name", ["full, 0.5", "beneath two and joined"])
+@pytest.mark.parametrize("name", ["full, 0.5", "retrieval beneath two models"])
 def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
     assert law_of_case(name, monkeypatch, max_nodes=max_nodes) < 1e-5
 
@@ -186,7 +175,7 @@ def auto():
     return AutoBudget(lambda: costs, Experience(), lambda: 0.0)
 
 
-AUTO_CASES = ["full, 0.5", "joined", "beneath two and joined, on trial"]
+AUTO_CASES = ["full, 0.5", "beneath two models, on trial"]
 
 
 @pytest.mark.parametrize("name", AUTO_CASES)
@@ -198,7 +187,7 @@ def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(m
     """Whether they pay depends on what they are: they decide, though nothing after them is seen."""
 
     def proposals(session):
-        one_by_one = session._draft.proposals.items()
+        one_by_one = session._top.proposals.items()
         return {node: one for node, one in one_by_one if node + 1 < session.num_verified}
 
     monkeypatch.setattr(HierarchySession, "proposals", property(proposals))
@@ -224,44 +213,17 @@ def test_a_biased_rule_is_found_out(module, name, wrong, monkeypatch):
     assert law_of_case(name, monkeypatch) > (0.01 if module is on_host else 0.001)
 
 
-def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
-    """The control of joined trees: retrieved tokens were put there, not sampled."""
-
-    def proposals(draft):
-        return {} if not draft.chosen else {-1: Proposal(0, draft.chosen[0].probs)}
-
-    monkeypatch.setattr(Draft, "proposals", property(proposals))
-    assert law_of_case("joined", monkeypatch) > 0.01
-
-
 # The parts ----------------------------------------------------------------------------------------
 
 
-def drawn(token, *weights):
-    return Drawn.of(token, normalised(weights))
-
-
 def test_what_was_rejected_teaches_the_threshold_and_what_was_accepted_does_not():
-    chosen, stats, threshold = [drawn(0, 1, 0), drawn(1, 1, 1)], LevelStats(), Threshold()
-    draft = Draft.of_chain(chosen, True, threshold, stats)
-    draft.settle([0])
-    assert (threshold.value, stats.num_accepted) == (0, 1)
-    draft.settle([0, 0, 1])
-    assert threshold.value == pytest.approx(0.6931, abs=1e-3)
-    assert stats.num_accepted == 2
-
-
-def test_joining_keeps_sampled_tokens_first_and_merges_equal_paths():
-    chain = Draft.of_chain([drawn(0, 1, 1), drawn(1, 1, 1)], True, Threshold(), LevelStats())
-    branches = TokenTree([1, 0, 0, 2, 1, 3], [-1, -1, 0, 1, 1, 4])
-    joined = chain.joined_with(branches, 5)
-    assert joined.tree.token_ids.tolist() == [0, 1, 1, 0, 2]
-    assert joined.tree.parents.tolist() == [-1, 0, -1, 2, 0]
-    assert joined.proposals.keys() == {-1, 0}
-    # A full budget still lets a path through nodes that are there already.
-    assert len(chain.joined_with(branches, 2).tree) == 2
-    deeper = chain.joined_with(branches, 7).tree
-    assert (deeper.token_ids[-1], deeper.parents[-1]) == (3, 1)
+    level = ModelLevel("model", None)
+    sure, unsure = Drawn.of(0, normalised([1, 0])), Drawn.of(1, normalised([1, 1]))
+    for tokens, threshold, num_accepted in (([0], 0, 1), ([0, 0, 1], 0.6931, 2)):
+        level.chosen = [sure, unsure]
+        level.settle(tokens)
+        assert level.threshold == pytest.approx(threshold, abs=1e-3)
+        assert level.stats.num_accepted == num_accepted
 
 
 def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_state(monkeypatch):

@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import Drafter
 from specds import FusedDrafter, generate
 from specds.cli.writing import coloured
-from specds.drafters import TokenTree
-from specds.drafters.watched import Watched
 from specds.readable import Spelling
 
 
@@ -51,8 +48,8 @@ def told(tiny_model):
     model, tokenizer = tiny_model
     ids = tokenizer("import os\nimport os\nimport os\n", return_tensors="pt")["input_ids"]
     steps = []
-    drafter = Watched(FusedDrafter(), steps.append)
-    output = generate(model, ids, drafter, max_new_tokens=48, do_sample=False, budget=8)
+    settings = {"max_new_tokens": 48, "do_sample": False, "budget": 8}
+    output = generate(model, ids, FusedDrafter(), on_step=steps.append, **settings)
     return output, output.sequences[0, ids.shape[1] :].tolist(), steps, tokenizer
 
 
@@ -67,26 +64,6 @@ def test_steps_tell_what_drafted_each_token(told):
         assert step.tree.token_ids[step.path].tolist() == step.token_ids[: len(step.path)]
         assert step.tree.parents[step.path].tolist() == [-1, *step.path][: len(step.path)]
     assert sum(len(step.tree) for step in steps) == output.stats.num_draft_tokens
-
-
-def test_watching_changes_nothing(told, tiny_model):
-    output, tokens, *_ = told
-    ids = output.sequences[:, : -len(tokens)]
-    plain = generate(
-        tiny_model[0], ids, FusedDrafter(), max_new_tokens=48, do_sample=False, budget=8
-    )
-    assert plain.sequences.tolist() == output.sequences.tolist()
-    assert plain.stats.num_accepted_tokens == output.stats.num_accepted_tokens
-
-
-def test_prompts_of_a_conversation_are_not_told():
-    told = []
-    drafter = Drafter(lambda *_: TokenTree([], []), vocab_size=None)
-    session = Watched(drafter, told.append).session([1])
-    session.observe([1, 2])
-    assert told == []
-    session.observe([3], 0)
-    assert [step.token_ids for step in told] == [[3]]
 
 
 def test_the_prompt_is_an_argument_or_an_option(run, monkeypatch):

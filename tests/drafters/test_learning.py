@@ -8,7 +8,7 @@ from replays import phrases, text_of, transcript
 from specds import FusedConfig, FusedDrafter
 from specds.bench.replay.loop import follow
 from specds.drafters import Memory, fit_weights
-from specds.drafters.watched import right_path
+from specds.drafters.step import right_path
 
 NOTHING = fit_weights(None, [])
 

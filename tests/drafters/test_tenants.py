@@ -13,7 +13,7 @@ from datastores import build
 from reference import shown
 from specds import FusedDrafter
 from specds.drafters import Memory, fit_weights
-from specds.drafters.watched import right_path
+from specds.drafters.step import right_path
 
 VOCAB_SIZE = 40
 # Less than three tenants teach and write in most of the tests.

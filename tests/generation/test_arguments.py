@@ -5,8 +5,6 @@ import torch
 import transformers
 
 from models import _SHAPE, GREEDY, Drafter, build, mixed_drafter, prompt, random_drafter, tiny_model
-from specds._core import Memory
-from specds.drafters import FusedDrafter
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arguments import require_request
 
@@ -104,24 +102,6 @@ def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
     assert model.generate(ids, **all_seen).tolist() != expected.tolist()
     with pytest.raises(UnsupportedRequestError, match="this model's windows count them"):
         generate(tiny_model("mistral"), ids, random_drafter(), **settings)
-
-
-@pytest.mark.parametrize("known", [90, 60, 20])
-@pytest.mark.parametrize("mode", ["greedy", "sampled"])
-def test_tokens_that_the_drafter_lacks_are_boundaries(known, mode):
-    model = tiny_model("llama")
-    settings = {"do_sample": mode == "sampled", "max_new_tokens": 40}
-    spare = 0
-    for seed in range(6):
-        ids = prompt(12, seed)
-        drafter = FusedDrafter(memory=Memory(known))
-        torch.manual_seed(seed)
-        expected = model.generate(ids, **settings)[0].tolist()
-        spare += max(expected) >= known
-        for _ in range(2):  # the second time there is a memory of the first
-            torch.manual_seed(seed)
-            assert generate(model, ids, drafter, **settings).sequences[0].tolist() == expected
-    assert spare > 0
 
 
 def test_a_session_follows_each_token_that_the_drafter_lacks():

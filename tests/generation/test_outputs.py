@@ -4,12 +4,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCriteria
+from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from models import (
     GREEDY,
     VOCAB_SIZE,
-    mixed_drafter,
     oracle_drafter,
     plain_generate,
     prompt,
@@ -64,27 +63,6 @@ def test_stop_strings_inside_a_draft(tokenizer):
     assert (expected[0, 29:] == 0).all()
     output = generate(model, ids, oracle_drafter(free), budget=16, **batch)
     assert output.sequences.tolist() == expected.tolist()
-
-
-class Counts(StoppingCriteria):
-    def __init__(self):
-        self.seen = []
-
-    def __call__(self, input_ids, scores, **kwargs):
-        self.seen.append((input_ids.tolist(), scores and len(scores)))
-        return torch.tensor([input_ids.shape[1] == 40])
-
-
-@pytest.mark.parametrize("with_scores", [False, True])
-def test_stopping_criteria_are_called_as_often_and_with_the_same(with_scores):
-    model = tiny_model("llama")
-    plain, ours = Counts(), Counts()
-    kept = {"return_dict_in_generate": True, "output_scores": True} if with_scores else {}
-    output = model.generate(prompt(), stopping_criteria=[plain], max_new_tokens=32, **kept)
-    expected = (output.sequences if with_scores else output)[0].tolist()
-    tree_generate(model, mixed_drafter(expected), stopping_criteria=[ours], **kept)
-    assert len(plain.seen) == 19
-    assert ours.seen == plain.seen
 
 
 def test_stats_of_requests_add_up():

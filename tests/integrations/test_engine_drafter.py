@@ -182,10 +182,10 @@ def test_named_rows_are_the_last_tokens_of_contexts():
 
 
 @pytest.mark.parametrize(
-    "context", [[], [-1], [1.5], "text", [[1]], [2**40], [VOCAB_SIZE], object()]
+    "context", [[], [-1], [1.5], "text", [[1]], [2**40], [VOCAB_SIZE], object(), [0, 1, 2, 1, 0]]
 )
-def test_what_is_no_context_of_the_vocabulary_drafts_nothing(tmp_path, context):
-    ours, _ = drafters(tmp_path)
+def test_a_row_without_a_context_of_the_vocabulary_within_the_limit_has_no_draft(tmp_path, context):
+    ours, _ = drafters(tmp_path, max_context=4)
     ours.sync([[0, 1, 2], context])
     assert ours.draft_chains(4)[1].tolist()[1] == 0
     _token_ids, lengths, mask = ours.draft_trees(4)
@@ -319,6 +319,27 @@ def test_measured_steps_tell_what_drafts_cost():
     for seconds in (0, -1, float("nan"), float("inf")):
         drafter.observe_step_time(seconds)
     assert drafter.draft_chains(8)[1].tolist() == [8] * 8
+
+
+def test_effort_follows_the_time_of_a_step_where_there_is_one_rank(tmp_path):
+    random = np.random.default_rng(0)
+    documents = [(random.zipf(1.3, 300) % 20).tolist() for _ in range(30)]
+    store = build(tmp_path / "d", documents, vocab_size=20)
+    contexts = [(random.zipf(1.3, 40) % 20).tolist() for _ in range(8)]
+
+    def drafted(step_s=None, num_ranks=1, **config):
+        config = json.dumps({"datastore": str(store.path), **config})
+        drafter = EngineDrafter(config, num_ranks=num_ranks)
+        drafter.sync(contexts)
+        if step_s is not None:
+            drafter.draft_trees(33)
+            drafter.observe_step_time(step_s)
+        return drafter.draft_trees(33)[0].tolist()
+
+    low, normal = drafted(effort="low"), drafted(effort="normal")
+    assert low != normal
+    assert drafted() == drafted(1e-4) == drafted(1.0, num_ranks=2) == low
+    assert drafted(1.0) == normal
 
 
 def test_predictions_are_recycled():

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from specds._core import TokenTree
 from specds.drafters.session import Drafter
-from specds.drafters.watched import right_path
+from specds.drafters.step import right_path
 
 # What happened fifty steps ago counts a third.
 _KEPT = 0.98

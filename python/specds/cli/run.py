@@ -53,6 +53,7 @@ def generate(
             ids,
             at.drafter,
             **running.settings(interrupt),
+            on_step=at.writer,
             max_new_tokens=max_new_tokens,
             attention_mask=ids.new_ones(ids.shape),
         )
@@ -99,7 +100,7 @@ def chat(
         from specds.generation import Chat
 
         said = [] if system is None else [{"role": "system", "content": system}]
-        talk = Chat(at.model, at.tokenizer, at.drafter, messages=said)
+        talk = Chat(at.model, at.tokenizer, at.drafter, messages=said, on_step=at.writer)
         try:
             for line in _lines():
                 if line == "/clear":

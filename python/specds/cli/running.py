@@ -169,7 +169,6 @@ def opened(
     """Loads the model and makes what drafts for it; at the end, a memory is written."""
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter, read_weights
-    from specds.drafters.watched import Watched
     from specds.loading import load_model, one_thread_for
     from specds.tokenization import check_tokenizer
 
@@ -200,7 +199,7 @@ def opened(
     )
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
     try:
-        yield Opened(running, model, tokenizer, Watched(of_tenant, writer), writer)
+        yield Opened(running, model, tokenizer, of_tenant, writer)
     finally:
         if running.memory is not None and isinstance(made, FusedDrafter):
             made.save(running.memory)

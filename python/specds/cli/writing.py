@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-    from specds.drafters.watched import Step
+    from specds.drafters.step import Step
     from specds.stats import GenerationStats
 
 DRAFTED = "green"

@@ -13,22 +13,21 @@ from specds.drafters.session import CoreDrafter, opened
 
 @dataclass(frozen=True)
 class AdedConfig:
-    """How ADED drafts and learns; the defaults are those of its paper, where it states them.
+    """How ADED drafts and learns; the defaults are the paper's, where it states them.
 
     Attributes:
-        search: How sentences are found: ``mcts``, or the ablation ``greedy``, which takes the
-            likeliest word at each place.
+        search: ``mcts``, or the ablation ``greedy``, which takes the likeliest word at each place.
         searches: Iterations of a search (s).
         depth: Tokens of a sentence (l).
         candidates: Sentences of a draft (n).
         c1: How much a search explores.
-        c2: How late it comes to explore more.
+        c2: How late it explores more.
         adaptive: Whether the tri-grams learn from the request (Algorithm 2).
-        across_requests: Whether what one request taught them is there for the next ones. With
-            several at the same time, drafts then depend on which comes first.
-        increment: What an observed tri-gram gains, and what a new one begins with. The paper does
-            not state it.
-        max_prob: No observed tri-gram is likelier. The paper does not state it.
+        across_requests: Whether requests learn from each other; drafts of concurrent requests then
+            depend on their order.
+        increment: What an observed tri-gram gains, and the first probability of a new one. The
+            paper does not state it.
+        max_prob: The most that an observed tri-gram can reach. The paper does not state it.
     """
 
     search: Literal["mcts", "greedy"] = "mcts"
@@ -45,18 +44,20 @@ class AdedConfig:
 
     @property
     def max_nodes(self) -> int:
-        """The nodes of the paper's draft: n sentences of l tokens, or one where it is greedy."""
+        """The nodes of the paper's draft: n sentences of l tokens, or one if greedy."""
         return self.depth * (1 if self.search == "greedy" else self.candidates)
 
 
 class AdedDrafter(CoreDrafter):
     """Drafting by tri-grams as in ADED (Liu et al. 2024).
 
-    Each tri-gram of the request makes its third word likelier after the other two; Monte Carlo tree
-    search finds sentences that are likely.
+    Each tri-gram of the request makes its third word likelier after the other two. Monte Carlo tree
+    search finds likely sentences.
 
     Args:
+        source: Tri-grams, or the datastore to count them in.
         order: The tokens of an n-gram: 3, or 2 or 4 in the paper's ablations.
+        progress: Called while they are counted.
 
     Raises:
         FileNotFoundError: There is nothing at the path.
@@ -80,11 +81,10 @@ class AdedDrafter(CoreDrafter):
                 f"them with `Trigrams.build(datastore, order={order})`"
             )
         self.trigrams, self.config = source, config or AdedConfig()
-        self.vocab_size, self.max_nodes = source.vocab_size, self.config.max_nodes
-        self._shared = AdaptiveTrigrams(source)
-        self._start()  # an unusable configuration is an error here, not at the first request
+        options = asdict(self.config)
+        shared = AdaptiveTrigrams(source) if options.pop("across_requests") else None
 
-    def _start(self) -> DraftSession:
-        config = asdict(self.config)
-        shared = config.pop("across_requests")
-        return aded_session(self._shared if shared else AdaptiveTrigrams(self.trigrams), **config)
+        def start() -> DraftSession:
+            return aded_session(AdaptiveTrigrams(source) if shared is None else shared, **options)
+
+        super().__init__(start, source.vocab_size, self.config.max_nodes)

@@ -1,4 +1,4 @@
-"""The fused drafter: one tree of all sources, weighted by what each was worth so far."""
+"""The fused drafter: one tree of all sources, mixed by what each has been worth so far."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ Effort: TypeAlias = Literal["auto", "low", "normal"]
 
 @dataclass(frozen=True)
 class FusedConfig:
-    """Which of its sources a drafter uses, how large its drafts are, and whether it learns.
+    """Which sources a drafter uses, how large its drafts are, and whether it learns.
 
     Attributes:
         context: The request's own text.
-        memory: What earlier requests said; a drafter without it keeps nothing of its own either.
-        recycled: What the model itself predicted at other nodes, rejected ones included. It takes
-            the model's 8 likeliest tokens at every node.
+        memory: Earlier requests; without it, the drafter keeps no texts.
+        recycled: What the model predicted at other nodes, rejected ones included: its 8 likeliest
+            tokens at every node.
         max_nodes: Nodes of a draft for the budget `auto`; by default `generate` chooses.
-        learns: Whether the weights of the sources change with what is accepted.
-        effort: How much of its sources a draft reads. Normal accepts 1.5 % more than low and takes
-            some tens of microseconds longer. Auto is what pays by the measured time of a step: low
-            below 8 ms; normal otherwise, and where no step is measured.
+        learns: Whether weights change with what is accepted.
+        effort: How much a draft reads. Normal accepts 1.5 % more than low and takes some tens of
+            microseconds longer. Auto is low where a step takes less than 8 ms.
     """
 
     datastore: bool = True
@@ -64,17 +63,18 @@ class FusedConfig:
 class FusedDrafter:
     """Drafts from all sources at once: a datastore, the request's own text, earlier requests.
 
-    What each source says at each node of the tree is mixed by what that kind of evidence has been
-    worth, which is learned from what the model accepts, and the tree grows best-first by the
-    probability of its paths. A node's probability is calibrated: 1 plus the sum over a tree is the
-    acceptance length to be expected of it. Sessions of a tenant share what they learn, and nobody
-    else's drafts depend on it. Safe to share by threads.
+    At each node, every source predicts the next token. The predictions are mixed by weights that
+    are learned from what the model accepts, and the tree grows best-first. Probabilities are
+    calibrated: 1 plus their sum over a tree is its expected acceptance length. Sessions of a tenant
+    share what they learn; no other tenant's drafts depend on it. Safe to share by threads.
 
     Args:
-        memory: What earlier requests said; every session adds its text when it finishes. By default
-            an empty one where there is a datastore, and none where there is not.
-        weights: What all tenants start from, as `weights` or `specds.fit_weights` returned it; by
-            default the datastore's prior, and without one nothing is learned yet.
+        datastore: An open one or its path; None drafts without.
+        config: Which sources it uses.
+        memory: Earlier requests; every session adds its text when it finishes. By default a new one
+            if there is a datastore, else none.
+        weights: The initial weights, as `weights` or `fit_weights` returned them; by default the
+            datastore's prior.
         model_tables: The target model, or its tables: what it predicts after a single token.
 
     Raises:
@@ -124,11 +124,10 @@ class FusedDrafter:
         weights: bytes | None = None,
         **sources: Any,
     ) -> FusedDrafter:
-        """A drafter with the memory that `save` wrote, or with a new one.
+        """A drafter with the memory that `save` wrote, or with a new one if there is no file.
 
         Args:
-            path: The file; it need not be there yet.
-            tokenizer: Which one the tokens are of; needed without a datastore, which knows.
+            tokenizer: That of the model; needed without a datastore.
 
         Raises:
             FormatError: What is at the path is no snapshot, or is damaged.
@@ -168,13 +167,12 @@ class FusedDrafter:
         """Starts a request.
 
         Args:
-            tenant: Whose earlier requests it drafts from and learned from, and whose memory it goes
-                into; requests without a tenant are those of one of the empty name.
+            tenant: Whose memory and weights it uses and adds to; by default those of the tenant
+                with the empty name.
             predicted_output: What the model is expected to write, such as a text to be edited.
-            group: Which of the tenant's requests it is of one group with, such as samples of one
-                prompt, turns of one task, edits of one file: 1 to 1024 bytes of UTF-8. By default
-                those whose prompts begin alike: the group of the shortest earlier prompt of at
-                least 16 tokens that this one begins with.
+            group: A name, at most 1024 bytes of UTF-8, for requests of the tenant that repeat each
+                other: samples of one prompt, turns of one task. By default the group of the
+                shortest earlier prompt of at least 16 tokens with which this prompt begins.
 
         Raises:
             TypeError: A name is no string.
@@ -189,17 +187,15 @@ class FusedDrafter:
         predicted_output: Sequence[int] | np.ndarray | None = None,
         group: str | None = None,
     ) -> Drafter:
-        """This drafter as `generate` takes it, for sessions with these arguments."""
+        """This drafter, for sessions with these arguments: pass it to `generate`."""
         return _ForRequest(self, tenant=tenant, predicted_output=predicted_output, group=group)
 
     def weights(self, tenant: str = "") -> bytes:
-        """What a tenant's requests taught so far: what drafters of other texts may start from."""
+        """What a tenant's requests have taught so far, as initial weights of another drafter."""
         return self._state.weights(tenant)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the memory to one file, in one step, for `resume`.
-
-        What other processes have kept there meanwhile stays (`merge` of `Memory.save`).
+        """Writes the memory to a file for `resume`, and keeps what other processes saved there.
 
         Raises:
             FormatError: What is at `path` is no snapshot, or is damaged.
@@ -217,12 +213,7 @@ class FusedDrafter:
 
 
 def read_weights(name: str | None) -> bytes | None:
-    """The weights of the file `name`, as `FusedDrafter` takes them.
-
-    Args:
-        name: A file of what `FusedDrafter.weights` gave; ``none``: weights that have learned
-            nothing; None: the prior of the datastore.
-    """
+    """The weights of a file of `FusedDrafter.weights`; `none`: weights that learned nothing yet."""
     if name is None:
         return None
     return fit_weights(None, []) if name == "none" else Path(name).read_bytes()

@@ -1,7 +1,6 @@
 """What a model predicts by itself: its unigram and bigrams, computed once and kept on disk.
 
-Tables are files ``tables-FINGERPRINT-K.npz`` in the folder ``SPECDS_CACHE``, by default ``specds``
-in the user's cache folder. They may be removed at any time.
+They are files ``tables-FINGERPRINT-K.npz`` in the cache folder, which may be removed at any time.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from specds.cache_folder import cache_folder, keep, read_kept
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Raised where the computation changes, so that what an older version has kept is not used.
+# Raised when the computation changes, so that older files are not used.
 _VERSION = 1
 _MOST_VALUES = 64
-# Logits and vocabulary rows worked on at a time: 128 MiB of them in single precision.
+# Logits, and numbers of embeddings, at a time: 128 MiB in single precision.
 _BATCH_ELEMENTS = 1 << 25
 _MOST_TOKENS = 1024
-# What an archive of three arrays takes beside their numbers, and more.
+# More than an archive of three arrays takes beside their numbers.
 _MOST_HEADER_BYTES = 4096
 
 
@@ -48,8 +47,7 @@ def load_tables(
     """The tables of a model: read from the cache, or computed and kept there.
 
     Args:
-        k: How many tokens to know after each; at most the vocabulary's size are. 25 are the most
-            that the N-Grammys paper drafts.
+        k: How many tokens to know after each; 25 are the most that the N-Grammys paper drafts.
         progress: Called while they are computed: a stage, the tokens done, and the vocabulary.
 
     Raises:
@@ -87,10 +85,9 @@ def compute_tables(
 def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
     """The vocabulary by the model's unigram, best token first: section 4.1 of the N-Grammys paper.
 
-    That is ``p(x) ~ exp(-d(x))`` with ``d(x) = |u_x - mean u|``, for the rows `u` of the output
-    embedding, in the norm of ``<a, b> = a V^T V b^T``, for the input embedding `V`. The listing in
-    the paper's appendix B.1 ranks by the inner product ``<mean u, u_x>``, smallest first, which is
-    no distance; here it is the text's distance. Tied embeddings are the case ``U = V``.
+    ``p(x) ~ exp(-d(x))`` with ``d(x) = |u_x - mean u|`` for the rows `u` of the output embedding,
+    in the norm of ``<a, b> = a V^T V b^T`` for the input embedding `V`. This is the distance of the
+    paper's text; the listing in its appendix B.1 ranks by ``<mean u, u_x>``, which is no distance.
     """
     inputs: Any = model.get_input_embeddings()
     outputs: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -118,10 +115,9 @@ def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
 def bigram_table(
     model: PreTrainedModel, k: int, progress: Progress | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The `k` likeliest tokens after each token, best first, and how likely they are.
+    """The `k` likeliest tokens after each token, best first, and their probabilities.
 
-    Each token is the whole context, as in the paper: nothing comes before it, neither text nor a
-    token that begins one.
+    Each token is the whole context, as in the paper, without a token that begins a text.
 
     Returns:
         int32 and float32, both `(vocab_size, k)`.
@@ -144,11 +140,11 @@ def bigram_table(
 def fingerprint(model: PreTrainedModel) -> str:
     """Names a model by its configuration and weights, 32 hexadecimal digits.
 
-    Of each parameter the name, the shape, the dtype and up to 64 evenly spaced values count: a
-    training step changes them, an edit of a few rows may not.
+    It covers up to 64 evenly spaced values of each parameter: a training step changes them, an edit
+    of a few rows may not.
     """
-    told_otherwise = ("_name_or_path", "architectures", "dtype", "transformers_version")
-    config = {k: v for k, v in model.config.to_dict().items() if k not in told_otherwise}
+    without = ("_name_or_path", "architectures", "dtype", "transformers_version")
+    config = {k: v for k, v in model.config.to_dict().items() if k not in without}
     digest = hashlib.sha256(f"{_VERSION} {type(model).__name__}".encode())
     digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     for name, parameter in model.named_parameters():
@@ -164,10 +160,10 @@ def _vocab_size(model: PreTrainedModel) -> int:
 
 
 def _read(path: Path, vocab_size: int, k: int) -> ModelTables | None:
-    """The tables of a file; None where there is none, or one that is damaged or of other sizes."""
+    """The tables of a file; None if there is none, or it is damaged or has other sizes."""
     content = io.BytesIO(read_kept(path, 8 * vocab_size * (k + 1) + _MOST_HEADER_BYTES) or b"")
     try:
-        # An archive with checksums; nothing in it is run, and nothing packed is unpacked.
+        # An archive with checksums; nothing in it is executed or decompressed.
         if any(part.compress_type for part in zipfile.ZipFile(content).infolist()):
             return None
         with np.load(content) as arrays:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from specds._core import DraftSession, ModelTables, n_grammys_session
+from specds._core import ModelTables, n_grammys_session
 from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
@@ -17,15 +18,15 @@ Strategy: TypeAlias = Literal["mixed", "context", "bigram", "extended-bigram", "
 
 @dataclass(frozen=True)
 class NGrammysConfig:
-    """The size of a draft and what it is made of; the defaults are the paper's.
+    """The size of a draft and its sources; the defaults are the paper's.
 
     Attributes:
         k: Rows of a draft; the paper goes up to 25.
         w: Tokens of a row; the paper goes up to 14.
         q: Tokens at the end of the context that are looked for earlier in it.
-        strategy: ``mixed`` takes what rows the context gives, and the rest from the extended
-            bigram; ``context``, ``extended-bigram``, ``bigram`` and ``unigram`` (these two one
-            token a row) take all from one source.
+        strategy: ``mixed`` takes the rows that the context gives, and the rest from the extended
+            bigram. ``context``, ``extended-bigram``, ``bigram`` and ``unigram`` take all rows from
+            one source; the last two have one token a row.
     """
 
     k: int = 10
@@ -35,7 +36,7 @@ class NGrammysConfig:
 
     @property
     def max_nodes(self) -> int:
-        """Tokens of a draft of k rows, the most that its tree can have."""
+        """The most nodes that k rows can have."""
         return self.k if self.strategy in ("bigram", "unigram") else self.k * self.w
 
 
@@ -45,7 +46,7 @@ class NGrammysDrafter(CoreDrafter):
     Its rows make a tree, which `specds.papers.path_rows` verifies row by row, as the paper does.
 
     Args:
-        tables: The target model, or its tables; None will do for the strategy ``context``.
+        tables: The target model, or its tables; may be None for the strategy ``context``.
 
     Raises:
         ValueError: The strategy needs a model and there is none, or a number is out of range.
@@ -54,15 +55,11 @@ class NGrammysDrafter(CoreDrafter):
     def __init__(
         self, tables: PreTrainedModel | ModelTables | None, config: NGrammysConfig | None = None
     ) -> None:
-        self.config = config or NGrammysConfig()
+        self.config = config = config or NGrammysConfig()
         if tables is not None and not isinstance(tables, ModelTables):
             from specds.drafters.model_tables import load_tables
 
-            tables = load_tables(tables, max(25, self.config.k))
-        self.tables = tables
-        self.max_nodes = self.config.max_nodes
-        self.vocab_size = None if tables is None else tables.vocab_size
-        self._start()  # refuses a configuration that no request could use
-
-    def _start(self) -> DraftSession:
-        return n_grammys_session(self.tables, **asdict(self.config))
+            tables = load_tables(tables, max(25, config.k))
+        start = partial(n_grammys_session, tables, **asdict(config))
+        vocab_size = None if tables is None else tables.vocab_size
+        super().__init__(start, vocab_size, config.max_nodes)

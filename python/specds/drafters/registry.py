@@ -27,9 +27,9 @@ class DrafterInputs:
     """What drafters are made of; a drafter takes what it needs.
 
     Attributes:
-        tokenizer: Of all tokens; with it, `fused` remembers requests without a datastore too.
-        memory: Where earlier requests are kept, a file that need not be there yet.
-        weights: What the fused drafter starts from; by default the datastore's prior.
+        tokenizer: With it, `fused` remembers requests without a datastore too.
+        memory: A file with earlier requests; it may be missing.
+        weights: Initial weights of the fused drafter; by default the datastore's prior.
     """
 
     datastore: Datastore | None = None
@@ -47,7 +47,7 @@ class DrafterInputs:
 
 
 Maker: TypeAlias = "Callable[[], Drafter]"
-"""Makes a new drafter, which has learned nothing yet; what they can share was loaded before."""
+"""Makes a new drafter, which has learned nothing; what drafters can share is already loaded."""
 
 
 def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Maker:
@@ -88,11 +88,11 @@ class Kind:
     """A kind of drafter.
 
     Attributes:
-        load: Takes the inputs, the models that its name lists, and its options by name.
+        load: Takes the inputs, the models in its name, and its options by name.
         options: The values of each option, the default first.
-        datastore: Whether it uses a datastore if there is one, or needs it.
-        takes_tables: Whether it also drafts from the model's bigrams where it is asked to.
-        takes_models: Whether its name lists the models that draft.
+        datastore: Whether it can use a datastore, or needs one.
+        takes_tables: Whether it can also draft from the model's bigrams.
+        takes_models: Whether its name lists models that draft.
     """
 
     load: Callable[..., Maker]
@@ -111,16 +111,16 @@ KINDS = {
     "prompt-lookup": Kind(lambda _: PromptLookupDrafter),
     "n-grammys": Kind(_n_grammys, {"parts": get_args(Strategy)}, needs_model=True),
 }
-"""The drafters, as the help of `--drafter` tells them; `specds.hierarchy` enters its own."""
+"""The drafters of `--drafter`; `specds.hierarchy` adds its own."""
 
 
 @dataclass(frozen=True)
 class DrafterName:
-    """A drafter that is not made yet.
+    """The name of a drafter, with its options.
 
     Attributes:
-        value: All of it, as it was written.
-        models: Those that draft, where its kind takes models: the smallest first.
+        value: The whole name, as it was written.
+        models: The models that draft, the smallest first.
     """
 
     value: str
@@ -130,10 +130,7 @@ class DrafterName:
 
     @classmethod
     def parse(cls, text: str) -> DrafterName:
-        """Reads ``NAME``, ``NAME:OPTION=VALUE`` or ``NAME:MODEL``.
-
-        Commas or ``+`` part several options; where commas part drafters, only ``+`` does.
-        """
+        """Reads ``NAME``, ``NAME:OPTION=VALUE`` or ``NAME:MODEL``; several with commas or ``+``."""
         name, _, tail = text.partition(":")
         if (name := name.strip()) not in KINDS:
             names = (f"{each}:MODEL,..." if KINDS[each].takes_models else each for each in KINDS)
@@ -162,12 +159,12 @@ class DrafterName:
 
     @property
     def takes_datastore(self) -> bool:
-        """Whether it drafts from a datastore where there is one."""
+        """Whether it can use a datastore."""
         return KINDS[self.kind].datastore != "unused"
 
     @property
     def needs_model(self) -> bool:
-        """Whether it is made of the target model's weights."""
+        """Whether it needs the target model's weights."""
         return KINDS[self.kind].needs_model and self.options.get("parts") != "context"
 
 
@@ -179,7 +176,7 @@ def require_inputs(
     memory: bool = False,
     model_tables: bool = False,
 ) -> None:
-    """Checks early that a drafter gets what it needs, and nothing that it cannot use."""
+    """Refuses missing inputs, and those that the drafter cannot use."""
     kind = KINDS[name.kind]
     if memory and name.kind != "fused":
         raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
@@ -192,7 +189,7 @@ def require_inputs(
 
 
 def maker_of(name: DrafterName | str, inputs: DrafterInputs) -> Maker:
-    """Loads what drafters of a name share; they have their paper's defaults."""
+    """Loads what drafters of a name share; defaults are those of their paper."""
     name = DrafterName.parse(name) if isinstance(name, str) else name
     has_datastore, has_model = inputs.datastore is not None, inputs.model is not None
     require_inputs(name, datastore=has_datastore, model=has_model)

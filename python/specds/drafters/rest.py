@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from os import PathLike
 
-from specds._core import Datastore, DraftSession, rest_session
+from specds._core import Datastore, rest_session
 from specds.drafters.session import CoreDrafter, opened
 
 
 @dataclass(frozen=True)
 class RestConfig:
-    """Limits of lookups; the defaults are those of the REST paper, but for the samples.
+    """Limits of lookups; the defaults are the REST paper's, except for the samples.
 
     Attributes:
         max_match: The longest suffix of the context that is looked up (n_max).
         min_match: A shorter match drafts nothing.
         continuation: Tokens taken after each occurrence of the match (m).
-        max_samples: Occurrences looked at, evenly spread over all of them; the paper's program
+        max_samples: Occurrences to look at, evenly spread over all of them; the paper's program
             takes the first 5,000 in lexicographic order.
-        max_nodes: Node budget of a draft unless the caller of `generate` names one (c).
+        max_nodes: The nodes of a draft for the budget `auto` (c).
     """
 
     max_match: int = 16
@@ -43,11 +44,8 @@ class RestDrafter(CoreDrafter):
     def __init__(
         self, datastore: Datastore | str | PathLike[str], config: RestConfig | None = None
     ) -> None:
-        self.datastore = opened(datastore)
-        self.config = config or RestConfig()
-        self.vocab_size, self.max_nodes = self.datastore.vocab_size, self.config.max_nodes
-
-    def _start(self) -> DraftSession:
+        self.datastore, self.config = opened(datastore), config or RestConfig()
         limits = asdict(self.config)
-        limits.pop("max_nodes")
-        return rest_session(self.datastore, **limits)
+        max_nodes = limits.pop("max_nodes")
+        start = partial(rest_session, self.datastore, **limits)
+        super().__init__(start, self.datastore.vocab_size, max_nodes)

@@ -1,9 +1,9 @@
-"""What a drafter is: it opens a session for a request, and the session drafts token trees."""
+"""What a drafter is: it opens a session for a request, which drafts token trees."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A drafted token and the distribution that it was sampled from.
-
-    Attributes:
-        probs: float `(vocab_size,)`, the distribution, as really sampled from.
-    """
+    """A drafted token, and the distribution `(vocab_size,)` that it was sampled from."""
 
     token_id: int
     probs: torch.Tensor
@@ -47,14 +43,14 @@ class RequestRules:
 
 
 class Session(ABC):
-    """One request as a drafter sees it: draft, observe what was accepted, again until finish.
+    """One request of a drafter: draft, observe what was emitted, again until finish.
 
-    A session implements `draft` and `observe`; everything else has a default that does nothing.
+    A session implements `draft` and `observe`; all other methods do nothing by default.
     """
 
     @property
     def proposes(self) -> bool:
-        """Whether it samples its tokens, as models that draft do, and so has `proposals`."""
+        """Whether it samples its tokens, as draft models do, and so has `proposals`."""
         return False
 
     @property
@@ -64,7 +60,7 @@ class Session(ABC):
 
     @property
     def num_predictions(self) -> int:
-        """How many of the target's likeliest tokens `observe_predictions` uses; 0 where none."""
+        """How many of the target's likeliest tokens `observe_predictions` uses."""
         return 0
 
     @property
@@ -74,53 +70,37 @@ class Session(ABC):
 
     @property
     def match_length(self) -> int | None:
-        """The tokens of the context that the last draft was made from; None if it cannot tell."""
-        return None
-
-    @property
-    def elapsed_ns(self) -> int | None:
-        """Nanoseconds of the last call if the session measures them itself, else None."""
+        """How many tokens of the context the last draft matched; None if unknown."""
         return None
 
     @abstractmethod
     def draft(
-        self,
-        max_nodes: int,
-        max_depth: int | None = None,
-        min_gain: float = 0.0,
+        self, max_nodes: int, max_depth: int | None = None, min_gain: float = 0.0
     ) -> TokenTree:
-        """Drafts at most `max_nodes` nodes that continue the context, best nodes first.
+        """Drafts at most `max_nodes` nodes that continue the context, best first.
 
-        Node parents of -1 continue the last token of the context. An empty tree is a valid draft.
+        A parent of -1 is the last token of the context. The tree may be empty.
 
         Args:
-            max_depth: Deeper nodes are of no use, and dropped by the caller; a child of the context
-                has depth 1.
-            min_gain: Nodes that are less likely do not pay.
+            max_depth: The caller drops deeper nodes; children of the context have depth 1.
+            min_gain: Nodes of a lower probability do not pay.
         """
 
     @abstractmethod
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
     ) -> None:
-        """Appends what the target model emitted since the last call: accepted and bonus tokens.
+        """Appends what the target emitted since the last call: accepted and bonus tokens.
 
-        Called after every step of the target, also where that step verified no draft.
+        Called after every step of the target, with or without a draft.
 
         Args:
-            num_verified: How many nodes of the last draft, the first ones, were verified; None for
-                all. Little can be learned of the others.
+            num_verified: How many nodes of the last draft, the first ones, were verified; None:
+                all.
         """
 
-    def draft_after(
-        self,
-        token_ids: Sequence[int] | np.ndarray,
-        max_nodes: int,
-    ) -> TokenTree:
-        """Drafts as `draft` would if these tokens had been observed, and stays as it is.
-
-        A session that cannot drafts nothing.
-        """
+    def draft_after(self, token_ids: Sequence[int] | np.ndarray, max_nodes: int) -> TokenTree:
+        """Drafts as if these tokens had been observed, and stays as it is; empty if it cannot."""
         return EMPTY_TREE
 
     def suggest(
@@ -132,7 +112,7 @@ class Session(ABC):
         """Takes a suggestion from outside for what follows the context.
 
         Args:
-            token_ids: Of a tree, or of a chain where there are no `parents`.
+            token_ids: A tree, or a chain without `parents`.
             parents: As those of a `TokenTree`.
             probs: The probability of each token after its parent; 1 by default.
 
@@ -142,16 +122,14 @@ class Session(ABC):
         return False
 
     def set_step_time(self, step_seconds: float) -> None:
-        """Takes the time of a plain step of the target, on which a draft's effort may depend."""
+        """Takes the time of a plain step of the target."""
 
     def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
-        """Takes what the target predicts, before `observe` tells what it emitted.
-
-        Not called where there is no draft in the next step, as in pauses of an automatic budget.
+        """Takes what the target predicts, before `observe`; not in steps before a pause.
 
         Args:
             predictions: int64 `(1 + num_nodes, num_predictions)`, likeliest first: row 0 after the
-                context, row ``1 + i`` after node `i`, whether it was accepted or not.
+                context, row ``1 + i`` after node `i`, accepted or not.
         """
 
     def join(self, rules: RequestRules) -> None:
@@ -162,7 +140,7 @@ class Session(ABC):
         """
 
     def finish(self) -> None:
-        """Ends the request. Called once, also when generation fails."""
+        """Ends the request; called once, also when generation fails."""
 
 
 EMPTY_TREE = TokenTree([], [])
@@ -170,7 +148,7 @@ EMPTY_TREE = TokenTree([], [])
 
 
 class Silence(Session):
-    """Drafts nothing: the session of a request while its last token is outside the vocabulary."""
+    """Drafts nothing: while the last token of the context is outside the vocabulary."""
 
     def draft(self, *_: Any, **__: Any) -> TokenTree:
         return EMPTY_TREE
@@ -179,9 +157,9 @@ class Silence(Session):
         """As `Session.observe`."""
 
 
-# The core's sessions have all of these methods and attributes, some as they are here.
+# Sessions of the core are sessions: what they lack is that of the base class.
 Session.register(DraftSession)
-for _name in ("proposes", "proposals", "level_stats", "elapsed_ns", "join"):
+for _name in ("proposes", "proposals", "level_stats", "join"):
     setattr(DraftSession, _name, getattr(Session, _name))
 
 
@@ -189,13 +167,13 @@ for _name in ("proposes", "proposals", "level_stats", "elapsed_ns", "join"):
 class Drafter(Protocol):
     """Opens a session for each request; shared by all of them.
 
-    A drafter may have an attribute `max_nodes`: its number of nodes for the budget `auto`, such as
-    the size of a draft in its paper (see `node_budget`).
+    An attribute `max_nodes`, if there is one, is the number of nodes for the budget `auto`, such as
+    the size of a draft in a paper.
     """
 
     @property
     def vocab_size(self) -> int | None:
-        """One more than the largest token id it can draft; None where that is not known."""
+        """One more than the largest token id it can draft; None if unknown."""
         ...
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
@@ -218,19 +196,6 @@ class DrafterOf:
         return getattr(self.drafter, "max_nodes", None)
 
 
-class SessionOf:
-    """Base class of sessions that wrap another one: what they do not define is the other's."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-
-Session.register(SessionOf)
-
-
 def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
     return datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
 
@@ -243,20 +208,21 @@ def begin(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> Draf
     return session
 
 
-class CoreDrafter(ABC):
+class CoreDrafter:
     """A drafter whose sessions are the core's. Safe to share by threads.
 
-    Attributes:
-        vocab_size: As of any drafter: that of what it drafts from.
-        max_nodes: The size of a draft by its configuration, if that names one.
+    Args:
+        start: Makes a session without its prompt. It is called here once, so that a configuration
+            that no request could use is refused at once.
+        vocab_size: As that of any drafter.
+        max_nodes: The size of a draft by its configuration, if there is one.
     """
 
-    vocab_size: int | None = None
-    max_nodes: int | None = None
-
-    @abstractmethod
-    def _start(self) -> DraftSession:
-        """A session without its prompt; refuses numbers that no request could use."""
+    def __init__(
+        self, start: Callable[[], DraftSession], vocab_size: int | None, max_nodes: int | None
+    ) -> None:
+        self._start, self.vocab_size, self.max_nodes = start, vocab_size, max_nodes
+        start()
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
         """Starts a request.

@@ -1,9 +1,8 @@
-"""How is `model.generate` called, and what comes back: one call, a loop for transformers, a chat.
+"""What `model.generate` does, by drafts: one call, a loop for transformers, a chat.
 
-In the order of the data: `arguments` refuses by name what drafts cannot do, `past` takes over a
-cache of the caller's, `request` runs one request, `streams` brings the rows of a batch in step;
-`calls`, `acceleration`, `chat`
-and `folder` are what users call.
+In the order of the data: `arguments` refuses by name what drafts cannot do, `past` copies a cache
+of the caller's, `request` runs one request, `streams` brings the rows of a batch in step. Users
+call `calls`, `acceleration`, `chat`, `folder` and `warming`.
 """
 
 from specds.generation.acceleration import accelerate

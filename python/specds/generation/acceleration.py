@@ -26,77 +26,63 @@ def accelerate(
 ) -> Acceleration:
     """Makes `model.generate` draft, for pipelines, trainers and evaluation harnesses.
 
-    It takes and returns what it always does, and gives the same text. A call with a
-    `custom_generate` of its own goes past the drafts. Of several accelerations of one model the
-    last counts. A copy of the model, by `copy` or `pickle`, is plain.
+    Its arguments and results stay the same. A call with a `custom_generate` of its own is not
+    changed. Of several accelerations of a model the last one counts. Copies of the model are plain.
 
     Args:
-        model: A decoder-only transformers model, or what wraps one and calls its `generate`.
-        drafter: As of `generate`; shared by all calls, so that it learns from one for the next.
-        otherwise: What to do where drafts cannot do what a call asks: `refuse` it by name, or
-            generate by `plain` decoding.
-        **options: `budget`, `verification`, `self_check` and `stream_every`, as of `generate`.
+        model: A decoder-only transformers model, or an object that wraps one and its `generate`.
+        drafter: As in `generate`; shared by all calls, so it learns from one for the next.
+        otherwise: What to do with a call that drafts cannot serve: `refuse` it by name, or decode
+            it by `plain` decoding.
+        **options: `budget`, `verification`, `self_check` and `stream_every`, as in `generate`.
 
     Returns:
-        What undoes it: by `undo()`, or at the end of a `with` block.
+        A handle: `undo()`, or the end of a `with` block, undoes it.
 
     Raises:
         ValueError: An option makes no sense.
     """
-    _require_otherwise(otherwise)
-    return Acceleration(model, Options.of(drafter, **options), otherwise)
+    return Acceleration(model, Options.of(drafter, otherwise=otherwise, **options))
 
 
 def generate_by(
-    model: PreTrainedModel,
-    plain: Callable[..., Any],
-    options: Options,
-    otherwise: str,
-    *args: Any,
-    **kwargs: Any,
+    model: PreTrainedModel, plain: Callable[..., Any], options: Options, *args: Any, **kwargs: Any
 ) -> Any:
-    """What `model.generate(*args, **kwargs)` returns, its own being `plain`; see `accelerate`."""
-    _require_otherwise(otherwise)
+    """What `model.generate(*args, **kwargs)` returns, by drafts; `plain` is its own `generate`."""
     arguments = dict(zip(_NAMES, args, strict=False)) | kwargs
     if arguments.get("custom_generate") is None:
         try:
             return through(model, plain, options, as_transformers, **arguments)
         except (UnsupportedModelError, UnsupportedRequestError):
-            if otherwise == "refuse":
+            if options.otherwise == "refuse":
                 raise
     return plain(**arguments)
-
-
-def _require_otherwise(otherwise: str) -> None:
-    if otherwise not in ("refuse", "plain"):
-        raise ValueError(f"otherwise must be 'refuse' or 'plain', got {otherwise!r}")
 
 
 @final
 class Acceleration:
     """The `generate` of an accelerated model; see `accelerate`."""
 
-    def __init__(self, model: PreTrainedModel, options: Options, otherwise: str) -> None:
+    def __init__(self, model: PreTrainedModel, options: Options) -> None:
         self._model = model
         self._options = options
-        self._otherwise = otherwise
         self._before: Any = vars(model).get("generate")
         self._is_undone = False
         vars(model)["generate"] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What `model.generate` takes and returns."""
+        """Has the arguments and the result of `model.generate`."""
         of_class: Any = type(self._model)
         plain = self._before or of_class.generate.__get__(self._model)
         if self._is_undone:
             return plain(*args, **kwargs)
-        return generate_by(self._model, plain, self._options, self._otherwise, *args, **kwargs)
+        return generate_by(self._model, plain, self._options, *args, **kwargs)
 
     def undo(self) -> None:
-        """Gives the model back the `generate` that it had; once is enough."""
+        """Gives the model its former `generate` back; a second call does nothing."""
         self._is_undone = True
         held = vars(self._model)
-        # One that lies above another which is undone goes on.
+        # A later acceleration stays, and is over when it is undone itself.
         while isinstance(top := held.get("generate"), Acceleration) and top._is_undone:
             if top._before is None:
                 del held["generate"]
@@ -110,5 +96,5 @@ class Acceleration:
         self.undo()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy of the model has a `generate` of its own, that of its class.
+        # A copy of the model has the `generate` of its class.
         return getattr, (self._model, "generate")

@@ -38,7 +38,7 @@ def require_request(
     generation_config: GenerationConfig,
     model_kwargs: dict[str, Any],
 ) -> torch.Tensor:
-    """Refuses what a request, as `generate` has prepared it, asks and a tree cannot do.
+    """Refuses what drafts cannot do in a request that `generate` has prepared.
 
     Returns:
         Which tokens of the prompts the model sees, bool of the shape of `input_ids`.
@@ -60,7 +60,7 @@ def _reasons(
     generation_config: GenerationConfig,
     model_kwargs: dict[str, Any],
 ) -> Iterator[str]:
-    """Each is only asked for where there is none before it."""
+    """Why not, lazily: each check relies on those before it."""
     mode, cache = generation_config.get_generation_mode(), generation_config.cache_implementation
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         yield f"generation mode {mode.value!r} cannot be used with drafts of a tree"
@@ -87,7 +87,7 @@ def _reasons(
         yield "attention_mask has zeros inside a prompt: this model's windows count them"
     positions = model_kwargs.get("position_ids")
     if positions is not None:
-        # What is not shown has no position.
+        # Hidden tokens have no position.
         counted = shown.cumsum(dim=1) - 1
         fits = positions.shape[-1] == counted.shape[1]
         if not fits or bool(((positions.to(counted) != counted) & (shown == 1)).any()):
@@ -95,7 +95,7 @@ def _reasons(
 
 
 def _is_empty(model: PreTrainedModel, name: str, value: Any) -> bool:
-    """Whether an argument says no more than that all is text, as processors of images say it."""
+    """Whether an argument is empty, or a mask of token types that says that all is text."""
     if name in _TOKEN_TYPES and hasattr(model.config, "vision_config"):
         return value is None or not bool(value.any())
     return value is None or (isinstance(value, dict) and not any(value.values()))
@@ -107,10 +107,10 @@ def _has_windows(model: PreTrainedModel) -> bool:
 
 
 def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> DynamicCache | None:
-    """The cache that a caller passed, where it is one that a tree can go on from.
+    """The cache that a caller passed, or None.
 
     Raises:
-        UnsupportedRequestError: Naming what is wrong with it.
+        UnsupportedRequestError: A tree cannot continue from it; the message says why.
     """
     if not getattr(cache, "_is_user_defined", False):
         return None
@@ -132,7 +132,7 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     return cast("DynamicCache", cache)
 
 
-# Processors that keep a state, or something for each row of a batch.
+# Processors with a state, or with something for each row of a batch.
 _OF_ONE_SEQUENCE = (
     logits_process.EncoderNoRepeatNGramLogitsProcessor,
     logits_process.EncoderRepetitionPenaltyLogitsProcessor,
@@ -143,10 +143,10 @@ _OF_ONE_SEQUENCE = (
 
 
 def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaList) -> None:
-    """Refuses what cannot be called for each sequence of a batch by itself.
+    """Refuses what cannot be called for each row of a batch alone.
 
-    A class that transformers does not bring may keep a state, or look at all sequences. One that
-    has an attribute `rowwise` which is true says that it does not.
+    A class from outside transformers may keep a state or look at all rows, unless its attribute
+    `rowwise` is true.
 
     Raises:
         UnsupportedRequestError: Naming the class.

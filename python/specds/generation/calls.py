@@ -1,4 +1,4 @@
-"""What `model.generate` does, by drafts: one call, and the same as a loop for transformers."""
+"""`generate`, and the same as a decoding loop for `model.generate(custom_generate=...)`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 from typing_extensions import Unpack
 
+from specds.drafters.step import Step
 from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.request import DraftOptions, Drafts, GenerationOutput, Options, run
 from specds.verify.cache import CACHE_NAME
@@ -38,6 +39,7 @@ def generate(
     self_check: bool = True,
     profile: bool = False,
     stream_every: int | None = None,
+    on_step: Callable[[Step], object] | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | list[str] | None = None,
@@ -45,47 +47,43 @@ def generate(
 ) -> GenerationOutput:
     """Generates what ``model.generate(input_ids, **kwargs)`` would, in fewer target forwards.
 
-    Greedy decoding gives the same tokens, and sampling the same tokens from the same seed, up to
-    the model's own rounding: a model that computes in half precision may break near-ties
-    differently in passes of different shape, with or without this package.
+    Greedy decoding gives the same tokens, and sampling the same tokens from the same seed. Only in
+    half precision may near-ties break differently, because rounding depends on the shape of a pass.
 
     Args:
         model: A decoder-only transformers model in eval mode.
-        input_ids: int64 `(num_rows, prompt_length)`, prompts padded on the left; `attention_mask`
-            tells where. Each has a tree and an acceptance of its own, and leaves when it is
-            finished. Logits processors and stopping criteria are called for each by itself.
-        drafter: Drafts the trees; it gets one session per sequence. A datastore or the path of one
-            makes a `FusedDrafter`, None one that drafts from the request alone.
+        input_ids: int64 `(num_rows, prompt_length)`, padded on the left, as `attention_mask` says.
+            Each row has a tree of its own, and processors and criteria are called for each alone.
+        drafter: Drafts the trees, with one session a row. A datastore or its path makes a
+            `FusedDrafter`; None makes one that drafts from the request alone.
         inputs: Another name of `input_ids`, that of `model.generate`.
-        budget: How many nodes of a draft are verified. `auto` is the drafter's own `max_nodes`
-            where it names one. Elsewhere each step verifies what pays, up to 63 nodes or none, by
-            what the drafter expects to gain and by the time of a step, which is measured before a
-            model's first draft (about a second, once in a process). A number is the most nodes of
-            every draft, 0 plain decoding. Acceptance lengths can only be repeated with a number;
-            what is emitted never depends on it.
-        verification: `fast` and `tree` check every node of a draft once, by a tree mask; `tree` has
-            the model attend as it does, `fast` by an attention that reads the states of the context
-            once. `auto` is `fast`, or `tree` for models whose attention cannot be exchanged: a
-            warning and `stats.reason` then say why. What is emitted is the same. A class of a
-            runner may be given too, such as `specds.papers.path_rows.PathRows`.
-        self_check: Before the model's first use, compare a small tree with plain forward passes
-            (see `specds.verify.check_model`).
-        profile: Wait for a CUDA device at each reading of the clock, so that the times in `stats`
-            are true. That costs speed; without it `accept_s` takes the blame for queued work.
-        stream_every: Hides how many tokens a step emitted, which would tell texts apart to anyone
-            who sees the stream: the streamer gets this many tokens at once (of each sequence),
-            fewer at the end alone, and each step computes for exactly `budget` nodes, which must be
-            a number. The time between two releases still depends on the steps that they took.
-        streamer: Gets the prompts and each token, as from `model.generate`; of several sequences a
+        budget: The most nodes of a draft to verify; 0 is plain decoding. `auto` is the drafter's
+            own `max_nodes`, if it has one. Otherwise each step verifies the number that pays, up to
+            63, by the expected gain and the time of a step, which is measured before a model's
+            first draft (about a second, once a process). The text does not depend on the budget;
+            acceptance lengths do.
+        verification: `fast` verifies by packed attention, `tree` by the model's own attention with
+            a tree mask. `auto` is `fast`, or `tree` for models whose attention cannot be replaced;
+            a warning and `stats.reason` then say why. A class of a runner is accepted too, such as
+            `specds.papers.path_rows.PathRows`.
+        self_check: Whether to compare a small tree with plain passes before the model's first use
+            (see `specds.check_model`).
+        profile: Whether to wait for a CUDA device at each reading of the clock, so that the times
+            in `stats` are exact. It costs speed.
+        stream_every: Hides how many tokens a step emitted, which tells texts apart: the streamer
+            gets this many tokens at once (fewer at the end), and each step computes for exactly
+            `budget` nodes, a number below `stream_every`. The time between releases still varies.
+        on_step: Called with each `Step` of each row, the prefill included: the draft, its accepted
+            nodes, and the emitted tokens with their sources.
+        streamer: Gets the prompts and each token, as from `model.generate`; of several rows, a
             token of each at a time.
         tokenizer: Needed for `stop_strings`.
         stop_strings: Ends the text at any of these.
-        **kwargs: All else that `model.generate` takes for greedy decoding and sampling, such as
-            `max_new_tokens`, `do_sample`, `temperature`, `logits_processor`, `stopping_criteria`,
-            `generation_config`, `prefill_chunk_size`, and `cache` (or `past_key_values`, its name
-            before transformers 5.24): a `DynamicCache` with the states of the beginning of the only
-            prompt, which is not read again then; it gets the states of all that follows but the
-            last token.
+        **kwargs: The other arguments of `model.generate` for greedy decoding and sampling, such as
+            `max_new_tokens`, `do_sample`, `logits_processor`, `generation_config`. `cache` (or
+            `past_key_values`) is a `DynamicCache` with the states of the beginning of the only
+            prompt: they are not computed again, and the states of all tokens but the last are added
+            to it.
 
     Raises:
         UnsupportedModelError: A tree cannot be verified on `model`.
@@ -107,6 +105,7 @@ def generate(
         self_check=self_check,
         profile=profile,
         stream_every=stream_every,
+        on_step=on_step,
     )
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
     call: Any = model.generate
@@ -125,11 +124,7 @@ def through(
     stop_strings: str | list[str] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Calls the `generate` of transformers with our loop in place of its own.
-
-    `result` turns the output into what is returned; the other arguments are those of
-    `specds.generate`.
-    """
+    """Calls the `generate` of transformers with our loop; `result` converts its output."""
     for name, why_not in _DROPPED.items():
         if arguments.pop(name, None):
             raise UnsupportedRequestError(f"{name} cannot be used: {why_not}")
@@ -149,7 +144,7 @@ def through(
     return generate(custom_generate=loop, **arguments)
 
 
-# What transformers would drop without a word.
+# What transformers would drop silently.
 _DROPPED = {
     "assistant_model": "the drafter takes its place",
     "synced_gpus": "each process drafts by itself",
@@ -177,9 +172,7 @@ def custom_generate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     **options: Unpack[DraftOptions],
 ) -> Callable[..., torch.Tensor | GenerateDecoderOnlyOutput]:
-    """The decoding loop as a value for ``model.generate(..., custom_generate=...)``.
-
-    `model.generate` then returns what it always does.
+    """The decoding loop for ``model.generate(..., custom_generate=...)``, whose result is the same.
 
     Args:
         drafter: As in `generate`.
@@ -193,7 +186,7 @@ def custom_generate(
         input_ids: torch.Tensor,
         generation_config: GenerationConfig,
         stopping_criteria: StoppingCriteriaList,
-        # Transformers hands over what its own loop has no parameter for, and reads it no more.
+        # Transformers passes them on to a custom loop and ignores them itself.
         stop_strings: str | list[str] | None = None,
         **prepared: Any,
     ) -> torch.Tensor | GenerateDecoderOnlyOutput:
@@ -217,7 +210,7 @@ _GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
 
 
 def _streamer_of_caller() -> BaseStreamer | None:
-    """The streamer that `model.generate` was given: it hands none to a custom loop."""
+    """The streamer of `model.generate`, which passes none to a custom loop."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code is not _GENERATE:
         frame = frame.f_back
@@ -230,10 +223,7 @@ def _resolve_stop_strings(
     stop_strings: str | list[str] | None,
     kwargs: dict[str, Any],
 ) -> None:
-    """Turns stop strings, wherever they were set, into a stopping criterion in `kwargs`.
-
-    Transformers drops the tokenizer on the way to a custom loop and then fails for lack of it.
-    """
+    """Turns stop strings into a stopping criterion: transformers passes a loop no tokenizer."""
     configs = (kwargs.get("generation_config"), model.generation_config)
     in_configs = (getattr(config, "stop_strings", None) for config in configs)
     stop_strings = stop_strings or next(filter(None, in_configs), None)

@@ -1,4 +1,4 @@
-"""A conversation: what was said before is neither read nor indexed again."""
+"""A conversation: no turn computes or indexes earlier ones again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from specds._core import DraftSession, Memory
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import Drafter, DrafterOf, Session, SessionOf
+from specds.drafters.session import Drafter, DrafterOf, Session
 from specds.generation.calls import generate
 from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
@@ -23,14 +23,18 @@ class Chat:
     """A conversation with a model, by the chat template of its tokenizer.
 
     Each reply is what `model.generate` would write after the whole conversation. The key-value
-    cache and the drafter's session are kept from turn to turn.
+    cache and the drafter's session last for all turns.
 
     Args:
         model: A decoder-only transformers model.
         tokenizer: Its tokenizer, with a chat template.
-        drafter: As of `generate`; by default one that remembers earlier conversations.
-        messages: What was said already, such as a system prompt: `role` and `content` of each.
-        **settings: As of `generate`; `max_new_tokens` is 1,024 by default.
+        drafter: As in `generate`; by default one that remembers earlier conversations.
+        messages: Earlier messages, such as a system prompt: `role` and `content` of each.
+        **settings: As in `generate`; `max_new_tokens` is 1,024 by default.
+
+    Attributes:
+        messages: All messages so far.
+        stats: Counts and times of all turns together.
 
     Raises:
         ValueError: The tokenizer has no chat template.
@@ -48,9 +52,7 @@ class Chat:
         if not tokenizer.chat_template:
             raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
         self.messages = [*messages]
-        """All that was said."""
         self.stats = GenerationStats()
-        """What all turns together did, and where their time went."""
         if drafter is None:
             drafter = FusedDrafter(memory=Memory(vocab_size(tokenizer)))
         self._model = model
@@ -61,14 +63,14 @@ class Chat:
         self._cache = DynamicCache()
 
     def send(self, text: str, streamer: BaseStreamer | None = None, **settings: Any) -> str:
-        """Says `text` and returns the reply, without special tokens.
+        """Sends a message of the user and returns the reply, without special tokens.
 
         A turn that fails leaves the conversation as it was.
 
         Args:
-            text: What the user says.
-            streamer: As of `generate`: it gets the whole prompt first.
-            **settings: As of `generate`, for this turn.
+            text: The message.
+            streamer: As in `generate`: it gets the whole prompt first.
+            **settings: As in `generate`, for this turn.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt: Any = self._tokenizer.apply_chat_template(
@@ -86,7 +88,7 @@ class Chat:
             **{**self._settings, **settings},
         )
         self.stats.merge(output.stats)
-        self._token_ids = output.sequences[0].tolist()
+        self._token_ids = self._drafter.known = output.sequences[0].tolist()
         reply: Any = self._tokenizer.decode(
             self._token_ids[ids.shape[1] :], skip_special_tokens=True
         )
@@ -94,12 +96,12 @@ class Chat:
         return str(reply)
 
     def clear(self) -> None:
-        """Ends the conversation, which the drafter may remember, and begins another."""
+        """Ends the conversation, which the drafter may remember, and starts another."""
         self._drafter.close()
         self.messages, self._token_ids, self._cache = [], [], DynamicCache()
 
     def _roll_back(self, token_ids: list[int]) -> None:
-        """Keeps the states of what the next prompt begins with; a template may change the past."""
+        """Keeps the states of the prompt's known beginning: a template may change earlier text."""
         pairs = zip(self._token_ids, token_ids[:-1], strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if shared == 0:
@@ -109,41 +111,47 @@ class Chat:
 
 
 class _OneSession(DrafterOf):
-    """A drafter whose session stays open, and goes on where the next prompt does."""
+    """A drafter whose session stays open for prompts that continue its text.
+
+    Attributes:
+        known: What the open session has observed; empty after a turn that failed.
+    """
 
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
-        self._kept: _Kept | None = None
+        self.known: list[int] = []
+        self._open: _OpenSession | None = None
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
-        prompt = [*prompt_ids]
-        if self._kept is not None:
-            known = self._kept.token_ids
-            if len(known) < len(prompt) and prompt[: len(known)] == known:
-                self._kept.observe(prompt[len(known) :])
-                return self._kept
-        self.close()
-        session = self.drafter.session(prompt)
-        if isinstance(getattr(session, "session", session), DraftSession):  # watched or not
-            self._kept = _Kept(session, prompt)
-        return self._kept or session
+        length, prompt = len(self.known), [*prompt_ids]
+        if self._open is not None and 0 < length < len(prompt) and prompt[:length] == self.known:
+            self._open.observe(prompt[length:])
+        else:
+            self.close()
+            session = self.drafter.session(prompt)
+            if not isinstance(session, DraftSession):
+                return session  # it cannot go on with another request
+            self._open = _OpenSession(session)
+        self.known = []
+        return self._open
 
     def close(self) -> None:
-        if self._kept is not None:
-            self._kept.session.finish()
-        self._kept = None
+        if self._open is not None:
+            self._open.session.finish()
+        self._open, self.known = None, []
 
 
-class _Kept(SessionOf):
-    """A session of the core that is not finished where a request is."""
+class _OpenSession:
+    """A session of the core that outlives its requests: only `finish` does nothing."""
 
-    def __init__(self, session: Session, token_ids: list[int]) -> None:
-        super().__init__(session)
-        self.token_ids = token_ids
+    def __init__(self, session: DraftSession) -> None:
+        self.session = session
 
-    def observe(self, token_ids: Sequence[int], num_verified: int | None = None) -> None:
-        self.session.observe(token_ids, num_verified)
-        self.token_ids.extend(token_ids)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
 
     def finish(self) -> None:
         """The conversation goes on."""
+
+
+Session.register(_OpenSession)

@@ -1,4 +1,4 @@
-"""The folder by which transformers generates with specds, and no other code: `custom_generate`."""
+"""The folder `custom_generate`, by which transformers uses specds without other code."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from specds._core import Datastore, __version__
 from specds.drafters.fused import FusedConfig, FusedDrafter
 from specds.drafters.session import Drafter
 from specds.generation.acceleration import generate_by
-from specds.generation.request import Options
+from specds.generation.request import DraftOptions, Options
 from specds.tokenization import check_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+_OPTIONS = {"otherwise", *DraftOptions.__annotations__}
 _MARK = "made by `specds export-generate`"
 _PROGRAM = '''"""Generates with specds; {mark}."""
 
@@ -28,7 +29,7 @@ OTHERWISE = {otherwise!r}
 
 
 def generate(*args, model, **arguments):
-    """As `model.generate`, and what `generate_of_folder` takes."""
+    """Takes the arguments of `model.generate` and of `generate_of_folder`."""
     settings = {{"datastore": DATASTORE, "otherwise": OTHERWISE}} | arguments
     return generate_of_folder(model, *args, **settings)
 '''
@@ -40,37 +41,34 @@ def export_generate(
     *,
     otherwise: str = "refuse",
 ) -> Path:
-    """Writes `custom_generate` into a folder, as transformers looks for it.
+    """Writes `custom_generate` into a folder and returns its path.
 
-    ``model.generate(custom_generate=folder, trust_remote_code=True)`` then uses specds; and where
-    the folder is a model's, so does each model loaded from it with `trust_remote_code=True`.
+    ``model.generate(custom_generate=folder, trust_remote_code=True)`` then uses specds. So does a
+    model loaded from the folder with `trust_remote_code=True`.
 
     Args:
-        folder: A new folder, a model's, or one that has a `custom_generate` written here before.
-        datastore: What to draft from beside the request: its absolute path is written down, or its
-            name on the hub.
-        otherwise: As of `accelerate`.
-
-    Returns:
-        The folder `custom_generate`.
+        folder: A new folder, that of a model, or one that this function wrote to before.
+        datastore: A datastore to draft from, by path or by its name on the hub.
+        otherwise: As in `accelerate`.
 
     Raises:
-        FileExistsError: The folder has a `custom_generate` of somebody else's.
+        FileExistsError: The folder has another `custom_generate`.
         ValueError: The datastore is of another tokenizer than the model in the folder.
     """
     require_folder(folder, datastore)
-    if datastore is not None:  # a name on the hub means the same everywhere
-        datastore = str(Path(datastore).resolve() if Path(datastore).exists() else datastore)
+    if datastore is not None and Path(datastore).exists():
+        datastore = Path(datastore).resolve()
     target = Path(folder) / "custom_generate"
     target.mkdir(parents=True, exist_ok=True)
-    program = _PROGRAM.format(mark=_MARK, datastore=datastore, otherwise=otherwise)
+    name = None if datastore is None else str(datastore)
+    program = _PROGRAM.format(mark=_MARK, datastore=name, otherwise=otherwise)
     (target / "generate.py").write_text(program)
     (target / "requirements.txt").write_text(f"specds>={__version__}\n")
     return target
 
 
 def require_folder(folder: str | PathLike[str], datastore: str | PathLike[str] | None) -> None:
-    """Raises what `export_generate` would raise, and writes nothing."""
+    """Raises what `export_generate` would raise."""
     target = Path(folder) / "custom_generate"
     program = target / "generate.py"
     if target.exists() and not (program.exists() and _MARK in program.read_text()):
@@ -88,22 +86,18 @@ def generate_of_folder(
     *args: Any,
     datastore: str | None = None,
     drafter: Drafter | None = None,
-    otherwise: str = "refuse",
-    budget: Any = "auto",
-    verification: str = "auto",
-    stream_every: int | None = None,
     **arguments: Any,
 ) -> Any:
     """What `generate.py` in the folder runs: `model.generate` through specds.
 
-    One drafter for each datastore serves all requests of the process. It keeps no texts: nobody
-    says whose they are.
+    One drafter for each datastore serves all requests of the process. It keeps no texts, because no
+    request names a tenant.
     """
     drafter = drafter or _shared_drafter(datastore)
-    options = Options(drafter, budget=budget, verification=verification, stream_every=stream_every)
+    own = [name for name in arguments if name in _OPTIONS]
+    options = Options(drafter, **{name: arguments.pop(name) for name in own})
     of_class: Any = type(model)
-    plain = of_class.generate.__get__(model)
-    return generate_by(model, plain, options, otherwise, *args, **arguments)
+    return generate_by(model, of_class.generate.__get__(model), options, *args, **arguments)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Which states are known before a request: those in a cache of the caller's."""
+"""Copies the states of a caller's cache into ours before a request, and back after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load(past: DynamicCache, cache: TreeCache) -> None:
     cache.reserve(length)
     cache.place(torch.arange(length, device=layers[0].keys.device), 0)
     for index, layer in enumerate(layers):
-        # A window has lost the first states, and no later token sees them.
+        # A window has dropped the first states, which no later token sees.
         lost = (0, 0, length - layer.keys.shape[2], 0)
         cache.update(pad(layer.keys, lost), pad(layer.values, lost), index)
     cache.settle()
@@ -30,7 +30,7 @@ def load(past: DynamicCache, cache: TreeCache) -> None:
 
 
 def extend(past: DynamicCache, cache: TreeCache) -> DynamicCache:
-    """Appends to `past` the states that `cache` has more, as plain decoding does."""
+    """Appends to `past` the states that only `cache` has, as plain decoding does."""
     start = past.get_seq_length()
     layers: list[Any] = cache.committed().layers
     for index, layer in enumerate(layers):

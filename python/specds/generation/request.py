@@ -1,8 +1,8 @@
-"""What is one request: its rows, the runner, the loop over them, and what comes back."""
+"""One request: its rows, the runner, the loop over them, and the output."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,10 @@ from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.decoding import Decoding, Row, refuse_tokens_beyond
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
+from specds.drafters.step import Step
 from specds.generation.arguments import require_past, require_request, require_rowwise
 from specds.generation.past import extend, load
-from specds.generation.streams import InStep, Released, in_step
+from specds.generation.streams import InStep, in_step
 from specds.stats import GenerationStats
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
-"""A drafter; a datastore or the path of one, for a `FusedDrafter` of it; None for one of none."""
+"""A drafter, or a datastore, its path or None for a `FusedDrafter`."""
 
 
 class DraftOptions(TypedDict, total=False):
-    """What every call takes of the drafts; see `specds.generate` for each."""
+    """The options of every call; see `specds.generate`."""
 
     budget: int | Literal["auto"]
     verification: Verification
@@ -54,7 +55,7 @@ class DraftOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Options:
-    """What a caller says of the drafts of a request; see `specds.generate` for each."""
+    """How a caller wants requests to be drafted; see `specds.generate` and `accelerate`."""
 
     drafter: Drafter
     budget: int | Literal["auto"] = "auto"
@@ -62,10 +63,12 @@ class Options:
     self_check: bool = True
     profile: bool = False
     stream_every: int | None = None
+    otherwise: str = "refuse"
+    on_step: Callable[[Step], object] | None = None
 
     @classmethod
     def of(cls, drafter: Drafts, **options: Any) -> Options:
-        """The options, with a drafter made of what is none yet."""
+        """The options, with a drafter for a datastore or nothing."""
         if drafter is None or isinstance(drafter, (str, PathLike, Datastore)):
             drafter = FusedDrafter(drafter)
         if not hasattr(drafter, "session"):
@@ -76,6 +79,8 @@ class Options:
     def __post_init__(self) -> None:
         require_budget(self.budget)
         require_verification(self.verification)
+        if self.otherwise not in ("refuse", "plain"):
+            raise ValueError(f"otherwise must be 'refuse' or 'plain', got {self.otherwise!r}")
         if self.stream_every is None:
             return
         if self.stream_every < 1:
@@ -92,15 +97,14 @@ class GenerationOutput:
     """What `generate` returns.
 
     Attributes:
-        sequences: int64 `(num_rows, length)`, the prompts and the emitted tokens; what is shorter
-            than the longest is filled up with the padding token.
-        stats: What the request did and where its time went, all sequences together.
-        drafted_by_row: For each emitted token of each sequence, whether it had been drafted.
-        scores: With `output_scores`, the processed scores `(num_rows, vocab_size)` of each step,
-            which gives each sequence a token; zeros where a sequence is finished.
+        sequences: int64 `(num_rows, length)`, prompts and emitted tokens, padded on the right.
+        stats: Counts and times of the request, all rows together.
+        drafted_by_row: For each emitted token of each row, whether it was drafted.
+        scores: With `output_scores`, the processed scores `(num_rows, vocab_size)` of the first,
+            second, ... token of the rows; zeros for a finished row.
         logits: With `output_logits`, the logits `(num_rows, vocab_size)` likewise.
-        cache: With `return_dict_in_generate`, the states of all tokens but the last of
-            the only sequence: the cache that was passed, where one was.
+        cache: With `return_dict_in_generate` and one row, the states of all tokens but the last: in
+            the cache that was passed, if there was one.
     """
 
     sequences: torch.Tensor
@@ -117,10 +121,10 @@ class GenerationOutput:
 
     @property
     def drafted(self) -> list[bool]:
-        """For each emitted token of the only sequence, whether it had been drafted.
+        """For each emitted token of the only row, whether it was drafted.
 
         Raises:
-            ValueError: There are several: see `drafted_by_row`.
+            ValueError: There are several rows: see `drafted_by_row`.
         """
         if len(self.drafted_by_row) > 1:
             raise ValueError("there are several sequences: use drafted_by_row")
@@ -138,9 +142,9 @@ def run(
     prompt_is_put: bool = False,
     **model_kwargs: Any,
 ) -> GenerationOutput:
-    """One request, with everything that transformers prepares for a decoding loop.
+    """Runs a request that transformers has prepared for a decoding loop.
 
-    The streamer gets the prompts too, unless they were `put` already.
+    The streamer gets the prompts, unless `prompt_is_put`.
     """
     verifies, name, reason = require_support(
         model, verification=options.verification, self_check=options.self_check
@@ -156,9 +160,8 @@ def run(
     padding_id = 0 if padding is None else int(padding)
     if streamer is not None and not prompt_is_put:
         streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
-    if streamer is not None and options.stream_every is not None:
-        streamer = Released(streamer, options.stream_every)
-    puts = None if streamer is None else InStep(streamer, padding_id)
+    every = options.stream_every or 1
+    puts = None if streamer is None else InStep(streamer, padding_id, every)
     rows: list[Row] = []
     noise = None
     try:
@@ -195,11 +198,10 @@ def run(
                 finishing.callback(noise.close, max(len(row.emitter.emitted) for row in rows))
             for row in reversed(rows):
                 finishing.callback(row.session.finish)
-    if streamer is not None:
-        streamer.end()  # type: ignore[no-untyped-call]
-    scores, logits = rows[0].sampler.scores, rows[0].sampler.logits
+    if puts is not None:
+        puts.end()
     return GenerationOutput(
-        # Shorter sequences are filled up as `model.generate` does.
+        # Padded as `model.generate` does.
         sequences=torch.nn.utils.rnn.pad_sequence(
             [row.emitter.token_ids[0] for row in rows],
             batch_first=True,
@@ -207,8 +209,8 @@ def run(
         ),
         stats=stats,
         drafted_by_row=[row.drafted for row in rows],
-        scores=None if scores is None else in_step([row.sampler.scores or [] for row in rows]),
-        logits=None if logits is None else in_step([row.sampler.logits or [] for row in rows]),
+        scores=in_step([row.sampler.scores for row in rows]),
+        logits=in_step([row.sampler.logits for row in rows]),
         cache=cache,
     )
 
@@ -261,7 +263,9 @@ def _decode(
             load(past, runner.cache)
         waits_for = model.device if options.profile and model.device.type == "cuda" else None
         max_length = generation_config.max_length
-        decoding = Decoding(runner, budget, max_length, vocab_size, waits_for, noise)
+        decoding = Decoding(
+            runner, budget, max_length, vocab_size, waits_for, noise, options.on_step
+        )
         decoding.run(rows, generation_config.prefill_chunk_size)
         if past is not None:
             cache = extend(past, runner.cache)

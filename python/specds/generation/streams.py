@@ -1,4 +1,4 @@
-"""What a caller gets and when: of several sequences a token of each, or some tokens at a time."""
+"""When does a streamer get tokens? One of each row at a time, or a fixed number at once."""
 
 from __future__ import annotations
 
@@ -11,74 +11,60 @@ from specds.accept.on_host import Emitter
 
 
 class InStep(BaseStreamer):
-    """Gives a streamer the tokens of all sequences step by step, whichever comes to them first.
+    """Gives a streamer a token of each row, int64 `(num_rows,)`, as soon as all rows have it.
 
     Args:
-        streamer: Gets int64 `(num_rows,)` at a time.
-        padding: What a finished sequence has instead of a token.
+        padding: The token of finished rows.
+        every: How many steps it gets at once; fewer only at the end.
+
+    Attributes:
+        rows: All rows of the request.
     """
 
-    def __init__(self, streamer: BaseStreamer, padding: int) -> None:
+    def __init__(self, streamer: BaseStreamer, padding: int, every: int) -> None:
         self.rows: list[Emitter] = []
-        """All sequences of the request."""
         self._streamer = streamer
         self._padding = padding
-        self._num_put = 0
+        self._every = every
+        self._num_steps = 0
+        self._held: list[torch.Tensor] = []
 
     def put(self, value: torch.Tensor) -> None:
-        """Takes note that a sequence has a token more, which is among its emitted ones."""
+        """A row has emitted a token."""
         lengths = [len(row.emitted) for row in self.rows]
         ahead = [n for row, n in zip(self.rows, lengths, strict=True) if not row.finished]
-        for step in range(self._num_put, min(ahead, default=max(lengths))):
+        for step in range(self._num_steps, min(ahead, default=max(lengths))):
             tokens = [
                 row.emitted[step] if step < n else self._padding
                 for row, n in zip(self.rows, lengths, strict=True)
             ]
-            self._num_put += 1
-            self._streamer.put(torch.tensor(tokens))  # type: ignore[no-untyped-call]
+            self._num_steps += 1
+            self._held.append(torch.tensor(tokens))
+            if len(self._held) == self._every:
+                self._release()
 
     def end(self) -> None:
-        """The caller ends the streamer itself."""
-
-
-class Released(BaseStreamer):
-    """Gives a streamer its tokens some at a time, however many a step emitted.
-
-    Args:
-        streamer: Gets each token, as many at once as `every` says; fewer at the end alone.
-        every: How many.
-    """
-
-    def __init__(self, streamer: BaseStreamer, every: int) -> None:
-        self._streamer = streamer
-        self._every = every
-        self._held: list[torch.Tensor] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        """Holds a token back until there are enough of them."""
-        self._held.append(value)
-        if len(self._held) == self._every:
-            self._release()
-
-    def end(self) -> None:
-        """Releases what is held back, and ends the streamer."""
+        """Ends the streamer."""
         self._release()
         self._streamer.end()  # type: ignore[no-untyped-call]
 
     def _release(self) -> None:
-        for value in self._held:
-            self._streamer.put(value)  # type: ignore[no-untyped-call]
+        for tokens in self._held:
+            self._streamer.put(tokens)  # type: ignore[no-untyped-call]
         self._held.clear()
 
 
-def in_step(rows: Sequence[list[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
-    """The scores of each step, `(num_rows, vocab_size)`; of a finished sequence they are zeros.
+def in_step(rows: Sequence[list[torch.Tensor] | None]) -> tuple[torch.Tensor, ...] | None:
+    """The scores of each step, `(num_rows, vocab_size)`, zeros for finished rows.
 
     Args:
-        rows: For each sequence, the scores `(1, vocab_size)` of each of its tokens.
+        rows: For each row, the scores `(1, vocab_size)` of each token; None if not kept.
     """
-    steps = range(max(map(len, rows)))
-    nothing = torch.zeros_like(rows[0][0])
+    kept = [row for row in rows if row is not None]
+    if not kept:
+        return None
+    steps = range(max(map(len, kept)))
+    nothing = torch.zeros_like(kept[0][0])
     return tuple(
-        torch.cat([row[step] if step < len(row) else nothing for row in rows]) for step in steps
+        torch.cat([row[step] if step < len(row) else nothing for row in kept]) for step in steps
     )

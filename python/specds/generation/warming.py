@@ -1,4 +1,4 @@
-"""How does a first request not wait: what it would set up is set up before it."""
+"""`warm_up` does in advance what a first request would wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
 from specds.verify.support import require_support
 
-# Passes without the attention kernel are recorded for few lengths, of which this is in the first.
+# A length of the first recording of passes without the attention kernel.
 _SHORT_CONTEXT = 256
 
 
@@ -28,17 +28,17 @@ def warm_up(
     max_context: int = 2048,
     rows: int | Sequence[int] = 1,
 ) -> None:
-    """Does before the first request what it would wait for.
+    """Does in advance what a first request would wait for.
 
-    It checks the model, allocates the key-value cache, records passes of all sizes (on a CUDA
-    device) and measures what a step costs, at each doubling of the context.
+    Checks the model, allocates the key-value cache, records passes of all sizes (on a CUDA device)
+    and measures the time of a step, at each doubling of the context.
 
     Args:
         model: The model.
-        drafter: As for `specds.generate`: recordings tell what it wants to know of a pass.
-        max_context: The longest that a sequence will get, its prompt included; longer ones work,
-            and set up more when they come.
-        rows: Sequences of a request, or several such numbers.
+        drafter: As in `specds.generate`: recorded passes return the predictions that it uses.
+        max_context: The longest row to prepare for, prompt included; longer ones set up more when
+            they come.
+        rows: Rows of a request, or several such numbers.
 
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
@@ -48,10 +48,10 @@ def warm_up(
     session = drafter.session([0])
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     sampler = Sampler(LogitsProcessorList(), do_sample=False)
-    told = drafter.vocab_size or vocab_size
-    requests = [PassRequest(sampler, number, told) for number in {0, session.num_predictions}]
+    known = drafter.vocab_size or vocab_size
+    requests = [PassRequest(sampler, number, known) for number in {0, session.num_predictions}]
     session.finish()
-    # The most first: fewer then go into the same cache.
+    # The largest number first: smaller batches use the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
         sizes = {"prompt_length": max_context, "max_length": max_context, "max_nodes": MOST_NODES}
         with closing(verifies(model, num_rows=num_rows, **sizes)) as runner:
@@ -68,7 +68,7 @@ def _rehearse(
     runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * len(lengths))
     length = min(_SHORT_CONTEXT, max_context)
     while True:
-        # What slots hold that no prompt has filled is zeros, and takes as long.
+        # Slots that no prompt has filled hold zeros, which take as long.
         runner.cache.lengths = [length] * len(lengths)
         step_costs(model, runner)
         if isinstance(runner, StaticRunner) and runner.accepts:

@@ -1,14 +1,12 @@
-"""Hierarchies: small models draft for larger ones, a datastore for the smallest (HSDDW and beyond).
+"""Hierarchies: small models draft for larger ones, a datastore for the smallest (HSDDW).
 
-Read in this order: `config`, `text` (tokens on trial), `draft` (what is handed up), `levels`
-(drafting is verifying the level beneath), `drafter` (the chain of one request). The rule by which a
-sampled token is accepted is `specds.accept.draws`. Here they get a name, which
-needs no torch. Imports `specds.accept` and what lies below it, as `specds.generation` does, and not
-that.
+Read in this order: `config`, `text` (tokens on trial), `levels` (a level drafts by verifying the
+level below), `drafter` (the levels of one request). The rule by
+which a sampled token is accepted is `specds.accept.draws`. Imports `specds.accept` and what lies
+below it, not `specds.generation`. This file registers the name, which needs no torch.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specds._lazy import lazy
@@ -25,15 +23,13 @@ __getattr__ = lazy(__name__, "drafter")
 
 
 def _load(
-    inputs: DrafterInputs, *models: str, ablation: Ablation = "full", joined: str = "no"
+    inputs: DrafterInputs, *models: str, ablation: Ablation = "full"
 ) -> Callable[[], Drafter]:
     from specds.hierarchy.drafter import maker
 
-    config = replace(HierarchyConfig.ablation(ablation), joined=joined == "yes")
-    return maker(inputs, models, config)
+    return maker(inputs, models, HierarchyConfig.ablation(ablation))
 
 
-_OPTIONS: dict[str, tuple[str, ...]] = {"ablation": ABLATIONS, "joined": ("no", "yes")}
 KINDS["hierarchy"] = Kind(
-    _load, _OPTIONS, "used", needs_model=True, takes_tables=True, takes_models=True
+    _load, {"ablation": ABLATIONS}, "used", needs_model=True, takes_tables=True, takes_models=True
 )

@@ -1,23 +1,21 @@
-"""What is a level: something that drafts, and if it is a model, verifies the level beneath.
-
-A model runs over a text and a draft of what follows, and its cache keeps what it can.
-"""
+"""What is a level? It drafts, and if it is a model, by verifying the draft of the level below."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from specds._core import TokenTree
 from specds.accept.on_host import walk
 from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
-from specds.hierarchy.draft import Draft, Drawn, Threshold
+from specds.drafters.step import right_path
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
@@ -32,10 +30,10 @@ _FIRST_SLOTS = 1024
 
 
 class CachedModel:
-    """A model as a function from a text to logits; its KV cache remembers what was run before.
+    """A model as a function from a text to logits, with a KV cache between calls.
 
-    Where the text of a call differs from that of the call before, the cache is rolled back to what
-    they have in common. So whoever takes tokens back need not say so, at any level.
+    The cache rolls back to the common prefix of two texts, so no level has to report a rejection to
+    the one below.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -71,13 +69,13 @@ class CachedModel:
         return self._runner.verify_rows([first], [whole])[0][len(others) :]
 
     def commit(self, path: Sequence[int]) -> None:
-        """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""
+        """Keeps the text of the last `run` and the nodes `path` of its draft, root to leaf."""
         first = len(self._missing)
         self._cache.commit([[*range(first), *(first + node for node in path)]])
         self._cached += self._missing + self._tree.token_ids[list(path)].tolist()
 
     def _roll_back_to(self, tokens: Sequence[int]) -> None:
-        """Forgets what the text does not begin with, and its last token: its logits are wanted."""
+        """Keeps the common prefix with a text, but not its last token, whose logits are wanted."""
         length = min(len(self._cached), len(tokens) - 1)
         if self._cached[:length] != tokens[:length]:
             pairs = zip(self._cached, tokens, strict=False)
@@ -86,22 +84,41 @@ class CachedModel:
         self._cache.lengths = [min(length, self._cache.length)]
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A token that a model chose, and the distribution that it chose from."""
+
+    token_id: int
+    probs: torch.Tensor
+    prob: float
+    entropy: float
+
+    @classmethod
+    def of(cls, token_id: int, probs: torch.Tensor) -> Drawn:
+        figures = torch.stack((probs[token_id], torch.special.entr(probs).sum()))
+        prob, entropy = figures.tolist()  # one wait for the device
+        return cls(token_id, probs, prob, entropy)
+
+
 class Level(ABC):
-    """One level of a hierarchy, in one request; the name is for statistics and messages."""
+    """Drafts for the level above, or for the target; `name` is for statistics and messages."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.stats = LevelStats()
 
     @abstractmethod
-    def draft(self, text: Text, most: int) -> Draft:
+    def draft(self, text: Text, most: int) -> TokenTree:
         """Drafts what follows the text, at most `most` tokens deep; the text stays as it was."""
 
-    def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:  # noqa: B027
-        """As `Session.observe`; a level may ignore it."""
+    @property
+    def proposals(self) -> Mapping[int, Proposal]:
+        """The sampled tokens of the last draft, by the node that they follow."""
+        return {}
 
-    def finish(self) -> None:  # noqa: B027
-        """Ends the request; most levels have nothing to end."""
+    @abstractmethod
+    def settle(self, tokens: Sequence[int]) -> None:
+        """Takes the tokens that the level above chose after the last draft."""
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
@@ -111,115 +128,122 @@ class Level(ABC):
 
 
 class RetrievalLevel(Level):
-    """A drafter without a model, at the bottom.
+    """A drafter without a model, below all models of a request.
 
-    After tokens on trial it drafts as if they had been observed, or nothing where it cannot.
+    After tokens on trial it drafts as if they had been observed, or nothing if it cannot.
 
     Args:
         session: Has the prompt, of `prompt_length` tokens.
-        max_nodes_up: The most nodes that the model above verifies.
-        max_nodes: The most nodes of the tree where the context ends.
+        max_nodes: The most nodes of a draft.
     """
 
-    def __init__(
-        self, name: str, session: Session, prompt_length: int, max_nodes_up: int, max_nodes: int
-    ) -> None:
+    def __init__(self, name: str, session: Session, prompt_length: int, max_nodes: int) -> None:
         super().__init__(name)
         self.session = session
-        self._max_nodes_up = max_nodes_up
-        self._max_nodes = max(max_nodes, max_nodes_up)
-        self._tree: TokenTree | None = None
+        self._max_nodes = max_nodes
         self._context_length = prompt_length
+        self._tree = EMPTY_TREE
 
-    def branches(self, above: Draft) -> Draft:
-        """What may follow the context, for the target itself, by this drafter and the models above.
-
-        The fused drafter takes what those hold to be likely as one more source.
-        """
-        is_used = False
-        if above.chosen:
+    def draft(self, text: Text, most: int) -> TokenTree:
+        """As `Level.draft`."""
+        self._tree = EMPTY_TREE
+        if most > 0:
+            on_trial = text.tokens[self._context_length :]
             with self._timed():
-                is_used = self.session.suggest(*above.suggestion())
-            self._tree = None
-        return replace(self._handed_up(self._of_context()), holds_above=is_used)
-
-    def draft(self, text: Text, most: int) -> Draft:
-        if most <= 0:
-            return Draft(EMPTY_TREE)
-        on_trial = text.tokens[self._context_length :]
-        if on_trial:
-            with self._timed():
-                tree = self.session.draft_after(on_trial, self._max_nodes_up)
-        else:
-            tree = self._of_context()
-        return self._handed_up(within(tree, self._max_nodes_up, most))
-
-    def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
-        self._tree = None
-        self._context_length += len(token_ids)
-        with self._timed():
-            self.session.observe(token_ids, num_verified)
-
-    def finish(self) -> None:
-        self.session.finish()
-
-    def _of_context(self) -> TokenTree:
-        if self._tree is None:
-            with self._timed():
-                self._tree = self.session.draft(self._max_nodes)
+                if on_trial:
+                    tree = self.session.draft_after(on_trial, self._max_nodes)
+                else:
+                    tree = self.session.draft(self._max_nodes)
+            self._tree = within(tree, self._max_nodes, most)
+        self.stats.num_drafted += len(self._tree)
         return self._tree
 
-    def _handed_up(self, tree: TokenTree) -> Draft:
-        self.stats.num_drafted += len(tree)
-        return Draft(tree, stats=self.stats)
+    def settle(self, tokens: Sequence[int]) -> None:
+        """As `Level.settle`."""
+        self.stats.num_accepted += len(right_path(self._tree, tokens))
+
+    def observe(self, token_ids: Sequence[int]) -> None:
+        """Takes what the target emitted."""
+        self._context_length += len(token_ids)
+        with self._timed():
+            self.session.observe(token_ids)
 
 
 class ModelLevel(Level):
-    """A model that drafts by verifying the level beneath; with none beneath, token by token.
+    """A model that drafts by verifying the level below, or token by token if there is none.
 
-    Each pass takes a draft of the level beneath, and the walk down it chooses tokens of this
-    model's own distribution, whatever the draft was. So what is handed up is as if this model had
-    drafted alone, and the level above may accept it by what this model says.
+    Each pass takes a draft of the level below, and the walk down it chooses tokens of this model's
+    own distribution, whatever the draft was. So the level above may accept them by what this model
+    says.
 
     Attributes:
         beneath: Drafts for this level.
-        window: The most tokens of a draft; None where only the caller's limit counts.
+        window: The most tokens of a draft; None: only the caller's limit counts.
         self_verify: Whether to hand up as soon as a token's entropy is above the threshold.
-        threshold: The level's, learned in this request.
+        threshold: The mean entropy of rejected tokens, 0 at first; learned in this request.
+        chosen: The tokens of the last draft.
     """
 
     def __init__(self, name: str, model: CachedModel) -> None:
         super().__init__(name)
         self._model = model
-        self.threshold = Threshold()
+        self.threshold = 0.0
+        self._num_rejected = 0
         self.beneath: Level | None = None
         self.window: int | None = None
         self.self_verify = True
+        self.chosen: list[Drawn] = []
+        self._samples = False
 
-    def draft(self, text: Text, most: int) -> Draft:
-        """Tokens of this model, until its window is full or it is unsure."""
+    def draft(self, text: Text, most: int) -> TokenTree:
+        """Tokens of this model, at most `most`, until its window is full or it is unsure."""
         start = len(text)
         most = most if self.window is None else min(most, self.window)
-        chosen: list[Drawn] = []
-        while len(chosen) < most:
-            new = self._verify(text, most - len(chosen) - 1)
-            chosen += new
+        self.chosen, self._samples = [], text.samples
+        while len(self.chosen) < most:
+            new = self._verify(text, most - len(self.chosen) - 1)
+            self.chosen += new
             if text.finished or self._is_unsure(new):
                 break
-        text.cut(start)
-        self.stats.num_drafted += len(chosen)
-        return Draft.of_chain(chosen, text.samples, self.threshold, self.stats)
+        del text.tokens[start:]
+        self.stats.num_drafted += len(self.chosen)
+        if not self.chosen:
+            return EMPTY_TREE
+        tokens = [drawn.token_id for drawn in self.chosen]
+        probs = np.cumprod([min(drawn.prob, 1.0) for drawn in self.chosen])
+        return TokenTree(tokens, range(-1, len(tokens) - 1), probs)
+
+    @property
+    def proposals(self) -> Mapping[int, Proposal]:
+        """As `Level.proposals`."""
+        chosen = self.chosen if self._samples else []
+        return {place - 1: Proposal(one.token_id, one.probs) for place, one in enumerate(chosen)}
+
+    def settle(self, tokens: Sequence[int]) -> None:
+        """As `Level.settle`: the threshold learns from the first rejected token."""
+        chosen, self.chosen = self.chosen, []
+        for drawn, token in zip(chosen, tokens, strict=False):
+            if drawn.token_id != token:
+                self._num_rejected += 1
+                self.threshold += (drawn.entropy - self.threshold) / self._num_rejected
+                return
+            self.stats.num_accepted += 1
 
     def _verify(self, text: Text, most: int) -> list[Drawn]:
-        """Appends to the text what this model makes of a draft of `most` tokens, and one more."""
-        draft = Draft(EMPTY_TREE) if self.beneath is None else self.beneath.draft(text, most)
+        """Appends what this model accepts of a draft of at most `most` tokens, and one more."""
+        tree: TokenTree = EMPTY_TREE
+        proposals: Mapping[int, Proposal] = {}
+        if self.beneath is not None:
+            tree = self.beneath.draft(text, most)
+            proposals = self.beneath.proposals
         with self._timed():
-            chosen = self._run(text, draft)
+            chosen = self._run(text, tree, proposals)
         self.stats.num_forwards += 1
-        draft.settle([drawn.token_id for drawn in chosen])
+        if self.beneath is not None:
+            self.beneath.settle([drawn.token_id for drawn in chosen])
         return chosen
 
-    def _run(self, text: Text, draft: Draft) -> list[Drawn]:
+    def _run(self, text: Text, tree: TokenTree, proposals: Mapping[int, Proposal]) -> list[Drawn]:
         chosen: list[Drawn] = []
 
         def choose(_: Text, logits: torch.Tensor, proposal: Proposal | None) -> int:
@@ -228,9 +252,9 @@ class ModelLevel(Level):
             chosen.append(Drawn.of(token, probs))
             return token
 
-        logits = self._model.run(text.tokens, draft.tree)
-        self._model.commit(walk(logits, draft.tree, text, choose, draft.proposals))
+        logits = self._model.run(text.tokens, tree)
+        self._model.commit(walk(logits, tree, text, choose, proposals))
         return chosen
 
     def _is_unsure(self, chosen: Sequence[Drawn]) -> bool:
-        return self.self_verify and any(drawn.entropy > self.threshold.value for drawn in chosen)
+        return self.self_verify and any(drawn.entropy > self.threshold for drawn in chosen)

@@ -11,9 +11,8 @@ from transformers.generation import logits_process
 from specds.accept.draws import accept_or_redraw, draw
 from specds.drafters.session import Proposal, RequestRules
 
-# Those that look at nothing but the prefix and the scores that they are given, so that they may be
-# asked about tokens that the target will never see. What else the target applies is its alone: the
-# distribution that a draft is sampled from may be any, as long as it is known.
+# Processors without a state: they may be asked about tokens that the target will never see. Drafts
+# go without the target's other processors: they may come from any known distribution.
 _SHARED = frozenset(
     getattr(logits_process, name)
     for name in (
@@ -49,15 +48,13 @@ class Text:
             for processor in (rules.logits_processor if rules else ())
             if type(processor) in _SHARED
         )
-        self._buffer = torch.empty((1, 0), dtype=torch.int64)
-        self._num_stored = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def tokens_left(self) -> int | None:
-        """How many tokens a draft can have that the target may still emit; None for any number."""
+        """The most tokens of a draft that the target may still emit; None: no limit."""
         # The pass that verifies a draft gives one token more.
         return None if self._rules is None else self._rules.max_length - len(self) - 1
 
@@ -70,15 +67,12 @@ class Text:
         self.tokens.append(token)
         return token
 
-    def cut(self, length: int) -> None:
-        del self.tokens[length:]
-        self._num_stored = min(self._num_stored, length)
-
     def probs(self, logits: torch.Tensor) -> torch.Tensor:
         """The distribution of the next token, float32, by a level's own logits; `(vocab_size,)`."""
         row = logits[None].to(torch.float32, copy=True)
         if self._processors:
-            row = self._processors(self._token_ids(row.device), row)  # type: ignore[arg-type]
+            ids = torch.tensor([self.tokens], device=row.device)
+            row = self._processors(ids, row)  # type: ignore[arg-type]
         return torch.nn.functional.softmax(row[0], dim=-1)
 
     def choose(self, probs: torch.Tensor, proposal: Proposal | None) -> int:
@@ -89,15 +83,5 @@ class Text:
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are chosen by chance, so that drafted ones are proposals."""
+        """Whether tokens are sampled, so that drafted ones are proposals."""
         return self._rules is not None and self._rules.do_sample
-
-    def _token_ids(self, device: torch.device) -> torch.Tensor:
-        length = len(self)
-        if self._buffer.device != device or self._buffer.shape[1] < length:
-            self._buffer = torch.empty((1, 2 * length), dtype=torch.int64, device=device)
-            self._num_stored = 0
-        new = self._buffer.new_tensor(self.tokens[self._num_stored :])
-        self._buffer[0, self._num_stored : length] = new
-        self._num_stored = length
-        return self._buffer[:, :length]

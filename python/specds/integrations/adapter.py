@@ -1,11 +1,11 @@
-"""What all adapters share: opening the drafter, and going on without drafts if it fails."""
+"""What all adapters share: they open the drafter, and go on without drafts if it fails."""
 
 from __future__ import annotations
 
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -19,12 +19,12 @@ _Call = TypeVar("_Call", bound="Callable[..., Any]")
 
 
 class Adapter:
-    """Base class of all adapters: a drafter whose failures never end the engine.
+    """Base class of all adapters.
 
     Args:
-        options: What the operator configured, as for `EngineDrafter`; without `datastore`, the one
-            that the model's folder names.
-        tokenizer: The engine's tokenizer, or where it lies; None where there is none.
+        options: The configuration of `EngineDrafter`; without `datastore`, the one that the model's
+            folder names is used.
+        tokenizer: The engine's tokenizer, or its name or folder.
         num_ranks: Processes of the engine, which must all draft the same.
 
     Attributes:
@@ -64,9 +64,9 @@ class Adapter:
         self._ended_at: float | None = None
 
     def begin_draft(self, *, is_decoding: bool = True) -> None:
-        """Call after `sync`: the engine's step with the last drafts is over.
+        """Call after `sync`: the engine's last step is over, and its time is measured.
 
-        The drafter learns how long it took, unless the engine read a prompt in it.
+        A step in which the engine read a prompt does not count.
         """
         num_opened = self.drafter.stats()["num_opened"]
         if is_decoding and num_opened == self._num_opened and self._ended_at is not None:
@@ -77,9 +77,19 @@ class Adapter:
         """Call after drafting: the engine's step begins."""
         self._ended_at = perf_counter()
 
+    def chains(self, k: int, num_left: Iterable[int]) -> list[list[int]]:
+        """Drafts a chain of at most `k` tokens for each row.
+
+        `num_left` is how many tokens each row may still get: one place is for the bonus token.
+        """
+        budgets = [max(left - 1, 0) for left in num_left]
+        token_ids, numbers, _ = self.drafter.draft_chains(k, budgets=budgets)
+        rows = zip(token_ids.tolist(), numbers.tolist(), strict=True)
+        return [row[:number] for row, number in rows]
+
 
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
-    """Has a method call `otherwise` if it raises. The first failure of an adapter is logged."""
+    """Makes a method return `otherwise(...)` if it raises; an adapter logs its first failure."""
 
     def guard(call: _Call) -> _Call:
         @functools.wraps(call)
@@ -89,7 +99,7 @@ def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
             except Exception:
                 self.num_failures += 1
                 if self.num_failures == 1:
-                    _log.exception("specds drafts nothing where this happens; told once")
+                    _log.exception("specds drafts nothing when this happens; logged once")
                 return otherwise(self, *args, **kwargs)
 
         return cast("_Call", method)

@@ -1,10 +1,8 @@
-"""llama-cpp-python: chains for `Llama(..., draft_model=DraftModel({...}))`.
-
-Needs no import of llama-cpp-python: it calls whatever `draft_model` is.
-"""
+"""llama-cpp-python: chains for `Llama(..., draft_model=DraftModel({...}))`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,11 +15,12 @@ from specds.integrations.adapter import Adapter, guarded
 class DraftModel(Adapter):
     """Drafts for the one sequence of a `Llama`.
 
-    A GGUF file has no fingerprint that a datastore knows: give the `tokenizer` of the original
-    model for a check.
-
     Args:
-        max_length: The context size of the `Llama`, where drafts are to end before it.
+        options: The configuration of `EngineDrafter`.
+        k: The most tokens of a draft.
+        max_length: The context size of the `Llama`; drafts end before it.
+        **about: As of `Adapter`. Pass the `tokenizer` of the original model: a GGUF file has no
+            fingerprint to compare with the datastore's.
     """
 
     def __init__(
@@ -37,14 +36,10 @@ class DraftModel(Adapter):
 
     @guarded(lambda *_, **__: np.zeros(0, np.intc))
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
-        """Drafts what follows a whole context, the token just sampled included.
-
-        Returns:
-            At most `k` tokens.
-        """
+        """Drafts at most `k` tokens after a context, which includes the token just sampled."""
         self.drafter.sync([input_ids.view(np.uint32)])
         self.begin_draft()
-        room = self.k if self.max_length is None else self.max_length - len(input_ids) - 1
-        token_ids, numbers, _ = self.drafter.draft_chains(self.k, budgets=[max(room, 0)])
+        max_length = sys.maxsize if self.max_length is None else self.max_length
+        [draft] = self.chains(self.k, [max_length - len(input_ids)])
         self.end_draft()
-        return token_ids[0, : numbers[0]].astype(np.intc)
+        return np.array(draft, np.intc)

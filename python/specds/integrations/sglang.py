@@ -4,10 +4,8 @@
         --speculative-algorithm NGRAM --speculative-num-draft-tokens 16 \
         --speculative-ngram-max-trie-depth 1024
 
-SGLang calls `register` in each of its processes, by the entry point of this package. Where
-``SPECDS_CONFIG`` is not set, nothing is changed. The algorithm ``SPECDS`` does the same with whole
-prompts and with the target's own predictions at every node.
-
+SGLang calls `register` in each of its processes, by our entry point; without ``SPECDS_CONFIG`` it
+changes nothing. The algorithm ``SPECDS`` also gets whole prompts and the target's predictions.
 `python -m specds.integrations.sglang --check` tells whether the installed SGLang fits.
 """
 
@@ -34,7 +32,7 @@ _WORKER = "sglang.srt.speculative.ngram_worker"
 def _fill(
     corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Trees without a draft: the last token, filled up with other tokens as children."""
+    """Trees without a draft: the last token, filled up with children."""
     n = corpus.num_nodes
     token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
     token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
@@ -44,10 +42,10 @@ def _fill(
 
 
 class Corpus(Adapter):
-    """Takes the place of the corpus of SGLang's n-gram worker: drafts trees for a batch.
+    """Replaces the corpus of SGLang's n-gram worker: drafts trees for a batch.
 
     Args:
-        num_nodes: Of a tree, the last token of the context included.
+        num_nodes: Nodes of a tree, including the last token of the context.
 
     Raises:
         ValueError: As `Adapter`, or the configuration does not fit SGLang.
@@ -74,8 +72,8 @@ class Corpus(Adapter):
             total_lens: The lengths of the whole contexts.
 
         Returns:
-            Tokens, int64 `(rows * n,)`, the last token of each context first; whether node j is
-            node i or an ancestor of it, int64 `(rows * n * n,)`.
+            The tokens of the trees, int64 `(rows * n,)`, and their masks, int64 `(rows * n * n,)`:
+            whether node j is node i or an ancestor of it.
         """
         rows = zip(req_ids, batch_tokens, total_lens, strict=True)
         news = [self._news(*row) for row in rows]
@@ -90,12 +88,12 @@ class Corpus(Adapter):
         return token_ids.ravel(), mask.ravel().astype(np.int64)
 
     def _news(self, req_id: str, tokens: Sequence[int], total: int) -> Sequence[int]:
-        """The tokens that the drafter does not have yet; all tokens if there is a gap."""
+        """The tokens that the drafter has not seen; all tokens if there is a gap."""
         new = total - self._lengths.get(req_id, 0)
         return tokens[-new:] if 0 < new < len(tokens) else tokens
 
     def is_known(self, req_id: str) -> bool:
-        """Whether the drafter has this request, so that its last tokens are enough."""
+        """Whether the last tokens of this request are enough."""
         return req_id in self._lengths
 
     @guarded(lambda *_: None)
@@ -119,11 +117,11 @@ class Corpus(Adapter):
         """Does nothing: calls are synchronous."""
 
     def batch_put(self, batch_tokens: Sequence[Sequence[int]]) -> None:
-        """Does nothing: the next `batch_get` brings the same tokens."""
+        """Does nothing: the next `batch_get` has the same tokens."""
 
 
 def register() -> None:
-    """Enters the corpus and the algorithm ``SPECDS``: what the entry point of the plug-in names."""
+    """The entry point of the plug-in: replaces the corpus and adds the algorithm ``SPECDS``."""
     if not os.environ.get(CONFIG):
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -135,7 +133,7 @@ def register() -> None:
 
 
 def _replacement(**arguments: Any) -> Corpus:
-    """Replaces the constructor of the worker's corpus; the server's arguments are global there."""
+    """Makes the worker's corpus, from the server's global arguments."""
     from sglang.srt.runtime_context import get_server_args
 
     server = get_server_args()
@@ -148,7 +146,7 @@ def _replacement(**arguments: Any) -> Corpus:
 
 
 def _algorithm() -> type:
-    """``SPECDS`` is handled as NGRAM is."""
+    """The class of the algorithm ``SPECDS``, which is like NGRAM."""
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
@@ -164,7 +162,7 @@ def _algorithm() -> type:
 
             _handle_ngram(server_args)
 
-        # The scheduler calls these three, and the class of plug-ins lacks them.
+        # The scheduler calls these three, which `CustomSpecAlgo` lacks.
         create_future_map = SpeculativeAlgorithm.create_future_map
 
         def need_topk(self) -> bool:
@@ -177,14 +175,14 @@ def _algorithm() -> type:
 
 
 def _worker() -> type:
-    """The n-gram worker with whole contexts and with the target's predictions."""
+    """The n-gram worker, with whole contexts and the target's predictions."""
     from sglang.srt.speculative import ngram_worker as worker
 
     class SpecdsWorker(worker.NGRAMWorker):  # type: ignore[misc]
         def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(server_args, *args, **kwargs)
             corpus: Corpus = self.ngram_corpus
-            worker.eagle_sample = _telling(worker.eagle_sample, corpus.observe_logits)
+            worker.eagle_sample = _observed(worker.eagle_sample, corpus.observe_logits)
 
         def _prepare_draft_tokens(self, batch: Any) -> Any:
             is_known = self.ngram_corpus.is_known
@@ -195,11 +193,11 @@ def _worker() -> type:
     return SpecdsWorker
 
 
-def _telling(sample: Callable[..., Any], tell: Callable[[Any], None]) -> Callable[..., Any]:
-    """Wraps SGLang's acceptance: `tell` gets the target's logits first."""
+def _observed(sample: Callable[..., Any], observe: Callable[[Any], None]) -> Callable[..., Any]:
+    """SGLang's acceptance, preceded by `observe(logits)`."""
 
     def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *a: Any, **k: Any) -> Any:
-        tell(logits_output.next_token_logits)
+        observe(logits_output.next_token_logits)
         return sample(verify_input, batch, logits_output, *a, **k)
 
     return eagle_sample
@@ -214,11 +212,11 @@ NEEDED = (
     ("sglang.srt.speculative.spec_registry", "CustomSpecAlgo"),
     ("sglang.srt.arg_groups.speculative_hook", "_handle_ngram"),
 )
-"""What `register` and the worker use of SGLang, as modules and names."""
+"""The names of SGLang that `register` and the worker use."""
 
 
 def missing() -> list[str]:
-    """What the installed SGLang lacks of `NEEDED`, each as ``module.name: why``."""
+    """The names in `NEEDED` that the installed SGLang lacks, and why."""
     lacks = []
     for module, name in NEEDED:
         try:

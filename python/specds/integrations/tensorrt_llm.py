@@ -1,8 +1,8 @@
-"""TensorRT-LLM's PyTorch backend: chains for `UserProvidedDecodingConfig`. It was never run.
+"""TensorRT-LLM's PyTorch backend: chains for `UserProvidedDecodingConfig`.
 
     config = UserProvidedDecodingConfig(max_draft_len=8, drafter=make_drafter({...}, 8))
 
-Written against the source of the released package; tests hold it against requests of that shape.
+It was never run: it follows the source of the released package, and tests use fakes of its shapes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from specds.integrations.adapter import Adapter, guarded
 
 
 class ChainDrafting(Adapter):
-    """What a `Drafter` of TensorRT-LLM does; `make_drafter` makes one of its type."""
+    """The methods of a TensorRT-LLM `Drafter`; `make_drafter` makes one of its type."""
 
     def __init__(self, options: Mapping[str, Any], max_draft_len: int, **about: Any) -> None:
         super().__init__(options, **about)
@@ -22,11 +22,7 @@ class ChainDrafting(Adapter):
 
     @guarded(lambda *_, **__: None)
     def prepare_draft_tokens(self, scheduled_requests: Any, resource_manager: Any = None) -> None:
-        """Sets `py_draft_tokens` of each request that decodes: a list of at most `k` tokens.
-
-        Args:
-            scheduled_requests: Of this step; `generation_requests` are those that decode.
-        """
+        """Sets `py_draft_tokens`, at most `k` tokens, of each request that decodes."""
         requests = list(scheduled_requests.generation_requests)
         for request in requests:
             request.py_draft_tokens = []
@@ -34,15 +30,11 @@ class ChainDrafting(Adapter):
             [request.get_tokens(0) for request in requests],
             names=[str(request.request_id) for request in requests],
         )
-        # One place is left for the bonus token.
-        budgets = [
-            max(r.py_orig_prompt_len + r.py_max_new_tokens - len(r.get_tokens(0)) - 1, 0)
-            for r in requests
+        num_left = [
+            r.py_orig_prompt_len + r.py_max_new_tokens - len(r.get_tokens(0)) for r in requests
         ]
-        token_ids, numbers, _ = self.drafter.draft_chains(self.k, budgets=budgets)
-        rows = zip(requests, token_ids.tolist(), numbers.tolist(), strict=True)
-        for request, row, number in rows:
-            request.py_draft_tokens = row[:number]
+        for request, draft in zip(requests, self.chains(self.k, num_left), strict=True):
+            request.py_draft_tokens = draft
 
 
 def make_drafter(options: Mapping[str, Any], max_draft_len: int, **about: Any) -> Any:

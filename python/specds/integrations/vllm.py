@@ -5,7 +5,7 @@
             "model": "specds.integrations.vllm.Proposer", "num_speculative_tokens": 8}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
-The runner gives the batch as padded arrays and names no request.
+The runner passes the batch as padded arrays, without request ids.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ from specds.integrations.adapter import Adapter, guarded
 
 
 class VllmAdapter(Adapter):
-    """What vLLM's runners make in each worker and ask for drafts once a step.
-
-    Args:
-        vllm_config: The engine's; `additional_config["specds"]` is the configuration of
-            `EngineDrafter`.
-    """
+    """The drafter of a worker; `additional_config["specds"]` is its configuration."""
 
     def __init__(self, vllm_config: Any) -> None:
         model = vllm_config.model_config
@@ -41,7 +36,7 @@ class VllmAdapter(Adapter):
 
 class Proposer(VllmAdapter):
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Loads nothing: the runner calls it."""
+        """Does nothing; the runner calls it."""
 
     @guarded(lambda _, rows, *__, **___: [[] for _ in rows])
     def propose(
@@ -51,25 +46,18 @@ class Proposer(VllmAdapter):
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Drafts for the rows of the batch.
+        """Drafts at most `k` tokens for each row of the batch.
 
         Args:
-            sampled_token_ids: What each row emitted in this step; empty while its prompt is read.
-            num_tokens_no_spec: Shape `(n,)`, n >= rows: their lengths, what was emitted included.
-            token_ids_cpu: Shape `(n, max_model_len)`: their tokens.
-
-        Returns:
-            A list of at most `k` tokens for each row.
+            sampled_token_ids: What each row emitted in this step; empty during its prefill.
+            num_tokens_no_spec: The lengths of the rows, `(n,)` with n >= rows.
+            token_ids_cpu: Their tokens, `(n, max_model_len)`.
         """
         lengths = num_tokens_no_spec[: len(sampled_token_ids)].tolist()
         tokens = token_ids_cpu.view(np.uint32)
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
         self.drafter.sync([row[:length] if emitted else None for emitted, length, row in rows])
         self.begin_draft(is_decoding=all(sampled_token_ids))
-        # One place is left for the bonus token.
-        budgets = [max(self.max_length - length - 1, 0) for length in lengths]
-        token_ids, numbers, _ = self.drafter.draft_chains(self.k, budgets=budgets)
+        drafts = self.chains(self.k, [self.max_length - length for length in lengths])
         self.end_draft()
-        return [
-            row[:number] for row, number in zip(token_ids.tolist(), numbers.tolist(), strict=True)
-        ]
+        return drafts

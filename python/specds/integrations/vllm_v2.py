@@ -1,11 +1,11 @@
-"""vLLM's V2 model runner: chains in place of its n-gram speculation. It was never run.
+"""vLLM's V2 model runner: chains in place of its n-gram speculation.
 
     vllm serve MODEL --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 8}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
-That runner takes no class of others, so the entry point of this package stands in for what makes
-its speculators. Written against the source of vLLM 0.32.0; tests hold it against tensors of that
-shape. Where the configuration has no ``specds``, nothing is changed.
+That runner accepts no external class, so our entry point replaces its factory of speculators,
+unless the configuration has no ``specds``. It was never run: it follows the source of vLLM 0.32.0,
+and tests use fakes of its shapes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ChainSpeculator(VllmAdapter):
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:
-        draft_token_confidence_probs: float32 `(max_num_reqs, k)`, by the place of the request: how
-            likely each token is where those before it were accepted, for adaptive verification.
+        draft_token_confidence_probs: float32 `(max_num_reqs, k)`, by the place of the request: the
+            probability of each token after those before it, for adaptive verification.
     """
 
     supports_mm_inputs = False
@@ -66,11 +66,7 @@ class ChainSpeculator(VllmAdapter):
         dummy_run: bool = False,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Drafts for the rows of the batch.
-
-        Returns:
-            int64 `(num_reqs, k)`; where a draft is shorter, the last token again.
-        """
+        """Drafts for the batch: int64 `(num_reqs, k)`, filled up with the last tokens."""
         places = input_batch.idx_mapping[: input_batch.num_reqs]
         self.draft_token_confidence_probs[places] = 0
         fill = last_sampled.view(-1)[places, None].expand(-1, self.k).long().clone()
@@ -104,14 +100,14 @@ class ChainSpeculator(VllmAdapter):
         return torch.from_numpy(token_ids).to(self.device).where(is_drafted, drafts)
 
     def _news(self, name: str, place: int, total: int) -> Any:
-        """The tokens that the drafter does not have yet; all tokens if there is a gap."""
+        """The tokens that the drafter has not seen; all tokens if there is a gap."""
         start = self._lengths.get(name, 0)
         tokens = self.req_states.all_token_ids.gpu[place]
         return tokens[start if start < total else 0 : total].cpu().numpy()
 
 
 def register() -> None:
-    """Replaces vLLM's factory of speculators; the entry point of the plug-in calls this."""
+    """The entry point of the plug-in: replaces vLLM's factory of speculators."""
     try:
         from vllm.v1.worker.gpu import spec_decode
     except ImportError:  # a version without that runner

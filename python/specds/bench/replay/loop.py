@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from specds._core import DraftSession, TokenTree
 from specds.bench.transcripts import Transcript
 from specds.drafters.session import EMPTY_TREE, Session, within
-from specds.drafters.watched import Step, right_path
+from specds.drafters.step import Step, right_path
 
 Shape: TypeAlias = Literal["tree", "chain"]
 """Of a draft; engines that verify no trees take chains."""
@@ -80,5 +80,5 @@ def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> To
 def _elapsed(session: Session, start: int) -> int:
     """Nanoseconds of a call that has just returned, by the session's own clock if it has one."""
     elapsed = perf_counter_ns() - start
-    own = session.elapsed_ns
+    own: int | None = getattr(session, "elapsed_ns", None)
     return elapsed if own is None else own
