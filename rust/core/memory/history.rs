@@ -6,9 +6,7 @@ use std::ops::BitXor;
 use crate::base::portable_math::saturating_u32;
 use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
 
-/// A text that grows at its end, and the places of each token and pair of it.
-///
-/// A token costs O(1) to append, and an earlier occurrence O(1) to step to.
+/// A text that grows at its end, and the places of each of its tokens and pairs.
 #[derive(Debug, Default, Clone)]
 pub struct History {
     tokens: Vec<u32>,
@@ -16,21 +14,20 @@ pub struct History {
     of_pairs: Links,
 }
 
-/// The places of each key, the latest first; keys lie elsewhere.
+/// The places of each key, the latest first.
 #[derive(Debug, Default, Clone)]
 struct Links {
-    /// For each place the one before it that has the same key, or [`NONE`].
+    /// For each place the one before it with the same key, or [`NONE`].
     before: Vec<u32>,
     last: SlotTable,
 }
 
-/// The tokens that are appended between two prefetches.
+/// Prefetched together.
 const BLOCK: usize = 32;
 
 const NONE: u32 = u32::MAX;
 
 impl Links {
-    /// Adds the next place; `None` where it has no key.
     fn add(&mut self, key_of: Option<impl Fn(u32) -> u64>) {
         let place = saturating_u32(self.before.len());
         let before = key_of.and_then(|key_of| self.last.replace(place, key_of));
@@ -54,10 +51,9 @@ impl History {
     /// Separates documents: no place of it is found, and no pair contains it.
     pub const BOUNDARY: u32 = u32::MAX;
 
-    /// The most tokens that are kept.
     pub const MAX_LENGTH: usize = (1 << 30) - 1;
 
-    /// Appends tokens, up to [`MAX_LENGTH`](Self::MAX_LENGTH) in all. Amortised O(tokens).
+    /// Beyond [`MAX_LENGTH`](Self::MAX_LENGTH) in all, tokens are dropped. Amortised O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
         let room = Self::MAX_LENGTH - self.tokens.len();
         let tokens = &tokens[..tokens.len().min(room)];
@@ -70,7 +66,6 @@ impl History {
         }
     }
 
-    /// Makes room for more tokens.
     pub(crate) fn reserve(&mut self, num_tokens: usize) {
         for places in [
             &mut self.tokens,
@@ -85,7 +80,6 @@ impl History {
         &self.tokens
     }
 
-    /// The whole text, without its index.
     pub(crate) fn into_tokens(self) -> Vec<u32> {
         self.tokens
     }
@@ -106,8 +100,8 @@ impl History {
         bytes_of(&self.tokens) + self.of_tokens.num_bytes() + self.of_pairs.num_bytes()
     }
 
-    /// Reads what appending these tokens will, without a branch that would wait for a read: so the cache
-    /// misses of all overlap.
+    /// Reads what appending these tokens will, without a branch that would wait: so all cache misses
+    /// overlap.
     fn prefetch(&self, block: &[u32]) {
         let pairs = block.windows(2).map(|two| pair(two[0], two[1]));
         let places = pairs.map(|pair| self.of_pairs.last.guess(pair) as usize);
@@ -132,7 +126,6 @@ fn token_at(tokens: &[u32], place: u32) -> u64 {
     tokens[place as usize].into()
 }
 
-/// The pair that ends at a place.
 fn pair_at(tokens: &[u32], place: u32) -> u64 {
     let place = place as usize;
     pair(tokens[place - 1], tokens[place])

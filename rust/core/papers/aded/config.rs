@@ -3,11 +3,10 @@
 use crate::base::checks::{check_limit, check_within};
 use crate::base::error::Result;
 
-/// How an [`AdedSession`](crate::papers::aded::AdedSession) drafts and learns: the defaults are ADED's,
-/// which names the last two numbers and does not state them.
+/// The defaults are ADED's, which names the last two numbers and does not state them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdedConfig {
-    /// Whether the likeliest word at each place is taken, the paper's ablation, and not searched.
+    /// The paper's ablation: the likeliest word at each place, without a search.
     pub is_greedy: bool,
     /// The iterations of a search (s), up to 65,536.
     pub searches: usize,
