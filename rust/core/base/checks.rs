@@ -20,10 +20,6 @@ pub(crate) fn check_tokens<'a>(
     }
 }
 
-pub(crate) fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
-    check_within(name, value, 1..=limit)
-}
-
 pub(crate) fn check_within<T: PartialOrd + Display + Copy>(
     name: &'static str,
     value: T,

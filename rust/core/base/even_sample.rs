@@ -3,7 +3,7 @@
 /// An even sample of the occurrences `0..count`: the middle of each of equal parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EvenSample {
-    num_samples: u64,
+    pub(crate) num_samples: u64,
     quotient: u64,
     remainder: u64,
 }
@@ -16,10 +16,6 @@ impl EvenSample {
             quotient: count.checked_div(num_samples).unwrap_or(0),
             remainder: count.checked_rem(num_samples).unwrap_or(0),
         }
-    }
-
-    pub(crate) fn num_samples(self) -> u64 {
-        self.num_samples
     }
 
     /// Ascending: number i of s among n is floor((2 i + 1) n / (2 s)), so that no product overflows.

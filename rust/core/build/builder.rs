@@ -26,7 +26,7 @@ pub struct DatastoreBuilder {
     /// Of the datastore that is added to.
     old: Option<Manifest>,
     /// The largest shard, in tokens.
-    limit: u64,
+    pub(crate) limit: u64,
     /// Dropped before the folder in which its threads write.
     indexer: IndexWorkers,
     staging: Staging,
@@ -44,7 +44,7 @@ impl DatastoreBuilder {
         let limit = options.largest_shard()?;
         check_target(path.as_ref(), &options)?;
         let mut staging = Staging::open(path.as_ref())?;
-        let target = staging.target().to_owned();
+        let target = staging.target.clone();
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
@@ -117,7 +117,7 @@ impl DatastoreBuilder {
 
     /// Where the build writes; the caller's notes there are removed with the rest.
     pub fn staging_folder(&self) -> &Path {
-        self.staging.path()
+        &self.staging.folder
     }
 
     /// Makes a checkpoint to go on from: for a user's interrupt.
@@ -142,22 +142,18 @@ impl DatastoreBuilder {
         if has_changed {
             manifest.prior = None; // the old one was fitted to other documents
         }
-        check_target(self.staging.target(), &self.options)?;
+        check_target(&self.staging.target, &self.options)?;
         if has_changed {
             self.staging.publish(manifest)?;
         } else {
             self.staging.leave(&manifest)?;
         }
-        Datastore::open(self.staging.target())
+        Datastore::open(&self.staging.target)
     }
 
     /// Ends a build that would not change the datastore.
     pub(crate) fn leave(mut self, manifest: &Manifest) -> Result<()> {
         self.staging.leave(manifest)
-    }
-
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
     }
 
     fn check_not_failed(&self) -> Result<()> {

@@ -21,11 +21,11 @@ pub fn merge(
 ) -> Result<Datastore> {
     check_replaceable(path.as_ref(), overwrite)?;
     let mut staging = Staging::open(path.as_ref())?;
-    check_replaceable(staging.target(), overwrite)?;
+    check_replaceable(&staging.target, overwrite)?;
     staging.begin(None)?;
     let manifest = join(sources, &staging.shards())?;
     staging.publish(manifest)?;
-    Datastore::open(staging.target())
+    Datastore::open(&staging.target)
 }
 
 /// Links all shards into a folder, and gives their manifest.
@@ -95,7 +95,7 @@ pub fn compact(
         if Manifest::read(path)?.build_id != old.build_id {
             continue;
         }
-        let is_one = old.shards.len() == 1 && old.num_tokens <= builder.limit();
+        let is_one = old.shards.len() == 1 && old.num_tokens <= builder.limit;
         if is_one && !options.drop_duplicates {
             builder.leave(&old)?;
             return Datastore::open(path);

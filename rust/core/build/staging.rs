@@ -24,8 +24,8 @@ use crate::storage::manifest::{
 /// unless the next build of the same plan can go on from it.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    target: PathBuf,
-    folder: PathBuf,
+    pub(crate) target: PathBuf,
+    pub(crate) folder: PathBuf,
     is_kept: bool,
     _lock: File,
 }
@@ -92,16 +92,8 @@ impl Staging {
         Ok(())
     }
 
-    pub(crate) fn target(&self) -> &Path {
-        &self.target
-    }
-
     pub(crate) fn workplace(&self, index: usize) -> PathBuf {
         self.folder.join(format!("{index:05}"))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.folder
     }
 
     /// Shards that are about to be published.

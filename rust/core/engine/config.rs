@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::base::checks::{check_limit, check_within};
+use crate::base::checks::check_within;
 use crate::base::error::{Error, Result};
 use crate::engine::load::StepCost;
 use crate::fused::effort::Effort;
@@ -103,8 +103,8 @@ impl EngineConfig {
                 return Err(Error::invalid("save_every", reason));
             }
         }
-        check_limit("max_context", config.max_context, History::MAX_LENGTH)?;
-        check_limit("num_threads", config.num_threads, usize::MAX)?;
+        check_within("max_context", config.max_context, 1..=History::MAX_LENGTH)?;
+        check_within("num_threads", config.num_threads, 1..=usize::MAX)?;
         Ok(config)
     }
 }

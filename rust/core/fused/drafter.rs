@@ -238,7 +238,7 @@ impl FusedSession {
             self.builder
                 .learn(weights, learned, accepted, num_verified, tokens);
             for &token in tokens {
-                for source in self.builder.sources() {
+                for source in &self.builder.sources {
                     source.learn(learned, &self.context, token);
                 }
                 self.context.extend(&[token]);
@@ -276,7 +276,7 @@ impl Session for FusedSession {
             .iter()
             .take_while(|&&node| node < num_verified);
         for &node in verified {
-            let source = self.builder.tree().sources()[node];
+            let source = self.builder.tree.sources()[node];
             self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
         }
         if self.drafter.config.learns && self.prompt_length.is_some() {
@@ -330,7 +330,7 @@ impl Session for FusedSession {
     }
 
     fn num_predictions(&self) -> usize {
-        let sources = self.builder.sources().iter();
+        let sources = self.builder.sources.iter();
         let most = sources.map(|source| source.num_predictions()).max();
         most.unwrap_or(0)
     }
@@ -351,7 +351,7 @@ impl Session for FusedSession {
             return Err(Error::invalid("predictions", reason));
         }
         if k > 0 {
-            for source in self.builder.sources_mut() {
+            for source in &mut self.builder.sources {
                 source.observe_predictions(self.context.tokens(), tree, predictions, k);
             }
         }

@@ -61,11 +61,11 @@ struct Pending {
 /// Its buffers are kept for the next draft.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
-    sources: Vec<Box<dyn DraftSource>>,
+    pub(crate) sources: Vec<Box<dyn DraftSource>>,
     /// What each source skipped before the root, and before the node that is asked.
     of_root: Vec<Skipped>,
     of_node: Skipped,
-    tree: TokenTree,
+    pub(crate) tree: TokenTree,
     /// For each node: where its probability is calibrated, its path's probability before calibration, its
     /// depth, and its number among the asked nodes.
     corners: Vec<Corners>,
@@ -120,18 +120,6 @@ impl TreeBuilder {
         for source in &mut self.sources {
             source.clear();
         }
-    }
-
-    pub(crate) fn tree(&self) -> &TokenTree {
-        &self.tree
-    }
-
-    pub(crate) fn sources(&self) -> &[Box<dyn DraftSource>] {
-        &self.sources
-    }
-
-    pub(crate) fn sources_mut(&mut self) -> &mut [Box<dyn DraftSource>] {
-        &mut self.sources
     }
 
     pub(crate) fn grow(

@@ -50,7 +50,7 @@ pub fn refit(
     staging.begin(None)?;
     let manifest = put(&staging, num_tokens, report)?;
     staging.publish(manifest)?;
-    Datastore::open(staging.target())
+    Datastore::open(&staging.target)
 }
 
 /// Fits a prior as [`refit`] does if there is none, as right after a build. A process that is killed
@@ -76,12 +76,12 @@ fn num_to_fit(manifest: &Manifest, num_tokens: u64) -> Option<u64> {
 
 /// Puts the prior of the target into the staging folder, and gives the manifest that names it.
 fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manifest> {
-    let mut manifest = Manifest::read(staging.target())?;
+    let mut manifest = Manifest::read(&staging.target)?;
     manifest.prior = None;
     let Some(num_tokens) = num_to_fit(&manifest, num_tokens) else {
         return Ok(manifest);
     };
-    let datastore = Datastore::open_without_prior(staging.target(), &manifest)?;
+    let datastore = Datastore::open_without_prior(&staging.target, &manifest)?;
     datastore.verify_checksums()?;
     let (weights, num_tokens) = fit_to_documents(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();

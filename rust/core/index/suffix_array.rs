@@ -11,9 +11,9 @@ use crate::storage::token_array::{TokenWidth, Tokens};
 /// The positions of a shard's suffixes in lexicographic order; one that ends first is the smaller. O(n).
 pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     let mut positions = zeros(tokens.len())?;
-    let sorted = match tokens.width() {
+    let sorted = match tokens.width {
         TokenWidth::Two => {
-            let text = tokens.section().numbers::<u16>();
+            let text = tokens.section.numbers::<u16>();
             let construction = SuffixArrayConstruction::for_text(text);
             construction
                 .in_borrowed_buffer(&mut positions)
@@ -42,7 +42,7 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
         Ok(()) => Ok(positions),
         Err(LibsaisError::OutOfMemory) => Err(out_of_memory(positions.len() * size_of::<i32>())),
         Err(error) => Err(tokens
-            .section()
+            .section
             .corrupt(format!("it cannot be sorted: {error}"))),
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
     });
     if !is_known {
         let reason = "a token is outside the vocabulary";
-        return Err(tokens.section().corrupt(reason));
+        return Err(tokens.section.corrupt(reason));
     }
     let mut sum = 0;
     for count in &mut firsts {
@@ -159,14 +159,14 @@ pub(crate) fn keys(suffixes: &Suffixes, tokens: &Tokens) -> Vec<u8> {
             length += 1;
             length < KEY_LEN
         });
-        tokens.width().encode(&key, &mut keys);
+        tokens.width.encode(&key, &mut keys);
     }
     keys
 }
 
 #[derive(Debug)]
 pub(crate) struct Suffixes {
-    section: Section,
+    pub(crate) section: Section,
     count: usize,
     bits: usize,
     mask: u64,
@@ -189,10 +189,6 @@ impl Suffixes {
 
     pub(crate) fn not_in_order(&self) -> Error {
         self.section.corrupt("it is not the order of the suffixes")
-    }
-
-    pub(crate) fn section(&self) -> &Section {
-        &self.section
     }
 
     pub(crate) fn will_need(&self, ranks: Range<usize>) {

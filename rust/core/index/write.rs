@@ -107,7 +107,6 @@ pub(crate) fn write_index(
     let suffixes = Suffixes::new(packer.finish()?, num_tokens);
     let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts))?;
     let keys = write(folder, Kind::Keys, &suffix_array::keys(&suffixes, &tokens))?;
-    let (tokens, suffixes) = (tokens.section(), suffixes.section());
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
@@ -115,7 +114,14 @@ pub(crate) fn write_index(
         separator: text.separator,
         num_tokens: num_tokens as u64,
         num_documents: text.num_documents,
-        checksums: [tokens, suffixes, &firsts, &keys, &text.documents].map(|section| section.xxh3),
+        checksums: [
+            tokens.section,
+            suffixes.section,
+            firsts,
+            keys,
+            text.documents,
+        ]
+        .map(|section| section.xxh3),
     })
 }
 

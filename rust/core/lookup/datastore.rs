@@ -25,7 +25,7 @@ const MIN_IN_PARALLEL: usize = 64;
 pub struct Datastore {
     path: PathBuf,
     manifest: Manifest,
-    shards: Shards,
+    pub(crate) shards: Shards,
     prior: Option<Vec<u8>>,
     /// Shared by all drafts.
     next_tokens: OnceLock<AllNextTokens>,
@@ -77,10 +77,6 @@ impl Datastore {
 
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    pub(crate) fn shards(&self) -> &Shards {
-        &self.shards
     }
 
     pub fn manifest(&self) -> &Manifest {

@@ -32,7 +32,7 @@ pub(crate) struct AllNextTokens {
 impl AllNextTokens {
     /// O(vocabulary).
     pub(crate) fn new(shards: &Shards) -> Self {
-        let tokens = 0..shards.vocab_size();
+        let tokens = 0..shards.vocab_size;
         let mut found = Match::default();
         let frequency = |token| {
             shards.find(&[token], &mut found);
@@ -46,7 +46,7 @@ impl AllNextTokens {
 
     pub(crate) fn fill(&self, shards: &Shards) {
         const MIN_IN_PARALLEL: usize = 64;
-        let mut tokens: Vec<u32> = (0..shards.vocab_size()).collect();
+        let mut tokens: Vec<u32> = (0..shards.vocab_size).collect();
         in_parallel(&mut tokens, MIN_IN_PARALLEL, |token| {
             self.of(shards, *token);
         });

@@ -25,7 +25,7 @@ impl Datastore {
             if longest == 0 {
                 found = Match::default();
             } else {
-                self.shards().find_longest(context, longest, 1, &mut found);
+                self.shards.find_longest(context, longest, 1, &mut found);
             }
             if token == self.separator() {
                 document_start = place + 1;
@@ -63,7 +63,7 @@ impl Datastore {
                 let of = if context.is_empty() {
                     &everywhere
                 } else {
-                    self.shards().find(&tokens[context], &mut found);
+                    self.shards.find(&tokens[context], &mut found);
                     &found
                 };
                 let count = of.count();
@@ -81,7 +81,7 @@ impl Datastore {
 
     /// For the separator, how often a document ends there.
     pub(crate) fn count_next(&self, found: &Match, token: u32) -> u64 {
-        let shards = self.shards().iter().zip(&found.ranges);
+        let shards = self.shards.iter().zip(&found.ranges);
         let counts = shards.map(|(shard, ranks)| {
             let count = shard.count_next(ranks.clone(), found.length, token);
             count as u64

@@ -61,8 +61,8 @@ impl Shard {
     }
 
     fn advise_random(&self, is_random: bool) -> Result<()> {
-        self.tokens.section().advise_random(is_random)?;
-        self.suffixes.section().advise_random(is_random)
+        self.tokens.section.advise_random(is_random)?;
+        self.suffixes.section.advise_random(is_random)
     }
 
     /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes a
@@ -93,9 +93,13 @@ impl Shard {
     }
 
     fn sections(&self) -> [&Section; 5] {
-        let (tokens, keys) = (self.tokens.section(), self.keys.section());
-        let suffixes = self.suffixes.section();
-        [tokens, suffixes, &self.firsts, keys, &self.documents]
+        [
+            &self.tokens.section,
+            &self.suffixes.section,
+            &self.firsts,
+            &self.keys.section,
+            &self.documents,
+        ]
     }
 
     fn verify_contents(&self) -> Result<()> {
@@ -105,9 +109,9 @@ impl Shard {
             let reason = "its numbers are not those of the tokens";
             return Err(self.firsts.corrupt(reason));
         }
-        if self.keys.section().payload() != suffix_array::keys(&self.suffixes, &self.tokens) {
+        if self.keys.section.payload() != suffix_array::keys(&self.suffixes, &self.tokens) {
             let reason = "its keys are not those of the suffixes";
-            return Err(self.keys.section().corrupt(reason));
+            return Err(self.keys.section.corrupt(reason));
         }
         let ends = self.document_ends();
         let last = |&end: &u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);

@@ -15,7 +15,7 @@ use crate::storage::manifest::Manifest;
 #[derive(Debug)]
 pub(crate) struct Shards {
     list: Vec<Shard>,
-    vocab_size: u32,
+    pub(crate) vocab_size: u32,
     separator: u32,
 }
 
@@ -58,10 +58,6 @@ impl Shards {
             next.num_tokens += shard.num_tokens() as u64;
             Some((before, shard))
         })
-    }
-
-    pub(crate) fn vocab_size(&self) -> u32 {
-        self.vocab_size
     }
 
     /// Finds the longest suffix of `context`, without separators, of `min_match` to `max_match` tokens, at
@@ -137,7 +133,7 @@ impl Shards {
         } = samples;
         tokens.clear();
         rows.clear();
-        let num_rows = usize::try_from(sample.num_samples()).unwrap_or(0);
+        let num_rows = usize::try_from(sample.num_samples).unwrap_or(0);
         positions.reserve(num_rows);
         rows.reserve(num_rows);
         tokens.reserve(num_rows);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::base::checks::{check_limit, check_tokens, named};
+use crate::base::checks::{check_tokens, check_within, named};
 use crate::base::error::{Error, Result};
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
@@ -65,7 +65,7 @@ impl NGrammysConfig {
 
     fn check(&self, tables: Option<&ModelTables>) -> Result<()> {
         for (name, value) in [("k", self.k), ("w", self.w), ("q", self.q)] {
-            check_limit(name, value, Self::MOST)?;
+            check_within(name, value, 1..=Self::MOST)?;
         }
         if self.strategy == Strategy::Context {
             return Ok(());

@@ -1,6 +1,6 @@
 //! What followed the first earlier occurrence of the end of this request's own text?
 
-use crate::base::checks::check_limit;
+use crate::base::checks::check_within;
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
@@ -28,8 +28,8 @@ impl PromptLookupConfig {
     const MOST: usize = 1024;
 
     fn check(&self) -> Result<()> {
-        check_limit("max_match", self.max_match, Self::MOST)?;
-        check_limit("num_tokens", self.num_tokens, Self::MOST)
+        check_within("max_match", self.max_match, 1..=Self::MOST)?;
+        check_within("num_tokens", self.num_tokens, 1..=Self::MOST)
     }
 }
 

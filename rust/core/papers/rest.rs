@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::base::checks::{check_limit, check_match_lengths};
+use crate::base::checks::{check_match_lengths, check_within};
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
@@ -40,8 +40,8 @@ impl Default for RestConfig {
 impl RestConfig {
     fn check(&self) -> Result<()> {
         check_match_lengths(self.max_match, self.min_match)?;
-        check_limit("continuation", self.continuation, MAX_DEPTH)?;
-        check_limit("max_samples", self.max_samples, MAX_SAMPLES)
+        check_within("continuation", self.continuation, 1..=MAX_DEPTH)?;
+        check_within("max_samples", self.max_samples, 1..=MAX_SAMPLES)
     }
 }
 
@@ -107,13 +107,13 @@ impl Session for RestSession {
             ..
         } = self;
         datastore
-            .shards()
+            .shards
             .find_longest(context, self.longest_possible, config.min_match, found);
         self.longest_possible = found.length.max(config.min_match - 1);
         let (length, max_samples) = (config.continuation, config.max_samples);
         let samples = &mut self.samples;
         datastore
-            .shards()
+            .shards
             .read_samples(found, length, max_samples, &[], samples);
         Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
     }

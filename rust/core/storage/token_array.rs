@@ -60,21 +60,13 @@ fn encode<const WIDTH: usize>(tokens: &[u32], bytes: &mut Vec<u8>) {
 
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    section: Section,
-    width: TokenWidth,
+    pub(crate) section: Section,
+    pub(crate) width: TokenWidth,
 }
 
 impl Tokens {
     pub(crate) fn new(section: Section, width: TokenWidth) -> Self {
         Self { section, width }
-    }
-
-    pub(crate) fn section(&self) -> &Section {
-        &self.section
-    }
-
-    pub(crate) fn width(&self) -> TokenWidth {
-        self.width
     }
 
     pub(crate) fn len(&self) -> usize {

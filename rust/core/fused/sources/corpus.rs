@@ -104,7 +104,7 @@ impl View<'_> {
         before: &[u32],
         samples: &mut Samples,
     ) -> u64 {
-        let shards = self.datastore.shards();
+        let shards = &self.datastore.shards;
         let elsewhere = self.holdout.and_then(|holdout| {
             holdout.samples_elsewhere(shards, found, PASSAGE_LENGTH, max_passages, before)
         });
@@ -125,7 +125,7 @@ fn add_next_tokens(
     min_share: f32,
     evidence: &mut Evidence,
 ) {
-    let (datastore, shards) = (corpus.datastore, corpus.datastore.shards());
+    let (datastore, shards) = (corpus.datastore, &corpus.datastore.shards);
     let elsewhere = corpus
         .holdout
         .and_then(|holdout| look_up_elsewhere(shards, token, holdout));
@@ -234,7 +234,7 @@ impl Passages {
     fn search(&mut self, corpus: View<'_>, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
-            Some(start) => corpus.datastore.shards().find(&tail[start..], found),
+            Some(start) => corpus.datastore.shards.find(&tail[start..], found),
             None => *found = Match::default(),
         }
         found.count()

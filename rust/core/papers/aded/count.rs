@@ -26,7 +26,7 @@ impl Trigrams {
     ) -> Result<Self> {
         let mut matrix = Self::empty(options, datastore.vocab_size(), datastore.separator())?;
         let total = datastore.num_tokens();
-        let shards = datastore.shards();
+        let shards = &datastore.shards;
         shards.iter().try_for_each(Shard::warm)?;
         let grams = shards.iter().map(|shard| grams(shard, &matrix).peekable());
         let mut grams: Vec<_> = grams.collect();
@@ -82,7 +82,7 @@ fn words(counts: &mut Vec<(u32, u64)>) -> Vec<Word> {
 /// The n-grams of a shard, ascending. Only the last token of one can be the separator.
 fn grams<'a>(shard: &'a Shard, matrix: &Trigrams) -> impl Iterator<Item = (Prefix, u32)> + use<'a> {
     let (order, vocab_size) = (matrix.options().order, matrix.vocab_size());
-    let separator = matrix.separator();
+    let separator = matrix.separator;
     let gram = move |start: usize| {
         let token = |index| Some(shard.token_at(start + index)).filter(|&token| token < vocab_size);
         let before = |index| token(index).filter(|&token| token != separator);

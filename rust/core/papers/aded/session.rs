@@ -47,7 +47,7 @@ impl AdedSession {
 
     fn step(&mut self, token: u32) {
         let trigrams = self.trigrams.trigrams();
-        self.num_tokens = if token == trigrams.separator() {
+        self.num_tokens = if token == trigrams.separator {
             0
         } else {
             self.prefix_len().min(self.num_tokens + 1)

@@ -1,6 +1,6 @@
 //! What follows two tokens, and how often? ADED's matrix of tri-grams.
 
-use crate::base::checks::{check_limit, check_within};
+use crate::base::checks::check_within;
 use crate::base::error::Result;
 
 const TOKEN_BITS: u32 = 21;
@@ -69,7 +69,7 @@ impl Prefix {
 pub struct Trigrams {
     options: TrigramOptions,
     vocab_size: u32,
-    separator: u32,
+    pub(crate) separator: u32,
     /// Ascending.
     prefixes: Vec<Prefix>,
     /// Where the words of each prefix begin, and where the last ones end.
@@ -82,7 +82,7 @@ pub struct Trigrams {
 impl Trigrams {
     pub(super) fn empty(options: TrigramOptions, vocab_size: u32, separator: u32) -> Result<Self> {
         check_within("order", options.order, 2..=4)?;
-        check_limit("max_words", options.max_words, usize::MAX)?;
+        check_within("max_words", options.max_words, 1..=usize::MAX)?;
         check_within("vocab_size", vocab_size, 1..=MAX_VOCAB_SIZE)?;
         Ok(Self {
             options,
@@ -118,11 +118,6 @@ impl Trigrams {
 
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
-    }
-
-    /// `vocab_size` where no token ends a document.
-    pub(crate) fn separator(&self) -> u32 {
-        self.separator
     }
 
     pub fn num_entries(&self) -> usize {
