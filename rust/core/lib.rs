@@ -7,19 +7,8 @@
 //! documents -> DatastoreBuilder -> Datastore -> lookup -> Match -> continuations -> TokenTree
 //! ```
 //!
-//! Each folder answers one question, and imports only folders that stand before it in this list:
-//!
-//! * [`base`]: what every other one needs: errors, threads, portable arithmetic.
-//! * [`storage`]: the files of a datastore.
-//! * [`index`]: the order of all suffixes, and the frequent n-grams.
-//! * [`lookup`]: a datastore, mapped read-only: where a context occurs in it, and what followed.
-//! * [`build`]: how documents become a datastore.
-//! * [`memory`]: a text that grows, and what earlier requests said, by tenant.
-//! * [`draft`]: a draft is a tree of tokens that the target model verifies in one forward pass; a
-//!   session observes one request's context and drafts from it.
-//! * [`papers`]: sessions as papers describe them.
-//! * [`fused`]: one session from all sources, by weights that learn.
-//! * [`engine`]: the sessions of a serving engine's batches, found by their texts.
+//! The first line of each module is the question that it answers. A module imports only those before it in
+//! `docs/ARCHITECTURE.md`.
 //!
 //! # Examples
 //!

@@ -43,6 +43,59 @@ fn text(seed: u32, length: usize) -> Vec<u32> {
         .collect()
 }
 
+/// A text whose ranks fall as in language: of at most `num_tokens` tokens, few make up most of it.
+fn skewed(num_tokens: u32, length: usize) -> Vec<u32> {
+    let (first, second) = (text(1, length), text(2, length));
+    let rank = |(a, b): (u32, u32)| (a + 1) * (b + 1) * num_tokens / (VOCAB_SIZE * VOCAB_SIZE + 1);
+    first.into_iter().zip(second).map(rank).collect()
+}
+
+#[test]
+fn places_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
+    let with_ends = |token| {
+        if token == 39 {
+            History::BOUNDARY
+        } else {
+            token
+        }
+    };
+    let text: Vec<_> = skewed(40, 20_000).into_iter().map(with_ends).collect();
+    let mut history = History::default();
+    for (number, piece) in text.chunks(17).enumerate() {
+        history.extend(piece);
+        let length = history.tokens().len();
+        assert_eq!(history.tokens(), &text[..length]);
+        if number >= 20 && length < text.len() {
+            continue;
+        }
+        let places = |pattern: &[u32]| {
+            let mut places = occurrences(history.tokens(), pattern);
+            places.retain(|_| !pattern.contains(&History::BOUNDARY));
+            places
+        };
+        for token in (0..40).map(with_ends) {
+            let found: Vec<_> = history.of_token(token).collect();
+            assert_eq!(found, places(&[token]));
+            for before in (0..40).map(with_ends) {
+                let found: Vec<_> = history.of_pair(before, token).collect();
+                assert_eq!(found, places(&[before, token]));
+            }
+        }
+    }
+    let counts = (0..40).map(|token| history.of_pair(token, token).count());
+    assert!(counts.clone().any(|count| count == 1) && counts.clone().any(|count| count > 100));
+}
+
+#[test]
+fn a_million_tokens_take_at_most_sixteen_bytes_each() {
+    let mut history = History::default();
+    for piece in skewed(1000, 1_100_000).chunks(1000) {
+        history.extend(piece);
+        let length = history.tokens().len();
+        assert!(length < 1_000_000 || history.num_bytes() <= 16 * length);
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Insert(&'static str, Vec<u32>),

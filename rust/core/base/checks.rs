@@ -20,11 +20,6 @@ pub(crate) fn check_tokens<'a>(
     }
 }
 
-/// Whether a number lies in `1..=limit`.
-pub(crate) fn check_limit(name: &'static str, value: usize, limit: usize) -> Result<()> {
-    check_within(name, value, 1..=limit)
-}
-
 pub(crate) fn check_within<T: PartialOrd + Display + Copy>(
     name: &'static str,
     value: T,
@@ -44,7 +39,6 @@ pub(crate) fn named<'a, T: Deserialize<'a>>(argument: &'static str, name: &'a st
     read.map_err(|error: value::Error| Error::invalid(argument, format!("is wrong: {error}")))
 }
 
-/// Whether the bounds of a match's length are usable.
 pub(crate) fn check_match_lengths(max_match: usize, min_match: usize) -> Result<()> {
     if min_match == 0 {
         return Err(Error::invalid("min_match", "must be at least 1"));

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Everything that can go wrong while a datastore is built, opened, checked or asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -74,12 +73,11 @@ pub enum Error {
     )]
     Locked(PathBuf),
 
-    /// Datastores, documents or memories that are not of one tokenizer: tokens would mean different
-    /// things.
+    /// Tokens would mean different things.
     #[error("{path} is of another tokenizer: {reason}")]
     OtherTokenizer { path: PathBuf, reason: String },
 
-    /// There is no memory to sort a shard, in bytes.
+    /// In bytes.
     #[error(
         "no memory for {0} bytes to sort a shard: lower `max_shard_tokens` or raise `max_memory`"
     )]
@@ -94,7 +92,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Ties what the operating system said to the path that was worked on.
     pub(crate) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io {
             path: path.to_owned(),

@@ -3,13 +3,12 @@
 /// An even sample of the occurrences `0..count`: the middle of each of equal parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EvenSample {
-    num_samples: u64,
+    pub(crate) num_samples: u64,
     quotient: u64,
     remainder: u64,
 }
 
 impl EvenSample {
-    /// At most `max_samples` of `count` occurrences.
     pub(crate) fn new(count: u64, max_samples: u64) -> Self {
         let num_samples = count.min(max_samples);
         Self {
@@ -19,12 +18,7 @@ impl EvenSample {
         }
     }
 
-    pub(crate) fn num_samples(self) -> u64 {
-        self.num_samples
-    }
-
-    /// The occurrences in the sample, ascending: number i of s among n is floor((2 i + 1) n / (2 s)), by
-    /// quotient and remainder so that no product overflows.
+    /// Ascending: number i of s among n is floor((2 i + 1) n / (2 s)), so that no product overflows.
     pub(crate) fn occurrences(self) -> impl Iterator<Item = u64> {
         let parts = (2 * self.num_samples).max(1);
         let first = self.quotient * self.num_samples + self.remainder;

@@ -27,38 +27,34 @@ pub(crate) fn ln(x: f32) -> f32 {
     exponent * std::f32::consts::LN_2 + p
 }
 
-/// The logarithm to base 2, like [`ln`].
 pub(crate) fn log2(x: f32) -> f32 {
     ln(x) * std::f32::consts::LOG2_E
 }
 
-/// The lesser of two finite numbers, in one instruction: the standard library's `min` also handles NaN.
+/// In one instruction: the standard library's `min` also handles NaN.
 pub(crate) fn min_finite(a: f32, b: f32) -> f32 {
     if a < b { a } else { b }
 }
 
-/// The greater of two numbers, like [`min_finite`].
 pub(crate) fn greater(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// What orders tokens: the greater of positive numbers first, of equal ones the smaller token.
+/// Orders tokens by a positive number, the greatest first, then by token.
 pub(crate) fn rank_of(number: f32, token: u32) -> u64 {
     // Bits of positive numbers compare as these do.
     u64::from(number.to_bits()) << 32 | u64::from(!token)
 }
 
-/// A place or a number of a draft, of which there are few.
 pub(crate) fn saturating_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A number below 2 to the power of `BITS` that depends on all bits of a token, or of several mixed.
+/// A number below 2 to the power of `BITS`.
 pub(crate) fn hash<const BITS: u32>(token: u32) -> usize {
     (mixed(token) >> (32 - BITS)) as usize
 }
 
-/// The same for two tokens in their order.
 pub(crate) fn hash_of_two<const BITS: u32>(first: u32, second: u32) -> usize {
     hash::<BITS>(mixed(first) ^ second)
 }

@@ -1,8 +1,8 @@
-//! Where does a condition end to hold that holds at the beginning of a range?
+//! Where in a range does a condition stop to hold?
 
 use std::ops::Range;
 
-/// The end of the part of `range` where `is_before` holds, which is its beginning.
+/// The end of the part of `range`, its beginning, where `is_before` holds.
 pub(crate) fn partition(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
     let Range { mut start, mut end } = range;
     while start < end {

@@ -7,9 +7,8 @@ use rayon::prelude::*;
 
 use crate::base::error::{Error, Result};
 
-/// Does the work on every item, each thread at least `min_len` of them; gives the results in order.
-///
-/// A forked process has rayon's pool but none of its threads: it does the work itself.
+/// Works on every item, each thread on at least `min_len`. A forked process has rayon's pool but none of its
+/// threads: it works alone.
 pub(crate) fn in_parallel<T: Send, R: Send>(
     items: &mut [T],
     min_len: usize,
@@ -23,7 +22,7 @@ pub(crate) fn in_parallel<T: Send, R: Send>(
     }
 }
 
-/// How many of `count` tasks a thread takes at least, so that no more than `num_threads` have one.
+/// The fewest tasks of a thread, so that at most `num_threads` of them have one.
 pub(crate) fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usize> {
     match num_threads {
         Some(0) => Err(Error::invalid("num_threads", "must be at least 1")),

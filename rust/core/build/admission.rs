@@ -9,13 +9,12 @@ use crate::base::error::Result;
 use crate::build::document_log::{Checkpoint, Documents};
 use crate::build::options::DatastoreOptions;
 
-/// Takes documents up to the limits of a build's options, and leaves out what came before where
-/// duplicates are dropped.
+/// Takes documents up to the limits, and leaves out duplicates where these are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// Hashes of the tokens of documents: 16 bytes each and the set's own.
+    /// Hashes of documents.
     seen: HashSet<u128>,
-    /// All documents that came, those before a kill included.
+    /// All that came, those before a kill included.
     pub(crate) num_given: u64,
     pub(crate) num_documents: u64,
     /// Separators included.
@@ -25,7 +24,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Whether no more documents are taken: one has reached a limit.
+    /// Whether a limit is reached.
     pub(crate) fn is_full(&self, options: &DatastoreOptions) -> bool {
         self.has_left_out || self.num_documents >= options.max_documents
     }
@@ -50,7 +49,7 @@ impl Admission {
         true
     }
 
-    /// Counts the documents of a text that was written before, and remembers them.
+    /// Counts the documents of a text that an earlier build wrote, and remembers them.
     pub(crate) fn take_up(
         &mut self,
         text: &Checkpoint,
@@ -66,7 +65,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Remembers documents: what is equal to one of them is a duplicate.
+    /// What equals one of them is a duplicate.
     pub(crate) fn remember(&mut self, mut documents: Documents) -> Result<()> {
         documents.try_for_each(|document| {
             self.is_new(&document?);

@@ -15,23 +15,22 @@ use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::FORMAT_VERSION;
 
-/// Takes documents, streams their tokens to disk, and indexes each shard in the background once its
-/// text is complete.
+/// Takes documents, streams their tokens to disk, and indexes each complete shard in the background.
 ///
 /// Everything is written beside the target and published in one step: a build that fails or is killed
-/// leaves the old datastore, or none. With a [`plan`](DatastoreOptions::plan), the next build of the
-/// same plan goes on after the first [`num_given`](Self::num_given) documents.
+/// leaves the old datastore, or none. With a [`plan`](DatastoreOptions::plan), the next build of the same
+/// plan goes on after the first [`num_given`](Self::num_given) documents.
 #[derive(Debug)]
 pub struct DatastoreBuilder {
     options: DatastoreOptions,
-    /// The manifest of the datastore that is added to.
+    /// Of the datastore that is added to.
     old: Option<Manifest>,
-    /// The largest shard that the options allow, in tokens.
-    limit: u64,
-    /// Its threads end before the folder goes in which they write.
+    /// The largest shard, in tokens.
+    pub(crate) limit: u64,
+    /// Dropped before the folder in which its threads write.
     indexer: IndexWorkers,
     staging: Staging,
-    /// The tokens of each shard whose text is complete.
+    /// Their tokens, once their texts are complete.
     shards: Vec<u64>,
     current: Option<DocumentLog>,
     admission: Admission,
@@ -39,14 +38,13 @@ pub struct DatastoreBuilder {
 }
 
 impl DatastoreBuilder {
-    /// Starts a build of the datastore at `path`, whose parent folder must exist, or goes on with
-    /// one that was killed.
+    /// Starts a build at `path`, whose parent folder must exist, or goes on with one that was killed.
     pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
         check_target(path.as_ref(), &options)?;
         let mut staging = Staging::open(path.as_ref())?;
-        let target = staging.target().to_owned();
+        let target = staging.target.clone();
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
         let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
@@ -76,9 +74,9 @@ impl DatastoreBuilder {
         Ok(builder)
     }
 
-    /// Adds documents: their tokens one after the other, and the number of tokens of each; empty ones
-    /// are skipped. What is refused adds nothing, and the build can go on; after an error of the disk,
-    /// it cannot. O(tokens).
+    /// Adds documents: their tokens one after the other, and the number of tokens of each; empty ones are
+    /// skipped. What is refused adds nothing, and the build can go on; after an error of the disk, it
+    /// cannot.
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
@@ -92,49 +90,46 @@ impl DatastoreBuilder {
         Ok(())
     }
 
-    /// The tokens added so far, separators included.
+    /// Separators included.
     pub fn num_tokens(&self) -> u64 {
         self.admission.num_tokens
     }
 
-    /// The documents added so far: those that have tokens and are no duplicates.
+    /// Without those left out.
     pub fn num_documents(&self) -> u64 {
         self.admission.num_documents
     }
 
-    /// The documents left out so far as they had come before. A build that goes on does not know
-    /// of those before the kill.
+    /// Left out as they had come before; those before a kill are not counted.
     pub fn num_duplicates(&self) -> u64 {
         self.admission.num_duplicates
     }
 
-    /// Whether no more documents are taken: one has reached a limit of the options.
+    /// Whether a limit is reached, so that no more documents are taken.
     pub fn is_full(&self) -> bool {
         self.admission.is_full(&self.options)
     }
 
-    /// All documents that the build was given so far, those before a kill included: a caller that reads
-    /// the same corpus again skips these.
+    /// All documents so far, those before a kill included: who reads the same corpus again skips these.
     pub fn num_given(&self) -> u64 {
         self.admission.num_given
     }
 
-    /// Where the build writes, and where its caller may note what is to be removed with the rest.
+    /// Where the build writes; the caller's notes there are removed with the rest.
     pub fn staging_folder(&self) -> &Path {
-        self.staging.path()
+        &self.staging.folder
     }
 
-    /// Makes a checkpoint, so that the next build of this plan goes on from here: for a user's interrupt.
+    /// Makes a checkpoint to go on from: for a user's interrupt.
     pub fn keep(&mut self) {
         if let (false, Some(text)) = (self.has_failed, &mut self.current) {
             let _ = text.checkpoint(); // what cannot be kept is given again
         }
     }
 
-    /// Waits until all shards are indexed, publishes the datastore and opens it; without a prior, which
-    /// [`fit_missing`](crate::fused::fit_missing) gives it. O(tokens).
-    ///
-    /// Where it fails without a plan, nothing is left of the build.
+    /// Waits until all shards are indexed, publishes the datastore and opens it; without a prior, see
+    /// [`fit_missing`](crate::fused::fit_missing). Where it fails without a plan, nothing is left.
+    /// O(tokens).
     pub fn finish(mut self, report: &mut Report<'_>) -> Result<Datastore> {
         self.check_not_failed()?;
         self.complete_text()?;
@@ -147,22 +142,18 @@ impl DatastoreBuilder {
         if has_changed {
             manifest.prior = None; // the old one was fitted to other documents
         }
-        check_target(self.staging.target(), &self.options)?;
+        check_target(&self.staging.target, &self.options)?;
         if has_changed {
             self.staging.publish(manifest)?;
         } else {
             self.staging.leave(&manifest)?;
         }
-        Datastore::open(self.staging.target())
+        Datastore::open(&self.staging.target)
     }
 
-    /// Ends a build that would not change the datastore of `manifest` at its path.
+    /// Ends a build that would not change the datastore.
     pub(crate) fn leave(mut self, manifest: &Manifest) -> Result<()> {
         self.staging.leave(manifest)
-    }
-
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
     }
 
     fn check_not_failed(&self) -> Result<()> {
@@ -189,7 +180,6 @@ impl DatastoreBuilder {
         text.add(document, self.admission.num_given)
     }
 
-    /// Ends the text of the current shard and has it indexed.
     fn complete_text(&mut self) -> Result<()> {
         let Some(text) = self.current.take() else {
             return Ok(());
@@ -223,8 +213,7 @@ impl DatastoreBuilder {
         })
     }
 
-    /// Puts the complete shards where they are published from. They stay where they were written too,
-    /// so that a build which is killed meanwhile is taken up.
+    /// Links complete shards to where they are published from: if a kill comes now, they are still here.
     fn gather(&self) -> Result<Vec<ShardEntry>> {
         let staging = &self.staging;
         let gather = |index| {
@@ -260,8 +249,7 @@ impl DatastoreBuilder {
         manifest
     }
 
-    /// Takes up what a killed build of the same plan has left: complete shards, complete texts,
-    /// and the last checkpoint of a text.
+    /// Takes up complete shards, complete texts and the last checkpoint of a killed build.
     fn go_on(&mut self) -> Result<()> {
         self.has_failed = true;
         loop {

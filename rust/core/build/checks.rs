@@ -8,7 +8,6 @@ use crate::base::error::{Error, Result};
 use crate::build::options::{DatastoreOptions, Existing};
 use crate::storage::manifest::{self, Manifest};
 
-/// Whether tokens and lengths are those of documents that a build can take.
 pub(crate) fn check_documents(
     tokens: &[u32],
     lengths: &[usize],
@@ -30,7 +29,6 @@ pub(crate) fn check_documents(
     Ok(())
 }
 
-/// The documents that these lengths, which add up, cut the tokens into.
 pub(crate) fn split_documents<'a>(
     tokens: &'a [u32],
     lengths: &[usize],
@@ -43,7 +41,7 @@ pub(crate) fn split_documents<'a>(
     })
 }
 
-/// Whether something may be built at `target`, and the manifest of what it is to be added to.
+/// Gives the manifest of what is added to.
 pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
     match options.existing {
         Existing::Refuse => check_replaceable(target, false).map(|()| None),
@@ -61,7 +59,7 @@ pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<
     }
 }
 
-/// Whether tokens mean in the datastore at `path` what they mean to [others](Manifest::tokenizer).
+/// Whether tokens mean the same in the datastore at `path`.
 pub(crate) fn check_tokenizer(
     path: &Path,
     theirs: &Manifest,
@@ -76,7 +74,7 @@ pub(crate) fn check_tokenizer(
     })
 }
 
-/// Only a datastore is ever replaced: a mistyped path must not cost its owner a folder.
+/// A mistyped path must not cost its owner a folder: only a datastore is replaced.
 pub(crate) fn check_replaceable(target: &Path, overwrite: bool) -> Result<()> {
     if fs::symlink_metadata(target).is_err() {
         Ok(())

@@ -13,15 +13,15 @@ use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardMani
 use crate::storage::section::{Kind, Section, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
-/// How many tokens are written between two checkpoints: a few seconds of tokenising.
+/// A few seconds of tokenising.
 const CHECKPOINT_TOKENS: u64 = 1 << 22;
 
-/// What is safely on the disk of a shard's text.
+/// What of a shard's text is safely on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
     pub(crate) num_tokens: u64,
     pub(crate) num_documents: u64,
-    /// The documents that the build was given up to here, those included that it left out.
+    /// All that the build was given up to here.
     pub(crate) num_given: u64,
     /// Whether no more documents go into this shard.
     pub(crate) is_complete: bool,
@@ -30,7 +30,6 @@ pub(crate) struct Checkpoint {
 impl Checkpoint {
     const FILE_NAME: &str = "text.json";
 
-    /// The last checkpoint of the text in `folder`, if there is one.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
         let read: Option<Self> = read_note(&folder.join(Self::FILE_NAME));
         read.filter(|read| {
@@ -39,7 +38,6 @@ impl Checkpoint {
     }
 }
 
-/// Streams the documents of a shard to disk.
 #[derive(Debug)]
 pub(crate) struct DocumentLog {
     folder: PathBuf,
@@ -56,8 +54,8 @@ pub(crate) struct DocumentLog {
 }
 
 impl DocumentLog {
-    /// Goes on with the text of a shard in `folder` from a checkpoint, or starts it where there is
-    /// none. O(tokens up to there), at the speed of the checksum.
+    /// Goes on with the text in `folder` from a checkpoint, or starts it. O(tokens up to there), at the
+    /// speed of the checksum.
     pub(crate) fn open(
         folder: &Path,
         options: &DatastoreOptions,
@@ -84,12 +82,10 @@ impl DocumentLog {
         })
     }
 
-    /// What was written, separators included.
     pub(crate) fn num_tokens(&self) -> u64 {
         self.written.num_tokens
     }
 
-    /// Appends a document and its separator; the build was given `num_given` documents with it.
     pub(crate) fn add(&mut self, document: &[u32], num_given: u64) -> Result<()> {
         self.bytes.clear();
         self.width.encode(document, &mut self.bytes);
@@ -106,7 +102,7 @@ impl DocumentLog {
         Ok(())
     }
 
-    /// Has what is written so far outlive a kill, where a build may go on from it.
+    /// A build may go on from here after a kill.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
         if !self.is_kept {
             return Ok(());
@@ -132,8 +128,7 @@ impl DocumentLog {
     }
 }
 
-/// The documents of a shard's text one after the other, without their separators, read once from
-/// the beginning: also where the text is not complete.
+/// The documents of a text that may not be complete, without their separators.
 pub(crate) struct Documents {
     tokens: Tokens,
     ends: Section,
@@ -142,8 +137,8 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// Opens the documents of a shard of the datastore at `path`, once every byte of them is known to be
-    /// what was written: what is written from them has checksums of its own.
+    /// Opens those of a shard of the datastore at `path`, once their checksums are checked: what is written
+    /// from them has checksums of its own.
     pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let folder = entry.folder(path);
         let shard = ShardManifest::read(&folder, manifest, entry)?;
@@ -156,7 +151,7 @@ impl Documents {
         Ok(Self::new(tokens, shard.token_width(), ends))
     }
 
-    /// Opens those of a text that was begun in `folder`, up to a checkpoint.
+    /// Opens those of a text up to a checkpoint.
     pub(crate) fn of_text(folder: &Path, width: TokenWidth, text: &Checkpoint) -> Result<Self> {
         let open = |kind, count: u64, width| Section::begun(folder, kind, count * width);
         let tokens = open(Kind::Tokens, text.num_tokens, width.num_bytes() as u64)?;

@@ -11,12 +11,11 @@ use std::time::Duration;
 use crate::base::error::{Error, Result};
 use crate::index::write::{Progress, ShardText, write_index};
 
-/// Threads that build the indexes of shards, each in its folder. Dropping them waits until they have
-/// ended: a sort cannot be interrupted.
+/// Threads that index shards, each in its folder. Dropping them waits: a sort cannot be interrupted.
 #[derive(Debug)]
 pub(crate) struct IndexWorkers {
     pub(crate) progress: Arc<Progress>,
-    /// Once it is gone, nothing more comes.
+    /// Dropped when nothing more comes.
     jobs: Option<Sender<(PathBuf, ShardText)>>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -47,7 +46,7 @@ impl IndexWorkers {
         })
     }
 
-    /// Indexes the complete shard of a folder in a thread; gives the error of an earlier one.
+    /// Has a shard indexed; gives the error of an earlier one.
     pub(crate) fn add(&mut self, folder: PathBuf, text: ShardText) -> Result<()> {
         if self.threads.iter().any(JoinHandle::is_finished) {
             self.wait()?;
@@ -58,7 +57,7 @@ impl IndexWorkers {
         }
     }
 
-    /// Waits until all shards are indexed, and reports meanwhile; no more will come.
+    /// Waits for all shards, and reports meanwhile.
     pub(crate) fn finish(&mut self, mut report: impl FnMut(&Progress) -> Result<()>) -> Result<()> {
         self.jobs = None;
         let mut pause = Duration::from_millis(1);
@@ -71,13 +70,12 @@ impl IndexWorkers {
         report(&self.progress)
     }
 
-    /// Waits until what is sorted now is sorted.
     pub(crate) fn stop(&mut self) {
         self.progress.is_stopped.store(true, Ordering::Relaxed);
         let _ = self.wait();
     }
 
-    /// Ends all threads; the error of one that failed or panicked.
+    /// Gives the error of a thread that failed or panicked.
     fn wait(&mut self) -> Result<()> {
         self.jobs = None;
         let ended = self.threads.drain(..).map(JoinHandle::join);

@@ -13,7 +13,7 @@ use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
 
 /// Joins datastores of one tokenizer: the new one at `path` has all their shards, each once, in order.
-/// Documents are not compared. Files are linked where the file system can. It has no prior yet.
+/// Documents are not compared. It has no prior yet.
 pub fn merge(
     sources: &[impl AsRef<Path>],
     path: impl AsRef<Path>,
@@ -21,14 +21,14 @@ pub fn merge(
 ) -> Result<Datastore> {
     check_replaceable(path.as_ref(), overwrite)?;
     let mut staging = Staging::open(path.as_ref())?;
-    check_replaceable(staging.target(), overwrite)?;
+    check_replaceable(&staging.target, overwrite)?;
     staging.begin(None)?;
     let manifest = join(sources, &staging.shards())?;
     staging.publish(manifest)?;
-    Datastore::open(staging.target())
+    Datastore::open(&staging.target)
 }
 
-/// Links the shards of all sources into a folder, and gives the manifest that lists them.
+/// Links all shards into a folder, and gives their manifest.
 fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
     let mut merged: Option<Manifest> = None;
     for source in sources {
@@ -63,7 +63,6 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
     Ok(merged)
 }
 
-/// Appends the lines that are not there yet.
 fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
     for line in more {
         if !lines.contains(&line) {
@@ -76,12 +75,12 @@ fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
 pub struct CompactOptions {
     pub max_shard_tokens: u64,
     pub max_memory: u64,
-    /// Whether documents that occur several times are kept once, or as often.
+    /// Whether equal documents are kept once.
     pub drop_duplicates: bool,
 }
 
 /// Rebuilds the datastore at `path` into as few shards as the options allow: what one build of all its
-/// documents would have made, without a prior. A single shard is left as it is. Readers go on with the old
+/// documents would have made, without a prior. A single shard stays as it is. Readers go on with the old
 /// shards; the next call takes up one that was killed.
 pub fn compact(
     path: impl AsRef<Path>,
@@ -96,7 +95,7 @@ pub fn compact(
         if Manifest::read(path)?.build_id != old.build_id {
             continue;
         }
-        let is_one = old.shards.len() == 1 && old.num_tokens <= builder.limit();
+        let is_one = old.shards.len() == 1 && old.num_tokens <= builder.limit;
         if is_one && !options.drop_duplicates {
             builder.leave(&old)?;
             return Datastore::open(path);
@@ -121,7 +120,7 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
     }
 }
 
-/// Gives the builder all documents that it does not have from before a kill.
+/// Skips the documents that the builder has from before a kill.
 fn add_all(
     builder: &mut DatastoreBuilder,
     old: &Manifest,

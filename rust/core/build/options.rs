@@ -8,55 +8,50 @@ use crate::index::suffix_array::{self, most_tokens};
 use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
 
-/// What may be at the path of a build.
+/// At the path of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
     /// Nothing.
     Refuse,
-    /// Nothing, or a datastore: it is replaced once the new one is complete.
+    /// Nothing, or a datastore to replace once the new one is complete.
     Replace,
-    /// A datastore: the documents are added to it in shards of their own.
+    /// A datastore that gets the documents in shards of their own.
     Append,
 }
 
-/// What a datastore is built for, and from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatastoreOptions {
     /// Tokens of documents are below this; at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
-    /// Ends each document: a token of the vocabulary, such as the end-of-sequence token, or `vocab_size`
-    /// where the tokenizer has none. Documents may contain it; no match does.
+    /// Ends each document: a token of the vocabulary, or `vocab_size` where the tokenizer has none.
+    /// Documents may contain it; no match does.
     pub separator: u32,
-    /// The name of the tokenizer, for people.
+    /// For people.
     pub tokenizer_name: String,
-    /// The fingerprint of the tokenizer, for programs: a datastore of another tokenizer drafts
-    /// nonsense.
+    /// For programs: a datastore of another tokenizer drafts nonsense.
     pub tokenizer_fingerprint: String,
-    /// Where the corpus comes from: one line a source.
+    /// One line a source.
     pub corpus: Vec<String>,
-    /// The commands that ask for the build: one line each.
+    /// One line each.
     pub commands: Vec<String>,
-    /// The most tokens of a shard, separators included; at most [`MAX_SHARD_TOKENS`]. Few large
-    /// shards are faster to look up in.
+    /// Separators included; at most [`MAX_SHARD_TOKENS`]. Few large shards are faster to look up in.
     pub max_shard_tokens: u64,
-    /// The most private memory that sorting takes, in bytes, over all shards that are sorted at the
-    /// same time: 4 a token (8 where tokens have 24 bits), so it bounds the shards too.
+    /// The most private memory, in bytes, over all shards that are sorted at the same time: 4 a token (8
+    /// where tokens have 24 bits), so it bounds the shards too.
     pub max_memory: u64,
-    /// Whether a document that was added before is left out and counted.
+    /// Whether documents that were added before are left out.
     pub drop_duplicates: bool,
-    /// The most documents to add; those beyond are ignored.
+    /// Those beyond are ignored.
     pub max_documents: u64,
-    /// The most tokens to add, separators included: the first document that does not fit, and all
-    /// after it, are ignored.
+    /// Separators included: the first document that does not fit, and all after it, are ignored.
     pub max_tokens: u64,
     pub existing: Existing,
-    /// What is being built, in the caller's words: the next build at the same path with the same words
-    /// and options goes on from one that was killed. Without words, builds leave nothing.
+    /// What is built, in the caller's words: the next build at this path with the same words and options
+    /// goes on from one that was killed. Without words, builds leave nothing.
     pub plan: Option<String>,
 }
 
 impl DatastoreOptions {
-    /// The plainest options for a vocabulary: one tokenizer without a name, memory as it comes.
     pub fn new(vocab_size: u32, separator: u32) -> Self {
         Self {
             vocab_size,
@@ -89,7 +84,6 @@ impl DatastoreOptions {
         )
     }
 
-    /// The largest shard, in tokens, that these options allow.
     pub(crate) fn largest_shard(&self) -> Result<u64> {
         let limit = most_tokens(self.max_memory, self.width()).min(self.max_shard_tokens);
         if limit < 2 {
@@ -103,8 +97,7 @@ impl DatastoreOptions {
         TokenWidth::of(self.vocab_size, self.separator)
     }
 
-    /// All that shapes the shards: a build goes on only from one with the same. `old` is the build id of
-    /// the datastore that is added to.
+    /// All that shapes the shards. `old` is the build id of the datastore that is added to.
     pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
         let words = self.plan.as_ref()?;
         let shaping = Self {
@@ -117,7 +110,7 @@ impl DatastoreOptions {
         Some(format!("{words}\n{shaping:?} {}", old.unwrap_or_default()))
     }
 
-    /// How many shards of at most `limit` tokens are sorted at the same time.
+    /// The shards that are sorted at the same time.
     pub(crate) fn num_threads(&self, limit: u64) -> usize {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let in_memory = self.max_memory / suffix_array::memory(limit, self.width());

@@ -20,19 +20,19 @@ use crate::storage::manifest::{
     self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
 };
 
-/// The folder beside a datastore in which it is written, by this process alone. Dropping it removes the
-/// folder, unless the next build of the same plan can go on from what is there.
+/// The folder beside a datastore in which this process alone writes it. Dropping it removes the folder,
+/// unless the next build of the same plan can go on from it.
 #[derive(Debug)]
 pub(crate) struct Staging {
-    target: PathBuf,
-    folder: PathBuf,
+    pub(crate) target: PathBuf,
+    pub(crate) folder: PathBuf,
     is_kept: bool,
     _lock: File,
 }
 
 impl Staging {
-    /// Makes the folder beside what `path` names, or takes over the one that a killed process has
-    /// left: one that has our lock, or nothing. All names of a target lead to one folder and one lock.
+    /// Makes the folder, or takes over what a killed process has left: one that has our lock, or nothing.
+    /// All names of a target lead to one folder and one lock.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let target = resolve(path)?;
         let Some(name) = target.file_name() else {
@@ -48,7 +48,7 @@ impl Staging {
         let lock = lock(&path, &target, false, || {
             make_private(&folder)?;
             match enter() {
-                // Meanwhile, another process may have ended and removed the folder.
+                // Another process that ends may have removed the folder.
                 Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
                 entered => entered,
             }
@@ -61,8 +61,7 @@ impl Staging {
         })
     }
 
-    /// Prepares the folder for a build: whether there is something of the same plan to go on from.
-    /// What is there of another plan, or of none, is removed.
+    /// Whether there is something of the same plan to go on from. Anything else is removed.
     pub(crate) fn begin(&mut self, plan: Option<&str>) -> Result<bool> {
         let path = self.folder.join("plan");
         let is_same = plan.is_some() && fs::read_to_string(&path).ok().as_deref() == plan;
@@ -79,7 +78,7 @@ impl Staging {
     }
 
     fn clear(&self) -> Result<()> {
-        // The plan goes first: without it, nobody goes on from what a kill may leave of the rest.
+        // First, so that nobody goes on from what a kill may leave of the rest.
         let plan = self.folder.join("plan");
         if plan.exists() {
             fs::remove_file(&plan).map_err(Error::io(&plan))?;
@@ -93,25 +92,17 @@ impl Staging {
         Ok(())
     }
 
-    pub(crate) fn target(&self) -> &Path {
-        &self.target
-    }
-
     pub(crate) fn workplace(&self, index: usize) -> PathBuf {
         self.folder.join(format!("{index:05}"))
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Where shards lie that are about to be published.
+    /// Shards that are about to be published.
     pub(crate) fn shards(&self) -> PathBuf {
         self.folder.join("datastore")
     }
 
-    /// Makes the datastore of `manifest`, whose shards and prior lie in [`shards`](Self::shards) or at
-    /// the target, the one at the target, in one step; then removes what only the old one had.
+    /// Replaces the datastore at the target in one step, then removes what only the old one had. Shards and
+    /// prior lie in [`shards`](Self::shards) or at the target.
     pub(crate) fn publish(&mut self, mut manifest: Manifest) -> Result<()> {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);
@@ -141,8 +132,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Leaves the datastore at the target as it is, of `manifest`, and removes what a kill amid
-    /// publishing has left of an older one.
+    /// Leaves the datastore at the target as it is, and removes what a kill amid publishing has left.
     pub(crate) fn leave(&mut self, manifest: &Manifest) -> Result<()> {
         self.is_kept = false;
         remove_unlisted(&self.target, manifest)
@@ -160,10 +150,10 @@ impl Drop for Staging {
     }
 }
 
-/// Also the mark of a folder of ours: no other has a file of this name.
+/// Also the mark of a folder of ours.
 const LOCK: &str = "specds.lock";
 
-/// Removes a file, a folder with all in it, or a link, of which nothing is followed.
+/// Follows no link.
 fn remove(entry: &DirEntry) -> Result<()> {
     let path = entry.path();
     let removed = entry.file_type().and_then(|kind| {
@@ -176,7 +166,6 @@ fn remove(entry: &DirEntry) -> Result<()> {
     removed.map_err(Error::io(&path))
 }
 
-/// Removes the shards and priors in a folder that the manifest does not list.
 fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {
     let shards = manifest.shards.iter().map(|shard| folder_name(&shard.id));
     let prior = manifest.prior.iter().map(PriorEntry::file_name);

@@ -1,17 +1,15 @@
 //! Which token does a draw choose, given its random numbers?
 
-/// The tokens that are looked at together: few of them may be chosen once some were seen.
+/// Looked at together: few of them may win once some were seen.
 const BLOCK: usize = 64;
 
-/// Rates that differ less than this, relatively, are taken as equal: the last bits of a logarithm depend
-/// on the library that computes it.
+/// Rates this close, relatively, are equal: the last bits of a logarithm depend on the library.
 const TIE: f32 = 1e-6;
 
 /// What `torch.multinomial` draws given its uniform numbers u: the token of the largest p / -ln(1 - u).
 /// `probs` need not sum to one. O(tokens), with few logarithms.
 ///
-/// `None` where the two largest are too close to tell apart, a probability is infinite, or none is
-/// above 0.
+/// `None` where the two largest are too close to tell apart, a probability is infinite, or none is above 0.
 #[must_use]
 pub fn multinomial(probs: &[f32], uniforms: &[f64]) -> Option<usize> {
     let mut race = Race::default();
@@ -37,7 +35,6 @@ fn may_win(prob: f32, uniform: f64, least: f64) -> bool {
     f64::from(prob) > least * uniform
 }
 
-/// The largest rates so far, and whose the first is.
 #[derive(Default)]
 struct Race {
     best: f32,

@@ -5,18 +5,17 @@
 use crate::base::error::{Error, Result};
 use crate::draft::token_tree::TokenTree;
 
-/// A sequence in a pass: its last token, and the draft below that.
 #[derive(Debug, Clone, Copy)]
 pub struct PassRow<'a> {
     pub last: i64,
     pub tree: Option<&'a TokenTree>,
-    /// How many tokens came before the last one.
+    /// The tokens before the last one.
     pub length: i64,
 }
 
-/// Writes rows of `width` places each into `numbers`, as `specds.verify.inputs.Inputs` reads them: the
-/// tokens of all rows, their depths and parents, the lengths of the rows, and which places of its row
-/// each place sees, as bits. The rest is padding, which sees itself and which no place sees. O(numbers).
+/// Writes rows of `width` places into `numbers`, as `specds.verify.inputs.Inputs` reads them: the tokens of
+/// all rows, their depths and parents, the lengths of the rows, and which places of its row each place
+/// sees, as bits. Padding sees itself, and no place sees it. O(numbers).
 pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Result<()> {
     let words = width.div_ceil(64);
     let size = width.saturating_mul(3 + words).saturating_add(1);
@@ -70,18 +69,17 @@ fn see(seen: &mut [i64], place: usize) {
     seen[place / 64] |= 1 << (place % 64);
 }
 
-/// What came of one row of a pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// The accepted nodes of its tree, root to leaf.
+    /// The accepted nodes, root to leaf.
     pub nodes: Vec<i64>,
     /// Theirs, and the token after them.
     pub tokens: &'a [i64],
-    /// The likeliest tokens at every place, one place after the other.
+    /// The likeliest tokens at every place.
     pub predictions: &'a [i64],
 }
 
-/// Reads what `specds.accept.on_device.report` tells of a row of `width` places.
+/// Reads what `specds.accept.on_device.report` wrote for a row of `width` places.
 pub fn read_outcome(reported: &[i64], width: usize) -> Result<Outcome<'_>> {
     let split = || {
         let (&count, rest) = reported.split_first()?;

@@ -4,20 +4,18 @@ use crate::base::error::Result;
 use crate::base::threads::{batch_size, in_parallel};
 use crate::draft::token_tree::TokenTree;
 
-/// How large a draft may be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftLimits {
     pub max_nodes: usize,
-    /// The least probability of a node: a less likely one is not worth its verification.
+    /// The least probability of a node that is worth its verification.
     pub min_gain: f32,
-    /// The greatest depth of a node; a child of the context has depth 1.
+    /// A child of the context has depth 1.
     pub max_depth: usize,
-    /// Whether the draft is a chain: no node has two children, and the context neither.
+    /// Whether neither a node nor the context has two children.
     pub is_chain: bool,
 }
 
 impl DraftLimits {
-    /// At most `max_nodes` nodes of any probability.
     pub fn nodes(max_nodes: usize) -> Self {
         Self {
             max_nodes,
@@ -27,7 +25,6 @@ impl DraftLimits {
         }
     }
 
-    /// Those nodes of a tree that keep within the depth, the gain and the shape.
     pub(crate) fn cut(self, tree: TokenTree) -> TokenTree {
         let tree = if self.is_chain {
             tree.best_chain()
@@ -45,39 +42,35 @@ impl DraftLimits {
     }
 }
 
-/// One request that is drafted for, from whatever source.
+/// One request that is drafted for.
 pub trait Session: BoxedClone + Send {
-    /// Appends tokens to the context: the prompt, then what the target model emitted, which verified
-    /// the first `num_verified` nodes of the last draft, or all of them. Where a token is not in the
-    /// vocabulary, the context stays as it was. O(tokens).
+    /// Appends the prompt, then what the target model emitted, which verified the first `num_verified`
+    /// nodes of the last draft, or all. Where a token is not in the vocabulary, the context stays as it
+    /// was. O(tokens).
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()>;
 
-    /// Drafts the likeliest continuations of the context, the likeliest first, so that a prefix of the
-    /// tree is the best smaller tree. A node's probability is that of its whole path. Empty where
-    /// nothing matches.
+    /// Drafts the likeliest continuations, best first, so that a prefix of the tree is the best smaller
+    /// tree. A node's probability is that of its whole path. Empty where nothing matches.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
-    /// Drafts as [`draft`](Self::draft) would if `tokens` had been observed, but learns nothing of them.
-    /// The session stays as it is.
+    /// Drafts as if `tokens` had been observed, but learns nothing. The session stays as it is.
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
         let mut trial = self.boxed_clone();
         trial.observe(tokens, None)?;
         trial.draft(DraftLimits::nodes(max_nodes))
     }
 
-    /// Tells how long a step of the target model takes without a draft, in seconds: a draft may cost a
-    /// share of that. The default ignores it.
+    /// Tells how many seconds a step of the target model takes without a draft: a draft may cost a share of
+    /// that.
     fn set_step_time(&mut self, _step_seconds: f64) {}
 
-    /// How many of the target model's likeliest tokens at each verified node the session uses; 0 for
-    /// none.
+    /// How many of the target model's likeliest tokens at each verified node the session uses.
     fn num_predictions(&self) -> usize {
         0
     }
 
-    /// Takes what the target model itself predicted where it verified a draft, before the emitted
-    /// tokens are observed: its `k` likeliest tokens after the context, then after each node of the
-    /// tree. The default ignores it.
+    /// Takes what the target model predicted where it verified a draft, before the emitted tokens are
+    /// observed: its `k` likeliest tokens after the context, then after each node of the tree.
     fn observe_predictions(
         &mut self,
         _tree: &TokenTree,
@@ -87,22 +80,21 @@ pub trait Session: BoxedClone + Send {
         Ok(())
     }
 
-    /// Suggests what follows the context, from outside; a node's probability is that of its token
-    /// after its parent. It replaces an earlier suggestion, and stays while the text follows it.
-    /// Tells whether the session uses suggestions: the default does not.
+    /// Suggests what follows the context, from outside; a node's probability is that of its token after its
+    /// parent. It replaces an earlier suggestion, and stays while the text follows it. Tells whether the
+    /// session uses suggestions.
     fn suggest(&mut self, _tree: TokenTree) -> Result<bool> {
         Ok(false)
     }
 
-    /// The length in tokens of the longest context suffix that the last draft was made from; 0 where
-    /// nothing matched.
+    /// The longest context suffix, in tokens, that the last draft was made from; 0 where nothing matched.
     fn match_length(&self) -> usize;
 
-    /// Ends the request: nothing is observed or drafted after it.
+    /// Nothing is observed or drafted after it.
     fn finish(&mut self) {}
 }
 
-/// A copy, for a draft on trial: every session that can be cloned has it.
+/// A copy, for a draft on trial.
 pub trait BoxedClone {
     fn boxed_clone(&self) -> Box<dyn Session>;
 }
@@ -113,8 +105,8 @@ impl<S: Session + Clone + 'static> BoxedClone for S {
     }
 }
 
-/// Drafts for every session within its limits, on at most `num_threads` threads of the global pool, or
-/// all of them. The trees do not depend on the number.
+/// Drafts for every session within its limits, on at most `num_threads` threads, or all. The trees do not
+/// depend on the number.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [(&mut S, DraftLimits)],
     num_threads: Option<usize>,

@@ -2,7 +2,6 @@
 
 use crate::base::error::{Error, Result};
 
-/// What drafted a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
 pub enum Source {
@@ -17,7 +16,7 @@ pub enum Source {
     Memory,
     /// A matrix of tri-grams.
     Trigram,
-    /// The target model's own predictions at nodes that it has verified.
+    /// The target model's predictions at nodes that it has verified.
     Recycled,
     /// The output that the caller expects.
     Predicted,
@@ -32,7 +31,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Their names in lower case; the place of each is its number.
+    /// In lower case, by number.
     pub const NAMES: [&'static str; 11] = [
         "other",
         "datastore",
@@ -48,10 +47,8 @@ impl Source {
     ];
 }
 
-/// A tree of drafted tokens in topological order: a node comes after its parent.
-///
-/// The parent -1 stands for the last accepted token. Four flat arrays are the whole tree; mask,
-/// depths and paths are views derived from them.
+/// A tree of drafted tokens: a node comes after its parent; the parent -1 is the last accepted token. Mask,
+/// depths and paths are views of its four flat arrays.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenTree {
     token_ids: Vec<u32>,
@@ -61,9 +58,8 @@ pub struct TokenTree {
 }
 
 impl TokenTree {
-    /// Makes a tree of its arrays, one element a node: the token, the index of the parent (-1: the
-    /// last accepted token), the estimated probability that the target model emits the whole path
-    /// to the node. All nodes are of [`Source::Other`]. Costs O(n log n).
+    /// Makes a tree of one element a node: the token, the parent's index, and the estimated probability
+    /// that the target model emits the whole path. All nodes are of [`Source::Other`]. O(n log n).
     pub fn new(token_ids: Vec<u32>, parents: Vec<i32>, probs: Vec<f32>) -> Result<Self> {
         if parents.len() != token_ids.len() {
             return Err(unequal("parents", parents.len(), token_ids.len()));
@@ -96,7 +92,6 @@ impl TokenTree {
         })
     }
 
-    /// An empty tree with room for `capacity` nodes.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self {
             token_ids: Vec::with_capacity(capacity),
@@ -106,7 +101,7 @@ impl TokenTree {
         }
     }
 
-    /// Removes all nodes but the first `num_nodes`; their memory is kept.
+    /// Keeps the memory.
     pub(crate) fn truncate(&mut self, num_nodes: usize) {
         self.token_ids.truncate(num_nodes);
         self.parents.truncate(num_nodes);
@@ -114,7 +109,7 @@ impl TokenTree {
         self.sources.truncate(num_nodes);
     }
 
-    /// Appends a node that the caller knows to keep what [`TokenTree::new`] demands.
+    /// The node keeps what [`TokenTree::new`] demands.
     pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32, source: Source) {
         self.token_ids.push(token);
         self.parents.push(parent);
@@ -134,23 +129,22 @@ impl TokenTree {
         &self.token_ids
     }
 
-    /// The index of each node's parent; -1 is the last accepted token.
+    /// -1 is the last accepted token.
     pub fn parents(&self) -> &[i32] {
         &self.parents
     }
 
-    /// The estimated probability of the path to each node.
+    /// Of the path to each node.
     pub fn probs(&self) -> &[f32] {
         &self.probs
     }
 
-    /// What drafted each node; where several sources did, the one that gave it the largest share of
-    /// its probability.
+    /// Where several sources drafted a node, the one that gave it the largest share of its probability.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
 
-    /// How far each node is from the last accepted token, whose children have depth 1. O(n).
+    /// Children of the last accepted token have depth 1. O(n).
     pub fn depths(&self) -> Vec<u32> {
         let mut depths: Vec<u32> = Vec::with_capacity(self.len());
         for node in 0..self.len() {
@@ -159,8 +153,8 @@ impl TokenTree {
         depths
     }
 
-    /// The tree attention mask, row-major of shape `(n, n)`: whether node `column` is node `row` or
-    /// one of its ancestors. O(n²).
+    /// The tree attention mask, row-major of shape `(n, n)`: whether node `column` is node `row` or an
+    /// ancestor of it. O(n²).
     pub fn mask(&self) -> Vec<bool> {
         let n = self.len();
         let mut mask = vec![false; n * n];
@@ -173,8 +167,8 @@ impl TokenTree {
         mask
     }
 
-    /// The node indices from a child of the last accepted token down to each leaf, by the index of
-    /// the leaf. O(the sum of their lengths).
+    /// The nodes from a child of the last accepted token down to each leaf, by the index of the leaf. O(the
+    /// sum of their lengths).
     pub fn paths(&self) -> Vec<Vec<usize>> {
         let mut is_leaf = vec![true; self.len()];
         for node in 0..self.len() {
@@ -186,9 +180,9 @@ impl TokenTree {
         leaves.map(|leaf| self.path(leaf)).collect()
     }
 
-    /// What a target model accepts that chooses one token after the last accepted one, the first of
-    /// `predictions`, and one after each node, in their order: the nodes of the path of its choices, and
-    /// the tokens to emit, which are theirs and the model's own after the last of them. O(n).
+    /// The nodes that a target model accepts that chooses one token after the context, the first of
+    /// `predictions`, and one after each node; and the tokens to emit: theirs, and the model's own after
+    /// the last of them. O(n).
     pub fn accept(&self, predictions: &[u32]) -> Result<(Vec<usize>, Vec<u32>)> {
         let (found, expected) = (predictions.len(), self.len() + 1);
         if found != expected {
@@ -210,9 +204,7 @@ impl TokenTree {
         Ok((path, tokens))
     }
 
-    /// The tree of the first `num_nodes` nodes; the whole tree where it has no more. O(n).
-    ///
-    /// A drafter puts its best nodes first, so this is its best tree of that size.
+    /// A drafter puts its best nodes first, so this is its best tree of at most that size. O(n).
     #[must_use]
     pub fn prefix(&self, num_nodes: usize) -> Self {
         let mut prefix = self.clone();
@@ -220,7 +212,7 @@ impl TokenTree {
         prefix
     }
 
-    /// The tree without the nodes deeper than `max_depth`, the others in their order. O(n).
+    /// The others keep their order. O(n).
     #[must_use]
     pub fn up_to_depth(&self, max_depth: usize) -> Self {
         let mut kept = Self::default();
@@ -235,8 +227,8 @@ impl TokenTree {
         kept
     }
 
-    /// The path whose probabilities sum to most, of equal ones the longest, of these the first. So where
-    /// no probability is known, it is the longest path. O(n).
+    /// The path whose probabilities sum to most, of equal ones the longest, of these the first: without
+    /// probabilities, the longest path. O(n).
     #[must_use]
     pub fn best_chain(&self) -> Self {
         let mut sums: Vec<f32> = Vec::with_capacity(self.len());

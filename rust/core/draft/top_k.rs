@@ -1,12 +1,12 @@
-//! Which tokens does a model hold to be the likeliest?
+//! Which tokens does a model hold likeliest?
 
 use crate::base::portable_math::saturating_u32;
 
-/// The scores that are looked at together: few of them are above all that was found before.
+/// Looked at together: few of them are above all before.
 const BLOCK: usize = 64;
 
-/// The places of the `k` largest scores, or of all, the largest first; of equal ones the first. NaN comes
-/// last. O(scores) while `k` is small.
+/// The places of the `k` largest scores, the largest first; of equal ones the first. NaN comes last.
+/// O(scores) while `k` is small.
 #[must_use]
 pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     let k = k.min(scores.len());

@@ -1,4 +1,4 @@
-//! What may an operator say of a drafter in an engine, as one JSON object?
+//! What may an operator configure, as one JSON object?
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use crate::base::checks::{check_limit, check_within};
+use crate::base::checks::check_within;
 use crate::base::error::{Error, Result};
 use crate::engine::load::StepCost;
 use crate::fused::effort::Effort;
@@ -25,7 +25,7 @@ pub enum MemoryUse {
     Shared,
 }
 
-/// What the step of an engine costs, by which drafts become smaller as the batch grows.
+/// By this, drafts become smaller as the batch grows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum LoadCost {
     /// Drafts are as large as the engine allows.
@@ -37,27 +37,26 @@ pub enum LoadCost {
     Given(StepCost),
 }
 
-/// What the operator of an engine says, one field a key of the JSON object.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineConfig {
     /// The folder of a datastore.
     pub datastore: Option<PathBuf>,
-    /// A file with the memory and the weights to start from. It is read, and written only where there
-    /// is [`save_every`](Self::save_every).
+    /// A file with the memory and the weights to start from, written only by
+    /// [`save_every`](Self::save_every).
     pub snapshot: Option<PathBuf>,
-    /// The seconds between two times at which the memory takes in what other processes wrote to the
-    /// snapshot, and is written there; a datastore that was replaced is then opened anew.
+    /// After this many seconds each, the memory is merged with the snapshot; a datastore that was replaced
+    /// is then opened anew.
     pub save_every: Option<f64>,
     pub memory: MemoryUse,
     pub memory_bytes: usize,
-    /// How much of its sources a draft reads; `auto` is low until the engine tells what a step takes.
+    /// `auto` is low until the engine tells what a step takes.
     pub effort: Effort,
     /// Whether the target model's predictions are used, where the engine gives them.
     pub recycled: bool,
-    /// The least probability of a node of a chain, where the engine does not say.
+    /// Of a node of a chain, where the engine does not say.
     pub min_prob: f32,
-    /// Rows with more tokens are not drafted for.
+    /// Longer rows are not drafted for.
     pub max_context: usize,
     pub num_threads: usize,
     #[serde(deserialize_with = "step_cost")]
@@ -83,7 +82,6 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Reads a JSON object; keys that are missing have their defaults.
     pub fn from_json(text: &str) -> Result<Self> {
         let wrong = |what: &str, error| Error::invalid("config", format!("{what}: {error}"));
         let object: Map<String, Value> =
@@ -105,8 +103,8 @@ impl EngineConfig {
                 return Err(Error::invalid("save_every", reason));
             }
         }
-        check_limit("max_context", config.max_context, History::MAX_LENGTH)?;
-        check_limit("num_threads", config.num_threads, usize::MAX)?;
+        check_within("max_context", config.max_context, 1..=History::MAX_LENGTH)?;
+        check_within("num_threads", config.num_threads, 1..=usize::MAX)?;
         Ok(config)
     }
 }
@@ -129,10 +127,10 @@ fn step_cost<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<LoadCos
 /// What an engine says of itself when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFacts {
-    /// Tokens are below this, where it is known: others are never drafted.
+    /// Others are never drafted.
     pub vocab_size: Option<u32>,
-    /// The fingerprint of its tokenizer; empty where it is not known.
+    /// The fingerprint; empty where it is not known.
     pub tokenizer: String,
-    /// How many processes draft the same for themselves.
+    /// Processes that draft the same for themselves.
     pub num_ranks: usize,
 }

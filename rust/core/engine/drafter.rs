@@ -20,20 +20,19 @@ use crate::memory::store::MemoryOptions;
 /// What came of all drafts so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineCounts {
-    /// Drafts with at least one node that the engine went on from.
+    /// Drafts that the engine went on from.
     pub num_drafts: u64,
     pub num_draft_tokens: u64,
-    /// Of these, those that the target model accepted.
     pub num_accepted_tokens: u64,
-    /// Tokens that the target model wrote after the first sync of a request.
+    /// Written after the first sync of a request.
     pub num_emitted_tokens: u64,
-    /// The rows of all syncs that went on from a session.
+    /// Rows that went on from a session.
     pub num_row_steps: u64,
     /// The sessions that were begun.
     pub num_opened: u64,
-    /// The sessions that were found in another row than before, or came back.
+    /// Sessions that were found in another row than before, or came back.
     pub num_moved: u64,
-    /// The rows that could not be served.
+    /// Rows that could not be served.
     pub num_refused: u64,
 }
 
@@ -42,7 +41,7 @@ pub struct EngineCounts {
 pub struct EngineDrafter {
     config: EngineConfig,
     vocab_size: u32,
-    /// For requests whose earlier ones may be drafted from, and for the others.
+    /// For requests whose earlier ones may be drafted from.
     with_memory: Option<Arc<FusedDrafter>>,
     without_memory: Arc<FusedDrafter>,
     facts: EngineFacts,
@@ -50,15 +49,15 @@ pub struct EngineDrafter {
     sharing: Option<Sharing>,
     requests: Requests,
     times: StepTimes,
-    /// The tokens of the step that the last draft went into.
+    /// Of the step that the last draft went into.
     num_step_tokens: usize,
     counts: EngineCounts,
     warnings: Vec<String>,
 }
 
 impl EngineDrafter {
-    /// Opens what the configuration names. A snapshot that cannot be read is a
-    /// [warning](Self::warnings): without it, drafts start from nothing.
+    /// A snapshot that cannot be read is a [warning](Self::warnings): without it, drafts start from
+    /// nothing.
     pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
         let several = |key, verb: &str| {
             let reason = format!("can be {verb} by one rank only: several would draft differently");
@@ -104,8 +103,7 @@ impl EngineDrafter {
         &self.config
     }
 
-    /// What could not be used of what the configuration names, and why the memory could not be shared
-    /// the last time.
+    /// What of the configuration could not be used, and why the memory could not be shared the last time.
     pub fn warnings(&self) -> Vec<String> {
         let failure = self.sharing.as_ref().and_then(Sharing::failure);
         let failure = failure.map(|reason| format!("the memory was not shared: {reason}"));
@@ -120,19 +118,19 @@ impl EngineDrafter {
         self.requests.rows.len()
     }
 
-    /// How many requests are kept: those in the batch, and those that may come back.
+    /// Those in the batch, and those that may come back.
     pub fn num_requests(&self) -> usize {
         self.requests.len()
     }
 
-    /// Takes the contexts of all rows: finds the session of each, or begins one, and observes what is
-    /// new. `None` stands for a row that is not to be drafted for in this step.
+    /// Finds the session of each row, or begins one, and observes what is new. `None` stands for a row that
+    /// is not to be drafted for in this step.
     ///
-    /// A row goes on from the session of the same row if that one's text is a prefix of its context, and
+    /// A row goes on from the session of the same row if that one's text is a prefix of its context,
     /// otherwise from the one with the longest such text, that was in the batch in one of the last 64
-    /// syncs. After these a request has ended: its text goes into the memory, if there is one. Where
-    /// a context lacks only what the last sync brought, or has other tokens for it, that session is
-    /// abandoned and not remembered. O(tokens of all contexts) to compare, and little time beside.
+    /// syncs. After these a request has ended: its text goes into the memory, if there is one. Where a
+    /// context lacks only what the last sync brought, or has other tokens for it, that session is abandoned
+    /// and not remembered. O(tokens of all contexts).
     pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
         if let Some(datastore) = self.sharing.as_ref().and_then(Sharing::take_replaced) {
             self.go_on_with(&datastore);
@@ -156,7 +154,7 @@ impl EngineDrafter {
         }
     }
 
-    /// Requests that begin from now on draft from this datastore.
+    /// For requests that begin from now on.
     fn go_on_with(&mut self, datastore: &Arc<Datastore>) {
         let memory = self.memory.clone();
         match drafters(&self.config, &self.facts, Some(datastore), memory) {
@@ -203,8 +201,8 @@ impl EngineDrafter {
         true
     }
 
-    /// Drafts for the rows of the last sync, each within its limits; empty for a row without a
-    /// session. Where the configuration knows what a step costs, drafts are cut to what pays.
+    /// Drafts for the rows of the last sync, each within its limits; empty for a row without a session.
+    /// Where the cost of a step is known, drafts are cut to what pays.
     pub fn draft(&mut self, limits: &[DraftLimits]) -> Vec<&TokenTree> {
         let cost = self.step_cost();
         let num_rows = self.requests.rows.len();
@@ -236,7 +234,7 @@ impl EngineDrafter {
             .collect()
     }
 
-    /// The tree before its first token that the engine does not know.
+    /// Cut before its first token that the engine does not know.
     fn known(&self, mut tree: TokenTree) -> TokenTree {
         let tokens = tree.token_ids().iter();
         tree.truncate(tokens.take_while(|&&token| token < self.vocab_size).count());
@@ -251,7 +249,7 @@ impl EngineDrafter {
         }
     }
 
-    /// The last token of each row's text; 0 for a row without a session.
+    /// 0 for a row without a session.
     pub fn last_tokens(&self) -> Vec<u32> {
         let last = |request: &Request| request.session.context().last().copied();
         let rows = self.requests.rows.iter();
@@ -259,8 +257,7 @@ impl EngineDrafter {
             .collect()
     }
 
-    /// Tells how long the step took that the last drafts went into, in seconds. Ignored where there are
-    /// several ranks, whose clocks differ.
+    /// Tells how long the step with the last drafts took. Several ranks ignore it: their clocks differ.
     pub fn observe_step_time(&mut self, seconds: f64) {
         if self.facts.num_ranks <= 1
             && seconds > 0.0
@@ -271,13 +268,13 @@ impl EngineDrafter {
         }
     }
 
-    /// How many of the target model's likeliest tokens after each node are used; 0 for none.
+    /// Of the target model's likeliest tokens after each node; 0 for none.
     pub fn num_predictions(&self) -> usize {
         if self.config.recycled { NUM_KEPT } else { 0 }
     }
 
-    /// Takes the target model's likeliest tokens where it verified the last drafts: `k` for each of
-    /// `num_nodes` nodes of each row, the root first. What does not fit is ignored.
+    /// Takes the target model's `k` likeliest tokens at each of `num_nodes` nodes of each row, the root
+    /// first. What does not fit is ignored.
     pub fn observe_predictions(&mut self, predictions: &[u32], num_nodes: usize, k: usize) {
         let rows = predictions.chunks_exact((num_nodes * k).max(1));
         for (request, predictions) in self.requests.rows.iter_mut().zip(rows) {
@@ -290,7 +287,6 @@ impl EngineDrafter {
         }
     }
 
-    /// Ends requests by the engine's names for them.
     pub fn end(&mut self, names: &[&str]) {
         let is_named = |request: &Request| names.iter().any(|name| request.is_named(name));
         finish(self.requests.take(is_named));
@@ -301,7 +297,6 @@ impl EngineDrafter {
     }
 }
 
-/// The draft of a row that is not served.
 static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
 
 fn finish(ended: Vec<Request>) {
@@ -312,7 +307,7 @@ fn finish(ended: Vec<Request>) {
 
 type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
 
-/// What drafts with a memory, where there is one, and without, from this datastore.
+/// Drafters with a memory, where there is one, and without.
 fn drafters(
     config: &EngineConfig,
     engine: &EngineFacts,
@@ -380,7 +375,7 @@ fn open_memory(
     if let Some(path) = &config.snapshot {
         match Memory::open(path, options) {
             Ok(read) => memory = read,
-            // What is shared is written: a file that cannot be read is not replaced.
+            // A shared file is written: one that cannot be read must not be replaced.
             Err(error) if config.save_every.is_none() => {
                 warnings.push(format!("the snapshot is not used: {error}"));
             }

@@ -3,19 +3,18 @@
 use crate::base::error::{Error, Result};
 use crate::draft::token_tree::TokenTree;
 
-/// A step of the engine with drafts must be predicted to be better than one without by this factor:
-/// predictions are no better than that.
+/// A step with drafts must be predicted to be better by this factor: predictions are no better than that.
 const MIN_SPEEDUP: f64 = 1.03;
 
-/// What a step takes by its number of tokens: linear between points, level before the first one, and as
-/// steep as between the last two beyond.
+/// The seconds of a step by its tokens: linear between points, level before the first, and as steep as
+/// between the last two beyond.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepCost {
     points: Vec<(f64, f64)>,
 }
 
 impl StepCost {
-    /// A curve through points: tokens of a step, and its seconds, in any unit.
+    /// Points of tokens and seconds, in any unit.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Self> {
         let rises = |two: &[(f64, f64)]| two[0].0 < two[1].0 && two[0].1 <= two[1].1;
         let is_usable = |&(tokens, seconds): &(f64, f64)| {
@@ -30,7 +29,6 @@ impl StepCost {
         Ok(Self { points })
     }
 
-    /// The seconds of a step of this number of tokens.
     pub fn seconds(&self, num_tokens: f64) -> f64 {
         let end = self.points.partition_point(|point| point.0 <= num_tokens);
         let end = end.min(self.points.len() - 1);
@@ -40,7 +38,7 @@ impl StepCost {
         }
     }
 
-    /// The least probability with which a node could pay in a batch of `num_rows` rows.
+    /// The least probability with which a node could pay.
     pub(crate) fn least_gain(&self, num_rows: usize) -> f64 {
         let beyond = self.points.windows(2).enumerate();
         let num_rows = num_rows as f64;
@@ -52,8 +50,7 @@ impl StepCost {
         least.unwrap_or(0.0) * num_rows / self.seconds(num_rows)
     }
 
-    /// How many nodes of each draft are worth a verification: those with which most tokens are expected
-    /// a second.
+    /// The nodes of each draft with which most tokens are expected a second.
     pub(crate) fn num_worth(&self, trees: &[TokenTree]) -> Vec<usize> {
         let nodes = trees.iter().zip(0..).flat_map(|(tree, row)| {
             let probs = tree.probs().iter();
@@ -88,18 +85,18 @@ fn slope(a: (f64, f64), b: (f64, f64)) -> f64 {
     (b.1 - a.1) / (b.0 - a.0)
 }
 
-/// What steps took by their numbers of tokens: a line through the latest ones.
+/// A line through the latest steps.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StepTimes {
-    /// Of the steps, what is older counting less: their number, tokens, seconds, tokens squared, and
-    /// tokens times seconds.
+    /// Of steps, older ones counting less: their number, tokens, seconds, tokens squared, tokens times
+    /// seconds.
     sums: [f64; 5],
 }
 
 impl StepTimes {
     const DECAY: f64 = 0.98;
     const MIN_STEPS: f64 = 16.0;
-    /// Of the numbers of tokens, in squared tokens: a line through less is chance.
+    /// In squared tokens: a line through less is chance.
     const MIN_VARIANCE: f64 = 4.0;
 
     pub(crate) fn add(&mut self, num_tokens: usize, seconds: f64) {
@@ -110,13 +107,13 @@ impl StepTimes {
         }
     }
 
-    /// What a step takes these days; 0 where none was measured.
+    /// 0 where none was measured.
     pub(crate) fn mean(&self) -> f64 {
         let [steps, _, seconds, ..] = self.sums;
         if steps > 0.0 { seconds / steps } else { 0.0 }
     }
 
-    /// None while too few steps, or too much alike, were measured.
+    /// `None` while too few steps, or too similar ones, were measured.
     pub(crate) fn cost(&self) -> Option<StepCost> {
         let [steps, tokens, seconds, squares, products] = self.sums;
         let variance = squares / steps - (tokens / steps).powi(2);

@@ -1,10 +1,9 @@
 //! What does a serving engine need of a drafter?
 //!
 //! An engine gives whole contexts in batches, and no ids: rows move, are preempted, come back and end
-//! without a word. [`EngineDrafter`] finds the session of each row by what its text is, and drafts chains
-//! or trees for all of them. Nothing that an engine gives is an error: a row that cannot be served drafts
-//! nothing. No clock and no random number decides anything, so ranks that are given the same draft the
-//! same.
+//! without notice. [`EngineDrafter`] finds the session of each row by its text. Nothing that an engine
+//! gives is an error: a row that cannot be served drafts nothing. No clock and no random number decides
+//! anything, so ranks that are given the same draft the same.
 
 pub(crate) mod config;
 pub(crate) mod drafter;

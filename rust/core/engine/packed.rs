@@ -13,7 +13,7 @@ pub struct PackedChains {
 }
 
 impl PackedChains {
-    /// Packs chains; what is longer than `k` is cut.
+    /// What is longer than `k` is cut.
     pub fn new(chains: &[&TokenTree], k: usize) -> Self {
         let mut packed = Self {
             token_ids: vec![-1; chains.len() * k],
@@ -32,22 +32,21 @@ impl PackedChains {
     }
 }
 
-/// Trees of exactly n nodes as arrays of shapes `(rows, n)` and `(rows, n, n)`. Node 0 is the last token
-/// of the context.
+/// Trees of exactly n nodes as arrays of shapes `(rows, n)` and `(rows, n, n)`. Node 0 is the last token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedTrees {
     pub token_ids: Vec<i64>,
     /// Whether node j is node i or an ancestor of it.
     pub mask: Vec<bool>,
-    /// How many nodes of each row are drafted; the others fill it up.
+    /// The drafted nodes of each row; the others fill it up.
     pub lengths: Vec<i64>,
 }
 
 impl PackedTrees {
-    /// Packs trees, each below the last token of its context; what does not fit into n is cut.
+    /// Packs each tree below its last token; what does not fit into n is cut.
     ///
-    /// What fills a row up are children of the root with tokens that are not drafted there, so that no
-    /// node has two children with the same token: engines that sample would take it twice as often.
+    /// What fills a row up are children of the root with other tokens than the drafted ones: engines that
+    /// sample would take an equal one twice as often.
     pub fn new(trees: &[&TokenTree], last_tokens: &[u32], n: usize) -> Self {
         let mut packed = Self {
             token_ids: Vec::with_capacity(trees.len() * n),
@@ -66,7 +65,6 @@ impl PackedTrees {
     }
 }
 
-/// The first nodes of a tree below its last token, and as many as are missing.
 fn filled(tree: &TokenTree, num_nodes: usize, last: u32, n: usize) -> TokenTree {
     let mut filled = TokenTree::with_capacity(n);
     let nodes = tree.token_ids().iter().zip(tree.parents());

@@ -1,22 +1,22 @@
 //! Which request is in which row of the batch?
 //!
-//! An engine's rows are told apart by their texts alone, or by a name where the engine gives one. The
-//! texts are those that the sessions have: there is no second copy.
+//! Rows are told apart by their texts, or by a name where the engine gives one. The texts are those of the
+//! sessions: there is no second copy.
 
 use std::collections::VecDeque;
 
 use crate::draft::token_tree::TokenTree;
 use crate::fused::drafter::FusedSession;
 
-/// What an engine gives of a row: its context, or the last tokens of it.
+/// A row's context, or its last tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     pub tokens: &'a [u32],
-    /// How many tokens of the row come before these; 0 for whole contexts.
+    /// The tokens of the row before these.
     pub start: usize,
-    /// The engine's name for the request; `None` where its text is to tell.
+    /// `None` where the text tells.
     pub name: Option<&'a str>,
-    /// Whose request it is; empty where that is not known.
+    /// Empty where it is not known.
     pub tenant: &'a str,
 }
 
@@ -25,13 +25,13 @@ pub(crate) struct Request {
     pub(crate) session: FusedSession,
     name: Option<Box<str>>,
     tenant: Box<str>,
-    /// How many tokens of the row come before the session's text.
+    /// The tokens of the row before the session's text.
     offset: usize,
-    /// The length of the text before the last sync; 0 where that one began it.
+    /// Of the text before the last sync; 0 where that one began it.
     length_before: usize,
-    /// The syncs since it was in the batch.
+    /// Syncs since it was in the batch.
     num_absent: usize,
-    /// The last draft, as far as it goes to the engine.
+    /// As far as it goes to the engine.
     pub(crate) draft: TokenTree,
 }
 
@@ -60,7 +60,7 @@ impl Request {
         self.name.as_deref() == context.name && *self.tenant == *context.tenant
     }
 
-    /// The tokens of a context that come after the text; `None` where it does not go on from the text.
+    /// The tokens after the text; `None` where the context does not go on from it.
     pub(crate) fn news<'a>(&self, context: &Context<'a>) -> Option<&'a [u32]> {
         self.after(context, self.session.context())
     }
@@ -78,7 +78,7 @@ impl Request {
         (known[tail..] == text[tail..] && known[..tail] == text[..tail]).then_some(news)
     }
 
-    /// Whether the engine has taken back what it gave in the last sync, or some of it.
+    /// Whether the engine has taken back some of what it gave in the last sync.
     fn is_taken_back(&self, context: &Context<'_>) -> bool {
         let is_renamed = context.name.is_some() && self.is_of(context);
         let before = &self.session.context()[..self.length_before];
@@ -86,7 +86,7 @@ impl Request {
     }
 }
 
-/// All requests that are known: those in the batch by their rows, and those that were in it lately.
+/// Those in the batch by their rows, and those that were in it lately.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) rows: Vec<Option<Request>>,
@@ -95,14 +95,15 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// A request has ended if it was absent for this number of syncs. A preempted one may be absent for long.
+    /// A request has ended if it was absent for this number of syncs: a preempted one may be absent for
+    /// long.
     const PATIENCE: usize = 64;
-    /// At most this many absent requests are kept, or one for each row if that is more.
+    /// At most this many are kept, or one for each row if that is more.
     const MAX_ABSENT: usize = 64;
 
     /// Moves every request to the row whose context goes on from its text, preferably its own row, and
-    /// forgets those that were taken back. Gives the requests that have ended, and how many moved or
-    /// came back.
+    /// forgets those that were taken back. Gives the requests that have ended, and how many moved or came
+    /// back.
     pub(crate) fn place(&mut self, contexts: &[Option<Context<'_>>]) -> (Vec<Request>, usize) {
         let mut before = std::mem::take(&mut self.rows);
         self.rows.resize_with(contexts.len(), || None);
@@ -134,7 +135,7 @@ impl Requests {
         (self.wait_for(before), num_moved)
     }
 
-    /// Of the requests that a context goes on from, the one with the longest text, the first of equals.
+    /// The one with the longest text that the context goes on from, of equals the first.
     fn find(&mut self, before: &mut [Option<Request>], context: &Context<'_>) -> Option<Request> {
         let fits = |request: &Request| {
             let news = request.news(context)?;
@@ -152,7 +153,7 @@ impl Requests {
         }
     }
 
-    /// Waits for those that are not in the batch any more, some time; gives those that it does not.
+    /// Gives those that have been absent for too long.
     fn wait_for(&mut self, before: Vec<Option<Request>>) -> Vec<Request> {
         for request in &mut self.absent {
             request.num_absent += 1;
@@ -166,7 +167,7 @@ impl Requests {
         self.absent.drain(..num_over).collect()
     }
 
-    /// Removes those that `is_chosen` chooses, in the order of their rows.
+    /// In the order of their rows.
     pub(crate) fn take(&mut self, is_chosen: impl Fn(&Request) -> bool) -> Vec<Request> {
         let mut taken = Vec::new();
         for request in &mut self.rows {

@@ -1,10 +1,9 @@
 //! How often is a path of an estimated probability really accepted?
 //!
-//! The likeliest of many estimates are those that erred upwards, and an estimate errs the more the
-//! further it is from the usual. So the probability of a path is corrected by what became of earlier
-//! ones: by monotone curves over its log odds, straight between knots, one for each sum of the
-//! probabilities of a tree's nodes up to it. All curves learn from every node, those next to its sum
-//! more: so a change of domain is soon learned by all.
+//! The likeliest of many estimates erred upwards. So what became of earlier paths corrects the probability
+//! of a path: by monotone curves over its log odds, straight between knots, one for each sum of the
+//! probabilities of a tree's nodes up to it. All curves learn from every node, those next to its sum more:
+//! a change of domain is soon learned by all.
 
 use crate::base::portable_math::{exp, greater, ln, log2};
 use crate::draft::token_tree::TokenTree;
@@ -15,10 +14,10 @@ use crate::fused::weights::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
 const RATE: f32 = 0.02;
 const OWN_RATE: f32 = 0.01;
 
-/// The log odds of the last knot; the first one is as far below 0.
+/// The first knot is as far below 0.
 const LIMIT: f32 = (NUM_KNOTS / 2) as f32;
 
-/// The sum of the first curve; that of each one after it is twice as much.
+/// That of each later curve is twice as much.
 const FIRST_SUM: f32 = 0.25;
 
 /// The knots around a probability on the curves around a sum, and the share of each.
@@ -26,7 +25,7 @@ const FIRST_SUM: f32 = 0.25;
 pub(crate) struct Corners([(usize, f32); 4]);
 
 impl Corners {
-    /// Those of a node, of which the tree's nodes up to it, itself included, add up to `sum`.
+    /// The tree's nodes up to this one, itself included, add up to `sum`.
     pub(crate) fn of(prob: f32, sum: f32) -> Self {
         let prob = prob.clamp(1e-6, 1.0 - 1e-6);
         let log_odds = ln(prob / (1.0 - prob)).clamp(-LIMIT, LIMIT);
@@ -42,7 +41,7 @@ impl Corners {
         ])
     }
 
-    /// The corrected probability: never less for a likelier path.
+    /// Never less for a likelier path.
     pub(crate) fn calibrated(&self, weights: Known<'_>) -> f32 {
         self.probability(|knot| weights.get(CALIBRATION.key(knot)))
     }
@@ -57,7 +56,7 @@ impl Corners {
     }
 }
 
-/// The knot below a number, and how far the number is on the way to the next knot.
+/// The knot below a number, and how far on the way to the next knot the number is.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -68,8 +67,7 @@ fn between(at: f32, num: usize) -> (usize, f32) {
     (below, (at - below as f32).min(1.0))
 }
 
-/// Learns from the nodes of a tree, given the tokens that came. Below a node that was not verified only
-/// misses would be known, so nothing is learned there.
+/// Below a node that was not verified only misses would be known: nothing is learned there.
 pub(crate) fn learn(
     start: &Weights,
     learned: &mut Learned,
@@ -89,7 +87,7 @@ pub(crate) fn learn(
         let outcome = match usize::try_from(parent) {
             Ok(parent) if parent >= num_verified => None,
             Ok(parent) if outcomes[parent] != Some(true) => outcomes[parent],
-            // What was not written is not known, as where a request ended.
+            // Where a request ended, the rest is not known.
             _ => tokens
                 .get(depths[node] as usize - 1)
                 .map(|&token| token == tree.token_ids()[node]),

@@ -24,15 +24,14 @@ use crate::memory::tenant::Tenant;
 use crate::papers::model_tables::ModelTables;
 use crate::storage::manifest::MAX_VOCAB_SIZE;
 
-/// What drafters keep of their tenants: texts, and what these taught.
+/// The texts of tenants, and what these taught.
 pub type Memory = crate::memory::store::Memory<Learned>;
 
-/// Which sources a [`FusedDrafter`] drafts from, of those that it has, and whether it learns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FusedConfig {
     /// The request's own text.
     pub context: bool,
-    /// The target model's own predictions at verified nodes. To tell them costs the target some time.
+    /// The target model's predictions at verified nodes: to tell them costs it some time.
     pub recycled: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
@@ -50,12 +49,11 @@ impl Default for FusedConfig {
     }
 }
 
-/// What sessions that draft from all sources share: the sources, and the weights that all tenants start
-/// from.
+/// The sources, and the weights that all tenants start from.
 ///
-/// What these have proved to be worth in the requests of a tenant is that tenant's own, and lies in the
-/// memory: drafts read it and [`observe`](Session::observe) changes it. So a tenant's drafts depend on
-/// the order of its calls, on no thread, and on no other tenant's texts.
+/// What a tenant's requests taught lies in the memory: drafts read it and [`observe`](Session::observe)
+/// changes it. So a tenant's drafts depend on the order of its calls, on no thread, and on no other
+/// tenant's texts.
 #[derive(Debug)]
 pub struct FusedDrafter {
     datastore: Option<Arc<Datastore>>,
@@ -69,7 +67,6 @@ pub struct FusedDrafter {
 }
 
 impl FusedDrafter {
-    /// A drafter of these sources, which starts from these weights.
     pub fn new(
         datastore: Option<Arc<Datastore>>,
         memory: Option<Arc<Memory>>,
@@ -98,7 +95,7 @@ impl FusedDrafter {
         })
     }
 
-    /// The same drafter with what the target model predicts after a single token.
+    /// Adds what the target model predicts after a single token.
     pub fn with_model_tables(mut self, tables: Arc<ModelTables>) -> Result<Self> {
         let found = tables.vocab_size();
         if let Some(expected) = self.vocab_size().filter(|&expected| found < expected) {
@@ -108,8 +105,8 @@ impl FusedDrafter {
         Ok(self)
     }
 
-    /// What it has learned in the requests of a tenant so far, but for which tokens repeat what:
-    /// what drafters of other texts may start from.
+    /// What a tenant's requests taught, except which tokens repeat which: what drafters of other texts may
+    /// start from.
     pub fn weights(&self, tenant: &str) -> Weights {
         let mut weights = self.weights.clone();
         let tenant = self.memory.find(tenant);
@@ -118,7 +115,7 @@ impl FusedDrafter {
         weights
     }
 
-    /// Moves what the tenant without a name has taught to where all start from.
+    /// Moves what the tenant without a name taught to where all start from.
     pub(crate) fn settle(&mut self) -> Result<()> {
         let tenant = self.memory.tenant("")?;
         self.memory
@@ -126,12 +123,11 @@ impl FusedDrafter {
         Ok(())
     }
 
-    /// How many tokens of each of [`Source::NAMES`] were accepted.
     pub fn accepted(&self) -> [u64; Source::NAMES.len()] {
         std::array::from_fn(|source| self.accepted[source].load(Ordering::Relaxed))
     }
 
-    /// One more than the largest token of its sources; `None` where it has no datastore and no memory.
+    /// `None` without a datastore and a memory.
     pub fn vocab_size(&self) -> Option<u32> {
         let datastore = self
             .datastore
@@ -162,8 +158,7 @@ fn other_vocabulary(name: &'static str, expected: u32, found: u32) -> Error {
     Error::invalid(name, reason)
 }
 
-/// One request that is drafted for from all sources: a datastore, its own text, earlier texts of its
-/// tenant, what the target model predicted at other nodes, and an output that the caller expects.
+/// One request that is drafted for from all sources.
 #[derive(Debug, Clone)]
 pub struct FusedSession {
     drafter: Arc<FusedDrafter>,
@@ -181,14 +176,12 @@ pub struct FusedSession {
 }
 
 impl FusedSession {
-    /// Of the prompt, at most this many of the last tokens are counted as used: the model uses those
-    /// again more than earlier ones.
+    /// At most this many of the prompt's last tokens count as used: the model uses earlier ones less.
     const MAX_COUNTED: usize = 400;
 
-    /// If the memory has the prompt already, at most this many of its last tokens are kept again.
+    /// Of a prompt that the memory has already, at most this many of the last tokens are kept again.
     const MAX_LEAD: usize = 16;
 
-    /// Starts a request with an empty context, whose memory is that of `tenant`.
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
@@ -205,9 +198,9 @@ impl FusedSession {
         })
     }
 
-    /// Enters the request into a group of its tenant, before its prompt is observed: samples of one
-    /// prompt, turns of one task, edits of one file. By default the group is that of the shortest earlier prompt
-    /// of at least 16 tokens that its own begins with.
+    /// Enters the request into a group, before its prompt is observed: samples of one prompt, turns of one
+    /// task, edits of one file. By default it is the group of the shortest earlier prompt of at least 16
+    /// tokens that this one begins with.
     pub fn join(&mut self, group: &str) -> Result<()> {
         let (most, length) = (Memory::MAX_NAME, group.len());
         if !(1..=most).contains(&length) {
@@ -218,8 +211,8 @@ impl FusedSession {
         Ok(())
     }
 
-    /// Tells the session what the caller expects the target model to write, the text that is to be
-    /// edited for example: it is matched as the context is. O(tokens).
+    /// Takes what the target model is expected to write, such as a text to edit: it is matched as the
+    /// context is. O(tokens).
     pub fn expect_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.expected.get_or_insert_default().extend(tokens);
@@ -227,17 +220,16 @@ impl FusedSession {
         Ok(())
     }
 
-    /// The tokens so far; at most [`History::MAX_LENGTH`].
+    /// At most [`History::MAX_LENGTH`].
     pub fn context(&self) -> &[u32] {
         self.context.tokens()
     }
 
-    /// How many of the next tokens are nodes of the last draft, one after the other.
+    /// How many of the next tokens are a path of the last draft.
     pub(crate) fn num_accepted(&self, tokens: &[u32]) -> usize {
         self.builder.accepted(tokens).nodes.len()
     }
 
-    /// Learns from what the target model wrote after the context, and appends it.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
         let FusedDrafter {
             memory, weights, ..
@@ -246,7 +238,7 @@ impl FusedSession {
             self.builder
                 .learn(weights, learned, accepted, num_verified, tokens);
             for &token in tokens {
-                for source in self.builder.sources() {
+                for source in &self.builder.sources {
                     source.learn(learned, &self.context, token);
                 }
                 self.context.extend(&[token]);
@@ -257,7 +249,6 @@ impl FusedSession {
         }
     }
 
-    /// Ends the last draft, after which `tokens` came.
     fn advance(&mut self, accepted: &Accepted, tokens: &[u32]) {
         self.builder.advance(self.reading, accepted, tokens);
         let suggestion = self.suggestion.take();
@@ -272,8 +263,7 @@ impl FusedSession {
 }
 
 impl Session for FusedSession {
-    /// What is observed first is the prompt, and what comes after it is what the target model wrote:
-    /// the weights learn from that.
+    /// The prompt comes first; from what the target model wrote after it, the weights learn.
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         let num_verified = num_verified.unwrap_or(usize::MAX);
@@ -286,7 +276,7 @@ impl Session for FusedSession {
             .iter()
             .take_while(|&&node| node < num_verified);
         for &node in verified {
-            let source = self.builder.tree().sources()[node];
+            let source = self.builder.tree.sources()[node];
             self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);
         }
         if self.drafter.config.learns && self.prompt_length.is_some() {
@@ -298,9 +288,8 @@ impl Session for FusedSession {
         Ok(())
     }
 
-    /// A node's probability is how likely the target model is to accept it, calibrated by what became
-    /// of earlier drafts: the expected acceptance length of the first k nodes is 1 + the sum of
-    /// their probabilities.
+    /// A node's probability is how likely the target model accepts it, calibrated by earlier drafts: 1 plus
+    /// the probabilities of the first k nodes is their expected acceptance length.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         static NOTHING: LazyLock<Learned> = LazyLock::new(Learned::default);
         let drafter = &*self.drafter;
@@ -341,7 +330,7 @@ impl Session for FusedSession {
     }
 
     fn num_predictions(&self) -> usize {
-        let sources = self.builder.sources().iter();
+        let sources = self.builder.sources.iter();
         let most = sources.map(|source| source.num_predictions()).max();
         most.unwrap_or(0)
     }
@@ -362,7 +351,7 @@ impl Session for FusedSession {
             return Err(Error::invalid("predictions", reason));
         }
         if k > 0 {
-            for source in self.builder.sources_mut() {
+            for source in &mut self.builder.sources {
                 source.observe_predictions(self.context.tokens(), tree, predictions, k);
             }
         }
@@ -386,7 +375,7 @@ impl Session for FusedSession {
             let tokens = self.context.tokens();
             let prompt = &tokens[..self.prompt_length.unwrap_or(0)];
             let known = num_known(self.tenant.read().texts(), prompt);
-            // The end of a prompt that is known leads to this answer too.
+            // The end of a known prompt leads to this answer too.
             let lead = if known == prompt.len() {
                 Self::MAX_LEAD
             } else {

@@ -5,12 +5,11 @@ use serde::Deserialize;
 use crate::base::checks::named;
 use crate::base::error::Result;
 
-/// What reading more is worth depends on how long the target model takes: each step of it costs some
-/// ten microseconds more a draft.
+/// Reading more pays where the target model is slow: it takes some ten microseconds a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
-    /// What pays by the time of a step of the target model; normal until that time is known.
+    /// By the time of a step of the target model; normal until that is known.
     #[default]
     Auto,
     /// Each source is searched for the context alone; nodes inherit what was found.
@@ -20,7 +19,6 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// The effort of a name: `auto`, `low` or `normal`.
     pub fn from_name(name: &str) -> Result<Self> {
         named("effort", name)
     }
@@ -29,7 +27,6 @@ impl Effort {
     /// passes of a model, where caches are cold.
     const NORMAL_FROM_S: f64 = 0.008;
 
-    /// What pays where a step of the target model takes `seconds`.
     #[must_use]
     pub fn for_steps_of(seconds: f64) -> Self {
         if seconds < Self::NORMAL_FROM_S {
@@ -75,39 +72,36 @@ impl Effort {
     }
 }
 
-/// What is read for a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading {
-    /// The weights correct at most this many of a node's likeliest tokens where the tree has room for
-    /// no more nodes than that.
+    /// The weights correct at most this many of a node's likeliest tokens in a tree that has no room for
+    /// more nodes.
     pub(crate) least_candidates: usize,
     /// At most this many passages are read of each match of the context.
     pub(crate) passages: usize,
-    /// At most this many passages of a match are read where a longer match says enough.
+    /// The same for a match where a longer one says enough.
     pub(crate) passages_if_covered: usize,
-    /// At most this many of a text's latest places are read for a node, half as many of a text that is
-    /// not near.
+    /// At most this many of a text's latest places are read for a node, half as many in a long text.
     pub(crate) places: usize,
-    /// In a text that is not near, at most this many places after the root's last token alone are read.
+    /// In a long text, at most this many places after the root's last token alone are read.
     pub(crate) unigram_places: usize,
     /// Skip-grams of a text come from at most this many of its places.
     pub(crate) skipped_places: usize,
-    /// A node of at least this probability has all experts: skip-grams, and what follows its token alone
-    /// beside longer matches.
+    /// A node this likely has all experts: skip-grams, and what follows its token alone beside longer
+    /// matches.
     pub(crate) full_from: f32,
-    /// A node of at least this probability is looked up in the datastore again where few of its
-    /// parent's passages are left.
+    /// A node this likely is looked up in the datastore again where few of its parent's passages are left.
     pub(crate) requery_min_prob: f32,
     /// The same for a search in a text that is too long for the cache.
     pub(crate) requery_min_prob_long_text: f32,
-    /// A child is looked up only if this times its parent's probability could win a place in the tree.
-    /// At a half, half of all nodes are leaves that are never looked up.
+    /// A child is looked up only if this times its parent's probability could win a place in the tree. At a
+    /// half, half of all nodes are leaves that are never looked up.
     pub(crate) child_ratio: f32,
     /// A node with at least this many places in a text is not searched for again.
     pub(crate) enough_places: usize,
-    /// Whether places of a text are told apart by how far they match beyond an edit.
+    /// Whether experts tell places by how far they match beyond an edit.
     pub(crate) finds_edits: bool,
-    /// Prune candidates below this times the probability of the least likely path that still fits: the
-    /// correction seldom doubles a probability.
+    /// Prune candidates below this times the least likely path that still fits: the correction seldom
+    /// doubles a probability.
     pub(crate) prune_ratio: f32,
 }

@@ -8,23 +8,22 @@ use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned};
 
-/// The texts of a request's group, or of groups like it, as one text: short, so that every place of it
-/// is read, and a source of its own, so that the mixer learns what such places are worth.
+/// The texts of a request's group, or of groups like it, as one text: short, so every place of it is read,
+/// and a source of its own, so the mixer learns what it is worth.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
     /// `None` before the prompt, unless the group has a name.
     pub(crate) key: Option<GroupKey>,
-    /// The groups whose texts it takes in: its own first, then similar ones, the most similar first.
+    /// Its own group first, then similar ones, the most similar first.
     read: Vec<GroupKey>,
     num_seen: u64,
     text: Arc<History>,
 }
 
 impl Group {
-    /// The most tokens: as many as are near.
+    /// All of it is near.
     const MAX_TOKENS: usize = 1 << 16;
 
-    /// Begins with the prompt.
     pub(crate) fn begin<L: Learned>(&mut self, kept: &Kept<L>, prompt: &[u32]) {
         let of_prompt = || GroupKey::of_prompt(prompt, kept.texts.groups());
         let key = self.key.unwrap_or_else(of_prompt);
@@ -36,8 +35,8 @@ impl Group {
         self.key = Some(key);
     }
 
-    /// Takes in what has become of other requests of these groups, as far as there is room, the latest
-    /// first, and counts its tokens as used.
+    /// Takes in what other requests of these groups have written since, the latest first while there is
+    /// room, and counts the tokens as used.
     pub(crate) fn update<L: Learned>(&mut self, kept: &Kept<L>, counts: &mut TokenCounts) {
         if self.num_seen >= kept.texts.num_added() {
             return; // there are fewer while the oldest are removed
@@ -69,8 +68,8 @@ impl Group {
     }
 }
 
-/// The other groups whose texts a prompt repeats most, such as an agent's earlier trials of a task. A
-/// run of tokens that n places have in common counts 1 / n for each.
+/// The other groups whose texts a prompt repeats most, such as an agent's earlier trials of a task. A run
+/// of tokens at n places counts 1 / n for each.
 fn similar<L: Learned>(kept: &Kept<L>, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
     /// Runs of `NUM_REPEATED` tokens are looked up, among at most this many of the prompt's last tokens.
     const MAX_TOKENS: usize = 4096;
@@ -79,7 +78,7 @@ fn similar<L: Learned>(kept: &Kept<L>, prompt: &[u32], own: GroupKey) -> Vec<Gro
     const MIN_SHARE: f32 = 0.05;
     const MAX_GROUPS: usize = 4;
     let texts = kept.texts();
-    // The memory keeps a template once, in the text of the first request: it must not count for that one.
+    // The memory keeps a template once, in the first request's text: it must not count for that one.
     let template = longest_match(texts, prompt);
     let tail = &prompt[prompt.len().saturating_sub(MAX_TOKENS).max(template)..];
     let mut weights: BTreeMap<GroupKey, f32> = BTreeMap::new();
@@ -105,8 +104,7 @@ fn similar<L: Learned>(kept: &Kept<L>, prompt: &[u32], own: GroupKey) -> Vec<Gro
     others.into_iter().map(|(group, _)| group).collect()
 }
 
-/// How many tokens at the beginning of a prompt the memory has already: a template, or the turns of
-/// a conversation before this one. They would be found twice.
+/// How many tokens at the beginning of a prompt the memory has already: a template, or earlier turns.
 pub(crate) fn num_known(texts: &History, prompt: &[u32]) -> usize {
     const MIN_LENGTH: usize = 16;
     let mut known = 0;

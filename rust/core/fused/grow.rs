@@ -1,8 +1,7 @@
 //! Which tree of at most n nodes is the target model expected to accept most of?
 //!
-//! The tree grows best-first: the likeliest path that is not in it yet becomes its next node, and what
-//! may follow that node is looked up and mixed. So the nodes are the likeliest paths of all, and every
-//! prefix of their order is the best tree of its size.
+//! The tree grows best-first: the likeliest path that is not in it becomes its next node, and what may
+//! follow that node is looked up and mixed. So every prefix of the nodes is the best tree of its size.
 
 use crate::base::portable_math::min_finite;
 use crate::draft::session::DraftLimits;
@@ -17,14 +16,13 @@ use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
 
-/// How many tokens before a path are matched.
+/// The tokens before a path that are matched.
 const TAIL: usize = 32;
 
-/// Paths less likely than this are not drafted: no tree of a few hundred nodes has any.
+/// No tree of a few hundred nodes has a less likely path.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
-/// A chain seldom goes on with a path less likely than the first, or a share of its parent below the
-/// second.
+/// A chain seldom goes on with a path less likely than the first, or than the second times its parent.
 const RARE_IN_CHAIN: f32 = 1.0 / 256.0;
 const SMALL_SHARE: f32 = 0.1;
 
@@ -34,13 +32,11 @@ const MAX_CANDIDATES: usize = 32;
 /// The same in a chain, which goes on with one of them.
 const MAX_CANDIDATES_OF_CHAIN: usize = 8;
 
-/// What the tokens that came tell of the last draft.
 #[derive(Debug, Default)]
 pub(crate) struct Accepted {
-    /// The numbers of the asked nodes that the tokens came after, the root first, until one of them
-    /// was not asked for.
+    /// The numbers of the asked nodes that the tokens came after, the root first.
     asked: Vec<usize>,
-    /// The nodes of the tree that the tokens are, from the root on.
+    /// The path in the tree.
     pub(crate) nodes: Vec<usize>,
 }
 
@@ -48,7 +44,7 @@ pub(crate) struct Accepted {
 #[derive(Debug, Clone, Default)]
 struct Asked {
     prediction: NodePrediction,
-    /// Its index in the tree; -1 for the root, the last accepted token.
+    /// In the tree; -1 for the root, the last accepted token.
     index: i32,
 }
 
@@ -58,25 +54,25 @@ struct Pending {
     prob: f32,
     token: u32,
     source: Source,
-    /// The number of its parent among the asked nodes.
+    /// Its number among the asked nodes.
     parent: usize,
 }
 
-/// One draft, and what it takes to learn from it. Its buffers are kept for the next one.
+/// Its buffers are kept for the next draft.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
-    sources: Vec<Box<dyn DraftSource>>,
-    /// What each source skipped before the root, and, while it is asked, before a node.
+    pub(crate) sources: Vec<Box<dyn DraftSource>>,
+    /// What each source skipped before the root, and before the node that is asked.
     of_root: Vec<Skipped>,
     of_node: Skipped,
-    tree: TokenTree,
-    /// For each node of the tree: where its probability is calibrated, its path's probability before
-    /// calibration, its depth, and its number among the asked nodes.
+    pub(crate) tree: TokenTree,
+    /// For each node: where its probability is calibrated, its path's probability before calibration, its
+    /// depth, and its number among the asked nodes.
     corners: Vec<Corners>,
     path_probs: Vec<f32>,
     depths: Vec<u32>,
     numbers: Vec<Option<usize>>,
-    /// What the path probabilities add up to.
+    /// Of the path probabilities.
     sum: f32,
     asked: Vec<Asked>,
     /// The likeliest paths that fit in the tree, the likeliest last.
@@ -88,7 +84,7 @@ pub(crate) struct TreeBuilder {
 }
 
 impl TreeBuilder {
-    /// A builder that asks those sources of [`REGISTRY`] whose label is wanted.
+    /// Asks those sources of [`REGISTRY`] whose label is wanted.
     pub(crate) fn new(is_wanted: impl Fn(Source) -> bool) -> Self {
         let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
         let sources: Vec<_> = rows.map(|(label, open)| open(label)).collect();
@@ -110,7 +106,6 @@ impl TreeBuilder {
         }
     }
 
-    /// Forgets the last draft.
     pub(crate) fn clear(&mut self) {
         self.tree.truncate(0);
         self.corners.clear();
@@ -125,18 +120,6 @@ impl TreeBuilder {
         for source in &mut self.sources {
             source.clear();
         }
-    }
-
-    pub(crate) fn tree(&self) -> &TokenTree {
-        &self.tree
-    }
-
-    pub(crate) fn sources(&self) -> &[Box<dyn DraftSource>] {
-        &self.sources
-    }
-
-    pub(crate) fn sources_mut(&mut self) -> &mut [Box<dyn DraftSource>] {
-        &mut self.sources
     }
 
     pub(crate) fn grow(
@@ -199,8 +182,8 @@ impl TreeBuilder {
         self.numbers.push(None);
     }
 
-    /// How many of the pending paths may become nodes. Of a chain that is one: it
-    /// goes on with the likeliest child of its last node.
+    /// How many pending paths may become nodes. A chain goes on with one: the likeliest child of its last
+    /// node.
     fn free(&self, draft: &Draft<'_>) -> usize {
         let free = draft.limits.max_nodes - self.tree.len();
         if draft.limits.is_chain {
@@ -210,7 +193,6 @@ impl TreeBuilder {
         }
     }
 
-    /// Drops the paths that do not fit in the tree any more.
     fn drop_surplus(&mut self, draft: &Draft<'_>) {
         let surplus = self.pending.len().saturating_sub(self.free(draft));
         if surplus > 0 {
@@ -218,7 +200,7 @@ impl TreeBuilder {
         }
     }
 
-    /// Asks for the children of a node of the tree, if one of them may be among the next nodes.
+    /// Only if one of them may be among the next nodes.
     fn ask_children(&mut self, draft: &Draft<'_>, node: usize) {
         let Draft { inputs, limits, .. } = *draft;
         let path_prob = self.path_probs[node];
@@ -247,8 +229,8 @@ impl TreeBuilder {
         self.add_pending(number, path_prob, free);
     }
 
-    /// The probability that a child of a node must exceed. In a tree, that of the least likely path that
-    /// still fits; in a chain, which keeps only the likeliest child, a fixed floor.
+    /// A child must be likelier. In a tree, that is the least likely path that still fits; in a chain, a
+    /// fixed floor.
     fn least(&self, draft: &Draft<'_>, prob: f32, free: usize) -> f32 {
         if draft.limits.is_chain {
             RARE_IN_CHAIN.min(prob * SMALL_SHARE)
@@ -257,13 +239,13 @@ impl TreeBuilder {
         }
     }
 
-    /// The probability of the least likely of `room` pending paths; `None` where there are fewer.
+    /// Of the `room` likeliest pending paths; `None` where there are fewer.
     fn least_of(&self, room: usize) -> Option<f32> {
         let least = self.pending.len().checked_sub(room)?;
         self.pending.get(least).map(|least| least.prob)
     }
 
-    /// Adds the children of an asked node that are among the `free` likeliest paths.
+    /// Those that are among the `free` likeliest paths.
     fn add_pending(&mut self, parent: usize, prob: f32, free: usize) {
         let candidates = self.asked[parent].prediction.candidates.clone();
         for candidate in &self.evidence.candidates[candidates] {
@@ -274,11 +256,11 @@ impl TreeBuilder {
                 parent,
             };
             let fits = self.least_of(free).is_none_or(|least| new.prob > least);
-            // Weights from elsewhere may make NaN of it: that fits nowhere.
+            // Weights from elsewhere may give NaN: that fits nowhere.
             if !fits || new.prob < MIN_PROB || new.prob.is_nan() {
                 continue;
             }
-            // Of equal paths, the one that comes first is taken first.
+            // Of equal paths, the first is taken first.
             let at = self.pending.partition_point(|other| other.prob < new.prob);
             if self.pending.len() < free {
                 self.pending.insert(at, new);
@@ -289,7 +271,6 @@ impl TreeBuilder {
         }
     }
 
-    /// Asks all sources what may follow a node of the tree, and mixes what they say.
     fn ask(&mut self, draft: &Draft<'_>, parent: Option<usize>, index: i32, prob: f32, least: f32) {
         let inputs = draft.inputs;
         let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least);
@@ -347,7 +328,7 @@ impl TreeBuilder {
         self.tail[self.tail_length..].reverse();
     }
 
-    /// Finds the path of the draft that `tokens` follow.
+    /// Finds the path that `tokens` follow.
     pub(crate) fn accepted(&self, tokens: &[u32]) -> Accepted {
         let mut accepted = Accepted {
             asked: Vec::with_capacity(tokens.len().min(MAX_DEPTH + 1)),
@@ -367,7 +348,6 @@ impl TreeBuilder {
         accepted
     }
 
-    /// Learns from the tokens that came, where the first `num_verified` nodes were verified.
     pub(crate) fn learn(
         &self,
         start: &Weights,
@@ -392,7 +372,7 @@ impl TreeBuilder {
         }
     }
 
-    /// Keeps what the draft after `tokens` needs of this one.
+    /// Keeps what the next draft needs of this one.
     pub(crate) fn advance(&mut self, reading: Reading, accepted: &Accepted, tokens: &[u32]) {
         if let Some((&token, before)) = tokens.split_last() {
             let node = accepted.asked.get(before.len());
@@ -406,14 +386,12 @@ impl TreeBuilder {
         self.clear();
     }
 
-    /// The length in tokens of the longest match at the root, in any source.
     pub(crate) fn match_length(&self) -> usize {
         let lengths = self.sources.iter().map(|source| source.match_length());
         lengths.max().unwrap_or(0)
     }
 }
 
-/// What one call of [`TreeBuilder::grow`] is given.
 struct Draft<'a> {
     inputs: &'a Inputs<'a>,
     counts: &'a TokenCounts,

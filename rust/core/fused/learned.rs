@@ -8,8 +8,8 @@ use crate::fused::evidence::Keys;
 use crate::fused::weights::{NUM_SHAPES, VERSION, Weights};
 use crate::memory::tenant;
 
-/// A tenant's changes of the weights that all tenants start from, and its anchors: of one size,
-/// whatever it writes. No other tenant's drafts depend on it.
+/// A tenant's changes of the weights that all start from, and its anchors: of one size. No other tenant's
+/// drafts depend on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Learned {
     shapes: Box<[f32; NUM_SHAPES]>,
@@ -17,8 +17,7 @@ pub struct Learned {
     pub(crate) anchors: Anchors,
 }
 
-/// What was added to the weight of a token: of the many that a request meets, those stay that changed
-/// most.
+/// Of the many tokens that a request meets, those stay whose weights changed most.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Change {
     key: u32,
@@ -28,7 +27,6 @@ struct Change {
 const SET_BITS: u32 = 13;
 const NUM_SETS: usize = 1 << SET_BITS;
 
-/// The places of a key.
 type Set = [Change; 2];
 
 const FREE: Change = Change {
@@ -82,7 +80,7 @@ impl Learned {
     fn of_token(&self, key: usize) -> f32 {
         let key = saturating_u32(key);
         let [first, second] = &self.tokens[hash::<SET_BITS>(key) % NUM_SETS];
-        // No processor could predict a branch, and only whole numbers are chosen without one.
+        // No processor could predict a branch, and only integers are selected without one.
         let of = |known: &Change| {
             f32::from_bits(select_unpredictable(
                 known.key == key,
@@ -93,7 +91,7 @@ impl Learned {
         of(first) + of(second)
     }
 
-    /// Adds all changes to `weights`, and begins anew but for the anchors.
+    /// Adds all changes to `weights`, and starts again but for the anchors.
     pub(crate) fn settle(&mut self, weights: &mut Weights) {
         for (key, change) in self.shapes.iter_mut().enumerate() {
             weights.add(key, std::mem::take(change));
@@ -154,7 +152,7 @@ fn number(bytes: &mut &[u8]) -> Option<f32> {
     Some(f32::from_le_bytes(four(bytes)?)).filter(|number| number.is_finite())
 }
 
-/// The weights of one tenant: those that all start from, and its changes.
+/// The weights that all tenants start from, and the changes of one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) start: &'a Weights,
@@ -175,7 +173,6 @@ impl Known<'_> {
         self.start.get(key) + self.learned.of_token(key)
     }
 
-    /// What an expert's or a candidate's weights add up to.
     pub(crate) fn sum(&self, keys: &Keys) -> f32 {
         let ([a, b], [c, d]) = (keys.shapes, keys.tokens);
         self.get(a) + self.get(b) + self.of_token(c) + self.of_token(d)

@@ -1,8 +1,7 @@
 //! What can be learned of a datastore before anyone asks it?
 //!
-//! Some of its documents are drafted for as if a model had written them, each as if it were not in
-//! the datastore: so nothing is held out of the index. The weights that come of it are a file of
-//! the datastore, and what drafters start from.
+//! Some of its documents are drafted for as if a model had written them, each hidden meanwhile: nothing is
+//! held out of the index. The weights become a file of the datastore.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,29 +18,28 @@ use crate::lookup::holdout::Holdout;
 use crate::storage::files::write_whole;
 use crate::storage::manifest::{Manifest, PriorEntry, id_of};
 
-/// A prior is fitted to at most one token in this many: a small datastore is soon done.
+/// At most one token in this many: a small datastore is soon done.
 const SHARE: u64 = 16;
 
-/// Less than this teaches nothing.
+/// Fewer teach nothing.
 const MIN_TOKENS: u64 = 1024;
 const MIN_DOCUMENTS: u64 = 16;
 
-/// How many tokens of a document are drafted for: many documents tell more than few long ones.
+/// Of a document: many documents tell more than few long ones.
 const MAX_EXCERPT: usize = 1024;
 
-/// How many tokens a prior is fitted to unless the caller says: more of them accept no more.
+/// More tokens accept no more.
 pub const DEFAULT_PRIOR_TOKENS: u64 = 200_000;
 
-/// What fused drafters with this datastore start from, as far as nothing else is said. `None` where
-/// it has no prior, or another version of this crate has fitted it: drafters do without it then, and
-/// [`refit`] fits it again.
+/// What fused drafters start from by default. `None` without a prior, or with that of another version,
+/// which [`refit`] replaces.
 pub fn prior_of(datastore: &Datastore) -> Option<Weights> {
     Weights::from_bytes(datastore.prior()?).ok()
 }
 
-/// Fits the prior of the datastore at `path` again, to at most `num_tokens` tokens and to one in 16
-/// of its tokens; 0 takes it away. No prior is fitted to fewer than 1,024 tokens or 16 documents.
-/// Readers that have the datastore open keep the old one, and where it fails, all do.
+/// Fits the prior of the datastore at `path` again, to at most `num_tokens` tokens and to one in 16 of its
+/// tokens; 0 removes it. No prior is fitted to fewer than 1,024 tokens or 16 documents. Open readers keep
+/// the old one, and where the fit fails, all do.
 pub fn refit(
     path: impl AsRef<Path>,
     num_tokens: u64,
@@ -52,12 +50,11 @@ pub fn refit(
     staging.begin(None)?;
     let manifest = put(&staging, num_tokens, report)?;
     staging.publish(manifest)?;
-    Datastore::open(staging.target())
+    Datastore::open(&staging.target)
 }
 
-/// Fits a prior as [`refit`] does where the datastore has none: as it is right after it was built,
-/// added to, merged or compacted. A process that is killed before the fit is done leaves a complete
-/// datastore without a prior.
+/// Fits a prior as [`refit`] does if there is none, as right after a build. A process that is killed
+/// meanwhile leaves a complete datastore without a prior.
 pub fn fit_missing(
     datastore: Datastore,
     num_tokens: u64,
@@ -70,22 +67,21 @@ pub fn fit_missing(
     refit(datastore.path(), num_tokens, report)
 }
 
-/// How many tokens a prior of at most `num_tokens` is fitted to; `None` where that teaches nothing.
+/// `None` where too few would teach nothing.
 fn num_to_fit(manifest: &Manifest, num_tokens: u64) -> Option<u64> {
     let num_tokens = num_tokens.min(manifest.num_tokens / SHARE);
     let is_enough = num_tokens >= MIN_TOKENS && manifest.num_documents >= MIN_DOCUMENTS;
     is_enough.then_some(num_tokens)
 }
 
-/// Fits the prior of the datastore at the target, puts it into the staging folder, and gives the
-/// manifest that names it.
+/// Puts the prior of the target into the staging folder, and gives the manifest that names it.
 fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manifest> {
-    let mut manifest = Manifest::read(staging.target())?;
+    let mut manifest = Manifest::read(&staging.target)?;
     manifest.prior = None;
     let Some(num_tokens) = num_to_fit(&manifest, num_tokens) else {
         return Ok(manifest);
     };
-    let datastore = Datastore::open_without_prior(staging.target(), &manifest)?;
+    let datastore = Datastore::open_without_prior(&staging.target, &manifest)?;
     datastore.verify_checksums()?;
     let (weights, num_tokens) = fit_to_documents(&Arc::new(datastore), num_tokens, report)?;
     let bytes = weights.to_bytes();
@@ -99,7 +95,7 @@ fn put(staging: &Staging, num_tokens: u64, report: &mut Report) -> Result<Manife
     Ok(manifest)
 }
 
-/// Learns from documents that lie evenly in the datastore, however it is cut into shards.
+/// The documents lie evenly in the datastore, however it is cut into shards.
 fn fit_to_documents(
     datastore: &Arc<Datastore>,
     num_tokens: u64,
@@ -125,8 +121,8 @@ fn fit_to_documents(
     Ok((drafter.weights(""), num_done))
 }
 
-/// Learns weights from documents as if a model had written them: the prior of drafters with this
-/// datastore. The documents should not be in it. Some 20 µs a token.
+/// Learns weights from documents as if a model had written them. They should not be in the datastore. Some
+/// 20 µs a token.
 pub fn fit<D: AsRef<[u32]>>(
     datastore: Option<Arc<Datastore>>,
     documents: &[D],
@@ -139,8 +135,7 @@ pub fn fit<D: AsRef<[u32]>>(
     Ok(drafter.weights(""))
 }
 
-/// A drafter that learns a prior: with low effort, which is fast. Drafters of normal effort accept as
-/// much from its weights as from weights of their own effort.
+/// Low effort is fast, and drafters of normal effort accept as much from its weights as from their own.
 fn learner(datastore: Option<Arc<Datastore>>, weights: Weights) -> Result<FusedDrafter> {
     let config = FusedConfig {
         effort: Effort::Low,
@@ -149,8 +144,7 @@ fn learner(datastore: Option<Arc<Datastore>>, weights: Weights) -> Result<FusedD
     FusedDrafter::new(datastore, None, config, weights)
 }
 
-/// Drafts for a document as if a model had written all but its first tokens, and settles what that
-/// taught.
+/// Drafts for all but the document's first tokens, and settles what that taught.
 fn learn_from(
     drafter: FusedDrafter,
     hidden: Option<Holdout>,
@@ -177,8 +171,8 @@ fn learn_from(
     Ok(drafter)
 }
 
-/// The numbers below `count`, each once, so that the first of them lie evenly among all: those whose
-/// bits in reverse are 0, 1, 2 …
+/// The numbers below `count`, each once, the first of them evenly among all: those whose bits in reverse
+/// are 0, 1, 2 …
 fn evenly(count: u64) -> impl Iterator<Item = u64> {
     let num_bits = u64::BITS - count.saturating_sub(1).leading_zeros();
     let reverse = move |number: u64| {

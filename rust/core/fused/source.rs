@@ -1,7 +1,7 @@
 //! What does the tree builder ask of a source of drafts?
 //!
-//! A source says what it found to follow a node of the tree. It keeps what it knows of each node by
-//! the node's number, so that a child begins where its parent's matches left off.
+//! It keeps what it knows of each node by the node's number: a child begins where its parent's matches left
+//! off.
 
 use std::fmt;
 
@@ -15,76 +15,68 @@ use crate::lookup::holdout::Holdout;
 use crate::memory::history::History;
 use crate::papers::model_tables::ModelTables;
 
-/// What a draft may read.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
     pub(crate) reading: Reading,
     pub(crate) weights: Known<'a>,
     pub(crate) datastore: Option<&'a Datastore>,
-    /// A document of the datastore that drafts must not see.
+    /// Drafts must not see this document.
     pub(crate) holdout: Option<&'a Holdout>,
     /// The request's own text.
     pub(crate) context: &'a History,
     /// Earlier texts of the request's tenant.
     pub(crate) memory: Option<&'a History>,
-    /// Texts of other requests of its group.
+    /// Other requests of its group.
     pub(crate) group: Option<&'a History>,
     /// The output that the caller expects.
     pub(crate) expected: Option<&'a History>,
-    /// What the caller suggests for what follows the context.
+    /// For what follows the context.
     pub(crate) suggestion: Option<&'a Suggestion>,
     pub(crate) model_tables: Option<&'a ModelTables>,
-    /// Tokens are below this; a model's tables may hold more.
+    /// A model's tables may hold larger tokens.
     pub(crate) vocab_size: u32,
 }
 
-/// A node of the tree whose next token is asked for.
+/// A node whose next token is asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeView<'a> {
-    /// Its parent's number among the nodes that were asked for in this draft, in the order of the
-    /// calls; `None` at the root, which has the number 0.
+    /// Its parent's number among the nodes asked for in this draft, in order; `None` at the root, number 0.
     pub(crate) parent: Option<usize>,
     /// The last tokens of the context, then the path to the node.
     pub(crate) tail: &'a [u32],
-    /// The path alone: empty at the root.
+    /// Empty at the root.
     pub(crate) path: &'a [u32],
-    /// The estimated probability of the path.
+    /// Of the path, estimated.
     pub(crate) prob: f32,
-    /// A token that is less likely than this at the node cannot be drafted.
+    /// A less likely token cannot be drafted.
     pub(crate) min_share: f32,
 }
 
-/// One source of drafts of one request.
-///
-/// A new source implements this in a file of its own in `sources`, and becomes a row of
+/// One source of drafts of one request: a file in `sources` and a row of
 /// [`REGISTRY`](crate::fused::registry::REGISTRY).
 pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
-    /// Adds an expert for each match of the source at a node. Every node of a draft is asked for
-    /// once, parents before their children.
+    /// Adds an expert for each match at a node. Every node is asked for once, parents before children.
     fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence);
 
-    /// The kind of its skip-grams, and how much less each of their tokens counts than the one before;
-    /// `None` where it has none.
+    /// The kind of its skip-grams, and how much less each of their tokens counts than the one before.
     fn skip_grams(&self, _inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
         None
     }
 
-    /// Collects what followed the matches of a node after any other token than `token`.
+    /// Collects what followed a node's matches after another token than `token`.
     fn skip(&self, _node: usize, _token: u32, _reading: Reading, _skipped: &mut Skipped) {}
 
-    /// Forgets the nodes of the last draft.
     fn clear(&mut self) {}
 
-    /// Learns for all requests of the tenant that `token` came after `context`.
+    /// For all requests of the tenant: `token` came after `context`.
     fn learn(&self, _learned: &mut Learned, _context: &History, _token: u32) {}
 
-    /// How many of the target model's likeliest tokens at each verified node it uses.
+    /// Of the target model's likeliest tokens at each verified node.
     fn num_predictions(&self) -> usize {
         0
     }
 
-    /// Takes the target model's `k` likeliest tokens after the context and then after each node of
-    /// `tree`: `predictions` holds `k` tokens for each.
+    /// Takes the target model's `k` likeliest tokens after the context and after each node of `tree`.
     fn observe_predictions(
         &mut self,
         _context: &[u32],
@@ -94,13 +86,13 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     ) {
     }
 
-    /// The length in tokens of the longest match at the root; 0 where nothing matched.
+    /// At the root; 0 where nothing matched.
     fn match_length(&self) -> usize {
         0
     }
 }
 
-/// A copy, for a draft on trial: every source that can be cloned has it.
+/// A copy, for a draft on trial.
 pub(crate) trait BoxedClone {
     fn boxed_clone(&self) -> Box<dyn DraftSource>;
 }
@@ -119,13 +111,13 @@ impl Clone for Box<dyn DraftSource> {
 
 /// A skip-gram: the tokens two places after a node's matches, wherever the token in between is another one.
 ///
-/// A name or a number that changes ends every match, yet what comes after it is often what came after the
-/// old one. So a source that knows the matches of a node's parent has one more expert, for no search.
+/// A name or a number that changes ends every match, yet what comes after it often stays. So a source that
+/// knows the parent's matches has one more expert, for no search.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Skipped {
-    /// The length of the longest match before the skipped token.
+    /// Of the longest match before the skipped token.
     order: usize,
-    /// The tokens after it, those that count most first.
+    /// Those that count most first.
     pub(crate) tokens: Vec<u32>,
 }
 
@@ -135,7 +127,7 @@ impl Skipped {
         self.tokens.clear();
     }
 
-    /// Adds a token that follows the skipped one after a match of `order` tokens.
+    /// `order` is the length of the match before the skipped token.
     pub(crate) fn add(&mut self, order: usize, token: u32) {
         if token != END {
             self.order = self.order.max(order);

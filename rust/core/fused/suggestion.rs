@@ -3,8 +3,7 @@
 use crate::base::error::{Error, Result};
 use crate::draft::token_tree::TokenTree;
 
-/// A tree that the caller suggests for what follows the context. It stays for as long as the text
-/// follows it.
+/// A tree for what follows the context. It stays while the text follows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Suggestion {
     pub(crate) tree: TokenTree,
@@ -13,7 +12,7 @@ pub(crate) struct Suggestion {
 }
 
 impl Suggestion {
-    /// The most nodes of a suggestion: each is looked at for each node of a draft.
+    /// Each is looked at for each node of a draft.
     const MAX_NODES: usize = 1024;
 
     pub(crate) fn new(tree: TokenTree) -> Result<Self> {
@@ -25,7 +24,7 @@ impl Suggestion {
         Ok(Self { tree, reached: -1 })
     }
 
-    /// The suggestion after `tokens`, if these are its path.
+    /// `None` where the text leaves it.
     pub(crate) fn after(mut self, tokens: &[u32]) -> Option<Self> {
         for &token in tokens {
             self.reached = self.child(self.reached, token)?;
@@ -33,7 +32,6 @@ impl Suggestion {
         Some(self)
     }
 
-    /// The nodes below this one.
     pub(crate) fn children(&self, node: i32) -> impl Iterator<Item = usize> {
         let parents = self.tree.parents().iter().enumerate();
         let below = parents.filter(move |&(_, &parent)| parent == node);

@@ -8,13 +8,12 @@ use crate::base::error::{Error, Result};
 use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionWriter, position_bits};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
-/// The positions of the shard's suffixes in lexicographic order; a suffix that ends first is the
-/// smaller one. O(n) time and [`memory`].
+/// The positions of a shard's suffixes in lexicographic order; one that ends first is the smaller. O(n).
 pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     let mut positions = zeros(tokens.len())?;
-    let sorted = match tokens.width() {
+    let sorted = match tokens.width {
         TokenWidth::Two => {
-            let text = tokens.section().numbers::<u16>();
+            let text = tokens.section.numbers::<u16>();
             let construction = SuffixArrayConstruction::for_text(text);
             construction
                 .in_borrowed_buffer(&mut positions)
@@ -43,24 +42,24 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
         Ok(()) => Ok(positions),
         Err(LibsaisError::OutOfMemory) => Err(out_of_memory(positions.len() * size_of::<i32>())),
         Err(error) => Err(tokens
-            .section()
+            .section
             .corrupt(format!("it cannot be sorted: {error}"))),
     }
 }
 
-/// The private memory that [`sort`] takes for a text of `num_tokens`, in bytes.
+/// The private memory of [`sort`], in bytes.
 pub(crate) fn memory(num_tokens: u64, width: TokenWidth) -> u64 {
     num_tokens
         .saturating_mul(bytes_per_token(width))
         .saturating_add(BUCKETS)
 }
 
-/// The most tokens that [`sort`] can sort in `max_memory` bytes of private memory.
+/// The most tokens that [`sort`] can sort in `max_memory` bytes.
 pub(crate) fn most_tokens(max_memory: u64, width: TokenWidth) -> u64 {
     max_memory.saturating_sub(BUCKETS) / bytes_per_token(width)
 }
 
-/// The bytes that libsais takes whatever the length of the text.
+/// What libsais takes for any text.
 const BUCKETS: u64 = 2 << 20;
 
 fn bytes_per_token(width: TokenWidth) -> u64 {
@@ -70,7 +69,6 @@ fn bytes_per_token(width: TokenWidth) -> u64 {
     }
 }
 
-/// As many zeros, or an error where the memory cannot be had.
 fn zeros<T: Default + Clone>(count: usize) -> Result<Vec<T>> {
     let mut zeros = Vec::new();
     zeros
@@ -84,7 +82,7 @@ fn out_of_memory(num_bytes: usize) -> Error {
     Error::OutOfMemory(num_bytes as u64)
 }
 
-/// How many suffixes begin with a token below `t`, for each `t` in `0..=vocab_size + 1`. O(n).
+/// How many suffixes begin with a token below `t`, for `t` in `0..=vocab_size + 1`. O(n).
 pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
     let mut firsts = vec![0; vocab_size as usize + 2];
     let mut is_known = true;
@@ -97,7 +95,7 @@ pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
     });
     if !is_known {
         let reason = "a token is outside the vocabulary";
-        return Err(tokens.section().corrupt(reason));
+        return Err(tokens.section.corrupt(reason));
     }
     let mut sum = 0;
     for count in &mut firsts {
@@ -111,7 +109,7 @@ pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
 pub(crate) struct Packer {
     writer: SectionWriter,
     bits: u16,
-    /// The bits that do not make a word yet, in the lower `num_filled`.
+    /// The lower `num_filled` bits do not make a word yet.
     word: u64,
     num_filled: u16,
     bytes: Vec<u8>,
@@ -150,7 +148,6 @@ impl Packer {
     }
 }
 
-/// The keys of the suffixes, as they are stored.
 pub(crate) fn keys(suffixes: &Suffixes, tokens: &Tokens) -> Vec<u8> {
     let mut keys = Vec::new();
     let sampled = (0..suffixes.len()).step_by(KEY_STRIDE);
@@ -162,15 +159,14 @@ pub(crate) fn keys(suffixes: &Suffixes, tokens: &Tokens) -> Vec<u8> {
             length += 1;
             length < KEY_LEN
         });
-        tokens.width().encode(&key, &mut keys);
+        tokens.width.encode(&key, &mut keys);
     }
     keys
 }
 
-/// The stored positions of the suffixes, by rank.
 #[derive(Debug)]
 pub(crate) struct Suffixes {
-    section: Section,
+    pub(crate) section: Section,
     count: usize,
     bits: usize,
     mask: u64,
@@ -195,18 +191,13 @@ impl Suffixes {
         self.section.corrupt("it is not the order of the suffixes")
     }
 
-    pub(crate) fn section(&self) -> &Section {
-        &self.section
-    }
-
-    /// Asks for the positions of these ranks.
     pub(crate) fn will_need(&self, ranks: Range<usize>) {
         let byte = |rank: usize| rank.saturating_mul(self.bits) / 8;
         let end = byte(ranks.end).saturating_add(1);
         self.section.will_need(byte(ranks.start)..end);
     }
 
-    /// Where the suffix of this rank begins. A damaged file may say a position past the end.
+    /// A damaged file may say a position past the end.
     pub(crate) fn get(&self, rank: usize) -> Option<usize> {
         if rank >= self.count {
             return None;
@@ -222,11 +213,9 @@ impl Suffixes {
     }
 }
 
-/// Whether `suffixes` is the suffix array of `tokens`: every suffix is above the one before it. O(n)
-/// time, 4 bytes a token.
-///
-/// Two suffixes compare as their first tokens do, or else as the suffixes one further do, whose
-/// ranks are known (Burkhardt and Kärkkäinen, 2003). What rises strictly has no position twice.
+/// Whether every suffix is above the one before it. O(n) time, 4 bytes a token.
+/// | Two suffixes compare as their first tokens do, or else as the suffixes one further do, whose ranks are
+/// known (Burkhardt and Kärkkäinen, 2003). Strictly rising ranks have no position twice.
 pub(crate) fn verify(suffixes: &Suffixes, tokens: &Tokens) -> Result<()> {
     let mut ranks: Vec<u32> = zeros(tokens.len() + 1)?;
     for (rank, position) in (1..).zip((0..suffixes.count).map(|rank| suffixes.get(rank))) {

@@ -9,7 +9,7 @@ use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
 use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionWriter, position_bits};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
-/// What a shard's index is built from: its complete token and document sections.
+/// Complete token and document sections.
 #[derive(Debug)]
 pub(crate) struct ShardText {
     pub(crate) vocab_size: u32,
@@ -21,15 +21,15 @@ pub(crate) struct ShardText {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// Reading the documents of shards that are rebuilt: counted in tokens.
+    /// Reading documents to rebuild their shards, in tokens.
     Read,
-    /// Sorting suffixes: counted in tokens, reported after each shard.
+    /// Sorting suffixes, in tokens: reported after each shard.
     Sort,
-    /// Writing the sorted suffixes: counted in tokens.
+    /// Writing the sorted suffixes, in tokens.
     Write,
-    /// Waiting until the files are on the disk: counted in shards.
+    /// Waiting for the disk, in shards.
     Sync,
-    /// Fitting the prior: counted in tokens.
+    /// Fitting the prior, in tokens.
     Prior,
 }
 
@@ -45,11 +45,11 @@ impl Stage {
     }
 }
 
-/// Takes how far the work has come: a stage, how much of it is done, and how much it is in all. An error,
-/// such as [`Error::Stopped`], ends the work.
+/// Takes a stage, how much of it is done, and how much there is. An error, such as [`Error::Stopped`], ends
+/// the work.
 pub type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
-/// How far the threads of a build are, in tokens, and whether they are to stop.
+/// In tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) num_sorted: AtomicU64,
@@ -60,7 +60,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Counts a shard that was complete before.
+    /// Counts a shard that is complete already.
     pub(crate) fn skip(&self, num_tokens: u64) {
         self.num_sorted.fetch_add(num_tokens, Ordering::Relaxed);
         self.num_written.fetch_add(num_tokens, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl Progress {
     }
 }
 
-/// How many positions are written between two looks at whether to stop.
+/// Positions between two looks at whether to stop.
 const CHUNK: usize = 1 << 16;
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n).
@@ -107,7 +107,6 @@ pub(crate) fn write_index(
     let suffixes = Suffixes::new(packer.finish()?, num_tokens);
     let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts))?;
     let keys = write(folder, Kind::Keys, &suffix_array::keys(&suffixes, &tokens))?;
-    let (tokens, suffixes) = (tokens.section(), suffixes.section());
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
@@ -115,7 +114,14 @@ pub(crate) fn write_index(
         separator: text.separator,
         num_tokens: num_tokens as u64,
         num_documents: text.num_documents,
-        checksums: [tokens, suffixes, &firsts, &keys, &text.documents].map(|section| section.xxh3),
+        checksums: [
+            tokens.section,
+            suffixes.section,
+            firsts,
+            keys,
+            text.documents,
+        ]
+        .map(|section| section.xxh3),
     })
 }
 

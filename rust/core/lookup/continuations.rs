@@ -2,20 +2,19 @@
 
 use std::ops::Range;
 
-/// What followed a match: rows of tokens in lexicographic order.
+/// Rows of tokens in lexicographic order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples {
     pub(crate) tokens: Vec<u32>,
     pub(crate) rows: Vec<Row>,
-    /// Where the rows of a shard begin in it, while they are collected.
+    /// Where the rows of a shard begin in it, while they are read.
     pub(crate) positions: Vec<usize>,
 }
 
-/// Where the tokens of a row are in [`Samples`].
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) tokens: Range<usize>,
-    /// How many tokens before the match are those before the pattern, where it was asked for.
+    /// How many tokens before the match are those that were asked for.
     pub(crate) reach: usize,
 }
 
@@ -43,7 +42,7 @@ impl Samples {
     }
 }
 
-/// Equal tokens that stand together, each with its count.
+/// Equal neighbours, each token with its count.
 pub(crate) fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f32)> {
     let mut tokens = tokens.peekable();
     std::iter::from_fn(move || {

@@ -14,27 +14,25 @@ use crate::lookup::shard::Shard;
 use crate::lookup::shards::{Before, Shards, StoredDocument};
 use crate::storage::manifest::Manifest;
 
-/// The fewest patterns of a thread.
 const MIN_IN_PARALLEL: usize = 64;
 
 /// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
 ///
 /// It never changes; threads and processes share it. [`open`](Self::open) checks headers, only
-/// [`verify`](Self::verify) every byte: damage that is missed can give a bad draft, nothing worse. Do
-/// not truncate the files while they are mapped: the system would end the process.
+/// [`verify`](Self::verify) every byte: damage that is missed can give a bad draft, nothing worse. Do not
+/// truncate mapped files: the system would end the process.
 #[derive(Debug)]
 pub struct Datastore {
     path: PathBuf,
     manifest: Manifest,
-    shards: Shards,
+    pub(crate) shards: Shards,
     prior: Option<Vec<u8>>,
-    /// What is found of single tokens serves all that draft.
+    /// Shared by all drafts.
     next_tokens: OnceLock<AllNextTokens>,
 }
 
 impl Datastore {
-    /// Opens the datastore at `path`. Reads headers and small tables, not the corpus: O(vocabulary)
-    /// a shard, whatever the number of tokens.
+    /// Reads headers and small tables, not the corpus: O(vocabulary) a shard.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
@@ -47,7 +45,7 @@ impl Datastore {
             let Err(error) = opened else {
                 return opened;
             };
-            // While the files were opened, another process may have replaced them.
+            // Meanwhile, another process may have replaced the files.
             let now = Manifest::read(path)?;
             if now.build_id == manifest.build_id {
                 return Err(error);
@@ -56,7 +54,6 @@ impl Datastore {
         }
     }
 
-    /// Opens the shards that a manifest of the datastore at `path` lists, and no prior.
     pub(crate) fn open_without_prior(path: &Path, manifest: &Manifest) -> Result<Self> {
         Ok(Self {
             path: path.to_owned(),
@@ -67,8 +64,8 @@ impl Datastore {
         })
     }
 
-    /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes
-    /// of memory a token of the largest shard.
+    /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes of
+    /// memory a token of the largest shard.
     pub fn verify(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify)
     }
@@ -82,21 +79,16 @@ impl Datastore {
         &self.path
     }
 
-    pub(crate) fn shards(&self) -> &Shards {
-        &self.shards
-    }
-
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The bytes of its prior, whose checksum is right. What they mean is for
-    /// [`prior_of`](crate::fused::prior_of) to say.
+    /// Its bytes, whose checksum is right; [`prior_of`](crate::fused::prior_of) says what they mean.
     pub fn prior(&self) -> Option<&[u8]> {
         self.prior.as_deref()
     }
 
-    /// All tokens, separators included.
+    /// Separators included.
     pub fn num_tokens(&self) -> u64 {
         self.manifest.num_tokens
     }
@@ -109,13 +101,13 @@ impl Datastore {
         self.manifest.vocab_size
     }
 
-    /// What follows each single token. O(vocabulary) when it is first asked for.
+    /// O(vocabulary) at first.
     pub(crate) fn next_tokens(&self) -> &AllNextTokens {
         self.next_tokens
             .get_or_init(|| AllNextTokens::new(&self.shards))
     }
 
-    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
+    /// One of the vocabulary, or `vocab_size` itself.
     pub fn separator(&self) -> u32 {
         self.manifest.separator
     }
@@ -124,9 +116,8 @@ impl Datastore {
         self.manifest.num_bytes()
     }
 
-    /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in
-    /// a document. No match contains the separator: the context counts from its last separator on.
-    /// O(log `max_match` · log n) a shard.
+    /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in a
+    /// document. The context counts from its last separator on. O(log `max_match` · log n) a shard.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
         if context.is_empty() {
@@ -142,8 +133,8 @@ impl Datastore {
         Ok(found)
     }
 
-    /// The `top_k` tokens that followed the match most often, with exact counts: count descending,
-    /// then token ascending. O(log n) for each token that follows, in each shard.
+    /// The `top_k` tokens that followed the match most often, with exact counts: count descending, then
+    /// token ascending. O(log n) for each in each shard.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
         for (token, count) in self.next_tokens_of(found) {
@@ -156,8 +147,8 @@ impl Datastore {
         counts
     }
 
-    /// Finds where `pattern` occurs within documents: nowhere where it contains the separator, and
-    /// everywhere where it is empty. O(log n) comparisons in each shard.
+    /// Finds where `pattern` occurs within documents: nowhere where it contains the separator, everywhere
+    /// where it is empty. O(log n) comparisons in each shard.
     pub fn find(&self, pattern: &[u32]) -> Result<Match> {
         self.check_tokens(pattern)?;
         let mut found = Match::default();
@@ -173,15 +164,13 @@ impl Datastore {
         Ok(found)
     }
 
-    /// [`find`](Self::find) for many patterns, by several threads.
     pub fn find_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<Match>> {
         let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
         let found = in_parallel(&mut patterns, MIN_IN_PARALLEL, |pattern| self.find(pattern));
         found.into_iter().collect()
     }
 
-    /// How often each token of the vocabulary follows each match, a row of `vocab_size` counts a match,
-    /// one after the other; by several threads.
+    /// How often each token of the vocabulary follows each match: a row of `vocab_size` counts a match.
     pub fn count_next_batch(&self, found: &[Match]) -> Vec<u64> {
         let width = self.vocab_size() as usize;
         let mut counts = vec![0; found.len() * width];
@@ -196,16 +185,15 @@ impl Datastore {
         counts
     }
 
-    /// The tokens that follow a match in one shard after the other, ascending in each, with counts.
+    /// Shard by shard, ascending in each.
     fn next_tokens_of(&self, found: &Match) -> impl Iterator<Item = (u32, u64)> {
         let shards = self.shards.iter().zip(&found.ranges);
         let length = found.length;
         shards.flat_map(move |(shard, ranks)| shard.next_tokens(ranks.clone(), length))
     }
 
-    /// Where the match begins in the corpus: the positions of its first `limit` occurrences, in
-    /// ascending order. A position counts the tokens before, separators included. O(occurrences) time,
-    /// O(`limit`) memory.
+    /// The positions of the match's first `limit` occurrences, ascending. A position counts the tokens
+    /// before, separators included. O(occurrences) time, O(`limit`) memory.
     pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
         let mut all = Vec::new();
         for ((before, shard), ranks) in self.shards.with_starts().zip(&found.ranges) {
@@ -217,8 +205,7 @@ impl Datastore {
         all
     }
 
-    /// The document that the token at `position` of the corpus belongs to; a separator belongs to the
-    /// document before it. O(log documents) and the document's length.
+    /// A separator belongs to the document before it. O(log documents) and the document's length.
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let position = usize::try_from(position.checked_sub(before.num_tokens)?).ok()?;
@@ -228,7 +215,7 @@ impl Datastore {
             .ok_or_else(|| below("position", "tokens", self.num_tokens(), position))
     }
 
-    /// Document number `index` of the corpus, from 0 on. O(shards) and the document's length.
+    /// O(shards) and the document's length.
     pub fn document(&self, index: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let index = usize::try_from(index.checked_sub(before.num_documents)?).ok()?;
@@ -238,7 +225,7 @@ impl Datastore {
             .ok_or_else(|| below("index", "documents", self.num_documents(), index))
     }
 
-    /// The document of the first shard for which `in_shard` gives its number there.
+    /// `in_shard` gives its number in a shard, where it is in that one.
     fn find_document(
         &self,
         in_shard: impl Fn((Before, &Shard)) -> Option<usize>,
@@ -254,16 +241,14 @@ impl Datastore {
         })
     }
 
-    /// Reads the whole datastore into memory, as far as there is room, so that no lookup waits for
-    /// the disk, and looks up what follows each single token, which every draft asks for: some 200
-    /// bytes for each. O(n).
+    /// Reads the whole datastore into memory, as far as there is room, and looks up what follows each
+    /// single token, some 200 bytes for each. O(n).
     pub fn warm(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
         self.next_tokens().fill(&self.shards);
         Ok(())
     }
 
-    /// Whether a session may see these tokens.
     pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.vocab_size())
     }
@@ -274,7 +259,7 @@ fn below(name: &'static str, what: &str, number: u64, given: u64) -> Error {
     Error::invalid(name, reason)
 }
 
-/// The smallest `limit` values, ascending, in O(`limit`) memory.
+/// In O(`limit`) memory.
 fn smallest(values: impl Iterator<Item = usize>, limit: usize) -> Vec<usize> {
     let mut smallest = BinaryHeap::new();
     for value in values {

@@ -1,10 +1,10 @@
-//! Is what is read next likely to be in memory?
+//! Is the next read likely to find its data in memory?
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// A read of `NUM_SAMPLES` samples that takes longer waited for a disk: from memory it takes some
-/// microseconds, up to a hundred with the call that asks for the pages.
+/// microseconds, at most a hundred with the call that requests the pages.
 const SLOW: Duration = Duration::from_micros(300);
 const NUM_SAMPLES: usize = 64;
 
@@ -12,7 +12,7 @@ const NUM_SAMPLES: usize = 64;
 /// fewer than one in 17 is slow, the score falls to 0.
 const SCORE_OF_SLOW: u32 = 16;
 
-/// Above this score, the next read is expected to be slow: two slow reads are not enough.
+/// Above this score the next read is expected to be slow: two slow reads are not enough.
 const COLD: u32 = 2 * SCORE_OF_SLOW;
 
 /// The highest score, and the score before anything was read.
@@ -20,8 +20,8 @@ const MAX_SCORE: u32 = 2 * COLD;
 
 /// Whether recent reads waited for a disk.
 ///
-/// If so, a lookup asks for all pages of a step before it reads the first, and the disk fetches them
-/// together; in memory, asking costs more than reading. It changes times, never answers.
+/// If so, a lookup requests all pages of a step before it reads the first, and the disk fetches them
+/// together; in memory that costs more than reading. It changes times, never answers.
 #[derive(Debug)]
 pub(crate) struct DiskLatency {
     slow_score: AtomicU32,
@@ -40,8 +40,7 @@ impl DiskLatency {
         self.slow_score.load(Ordering::Relaxed) > COLD
     }
 
-    /// Learns from a read of `num_samples` samples that took `elapsed`. Of two threads that do so at
-    /// the same time, one may count for nothing.
+    /// Learns from a read that took `elapsed`. Two threads may overwrite each other's score: no harm.
     pub(crate) fn note(&self, elapsed: Duration, num_samples: usize) {
         if num_samples == 0 {
             return;

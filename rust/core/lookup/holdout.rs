@@ -11,16 +11,13 @@ use crate::lookup::shards::{Shards, StoredDocument};
 /// finding it would take reading all occurrences.
 const MAX_CHECKED: u64 = 512;
 
-/// A document that is left out while drafting for it, as in leave-one-out: else it would predict
-/// itself.
+/// A document that is left out while drafting for it: else it would predict itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Holdout {
-    /// Where it lies in the corpus.
     positions: Range<u64>,
 }
 
 impl Holdout {
-    /// Hides this document of the datastore whose shards are asked.
     pub(crate) fn of(document: &StoredDocument) -> Self {
         let end = document.start + document.tokens.len() as u64;
         Self {
@@ -28,8 +25,8 @@ impl Holdout {
         }
     }
 
-    /// How often the match occurs elsewhere, and the [samples](Shards::read_samples) that the same shards
-    /// without the document would give; `None` where it occurs too often to be checked.
+    /// How often the match occurs elsewhere, and the [samples](Shards::read_samples) there; `None` where it
+    /// occurs too often to be checked.
     pub(crate) fn samples_elsewhere(
         &self,
         shards: &Shards,

@@ -5,19 +5,17 @@ use std::ops::Range;
 /// Where the longest suffix of a context occurs in a datastore.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
-    /// The length of that suffix in tokens; 0 where there is none.
+    /// In tokens; 0 where there is none.
     pub length: usize,
     /// The ranks of its occurrences in each shard.
     pub(crate) ranges: Vec<Range<usize>>,
 }
 
 impl Match {
-    /// How often it occurs.
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|range| range.len() as u64).sum()
     }
 
-    /// Whether only one shard has it, or none.
     pub(crate) fn is_in_one_shard(&self) -> bool {
         self.ranges.iter().filter(|range| !range.is_empty()).count() < 2
     }

@@ -8,10 +8,8 @@ use crate::lookup::holdout::Holdout;
 use crate::lookup::matches::Match;
 use crate::lookup::shards::Shards;
 
-/// How many occurrences of a token are looked at.
 const MAX_SAMPLES: usize = 128;
 
-/// How many of the tokens that follow them are kept.
 const MAX_TOKENS: usize = 24;
 
 /// The most frequent tokens after one token, in an even sample of its occurrences.
@@ -23,18 +21,18 @@ pub(crate) struct NextTokens {
     pub(crate) counts: Box<[(u32, f32)]>,
 }
 
-/// Those of every token, looked up on first use and kept: every node of a tree asks for its token's.
+/// Looked up on first use and kept: every node of a tree asks for its token's.
 #[derive(Debug)]
 pub(crate) struct AllNextTokens {
     of_tokens: Box<[OnceLock<NextTokens>]>,
-    /// Of each token, half the logarithm of how often it occurs.
+    /// Half the logarithm of how often each token occurs.
     pub(crate) frequencies: Box<[u8]>,
 }
 
 impl AllNextTokens {
     /// O(vocabulary).
     pub(crate) fn new(shards: &Shards) -> Self {
-        let tokens = 0..shards.vocab_size();
+        let tokens = 0..shards.vocab_size;
         let mut found = Match::default();
         let frequency = |token| {
             shards.find(&[token], &mut found);
@@ -46,10 +44,9 @@ impl AllNextTokens {
         }
     }
 
-    /// Looks up all of them. O(vocabulary).
     pub(crate) fn fill(&self, shards: &Shards) {
         const MIN_IN_PARALLEL: usize = 64;
-        let mut tokens: Vec<u32> = (0..shards.vocab_size()).collect();
+        let mut tokens: Vec<u32> = (0..shards.vocab_size).collect();
         in_parallel(&mut tokens, MIN_IN_PARALLEL, |token| {
             self.of(shards, *token);
         });
@@ -69,8 +66,8 @@ fn look_up(shards: &Shards, token: u32) -> NextTokens {
     count(found.count(), &samples)
 }
 
-/// What follows a token elsewhere than in a hidden document; `None` where the token is so frequent
-/// that one document makes no difference.
+/// What follows a token outside a hidden document; `None` where the token is so frequent that one document
+/// makes no difference.
 pub(crate) fn look_up_elsewhere(
     shards: &Shards,
     token: u32,

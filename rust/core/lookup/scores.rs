@@ -7,28 +7,25 @@ use crate::base::threads::in_parallel;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
 
-/// The fewest tokens of a thread.
 const MIN_IN_PARALLEL: usize = 64;
 
 impl Datastore {
-    /// The infinity-gram probability of each token of a text (Liu et al. 2024, section 2): of the
-    /// occurrences of the longest suffix of the text before it, of at most `max_match` tokens, the
-    /// share that goes on with it; and that suffix's length. Only what follows the last separator is
-    /// context. The end of a document is the separator, whether or not that is in the vocabulary.
-    ///
-    /// O(log `max_match` · log n) a token.
+    /// The infinity-gram probability of each token (Liu et al. 2024, section 2): of the occurrences of the
+    /// longest suffix of the text before it, of at most `max_match` tokens, the share that goes on with it;
+    /// and that suffix's length. Only what follows the last separator is context. The end of a document
+    /// counts as the separator. O(log `max_match` · log n) a token.
     pub fn infinity_gram(&self, tokens: &[u32], max_match: usize) -> Result<Vec<(f64, usize)>> {
         self.check_text(tokens)?;
         let everywhere = self.find(&[])?;
         let (mut found, mut document_start) = (Match::default(), 0);
         let mut score = |(place, &token): (usize, &u32)| {
-            // With what occurs, all that is shorter occurs: a match grows by at most one token.
+            // Each part of a match occurs too, so a match grows by at most one token.
             let longest = max_match.min(found.length + 1).min(place - document_start);
             let context = &tokens[place - longest..place];
             if longest == 0 {
                 found = Match::default();
             } else {
-                self.shards().find_longest(context, longest, 1, &mut found);
+                self.shards.find_longest(context, longest, 1, &mut found);
             }
             if token == self.separator() {
                 document_start = place + 1;
@@ -44,14 +41,12 @@ impl Datastore {
         Ok(tokens.iter().enumerate().map(&mut score).collect())
     }
 
-    /// The natural logarithm of each token's probability after those before it, smoothed so that none
-    /// is 0: by the counts of its last `max_match` tokens, each length mixed with the next shorter one
-    /// as by a Dirichlet prior of `concentration` occurrences (`MacKay` and Peto 1995),
-    /// `p(t | c) = (#(c t) + concentration · p(t | c')) / (#c + concentration)`, where `c'` is `c`
-    /// without its first token; before the empty context all tokens and the end of a document are
-    /// equally likely. Only what follows the last separator is context.
-    ///
-    /// O(`max_match` · log n) a token, by several threads.
+    /// The natural logarithm of each token's probability after at most `max_match` tokens, never that of 0:
+    /// the counts of each length are mixed with the next shorter one's as by a Dirichlet prior of
+    /// `concentration` occurrences (`MacKay` and Peto 1995), `p(t | c) = (#(c t) + concentration · p(t |
+    /// c')) / (#c + concentration)`, where `c'` is `c` without its first token; without context all tokens
+    /// and the end of a document are equally likely. Only what follows the last separator is context.
+    /// O(`max_match` · log n) a token.
     pub fn score(&self, tokens: &[u32], max_match: usize, concentration: f64) -> Result<Vec<f64>> {
         self.check_text(tokens)?;
         if !(concentration.is_finite() && concentration > 0.0) {
@@ -68,7 +63,7 @@ impl Datastore {
                 let of = if context.is_empty() {
                     &everywhere
                 } else {
-                    self.shards().find(&tokens[context], &mut found);
+                    self.shards.find(&tokens[context], &mut found);
                     &found
                 };
                 let count = of.count();
@@ -84,9 +79,9 @@ impl Datastore {
         Ok(in_parallel(&mut places, MIN_IN_PARALLEL, score))
     }
 
-    /// How often `token` follows a match; the separator, how often a document ends there.
+    /// For the separator, how often a document ends there.
     pub(crate) fn count_next(&self, found: &Match, token: u32) -> u64 {
-        let shards = self.shards().iter().zip(&found.ranges);
+        let shards = self.shards.iter().zip(&found.ranges);
         let counts = shards.map(|(shard, ranks)| {
             let count = shard.count_next(ranks.clone(), found.length, token);
             count as u64
@@ -101,7 +96,7 @@ impl Datastore {
     }
 }
 
-/// The contexts of a token that lie in its document, of 0 to `max_match` tokens: shortest first.
+/// Those in the token's document, of 0 to `max_match` tokens: shortest first.
 fn contexts(
     tokens: &[u32],
     place: usize,

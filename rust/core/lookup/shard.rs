@@ -15,7 +15,6 @@ use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::{KEY_LEN, KEY_STRIDE, Kind, Section};
 use crate::storage::token_array::Tokens;
 
-/// One shard of a datastore: its tokens and the order of their suffixes.
 #[derive(Debug)]
 pub(crate) struct Shard {
     tokens: Tokens,
@@ -29,7 +28,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Maps the shard in `folder`, which `entry` names. O(vocabulary).
+    /// O(vocabulary).
     pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let sections = ShardManifest::read(folder, manifest, entry)?;
         let open = |kind| sections.open(folder, kind);
@@ -62,23 +61,23 @@ impl Shard {
     }
 
     fn advise_random(&self, is_random: bool) -> Result<()> {
-        self.tokens.section().advise_random(is_random)?;
-        self.suffixes.section().advise_random(is_random)
+        self.tokens.section.advise_random(is_random)?;
+        self.suffixes.section.advise_random(is_random)
     }
 
-    /// Whether every byte is what was written and every section follows from the tokens. O(n) time,
-    /// 4 bytes a token.
+    /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes a
+    /// token.
     pub(crate) fn verify(&self) -> Result<()> {
         self.verify_checksums()?;
         self.sequentially(Self::verify_contents)
     }
 
-    /// Whether every byte is what was written. O(n).
+    /// O(n).
     pub(crate) fn verify_checksums(&self) -> Result<()> {
         self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::verify))
     }
 
-    /// Brings all of it into memory. O(n).
+    /// O(n).
     pub(crate) fn warm(&self) -> Result<()> {
         self.sequentially(|shard| {
             shard.sections().into_iter().for_each(Section::warm);
@@ -94,9 +93,13 @@ impl Shard {
     }
 
     fn sections(&self) -> [&Section; 5] {
-        let (tokens, keys) = (self.tokens.section(), self.keys.section());
-        let suffixes = self.suffixes.section();
-        [tokens, suffixes, &self.firsts, keys, &self.documents]
+        [
+            &self.tokens.section,
+            &self.suffixes.section,
+            &self.firsts,
+            &self.keys.section,
+            &self.documents,
+        ]
     }
 
     fn verify_contents(&self) -> Result<()> {
@@ -106,9 +109,9 @@ impl Shard {
             let reason = "its numbers are not those of the tokens";
             return Err(self.firsts.corrupt(reason));
         }
-        if self.keys.section().payload() != suffix_array::keys(&self.suffixes, &self.tokens) {
+        if self.keys.section.payload() != suffix_array::keys(&self.suffixes, &self.tokens) {
             let reason = "its keys are not those of the suffixes";
-            return Err(self.keys.section().corrupt(reason));
+            return Err(self.keys.section.corrupt(reason));
         }
         let ends = self.document_ends();
         let last = |&end: &u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
@@ -121,14 +124,14 @@ impl Shard {
         Err(self.documents.corrupt(reason))
     }
 
-    /// The ranks of the suffixes that begin with `pattern`, which is not empty and contains no
-    /// separator. O(log n) comparisons, most of them with keys.
+    /// The ranks of the suffixes that begin with `pattern`: not empty, without the separator. O(log n)
+    /// comparisons, most of them with keys.
     pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
         let (lower, upper) = self.bounds_by_keys(pattern);
         self.bounds(lower, upper, pattern)
     }
 
-    /// Whether a suffix begins with `pattern`, in half the time of [`find`](Self::find).
+    /// In half the time of [`find`](Self::find).
     pub(crate) fn contains(&self, pattern: &[u32]) -> bool {
         let (lower, upper) = self.bounds_by_keys(pattern);
         if lower.end < upper.start {
@@ -139,15 +142,15 @@ impl Shard {
         rank < end && self.tokens.compare(self.position(rank), pattern).is_eq()
     }
 
-    /// Where the ranks of the suffixes that begin with `pattern` can start and end, by the keys.
+    /// By the keys, where the range of `pattern` can start and end.
     fn bounds_by_keys(&self, pattern: &[u32]) -> (Range<usize>, Range<usize>) {
         let first = pattern[0] as usize;
         let (start, end) = (self.num_below(first), self.num_below(first + 1));
         if pattern.len() == 1 || start >= end {
             return (start..start, end..end);
         }
-        // Every suffix has a separator, and none is in the pattern: so a comparison ends before the
-        // zeros that fill up a key, and keys order as their suffixes do.
+        // No pattern has a separator, every suffix does: a comparison ends before the zeros that fill up a
+        // key, so keys order as their suffixes do.
         let prefix = &pattern[..pattern.len().min(KEY_LEN)];
         let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
         let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
@@ -174,11 +177,11 @@ impl Shard {
         }
     }
 
-    /// The ranks of the suffixes that begin with `pattern`: their first lies in `lower`, the one after
-    /// their last in `upper`.
+    /// The ranks of the suffixes that begin with `pattern`: the first lies in `lower`, the one after the
+    /// last in `upper`.
     ///
-    /// Each round splits both ranges in eight, not in two: nearly every read misses the processor's
-    /// caches, and those of one round overlap.
+    /// Each round splits both ranges in eight, not in two: nearly every read misses the caches, and those
+    /// of one round overlap.
     fn bounds(
         &self,
         mut lower: Range<usize>,
@@ -222,7 +225,7 @@ impl Shard {
         lower.start..upper.start.max(lower.start)
     }
 
-    /// Asks for `length` tokens, `offset` after each of these positions.
+    /// Requests `length` tokens, `offset` after each of these positions.
     pub(crate) fn fetch(&self, positions: &[usize], offset: usize, length: usize) {
         for position in positions {
             self.tokens
@@ -230,10 +233,8 @@ impl Shard {
         }
     }
 
-    /// Brings `length` tokens, `offset` after each of these positions, into the processor's cache.
-    ///
-    /// Reads that do nothing but this wait for each other less than those that also copy or branch.
-    /// So few tokens lie in two lines of the cache at most: the first's and the last's.
+    /// Brings `length` tokens, `offset` after each of these positions, into the cache: in two lines at
+    /// most, that of the first and that of the last. Reads that do nothing else wait less for each other.
     pub(crate) fn touch(&self, positions: &[usize], offset: usize, length: usize) {
         let ends = [offset, offset.saturating_add(length.saturating_sub(1))];
         let ends = positions
@@ -242,7 +243,7 @@ impl Shard {
         black_box(ends.fold(0, BitXor::bitxor));
     }
 
-    /// Asks for where the suffix of this rank begins.
+    /// Requests where the suffix of this rank begins.
     pub(crate) fn fetch_position(&self, rank: usize) {
         self.suffixes.will_need(rank..rank.saturating_add(1));
     }
@@ -252,7 +253,7 @@ impl Shard {
         below.map_or(self.suffixes.len(), |&below| below as usize)
     }
 
-    /// Where the suffix of this rank begins, past the end where a damaged file says so.
+    /// Past the end where a damaged file says so.
     pub(crate) fn position(&self, rank: usize) -> usize {
         self.suffixes.get(rank).unwrap_or(usize::MAX)
     }
@@ -265,15 +266,15 @@ impl Shard {
         self.document_ends().len()
     }
 
-    /// The document that the token at `position` belongs to: how many come before it, and where its
-    /// tokens lie, its separator excluded. O(log d).
+    /// How many documents come before that of `position`, and where its tokens lie, its separator excluded.
+    /// O(log d).
     pub(crate) fn document(&self, position: usize) -> (usize, Range<usize>) {
         let is_before = |index| self.document_end(index).is_some_and(|end| end <= position);
         let index = partition(0..self.num_documents(), is_before);
         (index, self.document_range(index))
     }
 
-    /// Where the tokens of document number `index` lie, its separator excluded.
+    /// Its separator excluded.
     pub(crate) fn document_range(&self, index: usize) -> Range<usize> {
         let before = index.checked_sub(1);
         let start = before.and_then(|before| self.document_end(before));
@@ -291,7 +292,6 @@ impl Shard {
         self.documents.numbers()
     }
 
-    /// The tokens of a range of positions.
     pub(crate) fn tokens(&self, positions: Range<usize>) -> Vec<u32> {
         let mut tokens = Vec::new();
         self.tokens
@@ -299,8 +299,8 @@ impl Shard {
         tokens
     }
 
-    /// Appends up to `length` tokens from `position` on, and gives how many of them belong
-    /// together: up to and with the separator, or up to it where it is not in the vocabulary.
+    /// Appends up to `length` tokens from `position` on, and gives how many of them belong together: up to
+    /// and with the separator, or up to it where it is not in the vocabulary.
     pub(crate) fn continuation(
         &self,
         position: usize,
@@ -321,8 +321,8 @@ impl Shard {
         }
     }
 
-    /// The row of a match of `depth` tokens at `position`: up to `length` tokens after it, which are
-    /// appended, and how many before it are the last ones of `before`.
+    /// Appends up to `length` tokens after a match of `depth` tokens at `position`. The row's reach is how
+    /// many tokens before the match are the last ones of `before`.
     pub(crate) fn row(
         &self,
         position: usize,
@@ -341,8 +341,8 @@ impl Shard {
         }
     }
 
-    /// The tokens that follow the first `depth` tokens of the suffixes of `ranks`, which share these:
-    /// ascending, each with its count. O(log count) for each.
+    /// The tokens that follow the first `depth` tokens of `ranks`, which share these: ascending, with
+    /// counts. O(log count) for each.
     pub(crate) fn next_tokens(
         &self,
         ranks: Range<usize>,
@@ -358,22 +358,19 @@ impl Shard {
         })
     }
 
-    /// How many of the suffixes of `ranks`, which share their first `depth` tokens, go on with `token`.
-    /// O(log count).
+    /// How many of `ranks`, which share their first `depth` tokens, go on with `token`. O(log count).
     pub(crate) fn count_next(&self, ranks: Range<usize>, depth: usize, token: u32) -> usize {
         let next = |rank| self.token_at(self.position(rank).saturating_add(depth));
         let start = partition(ranks.clone(), |rank| next(rank) < token);
         gallop(start..ranks.end, |rank| next(rank) == token) - start
     }
 
-    /// The token at `position`; past the end, where only a damaged file leads, one that is in no
-    /// vocabulary.
+    /// Past the end, where only a damaged file leads, a token of no vocabulary.
     pub(crate) fn token_at(&self, position: usize) -> u32 {
         self.tokens.get(position).unwrap_or(u32::MAX)
     }
 }
 
-/// The rank after that of the last key before the key `index`.
 fn rank_after(index: usize) -> usize {
     index
         .checked_sub(1)

@@ -11,11 +11,11 @@ use crate::lookup::matches::Match;
 use crate::lookup::shard::Shard;
 use crate::storage::manifest::Manifest;
 
-/// The shards of a datastore, in the order of their documents.
+/// In the order of their documents.
 #[derive(Debug)]
 pub(crate) struct Shards {
     list: Vec<Shard>,
-    vocab_size: u32,
+    pub(crate) vocab_size: u32,
     separator: u32,
 }
 
@@ -29,16 +29,14 @@ pub(crate) struct Before {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredDocument {
-    /// How many documents come before it.
     pub index: u64,
     /// How many tokens come before it, separators included.
     pub start: u64,
-    /// Its tokens, without the separator after it.
+    /// Without its separator.
     pub tokens: Vec<u32>,
 }
 
 impl Shards {
-    /// Maps the shards that the manifest of the datastore at `path` lists.
     pub(crate) fn open(path: &Path, manifest: &Manifest) -> Result<Self> {
         let entries = manifest.shards.iter();
         let opened = entries.map(|entry| Shard::open(&entry.folder(path), manifest, entry));
@@ -53,7 +51,6 @@ impl Shards {
         self.list.iter()
     }
 
-    /// Each shard with what comes before it.
     pub(crate) fn with_starts(&self) -> impl Iterator<Item = (Before, &Shard)> {
         self.iter().scan(Before::default(), |next, shard| {
             let before = *next;
@@ -63,12 +60,8 @@ impl Shards {
         })
     }
 
-    pub(crate) fn vocab_size(&self) -> u32 {
-        self.vocab_size
-    }
-
-    /// Finds the longest suffix of `context`, which contains no separator, of `min_match` to `max_match`
-    /// tokens, at most its own length. Tries the longest first: often the context follows the corpus.
+    /// Finds the longest suffix of `context`, without separators, of `min_match` to `max_match` tokens, at
+    /// most its own length. Tries the longest first: often the context follows the corpus.
     pub(crate) fn find_longest(
         &self,
         context: &[u32],
@@ -77,7 +70,7 @@ impl Shards {
         found: &mut Match,
     ) {
         let suffix = |length| &context[context.len() - length..];
-        // The shard of the last match comes first: a long match there spares the others their tries.
+        // First the shard of the last match: a long match there spares the others their tries.
         let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
         let first = last.unwrap_or(0);
         *found = Match::default();
@@ -109,8 +102,7 @@ impl Shards {
         }
     }
 
-    /// Finds where `pattern`, which is not empty, occurs within documents: nowhere where it contains the
-    /// separator.
+    /// Finds where `pattern` occurs within documents; it is not empty.
     pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
         found.ranges.clear();
         found.length = pattern.len();
@@ -120,13 +112,11 @@ impl Shards {
         }
     }
 
-    /// Reads what followed the match at an [`EvenSample`] of `max_samples` occurrences, up to `length`
-    /// tokens each, into `samples`. A row ends with the separator, or before one that is no token.
+    /// Reads at most `length` tokens after each of an [`EvenSample`] of `max_samples` occurrences. A row
+    /// ends with the separator, or before one that is no token. Rows that begin alike stand together.
     ///
-    /// The sample goes through the shards in order, so each has its share. Rows that share a beginning
-    /// stand together. Each row tells how many tokens before the match equal the last ones of `before`.
-    ///
-    /// Positions are read before tokens: nearly every read misses the caches, and so they overlap.
+    /// The sample goes through the shards in order, so each has its share. Positions are read before
+    /// tokens: nearly every read misses the caches, and so they overlap.
     pub(crate) fn read_samples(
         &self,
         found: &Match,
@@ -143,7 +133,7 @@ impl Shards {
         } = samples;
         tokens.clear();
         rows.clear();
-        let num_rows = usize::try_from(sample.num_samples()).unwrap_or(0);
+        let num_rows = usize::try_from(sample.num_samples).unwrap_or(0);
         positions.reserve(num_rows);
         rows.reserve(num_rows);
         tokens.reserve(num_rows);
@@ -178,8 +168,7 @@ impl Shards {
     }
 }
 
-/// Which rank of a shard's range is occurrence number `occurrence`, where the shards before have
-/// `num_before` occurrences.
+/// `num_before` occurrences are in the shards before.
 fn index_in(occurrence: u64, num_before: u64) -> usize {
     usize::try_from(occurrence - num_before).expect("below a range's length")
 }

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::portable_math::saturating_u32;
 
-/// What tells a group from others of its tenant; the default is that of texts of no group.
+/// The default is that of texts of no group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct GroupKey {
     pub(crate) hash: u64,
@@ -26,14 +26,14 @@ impl GroupKey {
         }
     }
 
-    /// Whether a prompt of this group goes on with what came of an earlier one, as the turns of a
-    /// conversation do: they are its own context.
+    /// Whether a prompt goes on with this group's, as the next turn of a conversation does: then its texts
+    /// are the prompt's own.
     pub(crate) fn is_continued_by(self, prompt: &[u32]) -> bool {
         self.length > 0 && (self.length as usize) < prompt.len()
     }
 
-    /// Of the known groups that of the shortest prompt that this one begins with; else it begins one.
-    /// O(tokens + groups).
+    /// The group of the shortest known prompt that this one begins with; else it begins one. O(tokens +
+    /// groups).
     pub(crate) fn of_prompt(prompt: &[u32], known: impl Iterator<Item = Self>) -> Self {
         let whole = saturating_u32(prompt.len());
         let hashes = prompt.iter().scan(0, |hash, &token| {

@@ -14,7 +14,7 @@ use crate::memory::tenant::{Learned, Tenant};
 use crate::storage::manifest::Manifest;
 
 impl<L: Learned> Memory<L> {
-    /// The texts of a tenant, the first one first.
+    /// The first one first.
     pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
         let copied = |tenant: Arc<Tenant<L>>| {
             let kept = tenant.read();
@@ -24,9 +24,9 @@ impl<L: Learned> Memory<L> {
         self.find(tenant).map(copied).unwrap_or_default()
     }
 
-    /// Removes the texts of which a datastore has every part between separators, and says how many these
-    /// are. Refuses a datastore of another vocabulary, or known to be of another tokenizer. Readers go on,
-    /// but while a tenant's remaining texts are indexed. O(log tokens of the datastore) a text.
+    /// Removes the texts of which a datastore has every part between separators, and says how many. Refuses
+    /// a datastore of another vocabulary, or known to be of another tokenizer. O(log tokens of the
+    /// datastore) a text.
     pub fn remove_known(&self, datastore: &Datastore) -> Result<usize> {
         let theirs = datastore.manifest().tokenizer_fingerprint.as_str();
         let ours = self.options().tokenizer.as_str();
@@ -53,7 +53,7 @@ impl<L: Learned> Memory<L> {
     }
 }
 
-/// A thread that merges a memory with a file now and then, so that several processes share it. Where the
+/// A thread that merges a memory with a file at intervals, so that several processes share it. If the
 /// datastore beside the memory was replaced, it opens the new one and removes the texts that this has.
 /// Dropping it merges once more and ends the thread.
 #[derive(Debug)]
@@ -70,8 +70,6 @@ struct State {
 }
 
 impl Sharing {
-    /// Shares a memory by the file at `path`, now and again after each `interval`.
-    ///
     /// Where the first time fails, nothing is shared, and what is at `path` stays.
     pub fn start<L: Learned + 'static>(
         memory: Arc<Memory<L>>,
@@ -107,7 +105,7 @@ impl Sharing {
         held(&self.state).replaced.take()
     }
 
-    /// Why the last time failed; the next one is tried all the same.
+    /// Why the last time failed; it goes on trying.
     pub fn failure(&self) -> Option<String> {
         held(&self.state).failure.clone()
     }
@@ -137,14 +135,13 @@ fn exchange<L: Learned>(
     memory.merge_into(path, None)
 }
 
-/// Whether a datastore has a text: all that is between separators, which are in no match.
+/// All that is between separators, which are in no match.
 fn has_all(datastore: &Datastore, tokens: &[u32]) -> bool {
     let parts = tokens.split(|&token| token == datastore.separator());
     let mut parts = parts.filter(|part| !part.is_empty());
     parts.all(|part| datastore.find(part).is_ok_and(|found| found.count() > 0))
 }
 
-/// What replaced a datastore since it was opened.
 fn newer(datastore: &Datastore) -> Result<Option<Arc<Datastore>>> {
     let path = datastore.path();
     if Manifest::read(path)?.build_id == datastore.manifest().build_id {

@@ -7,11 +7,10 @@ use std::sync::LazyLock;
 /// A vector grows by one part in this many.
 const PARTS: usize = 24;
 
-/// A hash table of numbers, 4 bytes a slot, without keys: `key_of`, which callers give, looks up the key
-/// of a number.
+/// A hash table of numbers, 4 bytes a slot, without keys: the caller's `key_of` looks up a number's key.
 ///
-/// A slot is 0 where it is free. Else its low `bits` are the number plus one, and the bits above them
-/// are part of the key's hash, so that probing seldom looks up a key.
+/// A free slot is 0. Else its low `bits` are the number plus one, and the bits above are part of the key's
+/// hash, so that probing seldom looks up a key.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct SlotTable {
     slots: Vec<u32>,
@@ -20,7 +19,7 @@ pub(crate) struct SlotTable {
 }
 
 impl SlotTable {
-    /// Files `number` under its key and gives the number that was there before. Amortised O(1).
+    /// Files `number` under its key and gives the one that was there. Amortised O(1).
     pub(crate) fn replace(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         let is_full = slots_of(self.len + 1) > self.slots.len();
         if is_full || number >= self.mask() {
@@ -29,7 +28,7 @@ impl SlotTable {
         self.file(number, key_of)
     }
 
-    /// The number that was last filed under this key.
+    /// The last number of this key.
     pub(crate) fn get(&self, key: u64, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
@@ -37,13 +36,13 @@ impl SlotTable {
         self.find(key, key_of).1
     }
 
-    /// Probably the number of this key; any number if it has none. It reads one slot.
+    /// Probably the number of this key; any number if it has none. Reads one slot.
     pub(crate) fn guess(&self, key: u64) -> u32 {
         let slot = self.slots.get(self.place(spread(key))).copied();
         (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
     }
 
-    /// Makes room for more keys where it is full, and for numbers below `end`.
+    /// Makes room for more keys if it is full, and for numbers below `end`.
     fn grow(&mut self, is_full: bool, end: usize, key_of: impl Fn(u32) -> u64) {
         let num_slots = if is_full {
             slots_of(self.len + (self.len / 4).max(4))
@@ -65,7 +64,6 @@ impl SlotTable {
         *self = grown;
     }
 
-    /// Files a number where there is room, and gives the one that was there before.
     fn file(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         let key = key_of(number);
         let (slot, before) = self.find(key, key_of);
@@ -78,7 +76,7 @@ impl SlotTable {
         bytes_of(&self.slots)
     }
 
-    /// The key's slot, or the free one where it belongs, and its number. There is a free one.
+    /// The key's slot, or the free one where it belongs, and its number.
     fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> (usize, Option<u32>) {
         let hash = spread(key);
         let (tag, mask) = (self.tag(hash), self.mask());
@@ -123,13 +121,12 @@ impl SlotTable {
     }
 }
 
-/// Seven slots of eight are taken at the most: runs of taken slots stay within a cache line.
+/// At most seven slots of eight are taken: runs of taken slots stay within a cache line.
 fn slots_of(num_keys: usize) -> usize {
     num_keys + num_keys / 7 + 1
 }
 
-/// A hash of a key, seeded anew in each process: texts come from strangers, who must not be able to
-/// choose keys that collide.
+/// Seeded anew in each process: texts come from strangers, who must not choose keys that collide.
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 fn spread(key: u64) -> u64 {
     static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u8));
@@ -141,11 +138,10 @@ fn spread(key: u64) -> u64 {
 const LARGE: usize = 1 << 21;
 
 /// Allocators map larger blocks separately: unwritten pages take no memory, growth copies nothing, and
-/// freed blocks return to the system. Smaller ones leave gaps in the heap: a memory of 64 MiB took 135,
-/// and takes 77.
+/// freed blocks return to the system. Smaller ones leave gaps: a memory of 64 MiB took 135, and takes 77.
 const MAPPED: usize = 33 << 20;
 
-/// Makes room for `additional` items, growing by little: a text is to take little more than its tokens.
+/// Grows by little: a text should take little more than its tokens.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     if items.capacity() - items.len() < additional {
         let wanted = additional.max(items.len() / PARTS);
@@ -157,8 +153,8 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     }
 }
 
-/// The memory that items take, in bytes: of a mapped vector, what was written; of one in the heap, its
-/// block, and half as much for the gaps that growth leaves.
+/// Of a mapped vector, what was written; of one in the heap, its block, and half as much for the gaps that
+/// growth leaves.
 pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     let all = size_of::<T>() * items.capacity();
     match all {
@@ -168,7 +164,7 @@ pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     }
 }
 
-/// The size of an allocator's block for `num_bytes`.
+/// The allocator's block for `num_bytes`.
 pub(crate) fn allocated(num_bytes: usize) -> usize {
     (num_bytes + 8).next_multiple_of(16).max(32)
 }

@@ -1,7 +1,7 @@
 //! How does a memory outlive its process?
 //!
-//! A snapshot is one file, valid only as a whole: its header has a length and a checksum. It is mapped
-//! to be read. `docs/FORMAT.md` has every byte.
+//! A snapshot is one file, valid only as a whole: its header has a length and a checksum. `docs/FORMAT.md`
+//! has every byte.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use crate::memory::tenant::{Learned, Tenant};
 use crate::storage::files::{hidden, lock, map, open, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
 
-/// Four numbers: this, the version and the vocabulary, the length, the checksum.
+/// The header: this, the version and the vocabulary, the length, the checksum.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
 const VERSION: u32 = 4;
 const HEADER_LEN: usize = 32;
@@ -28,16 +28,15 @@ const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
 
 impl<L: Learned> Memory<L> {
-    /// Writes all texts, and what they taught, to a file, while others read. The file at `path` is
-    /// replaced in one step once the new one, `.NAME.new` beside it, is on the disk; where that fails, it
-    /// stays. Waits for other calls for that path.
+    /// Writes all texts, and what they taught, to a file, while others read. Replaces the file at `path` in
+    /// one step; where that fails, it stays. Waits for other calls for that path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |_, _| Ok(()))
     }
 
-    /// Takes in what other processes have written to the file since this memory last read or wrote it,
-    /// but for tenants that were forgotten here; then saves. Of a tenant whom two processes taught, this
-    /// one's weights stay. Texts that `known` has are [removed](Self::remove_known) before.
+    /// Takes in what other processes wrote to the file since this memory read or wrote it, except tenants
+    /// that were forgotten here; then saves. Of a tenant whom both taught, this memory's weights stay.
+    /// Texts that `known` has are [removed](Self::remove_known) before.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             if path.exists() {
@@ -47,7 +46,7 @@ impl<L: Learned> Memory<L> {
         })
     }
 
-    /// Writes all once `prepare` is done, under the lock of the file.
+    /// Under the lock of the file.
     fn replace(&self, path: &Path, prepare: impl FnOnce(&Self, &Path) -> Result<()>) -> Result<()> {
         let Some(name) = path.file_name() else {
             return Err(Error::invalid("path", "must name a file"));
@@ -65,7 +64,7 @@ impl<L: Learned> Memory<L> {
         };
         let prepared = prepare(self, path);
         if let Err(error) = prepared.and_then(|()| write().map_err(Error::io(path))) {
-            // What is at `path` may have them still.
+            // The file at `path` may still have them.
             self.forgotten().append(&mut forgotten);
             let _ = fs::remove_file(&partial);
             return Err(error);
@@ -73,15 +72,14 @@ impl<L: Learned> Memory<L> {
         sync_parent(path)
     }
 
-    /// Reads what [`save`](Self::save) has written, within the bytes that `options` allow: where they are
-    /// fewer, texts are evicted as if added one by one. O(tokens).
+    /// Reads what [`save`](Self::save) wrote, within the bytes that `options` allow: where these are fewer,
+    /// texts are evicted. O(tokens).
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
         memory.take_in(path.as_ref())?;
         Ok(memory)
     }
 
-    /// Adds what a file holds, unless this memory read or wrote it last.
     fn take_in(&self, path: &Path) -> Result<()> {
         let map = map(&open(path)?).map_err(Error::io(path))?;
         let unusable = |reason: String| Error::Snapshot {
@@ -104,7 +102,7 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    /// Writes all; gives the checksum, and in `forgotten` the tenants that are now gone from the file.
+    /// Gives the checksum, and in `forgotten` the tenants that are gone from the file.
     fn write(&self, mut file: &File, forgotten: &mut BTreeSet<u64>) -> io::Result<u64> {
         let options = self.options();
         file.set_len(0)?;
@@ -169,7 +167,6 @@ fn put_tenant<L: Learned>(
     Ok(())
 }
 
-/// Of the header before it, and of what follows the header.
 fn checksum(header: &[u64; 3], content: &[u8]) -> u64 {
     let mut hasher = Xxh3::new();
     hasher.update(content);
@@ -177,7 +174,7 @@ fn checksum(header: &[u64; 3], content: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// The vocabulary, the checksum and the content of a file, or why it is not what a memory has written.
+/// The vocabulary, the checksum and the content, or why the file is no snapshot.
 fn split(file: &[u8]) -> std::result::Result<(u32, u64, &[u8]), String> {
     let num_bytes = file.len();
     let Some((header, content)) = file.split_at_checked(HEADER_LEN) else {
@@ -206,7 +203,6 @@ type Read<T> = std::result::Result<T, &'static str>;
 
 const UNFIT: &str = "its parts do not fit together";
 
-/// What is left to read of a snapshot.
 struct Input<'a> {
     content: &'a [u8],
     width: TokenWidth,
@@ -223,7 +219,7 @@ impl<'a> Input<'a> {
         bytes.map(u64::from_le_bytes).map_err(|_| UNFIT)
     }
 
-    /// Bytes after their number, which is at most `most`.
+    /// Bytes after their number, at most `most`.
     fn bytes(&mut self, most: usize) -> Read<&'a [u8]> {
         match self.number()? {
             length if length <= most as u64 => self.take(length),
@@ -245,7 +241,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Puts all tenants into a memory that has not forgotten them.
+    /// Puts tenants into a memory that has not forgotten them.
     fn fill<L: Learned>(mut self, memory: &Memory<L>) -> Read<()> {
         let mut before = None;
         for _ in 0..self.number()? {

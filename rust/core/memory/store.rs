@@ -21,26 +21,24 @@ use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
 
-/// What a memory is for, and how much it may keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// Tokens are below this; at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
-    /// The most bytes of all texts, their indexes and what they taught, at least
-    /// [`MIN_BYTES`](Self::MIN_BYTES); a token of text takes some 14.
+    /// All texts, their indexes and what they taught, at least [`MIN_BYTES`](Self::MIN_BYTES); a token of
+    /// text takes some 14.
     pub max_bytes: usize,
-    /// The tokenizer's name or fingerprint: a snapshot of another one is not opened.
+    /// Its name or fingerprint: a snapshot of another one is refused.
     pub tokenizer: String,
 }
 
 impl MemoryOptions {
-    /// The least that a memory can be given.
     pub const MIN_BYTES: usize = 1 << 14;
 
     /// A tenant may have all of it.
     const MAX_BYTES: usize = History::MAX_LENGTH.saturating_mul(12);
 
-    /// For a vocabulary, with 256 MiB.
+    /// 256 MiB for this vocabulary.
     pub fn new(vocab_size: u32) -> Self {
         Self {
             vocab_size,
@@ -55,7 +53,6 @@ impl MemoryOptions {
         check_within("max_bytes", self.max_bytes, range)
     }
 
-    /// Refuses what lies at `path` and is of another vocabulary or tokenizer.
     pub(crate) fn check_tokenizer(
         &self,
         path: &Path,
@@ -75,7 +72,7 @@ impl MemoryOptions {
     }
 }
 
-/// What is kept of many tenants, none of whom sees another's; to be shared by threads.
+/// What is kept of many tenants, none of whom sees another's.
 ///
 /// ```
 /// use specds::fused::Memory;
@@ -99,17 +96,17 @@ pub struct Memory<L> {
     num_tokens: AtomicUsize,
     /// One more than the last use of any tenant.
     pub(crate) clock: AtomicU64,
-    /// The checksum of the snapshot that was read or written last; 0 before that.
+    /// Of the snapshot that was read or written last; 0 before that.
     pub(crate) synced: AtomicU64,
-    /// Hashes of the names that were forgotten since then.
+    /// Hashes of their names, since then.
     forgotten: Mutex<BTreeSet<u64>>,
 }
 
-/// The most that a token takes, tables that have just grown and gaps of the heap included.
+/// The most, tables that have just grown and gaps of the heap included.
 const MAX_BYTES_PER_TOKEN: usize = 37;
 
 impl<L: Learned> Memory<L> {
-    /// The longest name of a tenant, in bytes.
+    /// In bytes.
     pub const MAX_NAME: usize = 1024;
 
     pub fn new(options: MemoryOptions) -> Result<Self> {
@@ -126,7 +123,7 @@ impl<L: Learned> Memory<L> {
         })
     }
 
-    /// The tenant of this name; a new one if there is none.
+    /// A new one if there is none.
     pub fn tenant(&self, name: &str) -> Result<Arc<Tenant<L>>> {
         if name.len() > Self::MAX_NAME {
             let (most, length) = (Self::MAX_NAME, name.len());
@@ -152,14 +149,13 @@ impl<L: Learned> Memory<L> {
         Ok(tenant)
     }
 
-    /// The tenant of this name, where there is one.
     pub fn find(&self, name: &str) -> Option<Arc<Tenant<L>>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.get(name).cloned()
     }
 
-    /// Adds a complete text, unless the tenant has it already. Of a text that does not fit, the end is
-    /// kept. What is refused changes nothing. Amortised O(tokens).
+    /// Adds a complete text, unless the tenant has it. Of a text that does not fit, the end is kept. What
+    /// is refused changes nothing. Amortised O(tokens).
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {
@@ -168,7 +164,7 @@ impl<L: Learned> Memory<L> {
         Ok(())
     }
 
-    /// Adds a text of known tokens, unless the tenant was forgotten meanwhile.
+    /// Nothing if the tenant was forgotten meanwhile.
     pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
         let _writing = self.begin_writing();
         self.note_use(tenant);
@@ -193,7 +189,7 @@ impl<L: Learned> Memory<L> {
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
-    /// Changes what a tenant has taught; `None` where it was forgotten, or the memory is too small.
+    /// `None` where the tenant was forgotten, or the memory is too small.
     pub(crate) fn learn<R>(
         &self,
         tenant: &Tenant<L>,
@@ -209,7 +205,6 @@ impl<L: Learned> Memory<L> {
         kept.learned.as_mut().map(learn)
     }
 
-    /// Makes room for what a tenant teaches, where the memory is not too small for it.
     pub(crate) fn begin_learning(&self, tenant: &Tenant<L>, learned: L) {
         let _writing = self.begin_writing();
         if 4 * L::NUM_BYTES <= self.max_bytes() {
@@ -222,12 +217,12 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Removes all that is kept of a tenant. Its open requests add nothing any more; a later request of
-    /// the same name is of a new tenant.
+    /// Removes all that is kept of a tenant. Its open requests add nothing any more; a later request of the
+    /// same name is of a new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        // It must not come back from the snapshot, if there is one.
+        // It must not come back from the snapshot.
         if self.synced.load(Ordering::Relaxed) != 0 {
             self.forgotten().insert(xxh3_64(tenant.as_bytes()));
         }
@@ -267,7 +262,7 @@ impl<L: Learned> Memory<L> {
         self.options.max_bytes
     }
 
-    /// The bytes of all tenants, their texts, indexes and what they taught.
+    /// All texts, their indexes and what they taught.
     pub fn num_bytes(&self) -> usize {
         self.num_bytes.load(Ordering::Relaxed)
     }
@@ -276,14 +271,14 @@ impl<L: Learned> Memory<L> {
         self.num_tokens.load(Ordering::Relaxed)
     }
 
-    /// The tenants of whom something is kept, or whose requests are open.
+    /// With something kept, or with open requests.
     pub fn num_tenants(&self) -> usize {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.len()
     }
 
-    /// Held by whoever changes texts or reads them for long: a writer that waited at the lock of a tenant
-    /// would keep out all readers behind it.
+    /// Held by whoever changes texts or reads them for long: a writer that waited for a tenant would block
+    /// all readers behind it.
     pub(crate) fn begin_writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -293,7 +288,7 @@ impl<L: Learned> Memory<L> {
         tenants.values().cloned().collect()
     }
 
-    /// Replaces a tenant's texts; meanwhile readers find none.
+    /// Meanwhile readers find no texts.
     pub(crate) fn rewrite(&self, tenant: &Tenant<L>, of: impl FnOnce(Texts) -> Texts) {
         let mut texts = Texts::default();
         self.change(tenant, |kept| texts = std::mem::take(&mut kept.texts));
@@ -306,8 +301,8 @@ impl<L: Learned> Memory<L> {
         tenant.last_use.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Evicts until `tenant` can take `num_bytes`, or no tenant has more than its share; gives the bytes
-    /// that are free.
+    /// Evicts until `tenant` can take `num_bytes`, or no tenant has more than its share; gives the free
+    /// bytes.
     pub(crate) fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
         while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
         self.max_bytes().saturating_sub(self.num_bytes())
@@ -334,7 +329,7 @@ impl<L: Learned> Memory<L> {
         self.num_bytes() < before
     }
 
-    /// Removes what a tenant has taught or a third of its texts, whichever is larger.
+    /// Removes what it taught or a third of its texts, whichever is larger.
     fn cut(&self, tenant: &Tenant<L>) {
         let is_taught = |kept: &Kept<L>| kept.learned_bytes() > kept.texts.num_bytes();
         if is_taught(&tenant.read()) {
@@ -344,7 +339,7 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Removes a tenant of whom nothing is kept and whom no request holds.
+    /// Unless something is kept or a request is open.
     fn remove_if_empty(&self, tenant: &Arc<Tenant<L>>) {
         if tenant.read().is_empty() {
             let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
@@ -356,7 +351,6 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    /// Changes what is kept of a tenant, and updates the totals.
     pub(crate) fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
         let mut kept = tenant.write();
         let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());
@@ -383,7 +377,6 @@ impl<L: Learned> fmt::Debug for Memory<L> {
 }
 
 impl<L> fmt::Debug for Tenant<L> {
-    /// Shows nothing of the tenant.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Tenant")
     }

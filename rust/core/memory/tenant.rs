@@ -13,27 +13,24 @@ use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
 
-/// What a drafter learns of a tenant besides its texts: of one size, whatever it writes.
+/// What a drafter learns of a tenant: of one size.
 pub trait Learned: fmt::Debug + Default + Send + Sync {
     const NUM_BYTES: usize;
 
-    /// Appends it to a snapshot.
     fn put(&self, bytes: &mut Vec<u8>);
 
-    /// Reads what [`put`](Self::put) wrote; `None` where it is anything else, or of another version.
+    /// `None` where [`put`](Self::put) wrote something else, or another version did.
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
-/// One tenant of a memory: its texts, and what they taught. Requests share it, so it may outlive its
-/// entry in the memory; what is then added is lost.
+/// One tenant's texts, and what they taught. Requests share it, so it may outlive its entry in the memory;
+/// what is then added is lost.
 pub struct Tenant<L> {
     pub(crate) name: Box<str>,
-    /// When anything of the tenant was last used.
     pub(crate) last_use: AtomicU64,
     kept: RwLock<Kept<L>>,
 }
 
-/// All that is kept of a tenant.
 #[derive(Default)]
 pub struct Kept<L> {
     pub(crate) texts: Texts,
@@ -50,8 +47,8 @@ impl<L: Learned> Tenant<L> {
         }
     }
 
-    /// The texts and what they taught. The guard blocks writers: drop it after some microseconds. While the
-    /// oldest texts are removed, there are none.
+    /// The guard blocks writers: drop it after some microseconds. While the oldest texts are removed, there
+    /// are none.
     pub fn read(&self) -> RwLockReadGuard<'_, Kept<L>> {
         self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,21 +65,20 @@ impl<L: Learned> Tenant<L> {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// The bytes that it takes beside its texts and weights.
+    /// Beside its texts and weights.
     pub(crate) fn fixed_bytes(&self) -> usize {
-        // Its name is a key too; a node of a tree of tenants has room for as many again.
+        // Its name is a key too; a node of a tree of tenants has room for twice as many.
         let entry = 6 * size_of::<usize>();
         2 * allocated(self.name.len()) + allocated(size_of::<Self>()) + entry
     }
 }
 
 impl<L: Learned> Kept<L> {
-    /// Its texts, as a [`History`] in which [`BOUNDARY`](History::BOUNDARY) follows each.
+    /// One [`History`]: a [`BOUNDARY`](History::BOUNDARY) follows each text.
     pub fn texts(&self) -> &History {
         &self.texts.text
     }
 
-    /// What they taught; `None` where that is nothing.
     pub fn learned(&self) -> Option<&L> {
         self.learned.as_ref()
     }
@@ -100,17 +96,17 @@ impl<L: Learned> Kept<L> {
     }
 }
 
-/// The texts of one tenant, in the order in which they came, as one history.
+/// In the order in which they came, as one history.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     text: History,
     documents: Vec<Document>,
     num_removed: u64,
-    /// The documents by the hash of their tokens.
+    /// By the hash of their tokens.
     by_hash: SlotTable,
 }
 
-/// Tokens of the history that a boundary follows.
+/// A boundary follows it.
 #[derive(Debug)]
 struct Document {
     start: u32,
@@ -126,24 +122,24 @@ impl Document {
 }
 
 impl Texts {
-    /// The tokens of each document, and its group.
+    /// Each with its group.
     pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], GroupKey)> {
         let documents = self.documents.iter();
         documents.map(|document| (self.tokens(document), document.group))
     }
 
-    /// The groups of the latest documents.
+    /// Those of the latest documents.
     pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> {
         let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
         latest.map(|document| document.group)
     }
 
-    /// How many documents were ever added.
+    /// How many were ever added.
     pub(crate) fn num_added(&self) -> u64 {
         self.num_removed + self.documents.len() as u64
     }
 
-    /// The documents of a group that were added since there were `num_seen`, the latest first.
+    /// Those of a group that were added since there were `num_seen`, the latest first.
     pub(crate) fn since(&self, num_seen: u64, group: GroupKey) -> impl Iterator<Item = &[u32]> {
         let num_new = self.num_added().saturating_sub(num_seen);
         let num_new = usize::try_from(num_new).unwrap_or(usize::MAX);
@@ -152,7 +148,7 @@ impl Texts {
         of_group.map(|document| self.tokens(document))
     }
 
-    /// The tokens of all documents, boundaries not counted.
+    /// Without boundaries.
     pub(crate) fn num_tokens(&self) -> usize {
         self.text.tokens().len() - self.documents.len()
     }
@@ -161,26 +157,26 @@ impl Texts {
         &self.text.tokens()[document.range()]
     }
 
-    /// The last of the documents whose tokens have this hash.
+    /// The last document with this hash.
     fn find(&self, hash: u64) -> Option<&Document> {
         let document = |number: u32| &self.documents[number as usize];
         let found = self.by_hash.get(hash, |number| document(number).hash);
         found.map(document)
     }
 
-    /// The most that a text takes beside its tokens, the spare room of tables and lists included.
+    /// The most that a text takes beside its tokens, spare room of tables and lists included.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
-    /// A prompt is looked for in at most this many groups.
+    /// A prompt is compared with at most this many groups.
     const MAX_GROUPS: usize = 1 << 14;
 
-    /// The latest ones, some two thirds of the tokens. O(tokens), in no more memory than before.
+    /// Some two thirds of the tokens, the latest. O(tokens), in no more memory than before.
     pub(crate) fn without_oldest(self) -> Self {
         let third = self.text.tokens().len().div_ceil(3);
         self.without(|document| (document.start as usize) < third)
     }
 
-    /// Those whose hash is none of these. O(tokens).
+    /// O(tokens).
     pub(crate) fn without_hashes(self, hashes: &BTreeSet<u64>) -> Self {
         self.without(|document| hashes.contains(&document.hash))
     }
@@ -201,7 +197,6 @@ impl Texts {
         kept
     }
 
-    /// The tokens of the document of this hash.
     pub(crate) fn of_hash(&self, hash: u64) -> Option<&[u32]> {
         self.find(hash).map(|document| self.tokens(document))
     }
@@ -211,7 +206,7 @@ impl Texts {
         documents.map(|document| document.hash).collect()
     }
 
-    /// The group of the document that holds this position; a boundary belongs to none.
+    /// `None` at a boundary.
     pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
         let after = |document: &Document| document.end as usize <= position;
         let document = self.documents.get(self.documents.partition_point(after))?;
@@ -239,7 +234,7 @@ impl Texts {
     }
 }
 
-/// The hash by which a document is found again.
+/// Finds a document again.
 pub(crate) fn hash(tokens: &[u32]) -> u64 {
     xxh3_64(bytemuck::cast_slice(tokens))
 }

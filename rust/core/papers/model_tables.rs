@@ -3,7 +3,7 @@
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 
-/// The unigram and the bigrams of one model, made once for its vocabulary and shared by requests.
+/// Made once for a model, and shared by requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTables {
     vocab_size: u32,
@@ -14,8 +14,8 @@ pub struct ModelTables {
 }
 
 impl ModelTables {
-    /// Makes tables of their arrays: for each token of the vocabulary a row of the `k` likeliest tokens
-    /// after it, best first; their probabilities; and the vocabulary by its unigram, best first.
+    /// Takes for each token a row of the `k` likeliest tokens after it, best first; their probabilities;
+    /// and the vocabulary by its unigram, best first.
     pub fn new(bigram: Vec<u32>, bigram_probs: Vec<f32>, unigram: Vec<u32>) -> Result<Self> {
         let vocab_size = u32::try_from(unigram.len()).unwrap_or(0);
         let k = bigram.len().checked_div(unigram.len()).unwrap_or(0);
@@ -42,7 +42,6 @@ impl ModelTables {
         self.vocab_size
     }
 
-    /// How many tokens are known to follow each.
     pub fn k(&self) -> usize {
         self.k
     }
@@ -52,7 +51,6 @@ impl ModelTables {
         &self.bigram
     }
 
-    /// How likely each of [`bigram`](Self::bigram) is.
     pub fn bigram_probs(&self) -> &[f32] {
         &self.bigram_probs
     }
@@ -61,8 +59,8 @@ impl ModelTables {
         &self.unigram
     }
 
-    /// The likeliest tokens after `token`, best first, with their probabilities; none after a token
-    /// that is not in the vocabulary.
+    /// The likeliest tokens after `token`, best first, with probabilities; none after a token outside the
+    /// vocabulary.
     pub(crate) fn after(&self, token: u32) -> impl Iterator<Item = (u32, f32)> + '_ {
         let start = (token as usize).saturating_mul(self.k);
         let row = start..start.saturating_add(self.k);

@@ -1,5 +1,4 @@
-//! Which short N-grams may come next, by the model's own weights and the request's own text? The
-//! drafts of the N-Grammys.
+//! Which short N-grams may come next, by the model's weights and the request's own text?
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,14 +7,13 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::base::checks::{check_limit, check_tokens, named};
+use crate::base::checks::{check_tokens, check_within, named};
 use crate::base::error::{Error, Result};
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 use crate::papers::model_tables::ModelTables;
 
-/// What an [`NGrammysSession`] drafts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
@@ -33,20 +31,20 @@ pub enum Strategy {
 }
 
 impl Strategy {
-    /// The strategy of a name, such as `extended-bigram`.
+    /// Of a name such as `extended-bigram`.
     pub fn from_name(name: &str) -> Result<Self> {
         named("strategy", name)
     }
 }
 
-/// How an [`NGrammysSession`] drafts; the defaults are the paper's.
+/// The defaults are the paper's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NGrammysConfig {
-    /// The number of rows, up to 1024.
+    /// The rows, up to 1024.
     pub k: usize,
-    /// The number of tokens of a row, up to 1024: the depth of the tree.
+    /// The tokens of a row, up to 1024: the depth of the tree.
     pub w: usize,
-    /// The number of tokens at the end of the context that are looked for earlier in it.
+    /// The tokens at the end of the context that are looked for earlier in it.
     pub q: usize,
     pub strategy: Strategy,
 }
@@ -67,7 +65,7 @@ impl NGrammysConfig {
 
     fn check(&self, tables: Option<&ModelTables>) -> Result<()> {
         for (name, value) in [("k", self.k), ("w", self.w), ("q", self.q)] {
-            check_limit(name, value, Self::MOST)?;
+            check_within(name, value, 1..=Self::MOST)?;
         }
         if self.strategy == Strategy::Context {
             return Ok(());
@@ -91,13 +89,13 @@ impl NGrammysConfig {
 
 /// One request that is drafted for without any data: N-Grammys (Stewart et al., 2024).
 ///
-/// A draft is `k` rows of `w` tokens, merged into a tree where they begin alike, the first row first.
-/// Rows from the request's own text are the distinct sequences of `w` tokens that followed its last `q`
-/// tokens before, the most frequent first, of equals the latest. Row i of the extended bigram begins
-/// with the i-th likeliest token after the last one, and goes on with the likeliest token after each.
+/// A draft is `k` rows of `w` tokens, merged into a tree where they begin alike, the first row first. Rows
+/// from the request's own text are the distinct sequences of `w` tokens that followed its last `q` tokens
+/// before, the most frequent first, of equals the latest. Row i of the extended bigram begins with the i-th
+/// likeliest token after the last one, and goes on with the likeliest token after each.
 ///
-/// A node's probability is that of its own source: the share of the earlier occurrences that went on
-/// with its path; the product of the bigrams along it; 0 for unigrams, which are only ranked.
+/// A node's probability is that of its own source: the share of earlier occurrences that went on with its
+/// path; the product of the bigrams along it; 0 for unigrams, which are only ranked.
 #[derive(Debug, Clone)]
 pub struct NGrammysSession {
     tables: Option<Arc<ModelTables>>,
@@ -107,8 +105,7 @@ pub struct NGrammysSession {
 }
 
 impl NGrammysSession {
-    /// Starts a request with an empty context. Tables are needed for all strategies but
-    /// [`Strategy::Context`].
+    /// All strategies but [`Strategy::Context`] need tables.
     pub fn new(tables: Option<Arc<ModelTables>>, config: NGrammysConfig) -> Result<Self> {
         config.check(tables.as_deref())?;
         Ok(Self {
@@ -124,7 +121,7 @@ impl NGrammysSession {
         tables.map_or(Ok(()), |tables| check_tokens(tokens, tables.vocab_size()))
     }
 
-    /// The rows from the request's own text, at most `k`, and which share of the matches each is.
+    /// Each with its share of the matches.
     fn context_rows(&self) -> Vec<(&[u32], f64)> {
         let tokens = self.history.tokens();
         let NGrammysConfig { k, w, q, .. } = self.config;
@@ -160,8 +157,7 @@ impl Session for NGrammysSession {
         Ok(())
     }
 
-    /// The nodes of the first row first, then what the second adds, and so on. O(earlier occurrences
-    /// of the last token, times `w`).
+    /// O(earlier occurrences of the last token, times `w`).
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let NGrammysConfig { k, w, q, strategy } = self.config;
         let mut tree = Rows::new(limits.max_nodes);
@@ -196,7 +192,7 @@ impl Session for NGrammysSession {
     }
 }
 
-/// Rows that are merged into a tree, up to a number of nodes.
+/// Rows that are merged into a tree.
 struct Rows {
     max_nodes: usize,
     nodes: Vec<Node>,
@@ -206,7 +202,7 @@ struct Rows {
 struct Node {
     token: u32,
     parent: i32,
-    /// In double precision, so that shares add up to 1 at most once they are rounded.
+    /// Double precision: rounded shares add up to at most 1.
     prob: f64,
     source: Source,
 }
@@ -250,8 +246,8 @@ impl Rows {
         }
     }
 
-    /// The child of a node (none: the last token of the context) that holds `token`, added with
-    /// `prob` where there is none; none where the tree is full.
+    /// The child of a node or of the context that holds `token`, added with `prob` if it is new; `None`
+    /// where the tree is full.
     fn child(
         &mut self,
         parent: Option<usize>,

@@ -1,17 +1,17 @@
-//! What followed the end of this request's own text the first time it came? Prompt lookup's drafts.
+//! What followed the first earlier occurrence of the end of this request's own text?
 
-use crate::base::checks::check_limit;
+use crate::base::checks::check_within;
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 
-/// How a [`PromptLookupSession`] drafts; the defaults are those of the published method.
+/// The defaults are those of the published method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptLookupConfig {
-    /// The longest context suffix that is looked for earlier in the context, up to 1024.
+    /// The longest context suffix that is looked for, up to 1024.
     pub max_match: usize,
-    /// The number of tokens drafted, up to 1024.
+    /// Up to 1024.
     pub num_tokens: usize,
 }
 
@@ -28,8 +28,8 @@ impl PromptLookupConfig {
     const MOST: usize = 1024;
 
     fn check(&self) -> Result<()> {
-        check_limit("max_match", self.max_match, Self::MOST)?;
-        check_limit("num_tokens", self.num_tokens, Self::MOST)
+        check_within("max_match", self.max_match, 1..=Self::MOST)?;
+        check_within("num_tokens", self.num_tokens, 1..=Self::MOST)
     }
 }
 
@@ -56,8 +56,8 @@ impl PromptLookupSession {
         })
     }
 
-    /// The length of the longest suffix that came before, and where its first occurrence ends.
-    /// (0, 0) where there is none.
+    /// The longest suffix that came before, and where its first occurrence ends; (0, 0) where there is
+    /// none.
     fn longest_match(&self) -> (usize, usize) {
         let tokens = self.history.tokens();
         let Some(&last) = tokens.last() else {
@@ -68,7 +68,7 @@ impl PromptLookupSession {
             let pairs = tokens[..=end].iter().rev().zip(tokens.iter().rev());
             let pairs = pairs.take(self.config.max_match);
             let length = pairs.take_while(|(a, b)| a == b).count();
-            // Occurrences come latest first, so the first one of a length is the last to win.
+            // Occurrences come latest first, so the first of a length wins last.
             if length >= best.0 {
                 best = (length, end + 1);
             }
@@ -83,7 +83,7 @@ impl Session for PromptLookupSession {
         Ok(())
     }
 
-    /// One path. O(earlier occurrences of the last token).
+    /// O(earlier occurrences of the last token).
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let (length, end) = self.longest_match();
         self.match_length = length;

@@ -1,10 +1,10 @@
-//! What followed the longest context suffix that is in a datastore? REST's drafts.
+//! What followed the longest context suffix that is in a datastore?
 
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::base::checks::{check_limit, check_match_lengths};
+use crate::base::checks::{check_match_lengths, check_within};
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
@@ -12,22 +12,17 @@ use crate::lookup::continuations::{Row, Samples};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
 
-/// The most tokens of a continuation, and the most continuations of a draft.
 const MAX_DEPTH: usize = 1 << 10;
 const MAX_SAMPLES: usize = 1 << 16;
 
-/// How a [`RestSession`] drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RestConfig {
-    /// The longest context suffix that is looked up.
     pub max_match: usize,
-    /// The shortest context suffix that is drafted from.
     pub min_match: usize,
-    /// The number of tokens taken from each continuation, up to 1024: the depth of the tree.
+    /// The tokens of each continuation, up to 1024: the depth of the tree.
     pub continuation: usize,
-    /// The number of continuations taken from a match, up to 65,536.
-    ///
-    /// An even sample of them ranks the nodes, and bounds the time of a draft.
+    /// The continuations of a match, up to 65,536: an even sample ranks the nodes, and bounds the time of a
+    /// draft.
     pub max_samples: usize,
 }
 
@@ -45,24 +40,24 @@ impl Default for RestConfig {
 impl RestConfig {
     fn check(&self) -> Result<()> {
         check_match_lengths(self.max_match, self.min_match)?;
-        check_limit("continuation", self.continuation, MAX_DEPTH)?;
-        check_limit("max_samples", self.max_samples, MAX_SAMPLES)
+        check_within("continuation", self.continuation, 1..=MAX_DEPTH)?;
+        check_within("max_samples", self.max_samples, 1..=MAX_SAMPLES)
     }
 }
 
 /// One request that is drafted for from a datastore alone: REST (He et al., 2024).
 ///
-/// The most frequent nodes of the trie of what followed the longest suffix of the context that occurs
-/// are the draft. Two things differ from the paper's program, as they cost it accepted tokens: the
-/// continuations are an even sample of all occurrences, not the lexicographically first; and the nodes
-/// are the most frequent ones, exactly as many as asked for.
+/// The most frequent nodes of the trie of what followed the longest suffix of the context are the draft.
+/// Two things differ from the paper's program, as they cost it accepted tokens: continuations are an even
+/// sample of all occurrences, not the lexicographically first; and the nodes are the most frequent ones,
+/// exactly as many as asked for.
 #[derive(Debug, Clone)]
 pub struct RestSession {
     datastore: Arc<Datastore>,
     config: RestConfig,
-    /// The end of the context: at most `max_match` tokens, all after the last separator.
+    /// At most `max_match` tokens, all after the last separator.
     context: Vec<u32>,
-    /// No suffix of the context longer than this occurs in the datastore.
+    /// No longer suffix of the context occurs in the datastore.
     longest_possible: usize,
     found: Match,
     samples: Samples,
@@ -70,7 +65,6 @@ pub struct RestSession {
 }
 
 impl RestSession {
-    /// Starts a request with an empty context.
     pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
@@ -103,9 +97,7 @@ impl Session for RestSession {
         Ok(())
     }
 
-    /// The most frequent nodes first; a node's probability is its share of the sampled continuations.
-    ///
-    /// One lookup, `max_samples` continuations, and a search; a few microseconds on 10⁸ tokens.
+    /// A node's probability is its share of the sampled continuations. A few microseconds on 10⁸ tokens.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let Self {
             datastore,
@@ -115,13 +107,13 @@ impl Session for RestSession {
             ..
         } = self;
         datastore
-            .shards()
+            .shards
             .find_longest(context, self.longest_possible, config.min_match, found);
         self.longest_possible = found.length.max(config.min_match - 1);
         let (length, max_samples) = (config.continuation, config.max_samples);
         let samples = &mut self.samples;
         datastore
-            .shards()
+            .shards
             .read_samples(found, length, max_samples, &[], samples);
         Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
     }
@@ -131,24 +123,22 @@ impl Session for RestSession {
     }
 }
 
-/// The children of a tree's nodes that are no nodes themselves yet, each with its parent: the next node
-/// on top.
+/// The children of a tree's nodes that are not nodes yet, each with its parent: the next node on top.
 ///
-/// A child occurs no more often than its parent, so the order in which they leave is that of all nodes
-/// of the trie, most of which are never made.
+/// A child occurs at most as often as its parent, so they leave in the order of all nodes of the trie, most
+/// of which are never made.
 #[derive(Debug, Clone, Default)]
 struct Frontier(BinaryHeap<(Rank, i32)>);
 
-/// What decides which node comes first: its count descending, its depth ascending, and its first row
-/// ascending, which is the lexicographic order of paths.
+/// Orders nodes by count descending, depth ascending, and first row ascending, the lexicographic order of
+/// paths.
 type Rank = u64;
 
 const ROW_BITS: u32 = MAX_SAMPLES.ilog2();
 const DEPTH_BITS: u32 = MAX_DEPTH.ilog2() + 1;
 
 impl Frontier {
-    /// The tree of the `max_nodes` most frequent beginnings of continuations that stand together where
-    /// they begin alike. A node's probability is its share of them.
+    /// The tree of the `max_nodes` most frequent beginnings of continuations.
     fn grow(&mut self, samples: &Samples, max_nodes: usize) -> TokenTree {
         let num_rows = samples.rows.len();
         let mut tree = TokenTree::with_capacity(max_nodes.min(samples.tokens.len()));
@@ -167,7 +157,7 @@ impl Frontier {
         tree
     }
 
-    /// Adds the children of the node at `place`, that these rows go through down to `depth`.
+    /// These rows go through the node at `place`, down to `depth`.
     fn open(&mut self, samples: &Samples, rows: Range<usize>, depth: usize, place: i32) {
         let next = |row: &Row| samples.tokens[row.tokens.clone()].get(depth);
         let mut first = rows.start;
@@ -181,14 +171,12 @@ impl Frontier {
     }
 }
 
-/// The rank of the node of these rows.
 fn rank(rows: Range<usize>, depth: usize) -> Rank {
     let count = rows.len() as u64;
     let (depth, first) = (MAX_DEPTH - depth, MAX_SAMPLES - 1 - rows.start);
     (count << DEPTH_BITS | depth as u64) << ROW_BITS | first as u64
 }
 
-/// The rows and the depth of the node of this rank.
 #[expect(clippy::cast_possible_truncation, reason = "what was joined fits")]
 fn place_of(rank: Rank) -> (Range<usize>, usize) {
     let part = |shift: u32, bits: u32| (rank >> shift) as usize & ((1 << bits) - 1);

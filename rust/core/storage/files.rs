@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::base::error::{Error, Result};
 
-/// The path without links: all names of a target lead to one lock.
+/// All names of a target lead to one path, and so to one lock.
 pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -26,7 +26,6 @@ pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The name of what is written beside `name`.
 pub(crate) fn hidden(name: &OsStr, ending: &str) -> OsString {
     let mut hidden = OsString::from(".");
     hidden.push(name);
@@ -34,7 +33,7 @@ pub(crate) fn hidden(name: &OsStr, ending: &str) -> OsString {
     hidden
 }
 
-/// Opens a file to read it. A pipe, which would be waited for, is refused.
+/// A pipe, which would be waited for, is refused.
 pub(crate) fn open(path: &Path) -> Result<File> {
     let open = || {
         if fs::metadata(path)?.is_file() {
@@ -47,7 +46,6 @@ pub(crate) fn open(path: &Path) -> Result<File> {
     open().map_err(Error::io(path))
 }
 
-/// Maps a file to read it.
 #[expect(
     unsafe_code,
     reason = "a file can only be mapped by promising that it does not change"
@@ -59,7 +57,7 @@ pub(crate) fn map(file: &File) -> io::Result<Mmap> {
     unsafe { Mmap::map(file) }
 }
 
-/// The content of a file, but not more than `max_bytes` and one.
+/// At most `max_bytes` and one.
 pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut file = open(path)?.take(max_bytes.saturating_add(1));
@@ -67,7 +65,7 @@ pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Makes a file that was not there; a file or a link of the same name is removed, never written to.
+/// A file or a link of the same name is removed, never written to.
 pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -75,7 +73,6 @@ pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Makes a folder for this user alone, unless there is one.
 pub(crate) fn make_private(folder: &Path) -> Result<()> {
     #[cfg_attr(not(unix), expect(unused_mut))]
     let mut builder = DirBuilder::new();
@@ -90,8 +87,8 @@ pub(crate) fn make_private(folder: &Path) -> Result<()> {
     }
 }
 
-/// Opens or makes a file to write, readable by this user alone. Links, pipes and other users' files are
-/// refused: whoever put them there would choose what is overwritten, or read it.
+/// Readable by this user alone. Links, pipes and other users' files are refused: whoever put them there would
+/// choose what is overwritten, or read it.
 pub(crate) fn open_private(path: &Path) -> Result<File> {
     let mut options = File::options();
     options.read(true).write(true);
@@ -109,7 +106,7 @@ pub(crate) fn open_private(path: &Path) -> Result<File> {
         foreign.unwrap_or_else(|| Error::io(path)(error))
     })?;
     let found = file.metadata().map_err(Error::io(path))?;
-    // It has none where a process that ends has removed it meanwhile.
+    // There is none where a process that ends has just removed it.
     check_ours(
         path,
         found.is_file() && is_ours(&found) && num_names(&found) <= 1,
@@ -128,13 +125,11 @@ pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
         .ok_or_else(|| Error::Foreign(path.to_owned()))
 }
 
-/// Whether a file belongs to this user.
 #[cfg(unix)]
 pub(crate) fn is_ours(found: &Metadata) -> bool {
     std::os::unix::fs::MetadataExt::uid(found) == rustix::process::geteuid().as_raw()
 }
 
-/// Whether a folder belongs to this user, and others cannot write there.
 #[cfg(unix)]
 fn is_ours_alone(found: &Metadata) -> bool {
     is_ours(found) && std::os::unix::fs::MetadataExt::mode(found) & 0o022 == 0
@@ -145,7 +140,7 @@ fn num_names(found: &Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::nlink(found)
 }
 
-/// Elsewhere, that is for the folder above to say.
+/// Elsewhere, the folder above decides.
 #[cfg(not(unix))]
 pub(crate) fn is_ours(_found: &Metadata) -> bool {
     true
@@ -159,7 +154,6 @@ fn num_names(_found: &Metadata) -> u64 {
     1
 }
 
-/// Waits until the entries of a folder are on the disk, where the system can.
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     if cfg!(unix) {
         File::open(folder)
@@ -170,7 +164,6 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     }
 }
 
-/// Waits until what a path names is on the disk under that name.
 pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     match path.parent() {
         Some(folder) if folder != Path::new("") => sync_folder(folder),
@@ -178,7 +171,7 @@ pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     }
 }
 
-/// Writes a small file completely or not at all, and waits until it is on the disk.
+/// Writes a file completely or not at all.
 pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) -> Result<()> {
     let partial = path.with_extension("new");
     let write = || {
@@ -191,24 +184,21 @@ pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) ->
     sync_parent(path)
 }
 
-/// Writes a small note as JSON, as [`write_whole`] does.
 pub(crate) fn write_note(path: &Path, note: &impl Serialize) -> Result<()> {
     let json = serde_json::to_string(note);
     let json = json.expect("strings and numbers can always be written as JSON");
     write_whole(path, &json)
 }
 
-/// A note that was written; none where there is none, or one that is damaged.
+/// `None` also where it is damaged.
 pub(crate) fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = read_up_to(path, MAX_NOTE_BYTES).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// No note is longer.
 pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
 
-/// Locks the file at `path`, which `open` opens, for whoever writes `target`. A lock that is held is
-/// waited for, or an error. Where `open` gives nothing, it is called again.
+/// Opens a file by `open`, again where that gives nothing, and locks it for whoever writes `target`.
 pub(crate) fn lock(
     path: &Path,
     target: &Path,
@@ -227,14 +217,14 @@ pub(crate) fn lock(
         match locked {
             Err(TryLockError::WouldBlock) => return Err(Error::Locked(target.to_owned())),
             Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
-            // Who held the lock until now may have moved or removed the file.
+            // Who held the lock may have moved or removed the file.
             Ok(()) if is_at(&file, path) => return Ok(file),
             Ok(()) => {}
         }
     }
 }
 
-/// Whether `path` still names `file`: a process that ends removes the file that it has locked.
+/// A process that ends removes the file that it has locked.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -245,7 +235,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Elsewhere, a file that is open cannot be removed.
+/// Elsewhere, an open file cannot be removed.
 #[cfg(not(unix))]
 fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()

@@ -12,57 +12,51 @@ use crate::storage::files::{MAX_NOTE_BYTES, read_note, read_up_to, write_whole};
 use crate::storage::section::{self, KEY_LEN, KEY_STRIDE, Kind, Section, TAIL_LEN, position_bits};
 use crate::storage::token_array::TokenWidth;
 
-/// The largest vocabulary: with its separator it fits 24 bits.
+/// With its separator it fits 24 bits.
 pub const MAX_VOCAB_SIZE: u32 = (1 << 24) - 1;
 
-/// The largest shard: positions are sorted as `i32`.
+/// Positions are sorted as `i32`.
 pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;
 
-/// The largest number of shards: each takes six open files.
+/// Each takes six open files.
 pub(crate) const MAX_SHARDS: usize = 1 << 16;
 
 pub(crate) const FORMAT: &str = "specds datastore";
 pub(crate) const FILE_NAME: &str = "manifest.json";
 
-/// What `manifest.json` says: the datastore's contents and provenance.
+/// What `manifest.json` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
-    /// What the file is: always `specds datastore`.
     pub format: String,
-    /// The version of the format, [`FORMAT_VERSION`](crate::storage::FORMAT_VERSION).
     pub format_version: u16,
     /// Tokens are below this.
     pub vocab_size: u32,
-    /// The token after each document: one of the vocabulary, or `vocab_size` itself.
+    /// One of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// All tokens, separators included.
+    /// Separators included.
     pub num_tokens: u64,
     pub num_documents: u64,
-    /// The name of the tokenizer, as the builder was told.
     pub tokenizer_name: String,
-    /// The fingerprint of the tokenizer, as the builder was told.
     pub tokenizer_fingerprint: String,
-    /// Where the corpus came from, as the builder was told.
+    /// One line a source.
     pub corpus: Vec<String>,
-    /// The commands that built it, as the builder was told: one line each.
+    /// One line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
-    /// The shards, in the order of their documents.
+    /// In the order of their documents.
     pub shards: Vec<ShardEntry>,
-    /// What drafters with this datastore start from, where that was fitted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<PriorEntry>,
-    /// The xxh3-128 of all of the above, in hexadecimal: the same input gives the same build id.
+    /// The xxh3-128 of all of the above: the same input gives the same id.
     pub build_id: String,
 }
 
-/// What the manifest says of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardEntry {
-    /// The xxh3-128 of `shard.json`, in hexadecimal; it names the shard's folder.
+    /// The xxh3-128 of `shard.json`, in hexadecimal; it names the folder.
     pub id: String,
-    /// Its tokens, separators included.
+    /// Separators included.
     pub num_tokens: u64,
     pub num_documents: u64,
     /// The length of all its files.
@@ -82,23 +76,20 @@ impl ShardEntry {
     }
 }
 
-/// An xxh3-128 in hexadecimal.
 pub(crate) fn id_of(bytes: &[u8]) -> String {
     format!("{:032x}", xxh3_128(bytes))
 }
 
-/// Whether this is one.
 fn is_id(text: &str) -> bool {
     let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 32 && text.bytes().all(is_digit)
 }
 
-/// What the manifest says of the prior.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriorEntry {
     /// The xxh3-128 of its file, in hexadecimal; it names the file.
     pub id: String,
-    /// The tokens that it was fitted to.
+    /// It was fitted to these.
     pub num_tokens: u64,
     pub num_bytes: u64,
 }
@@ -108,7 +99,6 @@ impl PriorEntry {
         format!("{PRIOR_PREFIX}{}.bin", self.id)
     }
 
-    /// The content of its file in the datastore at `folder`.
     pub(crate) fn read(&self, folder: &Path) -> Result<Vec<u8>> {
         let path = folder.join(self.file_name());
         let bytes = read_up_to(&path, self.num_bytes)?;
@@ -124,25 +114,22 @@ impl PriorEntry {
     }
 }
 
-/// What the files of priors begin with, and nothing else in a datastore does.
 pub(crate) const PRIOR_PREFIX: &str = "prior-";
 
-/// No prior is larger: it is read into memory.
+/// A prior is read into memory.
 const MAX_PRIOR_BYTES: u64 = 1 << 28;
 
-/// No manifest is longer, which may list 65,536 shards, and what a corpus was read from.
+/// It may list 65,536 shards, and the sources of a corpus.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 
 pub(crate) fn folder_name(id: &str) -> String {
     format!("{FOLDER_PREFIX}{id}")
 }
 
-/// What the folders of shards begin with, and nothing else in a datastore does.
 pub(crate) const FOLDER_PREFIX: &str = "shard-";
 
 impl Manifest {
-    /// Reads the manifest of the datastore at `folder`, and checks that it does not contradict itself:
-    /// no id in it can be a path. O(shards).
+    /// Checks that it does not contradict itself, and that no id in it can be a path. O(shards).
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = read_text(folder)?;
@@ -156,12 +143,11 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The text of its file.
     pub fn to_json(&self) -> String {
         to_json(self)
     }
 
-    /// What tokens mean: equal where they mean the same.
+    /// Equal where tokens mean the same.
     pub(crate) fn tokenizer(&self) -> (u32, u32, &str) {
         (self.vocab_size, self.separator, &self.tokenizer_fingerprint)
     }
@@ -180,14 +166,14 @@ impl Manifest {
         shards.sum::<u64>() + prior + self.to_json().len() as u64
     }
 
-    /// Sets what follows from the shards, and gives the text of the file.
+    /// Sets the build id, and gives the text of the file.
     pub(crate) fn seal(&mut self) -> String {
         self.build_id.clear();
         self.build_id = id_of(self.to_json().as_bytes());
         self.to_json()
     }
 
-    /// Whether the numbers fit each other, so that no reader has to ask again.
+    /// So that no reader has to ask again.
     fn check(&self) -> Checked {
         check_tokens(self.vocab_size, self.separator)?;
         fits(!self.shards.is_empty(), "it has no shards")?;
@@ -211,23 +197,19 @@ impl Manifest {
 pub(crate) const SHARD_FORMAT: &str = "specds shard";
 pub(crate) const SHARD_FILE_NAME: &str = "shard.json";
 
-/// What `shard.json` says: the files of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardManifest {
     pub format: String,
-    /// The version of the format, [`FORMAT_VERSION`](crate::storage::FORMAT_VERSION).
     pub format_version: u16,
     pub vocab_size: u32,
     pub separator: u32,
     pub num_tokens: u64,
     pub num_documents: u64,
-    /// The xxh3-64 of the sections: the tokens themselves, the suffix array, the number of suffixes below
-    /// each first token, the first tokens of every 256th suffix, and the ends of the documents.
+    /// The xxh3-64 of the sections, in the order in which `docs/FORMAT.md` lists them.
     pub checksums: [u64; 5],
 }
 
 impl ShardManifest {
-    /// Reads what the shard that `entry` names says of itself. O(1).
     pub(crate) fn read(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let path = folder.join(SHARD_FILE_NAME);
         let text = read_up_to(&path, MAX_NOTE_BYTES)?;
@@ -246,13 +228,13 @@ impl ShardManifest {
         Ok(shard)
     }
 
-    /// What the shard in a folder says of itself, if it is complete.
+    /// `None` unless the shard is complete.
     pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
         let sealed: Option<Self> = read_note(&folder.join(SHARD_FILE_NAME));
         sealed.filter(|sealed| sealed.check().is_ok())
     }
 
-    /// Writes `shard.json` once the sections in `folder` are on the disk: a shard that has it is complete.
+    /// Waits for the sections first: a shard that has `shard.json` is complete.
     pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
         for kind in Kind::ALL {
             let path = folder.join(kind.file_name());
@@ -263,7 +245,7 @@ impl ShardManifest {
         write_whole(&folder.join(SHARD_FILE_NAME), &to_json(self))
     }
 
-    /// Puts the complete shard in `from` into the folder `to` as well, unless it is there already.
+    /// Puts the complete shard in `from` into `to` as well, unless it is there.
     pub(crate) fn link(&self, from: &Path, to: &Path) -> Result<()> {
         if to.join(SHARD_FILE_NAME).exists() {
             return Ok(());
@@ -278,7 +260,6 @@ impl ShardManifest {
         write_whole(&to.join(SHARD_FILE_NAME), &to_json(self))
     }
 
-    /// How a datastore lists this shard.
     pub(crate) fn entry(&self) -> ShardEntry {
         let text = to_json(self);
         let lengths = Kind::ALL.map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
@@ -290,13 +271,11 @@ impl ShardManifest {
         }
     }
 
-    /// Maps a section of this shard in its folder.
     pub(crate) fn open(&self, folder: &Path, kind: Kind) -> Result<Section> {
         let checksum = self.checksums[kind as usize];
         Section::open(folder, kind, self.num_bytes(kind), checksum)
     }
 
-    /// The length of a section's payload.
     fn num_bytes(&self, kind: Kind) -> u64 {
         let token = self.token_width().num_bytes() as u64;
         match kind {
@@ -318,7 +297,6 @@ impl ShardManifest {
         TokenWidth::of(self.vocab_size, self.separator)
     }
 
-    /// Whether the numbers fit each other, so that no reader has to ask again.
     fn check(&self) -> Checked {
         fits(self.format == SHARD_FORMAT, "it is not that of a shard")?;
         check_tokens(self.vocab_size, self.separator)?;
@@ -352,14 +330,13 @@ pub(crate) fn to_json(manifest: &impl Serialize) -> String {
     json.expect("strings, numbers and lists of them can always be written as JSON") + "\n"
 }
 
-/// Only the part of a manifest that every version has.
+/// The part of a manifest that every version has.
 #[derive(Deserialize)]
 struct Preamble {
     format: String,
     format_version: u32,
 }
 
-/// The text of the manifest in a folder, if it is one of this version.
 fn read_text(folder: &Path) -> Result<Vec<u8>> {
     let path = folder.join(FILE_NAME);
     let none = || Error::NotADatastore(folder.to_owned());
@@ -379,7 +356,7 @@ fn read_text(folder: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Whether `folder` is a datastore, damaged or of another version though it may be.
+/// Also one that is damaged or of another version.
 pub(crate) fn is_datastore(folder: &Path) -> bool {
     matches!(read_text(folder), Ok(_) | Err(Error::Version { .. }))
 }

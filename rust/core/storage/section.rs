@@ -1,8 +1,8 @@
 //! What does a file of a datastore look like?
 //!
-//! A section is one little-endian array, written once and then mapped: the elements, and eight zero
-//! bytes, so that any element can be read as part of eight. Its length follows from what `shard.json`
-//! says, which has its checksum. `docs/FORMAT.md` has every byte.
+//! A section is one little-endian array, written once and then mapped: the elements, and eight zero bytes,
+//! so that any element can be read as part of eight. `shard.json` has its checksum, and what its length
+//! follows from. `docs/FORMAT.md` has every byte.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -16,20 +16,17 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::base::error::{Error, Result};
 use crate::storage::files::{self, create_anew, is_ours};
 
-/// The format version that is written and read.
 pub const FORMAT_VERSION: u16 = 4;
 
-/// The zero bytes after the elements.
 pub(crate) const TAIL_LEN: usize = 8;
 
-/// Every 256th suffix has a key. With rarer keys a lookup reads more tokens, with denser ones the
-/// keys leave the processor's cache: for 165 M tokens they take 5 MB, and a lookup 1.4 µs (2 µs at
-/// every 64th).
+/// Every 256th suffix has a key. With rarer ones a lookup reads more tokens, denser ones leave the
+/// processor's cache: for 165 M tokens they take 5 MB, a lookup 1.4 µs (2 µs at every 64th).
 pub(crate) const KEY_STRIDE: usize = 256;
 
 pub(crate) const KEY_LEN: usize = 4;
 
-/// The bits of a stored position among `num_tokens`: ceil(log2 n), at least 1.
+/// ceil(log2 n), at least 1.
 pub(crate) fn position_bits(num_tokens: u64) -> u16 {
     let bits = u64::BITS - num_tokens.saturating_sub(1).leading_zeros();
     u16::try_from(bits.max(1)).expect("64 bits at most")
@@ -64,7 +61,6 @@ impl Kind {
     }
 }
 
-/// Whether a file is of the version that is read.
 pub(crate) fn check_version(path: &Path, found: u32) -> Result<()> {
     let expected = FORMAT_VERSION.into();
     if found == expected {
@@ -77,7 +73,6 @@ pub(crate) fn check_version(path: &Path, found: u32) -> Result<()> {
     })
 }
 
-/// Whether a file has the length that it should have.
 pub(crate) fn check_length(path: &Path, expected: u64, found: u64) -> Result<()> {
     if found == expected {
         return Ok(());
@@ -98,7 +93,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Maps a section of a shard in this folder. O(1): the payload is not read.
+    /// O(1): the payload is not read.
     pub(crate) fn open(folder: &Path, kind: Kind, num_bytes: u64, xxh3: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let map = map(&path)?;
@@ -115,7 +110,7 @@ impl Section {
         })
     }
 
-    /// Maps the first bytes of a section that is being written.
+    /// Maps the beginning of a section that is being written.
     pub(crate) fn begun(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let map = map(&path)?;
@@ -132,18 +127,17 @@ impl Section {
         &self.map[..self.num_bytes]
     }
 
-    /// The payload as numbers: they are little-endian in memory too, and a payload begins at a page.
+    /// They are little-endian in memory too, and a payload begins at a page.
     pub(crate) fn numbers<T: AnyBitPattern>(&self) -> &[T] {
         bytemuck::try_cast_slice(self.payload()).unwrap_or_default()
     }
 
-    /// The payload and the eight zero bytes after it.
     pub(crate) fn padded_payload(&self) -> &[u8] {
         &self.map
     }
 
-    /// Tells the system whether what is read lies anywhere, where that can be told: else a lookup in a
-    /// file that is not in memory reads 128 KiB around every probe (187 ms against 3.1 ms for a draft).
+    /// Without the advice, a lookup in a file that is not in memory reads 128 KiB around every probe (187
+    /// ms against 3.1 ms for a draft).
     pub(crate) fn advise_random(&self, is_random: bool) -> Result<()> {
         #[cfg(unix)]
         {
@@ -158,8 +152,7 @@ impl Section {
         Ok(())
     }
 
-    /// Asks for some bytes of the payload and does not wait for them, where the system takes such
-    /// wishes: else they are fetched when they are read.
+    /// Requests some bytes of the payload and does not wait for them.
     pub(crate) fn will_need(&self, bytes: Range<usize>) {
         let end = bytes.end.min(self.payload().len());
         let length = end.saturating_sub(bytes.start);
@@ -171,12 +164,10 @@ impl Section {
         let _ = length;
     }
 
-    /// Brings the section into memory.
     pub(crate) fn warm(&self) {
         std::hint::black_box(xxh3_64(self.payload()));
     }
 
-    /// Reads the whole payload and compares its checksum.
     pub(crate) fn verify(&self) -> Result<()> {
         if xxh3_64(self.payload()) == self.xxh3 {
             Ok(())
@@ -201,15 +192,14 @@ pub(crate) struct SectionWriter {
 }
 
 impl SectionWriter {
-    /// Starts a section; what is there of an earlier attempt is replaced.
+    /// Replaces what an earlier attempt has left.
     pub(crate) fn create(folder: &Path, kind: Kind) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let file = create_anew(&path).map_err(Error::io(&path))?;
         Ok(Self::new(path, file))
     }
 
-    /// Goes on after the first `num_bytes` of a payload that was written before; what lies behind
-    /// them is cut off.
+    /// Goes on after `num_bytes` of the payload, and cuts off the rest.
     pub(crate) fn resume(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let open = || {
@@ -229,7 +219,6 @@ impl SectionWriter {
         Self { path, file }
     }
 
-    /// Waits until what was written is on the disk.
     pub(crate) fn sync(&mut self) -> Result<()> {
         let synced = self.file.flush();
         synced
@@ -241,7 +230,7 @@ impl SectionWriter {
         self.file.write_all(bytes).map_err(Error::io(&self.path))
     }
 
-    /// Ends the payload, reads it once for its checksum, and maps it.
+    /// Reads the payload once for its checksum, and maps it.
     pub(crate) fn finish(mut self) -> Result<Section> {
         self.write(&[0; TAIL_LEN])?;
         self.file.flush().map_err(Error::io(&self.path))?;
@@ -256,8 +245,8 @@ impl SectionWriter {
     }
 }
 
-/// Puts a section of a shard into the folder `to` as well: a link to a file of this user, which no other
-/// can change later; else a copy, if it is what was written.
+/// Links a section into the folder `to` if the file is this user's, so that no other can change it later;
+/// else copies it, once it is known to be intact.
 pub(crate) fn link(section: &Section, to: &Path, kind: Kind) -> Result<()> {
     let (path, to) = (&section.path, to.join(kind.file_name()));
     let found = fs::symlink_metadata(path).map_err(Error::io(path))?;

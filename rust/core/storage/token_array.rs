@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::storage::section::Section;
 
-/// How many bytes a token takes: one width for a whole datastore.
+/// The bytes of a token, for a whole datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TokenWidth {
     Two,
@@ -12,7 +12,7 @@ pub(crate) enum TokenWidth {
 }
 
 impl TokenWidth {
-    /// The smallest width that holds every token of the vocabulary and the separator.
+    /// The smallest that holds the vocabulary and the separator.
     pub(crate) fn of(vocab_size: u32, separator: u32) -> Self {
         let largest = separator.max(vocab_size.saturating_sub(1));
         if largest <= u16::MAX.into() {
@@ -29,7 +29,6 @@ impl TokenWidth {
         }
     }
 
-    /// The tokens that are stored as `bytes`.
     pub(crate) fn decode(self, bytes: &[u8]) -> Vec<u32> {
         let stored = bytes.chunks_exact(self.num_bytes());
         let token = |stored: &[u8]| {
@@ -40,7 +39,7 @@ impl TokenWidth {
         stored.map(token).collect()
     }
 
-    /// Appends tokens to `bytes` as they are stored. They fit: the caller has checked them.
+    /// The caller has checked that they fit.
     pub(crate) fn encode(self, tokens: &[u32], bytes: &mut Vec<u8>) {
         match self {
             Self::Two => encode::<2>(tokens, bytes),
@@ -49,7 +48,7 @@ impl TokenWidth {
     }
 }
 
-/// Of one width, so that the compiler makes it a loop over whole registers.
+/// Of one width, so that the compiler uses whole registers.
 fn encode<const WIDTH: usize>(tokens: &[u32], bytes: &mut Vec<u8>) {
     let start = bytes.len();
     bytes.resize(start + tokens.len() * WIDTH, 0);
@@ -59,24 +58,15 @@ fn encode<const WIDTH: usize>(tokens: &[u32], bytes: &mut Vec<u8>) {
     }
 }
 
-/// An array of stored tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    section: Section,
-    width: TokenWidth,
+    pub(crate) section: Section,
+    pub(crate) width: TokenWidth,
 }
 
 impl Tokens {
     pub(crate) fn new(section: Section, width: TokenWidth) -> Self {
         Self { section, width }
-    }
-
-    pub(crate) fn section(&self) -> &Section {
-        &self.section
-    }
-
-    pub(crate) fn width(&self) -> TokenWidth {
-        self.width
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -90,7 +80,7 @@ impl Tokens {
         }
     }
 
-    /// How the tokens from `index` on compare to `pattern`, as far as the pattern goes.
+    /// Only as far as the pattern goes.
     pub(crate) fn compare(&self, index: usize, pattern: &[u32]) -> Ordering {
         match self.width {
             TokenWidth::Two => compare(from::<2>(&self.section, index), pattern),
@@ -98,7 +88,6 @@ impl Tokens {
         }
     }
 
-    /// Appends up to `length` tokens from `index` on.
     pub(crate) fn extend(&self, index: usize, length: usize, tokens: &mut Vec<u32>) {
         match self.width {
             TokenWidth::Two => extend::<2>(&self.section, index, length, tokens),
@@ -106,14 +95,13 @@ impl Tokens {
         }
     }
 
-    /// Asks for `length` tokens from `index` on.
     pub(crate) fn will_need(&self, index: usize, length: usize) {
         let byte = |index: usize| index.saturating_mul(self.width.num_bytes());
         let end = byte(index.saturating_add(length));
         self.section.will_need(byte(index)..end);
     }
 
-    /// Calls `visit` with the tokens from `index` on for as long as it returns true.
+    /// Until `visit` returns false.
     pub(crate) fn visit(&self, index: usize, visit: impl FnMut(u32) -> bool) {
         let _ = match self.width {
             TokenWidth::Two => from::<2>(&self.section, index).all(visit),
@@ -122,7 +110,6 @@ impl Tokens {
     }
 }
 
-/// The tokens from `index` on as they are stored.
 fn stored<const WIDTH: usize>(section: &Section, index: usize) -> &[[u8; WIDTH]] {
     let (words, _) = section.payload().as_chunks();
     words.get(index..).unwrap_or_default()
@@ -138,7 +125,7 @@ fn from<const WIDTH: usize>(section: &Section, index: usize) -> impl ExactSizeIt
     stored(section, index).iter().map(decode::<WIDTH>)
 }
 
-/// The number is known before, so that room is looked for once and not for each token.
+/// The number is known before, so room is made once and not for each token.
 fn extend<const WIDTH: usize>(
     section: &Section,
     index: usize,

@@ -1,12 +1,11 @@
-//! What does the target model predict after a single token, without any context?
+//! What does the target model predict after a single token?
 
 use crate::fused::evidence::{Evidence, Kind, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 
-/// How many tokens of a row are read, the likeliest ones: later ones hardly ever come.
+/// Less likely tokens of a row hardly ever come.
 const MAX_TOKENS: usize = 8;
 
-/// The bigrams of the target model's tables.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bigrams;
 

@@ -1,4 +1,4 @@
-//! What followed the longest matches in the datastore, and how do these passages continue along a path?
+//! What followed the longest matches in the datastore, and how does that go on along a path?
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::lookup::holdout::Holdout;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::look_up_elsewhere;
 
-/// How many tokens of a passage are read.
+/// In tokens.
 const PASSAGE_LENGTH: usize = 8;
 
 /// At most this many of the context's longest matches are read.
@@ -33,11 +33,10 @@ const ORDERS: [usize; 9] = [2, 3, 4, 5, 6, 7, 8, 12, 16];
 /// Those that likely nodes are searched for with, as indices of [`ORDERS`]: three tokens, then two.
 const REQUERY: [usize; 2] = [1, 0];
 
-/// A datastore as a source.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Corpus {
     passages: Passages,
-    /// The groups of each node.
+    /// Of each node.
     nodes: Vec<Found>,
 }
 
@@ -81,7 +80,7 @@ impl DraftSource for Corpus {
     }
 }
 
-/// A datastore without one of its documents, where one is held out.
+/// Without one of its documents, where that is held out.
 #[derive(Clone, Copy)]
 struct View<'a> {
     datastore: &'a Datastore,
@@ -89,15 +88,15 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// What of `tail` belongs to the document that it ends in: no match reaches across a separator.
+    /// What of `tail` is of its last document: no match reaches across a separator.
     fn last_document<'t>(&self, tail: &'t [u32]) -> &'t [u32] {
         let separator = self.datastore.separator();
         let mut documents = tail.rsplit(|&token| token == separator);
         documents.next().unwrap_or_default()
     }
 
-    /// Samples passages of a match, and gives how often it occurs. Each passage tells how many of the
-    /// tokens before it are the last ones of `before`.
+    /// Samples passages of a match, and gives how often it occurs. A passage's reach is how many tokens
+    /// before it are the last ones of `before`.
     fn sample(
         &self,
         found: &Match,
@@ -105,7 +104,7 @@ impl View<'_> {
         before: &[u32],
         samples: &mut Samples,
     ) -> u64 {
-        let shards = self.datastore.shards();
+        let shards = &self.datastore.shards;
         let elsewhere = self.holdout.and_then(|holdout| {
             holdout.samples_elsewhere(shards, found, PASSAGE_LENGTH, max_passages, before)
         });
@@ -118,8 +117,7 @@ impl View<'_> {
     }
 }
 
-/// Adds the expert for what follows a node's token alone: those tokens whose share is at least
-/// `min_share`.
+/// Adds the expert for what follows a node's token alone: tokens with a share of at least `min_share`.
 fn add_next_tokens(
     corpus: View<'_>,
     token: u32,
@@ -127,7 +125,7 @@ fn add_next_tokens(
     min_share: f32,
     evidence: &mut Evidence,
 ) {
-    let (datastore, shards) = (corpus.datastore, corpus.datastore.shards());
+    let (datastore, shards) = (corpus.datastore, &corpus.datastore.shards);
     let elsewhere = corpus
         .holdout
         .and_then(|holdout| look_up_elsewhere(shards, token, holdout));
@@ -148,7 +146,6 @@ fn add_next_tokens(
     }
 }
 
-/// The sampled passages after one match.
 #[derive(Debug, Clone)]
 struct Group {
     /// The length of the match.
@@ -158,18 +155,17 @@ struct Group {
     rows: Range<usize>,
 }
 
-/// The groups of one node, the longest match first.
+/// Of one node, the longest match first.
 type Found = Range<usize>;
 
-/// The passages of all nodes of a draft.
 #[derive(Debug, Default, Clone)]
 struct Passages {
     groups: Vec<Group>,
     /// For each passage of each group, the position in `tokens` at which it continues.
     rows: Vec<u32>,
-    /// All passages, each followed by [`END`].
+    /// Each passage with an [`END`].
     tokens: Vec<u32>,
-    /// The last match that was searched for with each of [`ORDERS`].
+    /// The last match of each of [`ORDERS`].
     found: Vec<Match>,
     samples: Samples,
 }
@@ -181,9 +177,8 @@ impl Passages {
         self.tokens.clear();
     }
 
-    /// The groups of a node: at the root by searches, elsewhere those passages of the parent that
-    /// continue with the node's token, and by searches again where these are few and the node is
-    /// likely.
+    /// At the root by searches, elsewhere the parent's passages that continue with the node's token, and
+    /// searches again where these are few and the node is likely.
     fn find(
         &mut self,
         corpus: View<'_>,
@@ -203,10 +198,8 @@ impl Passages {
         }
     }
 
-    /// Reads what followed the longest matches of `tail`.
-    ///
-    /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer
-    /// matches need no search: they are the passages of that one whose preceding tokens agree too.
+    /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer matches
+    /// need no search: they are its passages whose preceding tokens agree too.
     fn look_up(&mut self, corpus: View<'_>, tail: &[u32], reading: Reading) -> Found {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
@@ -229,7 +222,7 @@ impl Passages {
                 Some(group) if group.rows.len() >= COVERED => reading.passages_if_covered,
                 _ => reading.passages,
             };
-            // A match that occurs no more often than a longer one adds nothing.
+            // A match as frequent as a longer one adds nothing.
             if self.found[index].count() as f32 > num_longer {
                 self.read(corpus, index, max_passages, num_longer);
             }
@@ -237,11 +230,11 @@ impl Passages {
         start..self.groups.len()
     }
 
-    /// Searches for the suffix of one of [`ORDERS`], and gives how often it occurs.
+    /// Gives how often the suffix of one of [`ORDERS`] occurs.
     fn search(&mut self, corpus: View<'_>, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
-            Some(start) => corpus.datastore.shards().find(&tail[start..], found),
+            Some(start) => corpus.datastore.shards.find(&tail[start..], found),
             None => *found = Match::default(),
         }
         found.count()
@@ -273,7 +266,7 @@ impl Passages {
         }
     }
 
-    /// Reads passages of a match, unless all but those of a longer match, `num_longer`, are held out.
+    /// Nothing if all passages but the `num_longer` of a longer match are held out.
     fn read(&mut self, corpus: View<'_>, index: usize, max_passages: usize, num_longer: f32) {
         let found = &self.found[index];
         let count = corpus.sample(found, max_passages, &[], &mut self.samples) as f32;
@@ -284,7 +277,7 @@ impl Passages {
         }
     }
 
-    /// Keeps the sampled passages, and gives the position of the first one.
+    /// Gives the position of the first sample.
     fn keep_samples(&mut self) -> u32 {
         let first = saturating_u32(self.tokens.len());
         for row in self.samples.iter() {
@@ -294,8 +287,7 @@ impl Passages {
         first
     }
 
-    /// Adds a group of those samples whose matches reach this far back; `first` is the position of the
-    /// first sample.
+    /// Adds those samples that reach this far back; `first` is the position of the first sample.
     fn add_group(&mut self, order: usize, num_matches: f32, first: u32, reach: usize) {
         let (start, mut next) = (self.rows.len(), first);
         for row in &self.samples.rows {
@@ -311,7 +303,7 @@ impl Passages {
         });
     }
 
-    /// The groups of those passages of a parent that continue with `token`.
+    /// The parent's passages that continue with `token`.
     fn follow(&mut self, parent: &Found, token: u32) -> Found {
         let first = self.groups.len();
         for group in parent.clone() {
@@ -336,7 +328,7 @@ impl Passages {
         first..self.groups.len()
     }
 
-    /// Searches for the last tokens of a likely node, where its parent's passages say too little of it.
+    /// Searches for a likely node's last tokens, where its parent's passages say too little.
     fn requery(&mut self, corpus: View<'_>, tail: &[u32], found: &Found) -> Found {
         let [longest, ..] = REQUERY.map(|index| ORDERS[index]);
         let says_little = |group: &Group| {
@@ -379,8 +371,8 @@ impl Passages {
         rank
     }
 
-    /// Collects the second tokens of those passages whose first token is not `token`: passages of the
-    /// longest match of two tokens or more that has some.
+    /// Collects the second tokens of passages whose first is not `token`, after the longest match of at
+    /// least two tokens that has some.
     fn skip(&self, found: &Found, token: u32, skipped: &mut Skipped) {
         const MIN_PASSAGES: usize = 4;
         let mut groups = self.groups[found.clone()].iter();

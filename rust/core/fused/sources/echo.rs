@@ -7,7 +7,6 @@ use crate::fused::learned::Learned;
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 use crate::memory::history::History;
 
-/// The tokens that the anchors of a node's token lead to in the request's own text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Echo;
 

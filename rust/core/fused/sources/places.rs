@@ -1,4 +1,4 @@
-//! Where in a text that grows did the end of a path come before, and what came next there?
+//! Where in a growing text did the end of a path come before, and what came next?
 
 use std::ops::Range;
 
@@ -8,19 +8,19 @@ use crate::fused::evidence::{END, Evidence, Kind, Matched};
 use crate::fused::source::Skipped;
 use crate::memory::history::History;
 
-/// A search counts at most this many matching tokens.
+/// Longer matches are not told apart.
 const MAX_LENGTH: usize = 32;
 
-/// No length exceeds this along a path either, as lengths are bits of a 64-bit number.
+/// Lengths are bits of a 64-bit number.
 const LONGEST: u32 = u64::BITS - 1;
 
-/// A match is taken up again beyond an edit where at least this many tokens are the same.
+/// A match goes on beyond an edit where at least this many tokens are the same.
 const MIN_BEYOND: u32 = 3;
 
-/// How many of the longest match lengths are experts of their own.
+/// The longest match lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
 
-/// How much less an earlier place counts than the next one.
+/// How much less an earlier place counts.
 pub(super) const DECAY: f32 = 0.95;
 
 /// A text of at most this many tokens is near: a core's own cache holds it.
@@ -32,20 +32,20 @@ const REACH: f32 = 512.0;
 /// How many of the latest places are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
-    /// Of those after the last two tokens.
+    /// After the last two tokens.
     bigrams: usize,
-    /// Of those after the last token alone.
+    /// After the last token alone.
     unigrams: usize,
-    /// A node that has this many of its parent's places is not searched for, and one that has this
-    /// many after its last two tokens gets none after the last alone.
+    /// A node with this many of its parent's places is not searched for; with this many after its last two
+    /// tokens, it gets none after the last alone.
     enough: usize,
     /// Whether places say how far they match beyond an edit.
     finds_edits: bool,
 }
 
 impl Reach {
-    /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
-    /// costs a wait for main memory.
+    /// For a root, or a child that is this likely. In a text that is not near, each place waits for main
+    /// memory.
     pub(super) fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
@@ -75,17 +75,17 @@ impl Reach {
     }
 }
 
-/// A place of the text after the last tokens of a node's path.
+/// A place after the last tokens of a path.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// The position at which the text continues, and the token there.
+    /// Where the text continues, and the token there.
     next: u32,
     token: u32,
     /// The token after that.
     after: u32,
-    /// How many tokens before it are the same.
+    /// The equal tokens before it.
     length: u32,
-    /// How many are the same before these and one token that was changed, put in or left out.
+    /// The equal tokens before these and one token that was changed, put in or left out.
     beyond: u32,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Found {
     is_cut: bool,
 }
 
-/// The places of all nodes of a draft.
+/// Of all nodes of a draft.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Places(Vec<Place>);
 
@@ -106,8 +106,8 @@ impl Places {
         self.0.clear();
     }
 
-    /// Finds the places after the last tokens of `tail`: those of the parent that continue with the
-    /// node's token where there are enough, otherwise the latest ones.
+    /// Finds the parent's places that continue with the node's token, if enough, otherwise the latest
+    /// places after the last tokens of `tail`.
     pub(super) fn find(
         &mut self,
         text: &History,
@@ -166,7 +166,7 @@ impl Places {
         }
     }
 
-    /// Adds the latest places after the last two tokens; says whether there are more.
+    /// Says whether there are more.
     fn add_after_bigram(
         &mut self,
         text: &History,
@@ -178,7 +178,7 @@ impl Places {
         let tokens = text.tokens();
         let start = self.0.len();
         let is_cut = self.add(text, text.of_pair(before, last), limit);
-        // Only now, as the reads of one loop wait at the same time.
+        // Only now, so that the reads of one loop overlap.
         for place in &mut self.0[start..] {
             let pairs = tokens[..place.next as usize]
                 .iter()
@@ -190,8 +190,7 @@ impl Places {
         is_cut
     }
 
-    /// Adds the latest places after the last token where another one came before it; says whether
-    /// there are more.
+    /// Only where another token came before the last; says whether there are more.
     fn add_after_unigram(
         &mut self,
         text: &History,
@@ -217,10 +216,10 @@ impl Places {
         is_cut
     }
 
-    /// Adds the first places where a text goes on after these ends; says whether there are more.
+    /// Says whether there are more.
     fn add(&mut self, text: &History, mut ends: impl Iterator<Item = usize>, limit: usize) -> bool {
         let mut end = ends.next();
-        // The end of a request's own text is no place where it goes on.
+        // A request's own text does not go on at its end.
         if end.is_some_and(|end| end + 1 == text.tokens().len()) {
             end = ends.next();
         }
@@ -240,7 +239,7 @@ impl Places {
         end.is_some()
     }
 
-    /// Adds an expert for each of the longest lengths: the places with that length or more.
+    /// The experts of the longest lengths: the places with at least that length.
     pub(super) fn add_experts(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
         // A bit for each length that there is.
@@ -269,8 +268,8 @@ impl Places {
         }
     }
 
-    /// Adds an expert for the places that match far beyond an edit: a name in a sentence, a value in a
-    /// call, a word in a line of code has changed, and what comes next is the same.
+    /// Adds an expert for places that match far beyond an edit: a name, a value or a word has changed, and
+    /// what comes next is the same.
     pub(super) fn add_edited(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
         let places = self.0[found.range.clone()].iter();
         let places = places.filter(|place| place.beyond >= MIN_BEYOND);
@@ -290,8 +289,8 @@ impl Places {
         evidence.add(matched, None, places.map(|place| place.token).zip(counts));
     }
 
-    /// Collects the second tokens after those places whose first one is not `token`, at most
-    /// `max_skipped`, the latest first.
+    /// Collects the second tokens after places whose first is not `token`, at most `max_skipped`, the
+    /// latest first.
     pub(super) fn skip(
         &self,
         found: &Found,
@@ -309,15 +308,13 @@ impl Places {
         }
     }
 
-    /// The longest match of a node.
     pub(super) fn longest(&self, found: &Found) -> usize {
         let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
         lengths.max().unwrap_or(0) as usize
     }
 }
 
-/// How many tokens are the same before a match of `length` and one token more of the text, of the tail,
-/// or of both.
+/// The equal tokens before a match of `length` and one token more of the text, of the tail, or of both.
 fn beyond_edit(text: &[u32], tail: &[u32], length: usize) -> u32 {
     if length >= MAX_LENGTH {
         return 0;

@@ -4,7 +4,7 @@ use crate::draft::token_tree::TokenTree;
 use crate::fused::evidence::{Evidence, Kind, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 
-/// How many predictions are kept of each node.
+/// Of each node.
 pub(crate) const NUM_KEPT: usize = 8;
 
 const NUM_SLOTS: usize = 4096;
@@ -12,17 +12,14 @@ const NUM_SLOTS: usize = 4096;
 /// How much less a prediction counts than the one before it.
 const DECAY: f32 = 0.5;
 
-/// The target model's own predictions at verified nodes, those of rejected branches included: the
-/// latest ones after each token and after each pair of tokens.
-///
-/// The table has a fixed size: keys that share a slot replace each other.
+/// The target model's latest predictions at verified nodes after each token and each pair, rejected
+/// branches included. Keys that share a slot replace each other.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Recycled {
     slots: Vec<Slot>,
 }
 
-/// The last token, and the one before it where the key is a pair. Both are one more than the token;
-/// 0 stands for none.
+/// The last token, and the one before it where the key is a pair, each plus one; 0 stands for none.
 type Key = (u64, u64);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,7 +30,6 @@ struct Slot {
 }
 
 impl DraftSource for Recycled {
-    /// Adds one expert for the last two tokens and one for the last.
     fn add_experts(&mut self, _inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
         let (Some(last), before) = ends(node.tail) else {
             return;

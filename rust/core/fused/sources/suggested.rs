@@ -3,8 +3,7 @@
 use crate::fused::evidence::{Evidence, Kind, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 
-/// The suggestion, as one expert: what it is worth at which depth and with what confidence is learned
-/// as for any other.
+/// One expert: what it is worth is learned as for any other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Suggested {
     /// The node of the suggestion that each asked node is.
@@ -34,7 +33,7 @@ impl DraftSource for Suggested {
             kind: Kind::Suggested,
             order: 1,
             rank: 0,
-            // What tells certain suggestions from others.
+            // Tells certain suggestions from others.
             num_matches: 1.0 / (1.0 - top).max(1e-4),
         };
         evidence.add(matched, None, counts);

@@ -1,4 +1,4 @@
-//! What came next where a text has the end of a path: the request's own text, or another one.
+//! What came next where a text has the end of a path?
 
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
@@ -7,7 +7,7 @@ use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::sources::places::{DECAY, Found, Places, Reach};
 use crate::memory::history::History;
 
-/// A text as a source: the request's own, earlier ones of its tenant or group, or an expected output.
+/// The request's own text, earlier ones of its tenant or group, or an expected output.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
     label: Source,
@@ -15,12 +15,11 @@ pub(crate) struct Text {
     skip_kind: Kind,
     edited_kind: Kind,
     places: Places,
-    /// The places of each node.
+    /// Of each node.
     nodes: Vec<Found>,
 }
 
 impl Text {
-    /// The text that users know by this name.
     pub(crate) fn new(label: Source) -> Self {
         let [kind, skip_kind, edited_kind] = match label {
             Source::Memory => [Kind::Memory, Kind::MemorySkip, Kind::MemoryEdited],

@@ -1,4 +1,4 @@
-//! What has been learned since? ADED's update of the matrix by what the target model writes.
+//! What has been learned since?
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use crate::papers::aded::config::AdedConfig;
 use crate::papers::aded::trigrams::{Prefix, Trigrams, Word};
 
-/// The most words of all rows that differ from the matrix's: 8 bytes each.
+/// The most words of all rows that were learned: 8 bytes each.
 const CAPACITY: usize = if cfg!(test) { 64 } else { 1 << 22 };
 
-/// What a row counts as beside its words.
+/// What a row counts beside its words.
 const ROW_SIZE: usize = 8;
 
-/// Algorithm 2 of ADED for one n-gram: `token` came after the prefix of these words.
+/// Algorithm 2 of ADED for one n-gram.
 fn adapt(words: &mut Vec<Word>, token: u32, config: &AdedConfig) {
     match words.iter_mut().find(|word| word.token == token) {
         Some(word) => word.prob = (word.prob + config.increment).min(config.max_prob),
@@ -24,7 +24,7 @@ fn adapt(words: &mut Vec<Word>, token: u32, config: &AdedConfig) {
     words.sort_by(Word::compare); // linear in what is sorted but for a word
 }
 
-/// A matrix of tri-grams and what was learned since, for one request or for several at a time.
+/// A matrix of tri-grams and what was learned since, for one request or for several.
 ///
 /// The matrix itself is shared and never changes: learning copies a row. When copies exceed some 32 MiB,
 /// all of them are dropped.
@@ -42,7 +42,6 @@ struct Learned {
 }
 
 impl AdaptiveTrigrams {
-    /// A matrix of which nothing was learned yet.
     pub fn new(trigrams: Arc<Trigrams>) -> Self {
         Self {
             trigrams,
@@ -54,7 +53,7 @@ impl AdaptiveTrigrams {
         &self.trigrams
     }
 
-    /// To read rows: nothing is learned meanwhile.
+    /// Nothing is learned meanwhile.
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader {
             trigrams: &self.trigrams,
@@ -62,8 +61,7 @@ impl AdaptiveTrigrams {
         }
     }
 
-    /// Learns that each token came after the prefix beside it; nothing is read meanwhile. O(words of
-    /// their rows).
+    /// Each token came after the prefix beside it. O(words of their rows).
     pub(crate) fn learn(&self, grams: &[(Prefix, u32)], config: &AdedConfig) {
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         for &(prefix, token) in grams {
@@ -83,14 +81,12 @@ impl AdaptiveTrigrams {
     }
 }
 
-/// A matrix and what was learned, while nothing more is learned.
 pub(crate) struct Reader<'a> {
     trigrams: &'a Trigrams,
     learned: RwLockReadGuard<'a, Learned>,
 }
 
 impl Reader<'_> {
-    /// The prefix after another one and a token.
     pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
         prefix.then(token, self.trigrams.options().order)
     }

@@ -1,13 +1,12 @@
 //! How does ADED draft and learn?
 
-use crate::base::checks::{check_limit, check_within};
+use crate::base::checks::check_within;
 use crate::base::error::Result;
 
-/// How an [`AdedSession`](crate::papers::aded::AdedSession) drafts and learns: the defaults are ADED's,
-/// which names the last two numbers and does not state them.
+/// The defaults are ADED's, which names the last two numbers and does not state them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdedConfig {
-    /// Whether the likeliest word at each place is taken, the paper's ablation, and not searched.
+    /// The paper's ablation: the likeliest word at each place, without a search.
     pub is_greedy: bool,
     /// The iterations of a search (s), up to 65,536.
     pub searches: usize,
@@ -51,9 +50,9 @@ const MAX_DEPTH: usize = 1 << 10;
 
 impl AdedConfig {
     pub(crate) fn check(&self) -> Result<()> {
-        check_limit("searches", self.searches, MAX_SEARCHES)?;
-        check_limit("depth", self.depth, MAX_DEPTH)?;
-        check_limit("candidates", self.candidates, usize::MAX)?;
+        check_within("searches", self.searches, 1..=MAX_SEARCHES)?;
+        check_within("depth", self.depth, 1..=MAX_DEPTH)?;
+        check_within("candidates", self.candidates, 1..=usize::MAX)?;
         check_within("c1", self.c1, 0.0..=1e9)?;
         check_within("c2", self.c2, 1e-9..=1e9)?;
         check_within("max_prob", self.max_prob, f32::EPSILON..=1.0)?;

@@ -7,18 +7,18 @@ use crate::lookup::datastore::Datastore;
 use crate::lookup::shard::Shard;
 use crate::papers::aded::trigrams::{Prefix, TrigramOptions, Trigrams, Word};
 
-/// The suffixes of a shard that are read at a time, in parallel by pieces.
+/// The suffixes that are read at a time, in parallel by pieces.
 const CHUNK: usize = 1 << 18;
 const PIECE: usize = 1 << 12;
 
-/// How many n-grams are counted between two reports.
+/// N-grams between two reports.
 const REPORT: u64 = 1 << 18;
 
 impl Trigrams {
     /// Counts the n-grams of a datastore. How it is cut into shards makes no difference.
     ///
-    /// The suffixes of a shard are in order, so equal n-grams stand together: counting takes O(n) time,
-    /// and no memory but the matrix and the tokens, 2 or 3 bytes each.
+    /// The suffixes of a shard are in order, so equal n-grams stand together: O(n) time, and no memory but
+    /// the matrix and the tokens, 2 or 3 bytes each.
     pub fn build(
         datastore: &Datastore,
         options: TrigramOptions,
@@ -26,7 +26,7 @@ impl Trigrams {
     ) -> Result<Self> {
         let mut matrix = Self::empty(options, datastore.vocab_size(), datastore.separator())?;
         let total = datastore.num_tokens();
-        let shards = datastore.shards();
+        let shards = &datastore.shards;
         shards.iter().try_for_each(Shard::warm)?;
         let grams = shards.iter().map(|shard| grams(shard, &matrix).peekable());
         let mut grams: Vec<_> = grams.collect();
@@ -65,7 +65,7 @@ impl Trigrams {
     }
 }
 
-/// The words after a prefix with their probabilities, given how often each follows it.
+/// The words after a prefix, given how often each follows it.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "as precise as a probability is"
@@ -79,11 +79,10 @@ fn words(counts: &mut Vec<(u32, u64)>) -> Vec<Word> {
     counts.drain(..).map(word).collect()
 }
 
-/// The n-grams of a shard in ascending order, each as often as it occurs. Only the last token of one
-/// can be the separator.
+/// The n-grams of a shard, ascending. Only the last token of one can be the separator.
 fn grams<'a>(shard: &'a Shard, matrix: &Trigrams) -> impl Iterator<Item = (Prefix, u32)> + use<'a> {
     let (order, vocab_size) = (matrix.options().order, matrix.vocab_size());
-    let separator = matrix.separator();
+    let separator = matrix.separator;
     let gram = move |start: usize| {
         let token = |index| Some(shard.token_at(start + index)).filter(|&token| token < vocab_size);
         let before = |index| token(index).filter(|&token| token != separator);
@@ -96,7 +95,7 @@ fn grams<'a>(shard: &'a Shard, matrix: &Trigrams) -> impl Iterator<Item = (Prefi
     (0..num_suffixes).step_by(CHUNK).flat_map(move |start| {
         let pieces = (start..num_suffixes.min(start + CHUNK)).step_by(PIECE);
         let grams = in_parallel(&mut pieces.collect::<Vec<_>>(), 1, |start| {
-            // Positions and one token of each first: the processor then waits for many at a time.
+            // Positions and one token of each first: these reads overlap.
             let ranks = *start..num_suffixes.min(*start + PIECE);
             let mut positions: Vec<_> = ranks.map(|rank| shard.position(rank)).collect();
             positions.retain(|&position| position < num_suffixes);

@@ -24,20 +24,19 @@ impl Random {
     }
 }
 
-/// A sentence of the search, in the tree that a draft is.
 #[derive(Debug, Default)]
 struct Node<'a> {
     token: u32,
     prob: f64,
     parent: usize,
     depth: usize,
-    /// The words that can come after it.
+    /// What can come after it.
     row: &'a [Word],
     prefix: Prefix,
-    /// The nodes of the first of these words.
+    /// Of the first of these words.
     children: Vec<usize>,
     visits: u32,
-    /// The visits that went on to a child.
+    /// Those that went on to a child.
     passes: usize,
     score: f64,
     /// 1 and the probabilities of the words down to it.
@@ -67,7 +66,6 @@ pub(crate) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Searches for what comes after `root`, given [`AdedConfig::exploration`].
     pub(crate) fn run(
         reader: &'a Reader<'a>,
         config: &'a AdedConfig,
@@ -96,7 +94,7 @@ impl<'a> Search<'a> {
         search
     }
 
-    /// Selection and expansion: gives the node that is visited.
+    /// Selection and expansion.
     fn descend(&mut self) -> usize {
         let mut node = 0;
         while !self.nodes[node].children.is_empty() {
@@ -131,7 +129,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Makes a node of the likeliest word after `parent` that has none yet.
     fn expand(&mut self, parent: usize) -> Option<usize> {
         let index = self.nodes.len();
         let node = &mut self.nodes[parent];
@@ -158,7 +155,7 @@ impl<'a> Search<'a> {
         Some(index)
     }
 
-    /// Goes on from a node at random, to the end of a sentence: gives its score.
+    /// Goes on from a node at random, to the end of a sentence, and gives its score.
     fn simulate(&mut self, node: usize) -> f64 {
         let Node {
             depth,
@@ -194,9 +191,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The nodes of the best sentences, at most `max_nodes`, by the sum of what was backed up to
-    /// them: no child has more than its parent. A node's probability is its share of all that was
-    /// backed up: with the paper's large `c1`, visits follow the probabilities of words.
+    /// The nodes of the best sentences, at most `max_nodes`, by the sum of what was backed up to them: no
+    /// child has more than its parent. A node's probability is its share of all that was backed up: with
+    /// the paper's large `c1`, visits follow the probabilities of words.
     pub(crate) fn tree(&self, max_nodes: usize) -> TokenTree {
         let nodes = &self.nodes;
         let by_score =
@@ -237,7 +234,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// A word of a row, as likely as it says; none where the row is empty.
+/// A word as likely as it says.
 fn sample(row: &[Word], random: &mut Random) -> Option<Word> {
     let last = row.last()?;
     let prob = |word: &Word| f64::from(word.prob);
@@ -250,8 +247,8 @@ fn sample(row: &[Word], random: &mut Random) -> Option<Word> {
     row.iter().find(is_it).or(Some(last)).copied()
 }
 
-/// ADED's ablation of the search: "greedy search" takes the likeliest word at each place. However
-/// often that is done, it is one sentence. A node's probability is that of its path.
+/// ADED's ablation: the likeliest word at each place. However often that is done, it is one sentence. A
+/// node's probability is that of its path.
 pub(crate) fn greedy(reader: &Reader<'_>, root: Prefix, depth: usize) -> TokenTree {
     let (mut prefix, mut prob) = (root, 1.0);
     let mut tree = TokenTree::default();

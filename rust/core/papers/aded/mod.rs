@@ -1,7 +1,6 @@
 //! How does ADED (Liu et al., 2024) draft from tri-grams that learn?
 //!
 //! `trigrams` is the matrix, `count` makes it, `adaptive` learns, `mcts` searches.
-//! It imports what `papers` may import.
 
 pub(crate) mod adaptive;
 mod config;

@@ -1,4 +1,4 @@
-//! What do tri-grams that adapt to the text make likely? ADED's drafts.
+//! What do tri-grams that adapt to the text make likely?
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::papers::aded::trigrams::Prefix;
 
 /// One request that is drafted for by tri-grams: ADED (Liu et al., 2024).
 ///
-/// The matrix learns every tri-gram of the request as it is observed (Algorithm 2), and Monte Carlo
-/// tree search finds sentences that are likely by it (Algorithm 1). Sessions that share an
-/// [`AdaptiveTrigrams`] learn from each other. Equal tokens and seeds give equal trees.
+/// The matrix learns every tri-gram of the request (Algorithm 2), and Monte Carlo tree search finds
+/// sentences that are likely by it (Algorithm 1). Sessions that share an [`AdaptiveTrigrams`] learn from
+/// each other.
 #[derive(Debug, Clone)]
 pub struct AdedSession {
     trigrams: Arc<AdaptiveTrigrams>,
@@ -23,7 +23,7 @@ pub struct AdedSession {
     exploration: Vec<f64>,
     /// The last `order - 1` tokens of the context.
     prefix: Prefix,
-    /// How many tokens of the prefix are after the last separator.
+    /// Of the prefix, after the last separator.
     num_tokens: usize,
     match_length: usize,
 }
@@ -41,14 +41,13 @@ impl AdedSession {
         })
     }
 
-    /// The tokens before a word.
     fn prefix_len(&self) -> usize {
         self.trigrams.trigrams().options().order - 1
     }
 
     fn step(&mut self, token: u32) {
         let trigrams = self.trigrams.trigrams();
-        self.num_tokens = if token == trigrams.separator() {
+        self.num_tokens = if token == trigrams.separator {
             0
         } else {
             self.prefix_len().min(self.num_tokens + 1)
@@ -56,7 +55,7 @@ impl AdedSession {
         self.prefix = self.prefix.then(token, trigrams.options().order);
     }
 
-    /// The tokens before the next word, where the context is that long.
+    /// `None` where the context is shorter.
     fn prefix(&self) -> Option<Prefix> {
         (self.num_tokens == self.prefix_len()).then_some(self.prefix)
     }
@@ -76,8 +75,7 @@ impl Session for AdedSession {
         Ok(())
     }
 
-    /// The nodes of the best sentences, by what the search backed up to them; a node's probability
-    /// is its share of that. Of a greedy draft, it is that of its path.
+    /// A node's probability is its share of what the search backed up; of a greedy draft, that of its path.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let config = &self.config;
         let tree = match self.prefix() {

@@ -1,29 +1,24 @@
 //! What follows two tokens, and how often? ADED's matrix of tri-grams.
 
-use crate::base::checks::{check_limit, check_within};
+use crate::base::checks::check_within;
 use crate::base::error::Result;
 
-/// The bits that a token takes in a prefix.
 const TOKEN_BITS: u32 = 21;
 
-/// The largest vocabulary of a matrix: three of its tokens fit 64 bits.
+/// Three tokens fit 64 bits.
 pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 
-/// What is counted, and what of it is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrigramOptions {
-    /// The tokens of an n-gram, 2 to 4: a word and the `order - 1` before it. ADED's is 3.
+    /// The tokens of an n-gram, 2 to 4: a word and those before it.
     pub order: usize,
     /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
     pub max_words: usize,
 }
 
 impl Default for TrigramOptions {
-    /// ADED's: tri-grams, and its threshold of 12.
-    ///
-    /// "The threshold for the elimination of tri-gram probability" can be no count, as the paper's
-    /// corpora differ in size by six, nor a probability: the program that its authors have published
-    /// takes the 12 likeliest words.
+    /// "The threshold for the elimination of tri-gram probability" can be no count, as the paper's corpora
+    /// differ in size by six, nor a probability: its authors' program takes the 12 likeliest words.
     fn default() -> Self {
         Self {
             order: 3,
@@ -32,7 +27,6 @@ impl Default for TrigramOptions {
     }
 }
 
-/// A token after a prefix, and how likely it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Word {
     pub(crate) token: u32,
@@ -40,7 +34,7 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// The order of a row: the likeliest first, then by token.
+    /// The likeliest first, then by token.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "as sorts ask for it")]
     pub(crate) fn compare(&self, other: &Self) -> std::cmp::Ordering {
         let by_prob = other.prob.total_cmp(&self.prob);
@@ -48,18 +42,16 @@ impl Word {
     }
 }
 
-/// The tokens before a word, of which there are `order - 1`; ordered as they are.
+/// The `order - 1` tokens before a word.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Prefix(pub(crate) u64);
 
 impl Prefix {
-    /// The prefix of the word after `token`.
     pub(crate) fn then(self, token: u32, order: usize) -> Self {
         let mask = (1 << (TOKEN_BITS as usize * (order - 1))) - 1;
         Self((self.0 << TOKEN_BITS | u64::from(token)) & mask)
     }
 
-    /// The first of its tokens.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "no more bits than a token has"
@@ -71,17 +63,16 @@ impl Prefix {
 
 /// The probabilities of frequent n-grams: `P(w₃ | w₁, w₂) = C(w₁, w₂, w₃) / C(w₁, w₂)` (ADED, Eq. 1).
 ///
-/// `C(w₁, w₂)` counts the places where a token follows, so the probabilities of all words would add
-/// up to 1; those of the words that are kept add up to less. The end of a document follows as its
-/// separator, where that is a token of the vocabulary.
+/// `C(w₁, w₂)` counts the places where a token follows. The end of a document follows as its separator,
+/// where that is a token of the vocabulary.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trigrams {
     options: TrigramOptions,
     vocab_size: u32,
-    separator: u32,
+    pub(crate) separator: u32,
     /// Ascending.
     prefixes: Vec<Prefix>,
-    /// Where the words of each prefix begin, and where those of the last one end.
+    /// Where the words of each prefix begin, and where the last ones end.
     starts: Vec<usize>,
     words: Vec<Word>,
     /// How many prefixes begin with a token below each.
@@ -91,7 +82,7 @@ pub struct Trigrams {
 impl Trigrams {
     pub(super) fn empty(options: TrigramOptions, vocab_size: u32, separator: u32) -> Result<Self> {
         check_within("order", options.order, 2..=4)?;
-        check_limit("max_words", options.max_words, usize::MAX)?;
+        check_within("max_words", options.max_words, 1..=usize::MAX)?;
         check_within("vocab_size", vocab_size, 1..=MAX_VOCAB_SIZE)?;
         Ok(Self {
             options,
@@ -104,7 +95,7 @@ impl Trigrams {
         })
     }
 
-    /// Appends a prefix above all others with its words, of which the likeliest are kept.
+    /// Appends a prefix above all others, and its likeliest words.
     pub(super) fn append(&mut self, prefix: Prefix, mut words: Vec<Word>) {
         words.sort_unstable_by(Word::compare);
         words.truncate(self.options.max_words);
@@ -114,7 +105,7 @@ impl Trigrams {
         self.heads[prefix.first(self.options.order) + 1] = self.prefixes.len();
     }
 
-    /// Makes it ready to be asked, once all prefixes are there.
+    /// Once all prefixes are there.
     pub(super) fn finish(&mut self) {
         for token in 1..self.heads.len() {
             self.heads[token] = self.heads[token].max(self.heads[token - 1]);
@@ -129,17 +120,12 @@ impl Trigrams {
         self.vocab_size
     }
 
-    /// The token that ends a document: only the last of an n-gram, and `vocab_size` where it is none.
-    pub(crate) fn separator(&self) -> u32 {
-        self.separator
-    }
-
     pub fn num_entries(&self) -> usize {
         self.words.len()
     }
 
-    /// The words after some tokens and their probabilities, likeliest first, then by token; none
-    /// unless there are `order - 1` tokens. O(log prefixes) and the words.
+    /// The words after `order - 1` tokens and their probabilities, likeliest first, then by token. O(log
+    /// prefixes) and the words.
     pub fn words(&self, tokens: &[u32]) -> Vec<(u32, f32)> {
         let order = self.options.order;
         if tokens.len() != order - 1 || tokens.iter().any(|&token| token >= self.vocab_size) {
@@ -150,7 +136,7 @@ impl Trigrams {
         words.map(|word| (word.token, word.prob)).collect()
     }
 
-    /// The words after a prefix of tokens of the vocabulary. O(log of those that begin alike).
+    /// O(log of the prefixes that begin alike).
     pub(crate) fn row(&self, prefix: Prefix) -> &[Word] {
         let first = prefix.first(self.options.order);
         let range = self.heads[first]..self.heads[first + 1];
