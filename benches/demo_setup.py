@@ -15,8 +15,7 @@ from rich.progress import track
 from rich.table import Table
 
 from specds import Datastore
-from specds.bench.generation.measure import Cell, Plan, batches_of, measure
-from specds.bench.generation.ways import Target, Way
+from specds.bench.generation.measure import Cell, Plan, Target, Way, batches_of, measure
 from specds.demo import Prompt, build_stdlib, prompts
 from specds.loading import load_model
 

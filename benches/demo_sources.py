@@ -14,8 +14,8 @@ from functools import partial
 
 from demo_setup import Demo, demo, over_seeds, parser_of, same_texts, show
 from specds import FusedConfig, FusedDrafter
+from specds.bench.generation.measure import Target, Way, baseline_way, own_calls
 from specds.bench.generation.report import FIGURES, rows_of
-from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import name_of, table
 from specds.demo import MODES
 from specds.drafters.model_tables import load_tables

@@ -13,9 +13,19 @@ import torch
 
 from shapes import random_model
 from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
-from specds.bench.generation.measure import Plan, batches_of, measure
+from specds.bench.generation.measure import (
+    PLAIN,
+    Batch,
+    Plan,
+    Result,
+    Target,
+    Way,
+    baseline_way,
+    batches_of,
+    measure,
+    own_calls,
+)
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.ways import PLAIN, Batch, Result, Target, Way, baseline_way, own_calls
 from specds.bench.harness import Row, tokenizer_of
 from specds.bench.transcripts import read_files
 from specds.verify import StaticRunner

@@ -20,8 +20,8 @@ import torch
 
 from demo_setup import Demo, demo, over_seeds, parser_of, same_texts, show, table_of
 from specds import FusedDrafter
+from specds.bench.generation.measure import Target, Way, baseline_way, own_calls
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.loading import load_model
 from specds.stats import GenerationStats

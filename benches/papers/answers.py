@@ -12,7 +12,7 @@ import torch
 
 from demo_setup import prompt_ids
 from specds.bench.harness import open_datastores, tokenizer_of
-from specds.bench.replay.loop import follow
+from specds.bench.replay.measure import follow
 from specds.bench.transcripts import Transcript, read_files
 from specds.demo import prompts
 from specds.loading import load_model

@@ -11,7 +11,7 @@ import torch
 
 from hierarchy_ablation import PASS_COSTS
 from papers.answers import Answer, Row, Setup, shares
-from specds.bench.replay.loop import follow
+from specds.bench.replay.measure import follow
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 from specds.loading import load_model
 

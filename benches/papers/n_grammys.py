@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from papers.answers import Row, Setup, lengths, shares
-from specds.bench.replay.loop import follow
+from specds.bench.replay.measure import follow
 from specds.drafters import SOURCES, NGrammysConfig, NGrammysDrafter, TokenTree
 from specds.papers.path_rows import PathRows
 

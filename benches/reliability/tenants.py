@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specds.bench.replay.loop import follow
+from specds.bench.replay.measure import follow
 from specds.bench.transcripts import Transcript
 from specds.drafters import FusedDrafter, Memory, TokenTree
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds.bench.drawing import lines, shares
+from specds.bench.page import lines, shares
 
 values = st.floats(0.001, 1e9)
 points = st.lists(st.tuples(values, values), min_size=1, max_size=9)

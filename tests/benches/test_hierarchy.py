@@ -4,9 +4,16 @@ from functools import partial
 
 import hierarchy_ablation as ablation
 from models import GREEDY, prompt, tiny_model
-from specds.bench.generation.measure import Plan, batches_of, measure
+from specds.bench.generation.measure import (
+    Plan,
+    Target,
+    Way,
+    baseline_way,
+    batches_of,
+    measure,
+    own_calls,
+)
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
 
 

@@ -164,8 +164,7 @@ def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
     ],
 )
 def test_repetition_is_the_share_of_tokens_that_were_there_before(token_ids, expected):
-    from specds.bench.generation.measure import Run
-    from specds.bench.generation.ways import Result
+    from specds.bench.generation.measure import Result, Run
     from specds.cli.demo import compared, repetition
 
     texts = [[*token_ids], [*range(60)]]

@@ -6,7 +6,7 @@ import pytest
 from datastores import build
 from replays import phrases, text_of, transcript
 from specds import FusedConfig, FusedDrafter
-from specds.bench.replay.loop import follow
+from specds.bench.replay.measure import follow
 from specds.drafters import Memory, fit_weights
 from specds.drafters.step import right_path
 

@@ -11,13 +11,7 @@ from typing import Literal
 
 MODES = ("greedy", "sampled")
 BASELINES = ("generate", "static", "compiled", "plain", "transformers-prompt-lookup")
-"""What drafters are held against.
-
-``generate``: `model.generate` as it is. ``static``: the same with a static cache. ``compiled``:
-that compiled by torch, with CUDA graphs on a GPU. ``plain``: the loop of this package without
-drafts. ``transformers-prompt-lookup``: the drafts of transformers itself, up to 10 tokens from the
-prompt.
-"""
+"""What drafters are held against: see docs/measuring.md."""
 
 
 @dataclass(frozen=True, kw_only=True)

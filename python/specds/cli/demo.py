@@ -12,8 +12,16 @@ from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
 from specds import terminal
-from specds.bench.generation.measure import Plan, Run, batches_of, measure
-from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
+from specds.bench.generation.measure import (
+    Plan,
+    Run,
+    Target,
+    Way,
+    baseline_way,
+    batches_of,
+    measure,
+    own_calls,
+)
 from specds.cli import display
 from specds.cli.writing import coloured
 from specds.demo import MODES, Prompt, build_stdlib, prompts

@@ -23,6 +23,9 @@ def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
         terminal.out.print(facts_table(title, facts))
 
 
+_FIGURES = ("vocab_size", "separator", "num_documents", "num_tokens", "num_shards", "num_bytes")
+
+
 def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
     written = datetime.fromtimestamp((datastore.path / "manifest.json").stat().st_mtime)
     facts: dict[str, Any] = {
@@ -30,12 +33,7 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
         "corpus": datastore.corpus,
         "tokenizer": datastore.tokenizer_name,
         "tokenizer_fingerprint": datastore.tokenizer_fingerprint,
-        "vocab_size": datastore.vocab_size,
-        "separator": datastore.separator,
-        "num_documents": datastore.num_documents,
-        "num_tokens": datastore.num_tokens,
-        "num_shards": datastore.num_shards,
-        "num_bytes": datastore.num_bytes,
+        **{name: getattr(datastore, name) for name in _FIGURES},
         "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
         "has_prior": datastore.prior is not None,
         "written": f"{written:%Y-%m-%d %H:%M}",

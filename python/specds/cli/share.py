@@ -15,7 +15,6 @@ def push(
     name: str,
     /,
     *,
-    revision: str | None = None,
     private: bool | None = None,
     licence: str | None = None,
     transcripts: Sequence[Path] = (),
@@ -28,8 +27,7 @@ def push(
 
     Args:
         datastore (DATASTORE): A folder made by `specds build`.
-        name (NAME): `org/name` on the hub.
-        revision: A branch.
+        name (NAME): `org/name` on the hub, or `org/name@branch`.
         private: Who can see a new one; by default as your account says.
         licence: Of the corpus: `apache-2.0`, ...
         transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, that are replayed
@@ -41,9 +39,7 @@ def push(
     from specds import hub
 
     measured = _acceptance(datastore, transcripts)
-    address = hub.push(
-        datastore, _at(name, revision), private=private, licence=licence, acceptance=measured
-    )
+    address = hub.push(datastore, name, private=private, licence=licence, acceptance=measured)
     if as_json:
         terminal.print_json({"name": name, "commit": address})
     else:
@@ -54,7 +50,6 @@ def pull(
     name: str,
     /,
     *,
-    revision: str | None = None,
     tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
@@ -64,8 +59,7 @@ def pull(
     interrupted download continues.
 
     Args:
-        name (NAME): `org/name` on the hub.
-        revision: A branch, a tag or a commit.
+        name (NAME): `org/name` on the hub, or `org/name@revision`.
         tokenizer: Refuse a datastore that is not of this tokenizer.
 
     Example:
@@ -75,15 +69,11 @@ def pull(
     from specds.loading import load_encoder
 
     loaded = None if tokenizer is None else load_encoder(tokenizer)
-    folder = hub.pull(_at(name, revision), tokenizer=loaded)
+    folder = hub.pull(name, tokenizer=loaded)
     if as_json:
         terminal.print_json({"name": name, "path": str(folder)})
     else:
         terminal.out.print(str(folder), soft_wrap=True)
-
-
-def _at(name: str, revision: str | None) -> str:
-    return name if revision is None else f"{name}@{revision}"
 
 
 def _acceptance(datastore: Path, transcripts: Sequence[Path]) -> list[dict[str, Any]]:

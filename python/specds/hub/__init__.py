@@ -3,17 +3,8 @@
 A name such as ``org/name`` stands wherever a folder does; a folder of that name goes first.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from specds._lazy import lazy
-
-if TYPE_CHECKING:
-    from specds.hub.download import locate, pull
-    from specds.hub.names import named_datastore
-    from specds.hub.upload import push
+from specds.hub.download import locate, pull
+from specds.hub.names import named_datastore
+from specds.hub.upload import push
 
 __all__ = ["locate", "named_datastore", "pull", "push"]
-
-__getattr__ = lazy(__name__, "names", "download", "upload")

@@ -14,9 +14,16 @@ import torch
 
 from specds._core import __version__
 from specds.bench.engines import check_names, engines_of
-from specds.bench.generation.measure import Plan, batches_of, measure
+from specds.bench.generation.measure import (
+    Plan,
+    Target,
+    Way,
+    baseline_way,
+    batches_of,
+    measure,
+    own_calls,
+)
 from specds.bench.generation.report import rows_of
-from specds.bench.generation.ways import Target, Way, baseline_way, own_calls
 from specds.bench.harness import Document, Progress, circumstances, open_datastores
 from specds.bench.options import BASELINES, GenerateOptions
 from specds.bench.transcripts import read_files

@@ -1,20 +1,96 @@
-"""How many tokens of recorded answers does a drafter predict, and how long does it take?"""
+"""How many tokens of recorded answers does a drafter predict, and how long does it take?
+
+Greedy acceptance depends on the tokens that the target writes and on nothing else: draft, compare
+with what was written, go on behind it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import repeat
+from time import perf_counter_ns
+from typing import Literal, TypeAlias
 
 import numpy as np
 
+from specds._core import DraftSession, TokenTree
 from specds.bench.engines import Engine, EngineError
-from specds.bench.replay.loop import Replayed, Shape, follow
 from specds.bench.transcripts import ALL, Transcript
-from specds.drafters import Drafter, FusedDrafter, Session
+from specds.drafters import Drafter, FusedDrafter
+from specds.drafters.session import EMPTY_TREE, Session, within
+from specds.drafters.step import Step, right_path
 from specds.stats import GenerationStats
+
+Shape: TypeAlias = Literal["tree", "chain"]
+"""Of a draft; engines that verify no trees take chains."""
+
+
+@dataclass
+class Replayed:
+    """One step of a replay, which the session has not observed yet.
+
+    Attributes:
+        position: Tokens of the answer before this step.
+        draft_ns: Time of `draft` in nanoseconds; None if it was not called.
+        observe_ns: Time of `observe`; set before the next step is yielded.
+    """
+
+    session: Session
+    position: int
+    step: Step
+    draft_ns: int | None = None
+    observe_ns: int = 0
+
+
+def follow(
+    session: Session,
+    transcript: Transcript,
+    max_nodes: int,
+    shape: Shape = "tree",
+) -> Generator[Replayed, None, None]:
+    """Yields the steps of one answer. The session has its prompt, and is finished at the end.
+
+    The last token of an answer is the target's own: a draft is cut to the tokens left, less one, as
+    generation cuts it at `max_length`.
+    """
+    truth, position = transcript.completion_ids, 0
+    try:
+        while position < len(truth):
+            max_depth = len(truth) - position - 1
+            tree, draft_ns = EMPTY_TREE, None
+            if max_nodes > 0 and max_depth > 0:
+                start = perf_counter_ns()
+                tree = _draft(session, max_nodes, max_depth, shape)
+                draft_ns = _elapsed(session, start)
+                tree = within(tree, max_nodes, max_depth)
+            path = right_path(tree, truth[position:])
+            emitted = truth[position : position + len(path) + 1]
+            replayed = Replayed(session, position, Step(tree, path, emitted.tolist()), draft_ns)
+            yield replayed
+            start = perf_counter_ns()
+            session.observe(emitted)
+            replayed.observe_ns = _elapsed(session, start)
+            position += len(emitted)
+    finally:
+        session.finish()
+
+
+def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> TokenTree:
+    if isinstance(session, DraftSession):
+        return session.draft(max_nodes, max_depth, is_chain=shape == "chain")
+    tree = session.draft(max_nodes, max_depth)
+    return tree.best_chain() if shape == "chain" else tree
+
+
+def _elapsed(session: Session, start: int) -> int:
+    """Nanoseconds of a call that has just returned, by the session's own clock if it has one."""
+    elapsed = perf_counter_ns() - start
+    own: int | None = getattr(session, "elapsed_ns", None)
+    return elapsed if own is None else own
+
 
 TARGET = "target"
 """The source of bonus tokens."""

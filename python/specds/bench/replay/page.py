@@ -8,9 +8,8 @@ from html import escape
 from pathlib import PurePath
 from typing import Any
 
-from specds.bench.drawing import Points, figure, lines, shares
 from specds.bench.harness import Document, Row, label, name_of, together
-from specds.bench.page import asset, filled
+from specds.bench.page import Points, asset, figure, filled, lines, shares
 from specds.bench.replay.measure import TARGET
 from specds.bench.replay.report import CAPTION, FIGURES, sentence
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from specds._core import Datastore
-from specds.bench.replay.loop import follow
+from specds.bench.replay.measure import follow
 from specds.bench.transcripts import Transcript
 from specds.drafters import Drafter
 from specds.readable import known_from, text_after, tree_in_words
