@@ -72,7 +72,7 @@ NOT_OF_BATCHES = {
     "encoder": ({"encoder_repetition_penalty": 1.2}, "EncoderRepetitionPenaltyLogitsProcessor"),
     "own processor": ({"logits_processor": [Stateful()]}, "Stateful cannot be used with several"),
     "own criterion": ({"stopping_criteria": [AnyRow()]}, "AnyRow cannot be used with several"),
-    "cache": ({"cache": DynamicCache()}, "cache cannot be used: of one prompt"),
+    "cache": ({"cache": DynamicCache()}, "cache cannot be used: it works for one prompt"),
 }
 
 

@@ -117,13 +117,13 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     reason = None
     windows = (DynamicLayer, DynamicSlidingWindowLayer)
     if type(cache) is not DynamicCache or any(type(layer) not in windows for layer in cache.layers):
-        reason = "only a `DynamicCache` can be gone on from"
+        reason = "drafts continue only from a `DynamicCache`"
     elif len(shown) > 1 or not bool(shown.all()):
-        reason = "of one prompt without padding alone"
+        reason = "it works for one prompt without padding"
     elif not cache.get_seq_length() < shown.shape[1]:
         reason = (
-            f"it holds {cache.get_seq_length()} tokens, and input_ids must be these and more, "
-            f"got {shown.shape[1]}"
+            f"it holds {cache.get_seq_length()} tokens, and input_ids must begin with these and "
+            f"have more, got {shown.shape[1]}"
         )
     elif "chunked_attention" in layer_types(model.config.get_text_config(decoder=True)):
         reason = "this model's attention is chunked"
