@@ -8,10 +8,11 @@ from typing import Any, cast
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
-from transformers.generation import logits_process, stopping_criteria
+from transformers.generation import stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
+from specds.accept.on_host import is_stateless
 from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
 
@@ -132,16 +133,6 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     return cast("DynamicCache", cache)
 
 
-# Processors with a state, or with something for each row of a batch.
-_OF_ONE_SEQUENCE = (
-    logits_process.EncoderNoRepeatNGramLogitsProcessor,
-    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
-    logits_process.PrefixConstrainedLogitsProcessor,
-    logits_process.SynthIDTextWatermarkLogitsProcessor,
-    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
-
-
 def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaList) -> None:
     """Refuses what cannot be called for each row of a batch alone.
 
@@ -152,8 +143,8 @@ def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaL
         UnsupportedRequestError: Naming the class.
     """
     for called in (*processors, *criteria):
-        known = type(called).__module__ in (logits_process.__name__, stopping_criteria.__name__)
-        if isinstance(called, _OF_ONE_SEQUENCE) or not (known or getattr(called, "rowwise", False)):
+        known = is_stateless(called) or type(called).__module__ == stopping_criteria.__name__
+        if not (known or getattr(called, "rowwise", False)):
             raise UnsupportedRequestError(
                 f"{type(called).__name__} cannot be used with several prompts: call once per "
                 "prompt, or give it an attribute `rowwise = True` if it keeps no state and looks "
