@@ -84,15 +84,6 @@ def test_what_only_one_sequence_can_have_is_refused(name):
         generate(tiny_model("llama"), ids, random_drafter(), max_new_tokens=3, **settings)
 
 
-def test_drafted_is_of_one_sequence():
-    model = tiny_model("llama")
-    ids = prompt(10).view(2, 5)
-    output = generate(model, ids, random_drafter(), max_new_tokens=3, **GREEDY)
-    with pytest.raises(ValueError, match="use drafted_by_row"):
-        _ = output.drafted
-    assert output.cache is None
-
-
 def test_sessions_are_finished_when_one_of_them_fails():
     def fail(_, position, max_nodes):
         raise RuntimeError("out of ideas")
