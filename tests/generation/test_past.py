@@ -1,4 +1,4 @@
-"""A cache that a caller passes is gone on from, and comes back as plain decoding leaves it."""
+"""A request continues from the cache of its caller, and leaves it as plain decoding does."""
 
 import pytest
 import torch
