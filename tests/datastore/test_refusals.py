@@ -9,7 +9,6 @@ import pytest
 
 from datastores import build
 from specds import AdedDrafter, EngineDrafter, FusedConfig, NGrammysDrafter, PromptLookupDrafter
-from specds._core import FusedState
 from specds.drafters import (
     AdedConfig,
     FusedDrafter,
@@ -141,8 +140,10 @@ CALLS = [
     (f"`model_tables` {OTHERS} 2", lambda s: FusedDrafter(s.store, model_tables=s.tables)),
     ("max_nodes must not be negative, got -1", lambda _: FusedConfig(max_nodes=-1)),
     ("fit them again", lambda _: FusedDrafter(weights=b"not weights")),
-    *((f"effort `{e}` is none of", lambda _, e=e: FusedConfig(effort=e)) for e in ("", "Low", 1)),
-    ("expected one of `auto`, `low`, `normal`", lambda _: FusedState(effort="high")),
+    *(
+        ("expected one of `auto`, `low`", lambda _, e=e: FusedDrafter(config=FusedConfig(effort=e)))
+        for e in ("", "Low", "high")
+    ),
     ("the prompt is empty", lambda s: s.drafter.session([])),
     ("the prompt is empty", lambda s: RestDrafter(s.store).session([])),
     ("the prompt is empty", lambda s: AdedDrafter(s.trigrams).session([])),

@@ -120,7 +120,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_t
             **arguments,
         )
         assert output.sequences.tolist() == expected[dtype]
-        assert sum(output.drafted) == output.stats.num_accepted_tokens
+        assert sum(output.drafted_by_row[0]) == output.stats.num_accepted_tokens
         accepted += output.stats.num_accepted_tokens
     assert accepted > 0
 

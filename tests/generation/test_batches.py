@@ -14,13 +14,13 @@ from models import (
     random_drafter,
     tiny_model,
 )
-from specds.generation import custom_generate, generate
+from specds.generation import generate
 from specds.verify import StaticRunner
 
 PAD = 1
 
 
-def test_the_batch_is_that_of_model_generate():
+def test_a_finished_row_leaves_the_batch():
     model = tiny_model("llama")
     ids = torch.cat([prompt(seed=seed) for seed in range(3)])
     free = model.generate(ids, max_new_tokens=24, **GREEDY)
@@ -39,13 +39,9 @@ def test_the_batch_is_that_of_model_generate():
         patch.setattr(StaticRunner, "verify_rows", spy)
         output = generate(model, ids, random_drafter(), budget=4, self_check=False, **settings)
     assert output.sequences.tolist() == expected.tolist()
-    # A finished sequence is in no pass any more.
     ends = [int((row == PAD).sum()) for row in expected]
     assert widths[0] == 3
     assert widths[-1] == ends.count(0) < 3
-    loop = custom_generate(random_drafter(), budget=4)
-    by_route = model.generate(ids, custom_generate=loop, **settings)
-    assert by_route.tolist() == expected.tolist()
 
 
 class Stateful(LogitsProcessor):
@@ -72,7 +68,7 @@ NOT_OF_BATCHES = {
     "encoder": ({"encoder_repetition_penalty": 1.2}, "EncoderRepetitionPenaltyLogitsProcessor"),
     "own processor": ({"logits_processor": [Stateful()]}, "Stateful cannot be used with several"),
     "own criterion": ({"stopping_criteria": [AnyRow()]}, "AnyRow cannot be used with several"),
-    "cache": ({"cache": DynamicCache()}, "cache cannot be used: of one prompt"),
+    "cache": ({"cache": DynamicCache()}, "cache cannot be used: it works for one prompt"),
 }
 
 
@@ -82,15 +78,6 @@ def test_what_only_one_sequence_can_have_is_refused(name):
     ids = prompt(10).view(2, 5)
     with pytest.raises(ValueError, match=message):
         generate(tiny_model("llama"), ids, random_drafter(), max_new_tokens=3, **settings)
-
-
-def test_drafted_is_of_one_sequence():
-    model = tiny_model("llama")
-    ids = prompt(10).view(2, 5)
-    output = generate(model, ids, random_drafter(), max_new_tokens=3, **GREEDY)
-    with pytest.raises(ValueError, match="use drafted_by_row"):
-        _ = output.drafted
-    assert output.cache is None
 
 
 def test_sessions_are_finished_when_one_of_them_fails():

@@ -1,5 +1,7 @@
 """`generate` gives the tokens of plain `model.generate`, whatever is drafted, in fewer forwards."""
 
+from itertools import chain
+
 import pytest
 import torch
 
@@ -25,9 +27,8 @@ def test_true_drafts_are_accepted_and_save_forwards():
     assert output.sequences.tolist() == [expected]
     assert output.stats.num_drafts == 3
     assert output.stats.num_accepted_tokens == 16 + 16 + 4
-    assert output.drafted == [False] + [True] * 16 + [False] + [True] * 16 + [False] + [
-        True
-    ] * 4 + [False]
+    drafted = [[True] * number + [False] for number in (0, 16, 16, 4)]
+    assert output.drafted_by_row == [[*chain(*drafted)]]
     assert output.stats.mean_acceptance_length == 1 + 36 / 3
     forked = tree_generate(model, oracle_drafter(expected, num_wrong=1), num_tokens=40, **GREEDY)
     assert forked.sequences.tolist() == [expected]

@@ -1,4 +1,4 @@
-"""A cache that a caller passes is gone on from, and comes back as plain decoding leaves it."""
+"""A request continues from the cache of its caller, and leaves it as plain decoding does."""
 
 import pytest
 import torch
@@ -102,8 +102,8 @@ def test_caches_that_cannot_be_gone_on_from_are_named():
     model(prompt(), **{CACHE_NAME: full})
     static = StaticCache(model.config, max_cache_len=64)
     cases = [
-        ({"cache": full}, "it holds 21 tokens, and input_ids must be these and more"),
-        ({"cache": static}, "only a `DynamicCache`"),
+        ({"cache": full}, "it holds 21 tokens, and input_ids must begin with these and have more"),
+        ({"cache": static}, "only from a `DynamicCache`"),
         ({"cache": DynamicCache(), "attention_mask": mask}, "without padding"),
     ]
     for settings, reason in cases:

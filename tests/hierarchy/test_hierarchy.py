@@ -214,6 +214,13 @@ def drafts_with(*levels):
     tree_generate(tiny_model("llama"), HierarchyDrafter(levels))
 
 
+def drafts_elsewhere():
+    """The check of a model reads its weights, so it moves after it."""
+    drafter = HierarchyDrafter([copy.deepcopy(FITS)])
+    drafter._models["level 0"].to("meta")
+    tree_generate(tiny_model("llama"), drafter)
+
+
 FITS, RETRIEVAL = like("llama", 0.1), random_drafter()
 WRONG = [
     ("a hierarchy needs models", lambda: HierarchyDrafter([])),
@@ -226,6 +233,7 @@ WRONG = [
         "dtype torch.float64, the target torch.float32: load it",
         lambda: drafts_with(like("llama", 0.1, torch.float64)),
     ),
+    (r"device meta, the target cpu: move it by `.to\('cpu'\)`", drafts_elsewhere),
     ("training mode", lambda: HierarchyDrafter([changed(attention_dropout=0.1)])),
     ("prompt is empty", lambda: HierarchyDrafter([FITS]).session([])),
     ("ablation must be one of full, sd", lambda: HierarchyConfig.ablation("none")),
@@ -238,16 +246,6 @@ WRONG = [
 def test_what_is_no_hierarchy_is_refused(message, make):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_level_on_another_device_is_refused():
-    elsewhere = copy.deepcopy(FITS).to("meta")
-    drafter = HierarchyDrafter.__new__(HierarchyDrafter)
-    drafter.__dict__ |= vars(HierarchyDrafter([like("llama", 0.1)])) | {
-        "_models": {"small": elsewhere}
-    }
-    with pytest.raises(ValueError, match=r"device meta, the target cpu: move it by `.to\('cpu'\)`"):
-        tree_generate(tiny_model("llama"), drafter)
 
 
 def test_no_more_nodes_go_up_than_the_configuration_says():

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import logits_process
 from transformers.generation.logits_process import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -191,6 +192,21 @@ def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProces
             processor.prompt_ignore_length = ignored[row : row + 1]
         made.append(processor)
     return made
+
+
+_STATEFUL = (
+    logits_process.EncoderNoRepeatNGramLogitsProcessor,
+    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
+    logits_process.PrefixConstrainedLogitsProcessor,
+    logits_process.SynthIDTextWatermarkLogitsProcessor,
+    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
+
+
+def is_stateless(processor: object) -> bool:
+    """Whether it is a processor of transformers that looks at one row's tokens and scores alone."""
+    is_known = type(processor).__module__ == logits_process.__name__
+    return is_known and not isinstance(processor, _STATEFUL)
 
 
 def walk(

@@ -66,7 +66,7 @@ def generate(
                 {
                     "text": at.tokenizer.decode(new_ids),
                     "token_ids": new_ids,
-                    "drafted": list(output.drafted),
+                    "drafted": output.drafted_by_row[0],
                     "stats": output.stats.to_dict(),
                     "sources": dict(at.writer.sources),
                 }

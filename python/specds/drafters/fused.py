@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -55,9 +55,6 @@ class FusedConfig:
     def __post_init__(self) -> None:
         if self.max_nodes is not None and self.max_nodes < 0:
             raise ValueError(f"max_nodes must not be negative, got {self.max_nodes}")
-        if self.effort not in get_args(Effort):
-            names = ", ".join(get_args(Effort))
-            raise ValueError(f"effort `{self.effort}` is none of {names}")
 
 
 class FusedDrafter:

@@ -8,10 +8,11 @@ from typing import Any, cast
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
-from transformers.generation import logits_process, stopping_criteria
+from transformers.generation import stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
+from specds.accept.on_host import is_stateless
 from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
 
@@ -117,29 +118,19 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     reason = None
     windows = (DynamicLayer, DynamicSlidingWindowLayer)
     if type(cache) is not DynamicCache or any(type(layer) not in windows for layer in cache.layers):
-        reason = "only a `DynamicCache` can be gone on from"
+        reason = "drafts continue only from a `DynamicCache`"
     elif len(shown) > 1 or not bool(shown.all()):
-        reason = "of one prompt without padding alone"
+        reason = "it works for one prompt without padding"
     elif not cache.get_seq_length() < shown.shape[1]:
         reason = (
-            f"it holds {cache.get_seq_length()} tokens, and input_ids must be these and more, "
-            f"got {shown.shape[1]}"
+            f"it holds {cache.get_seq_length()} tokens, and input_ids must begin with these and "
+            f"have more, got {shown.shape[1]}"
         )
     elif "chunked_attention" in layer_types(model.config.get_text_config(decoder=True)):
         reason = "this model's attention is chunked"
     if reason is not None:
         raise UnsupportedRequestError(f"cache cannot be used: {reason}")
     return cast("DynamicCache", cache)
-
-
-# Processors with a state, or with something for each row of a batch.
-_OF_ONE_SEQUENCE = (
-    logits_process.EncoderNoRepeatNGramLogitsProcessor,
-    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
-    logits_process.PrefixConstrainedLogitsProcessor,
-    logits_process.SynthIDTextWatermarkLogitsProcessor,
-    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
 
 
 def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaList) -> None:
@@ -152,8 +143,8 @@ def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaL
         UnsupportedRequestError: Naming the class.
     """
     for called in (*processors, *criteria):
-        known = type(called).__module__ in (logits_process.__name__, stopping_criteria.__name__)
-        if isinstance(called, _OF_ONE_SEQUENCE) or not (known or getattr(called, "rowwise", False)):
+        known = is_stateless(called) or type(called).__module__ == stopping_criteria.__name__
+        if not (known or getattr(called, "rowwise", False)):
             raise UnsupportedRequestError(
                 f"{type(called).__name__} cannot be used with several prompts: call once per "
                 "prompt, or give it an attribute `rowwise = True` if it keeps no state and looks "

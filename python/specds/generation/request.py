@@ -119,17 +119,6 @@ class GenerationOutput:
         """The cache, as transformers before 5.24 calls it."""
         return self.cache
 
-    @property
-    def drafted(self) -> list[bool]:
-        """For each emitted token of the only row, whether it was drafted.
-
-        Raises:
-            ValueError: There are several rows: see `drafted_by_row`.
-        """
-        if len(self.drafted_by_row) > 1:
-            raise ValueError("there are several sequences: use drafted_by_row")
-        return self.drafted_by_row[0]
-
 
 def run(
     options: Options,

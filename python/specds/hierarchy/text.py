@@ -6,38 +6,17 @@ from collections.abc import Iterable
 
 import torch
 from transformers import LogitsProcessorList
-from transformers.generation import logits_process
 
 from specds.accept.draws import accept_or_redraw, draw
+from specds.accept.on_host import is_stateless
 from specds.drafters.session import Proposal, RequestRules
-
-# Processors without a state: they may be asked about tokens that the target will never see. Drafts
-# go without the target's other processors: they may come from any known distribution.
-_SHARED = frozenset(
-    getattr(logits_process, name)
-    for name in (
-        "EpsilonLogitsWarper",
-        "EtaLogitsWarper",
-        "MinLengthLogitsProcessor",
-        "MinNewTokensLengthLogitsProcessor",
-        "MinPLogitsWarper",
-        "NoBadWordsLogitsProcessor",
-        "NoRepeatNGramLogitsProcessor",
-        "RepetitionPenaltyLogitsProcessor",
-        "SequenceBiasLogitsProcessor",
-        "SuppressTokensLogitsProcessor",
-        "TemperatureLogitsWarper",
-        "TopKLogitsWarper",
-        "TopPLogitsWarper",
-        "TypicalLogitsWarper",
-    )
-)
 
 
 class Text:
     """The tokens of a request as its levels see them: the context, then tokens on trial.
 
-    Without rules, tokens are chosen greedily.
+    Levels choose as the target does, without its processors that may have a state: they would see
+    tokens that the target never sees. Without rules, they choose greedily.
     """
 
     def __init__(self, token_ids: Iterable[int], rules: RequestRules | None = None) -> None:
@@ -46,7 +25,7 @@ class Text:
         self._processors = LogitsProcessorList(
             processor
             for processor in (rules.logits_processor if rules else ())
-            if type(processor) in _SHARED
+            if is_stateless(processor)
         )
 
     def __len__(self) -> int:
