@@ -154,7 +154,11 @@ impl Requests {
         for request in &mut self.absent {
             request.num_absent += 1;
         }
-        self.absent.extend(before.into_iter().flatten());
+        let newly_absent = before.into_iter().flatten();
+        self.absent.extend(newly_absent.map(|request| Request {
+            num_absent: 0,
+            ..request
+        }));
         let most = Self::MAX_ABSENT.max(self.rows.len());
         let is_over = |(index, request): &(usize, &Request)| {
             index + most < self.absent.len() || request.num_absent >= Self::PATIENCE
