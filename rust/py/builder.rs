@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
 use specds::fused::{self, DEFAULT_PRIOR_TOKENS};
@@ -135,14 +136,10 @@ impl DatastoreBuilder {
         slf
     }
 
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        exc_type: &Bound<'_, PyAny>,
-        _exc_value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) {
-        let is_interrupt = exc_type.is(py.get_type::<PyKeyboardInterrupt>());
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, py: Python<'_>, error: &Bound<'_, PyTuple>) {
+        let interrupt = py.get_type::<PyKeyboardInterrupt>();
+        let is_interrupt = error.get_item(0).is_ok_and(|kind| kind.is(interrupt));
         py.detach(|| {
             let mut builder = self.lock().take();
             if let (true, Some(builder)) = (is_interrupt, &mut builder) {

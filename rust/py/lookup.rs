@@ -40,14 +40,8 @@ impl Datastore {
         slf
     }
 
-    #[pyo3(signature = (exc_type, exc_value, traceback))]
-    fn __exit__(
-        &self,
-        exc_type: Option<&Bound<'_, PyAny>>,
-        exc_value: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) {
-        let _ = (exc_type, exc_value, traceback);
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) {
         self.close();
     }
 
