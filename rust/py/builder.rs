@@ -29,7 +29,7 @@ use crate::storage::located;
 ///     tokenizer_name: For people.
 ///     tokenizer_fingerprint: For programs.
 ///     corpus: Where the documents come from, one line a source.
-///     command: What asks for this build, to be told to others; empty for nothing.
+///     command: What asks for this build, for its readers; empty for nothing.
 ///     max_shard_tokens: The most tokens of a shard; 2,147,483,647 by default.
 ///     max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
 ///         No bound by default.
