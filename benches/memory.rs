@@ -23,7 +23,7 @@ static REMEMBERED: LazyLock<Vec<u32>> = LazyLock::new(|| {
     tokens.cycle().take(NUM_REMEMBERED).collect()
 });
 
-/// An empty memory of so many bytes.
+/// An empty memory of this size.
 fn memory_of(max_bytes: usize) -> Memory {
     let options = MemoryOptions {
         max_bytes,
@@ -136,7 +136,7 @@ fn insert_into_memory(bencher: Bencher) {
         .bench(|| remember(1 << 28));
 }
 
-/// Up to so many occurrences of a pair among a million tokens, and the token after each.
+/// At most this many occurrences of a pair among a million tokens, and the token after each.
 #[divan::bench(args = [1, 16, 128])]
 fn walk_pairs(bencher: Bencher, limit: usize) {
     let mut history = History::default();

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
 use specds::fused::{self, DEFAULT_PRIOR_TOKENS};
@@ -28,7 +29,7 @@ use crate::storage::located;
 ///     tokenizer_name: For people.
 ///     tokenizer_fingerprint: For programs.
 ///     corpus: Where the documents come from, one line a source.
-///     command: What asks for this build, to be told to others; empty for nothing.
+///     command: What asks for this build, for its readers; empty for nothing.
 ///     max_shard_tokens: The most tokens of a shard; 2,147,483,647 by default.
 ///     max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
 ///         No bound by default.
@@ -135,14 +136,10 @@ impl DatastoreBuilder {
         slf
     }
 
-    fn __exit__(
-        &self,
-        py: Python<'_>,
-        exc_type: &Bound<'_, PyAny>,
-        _exc_value: &Bound<'_, PyAny>,
-        _traceback: &Bound<'_, PyAny>,
-    ) {
-        let is_interrupt = exc_type.is(py.get_type::<PyKeyboardInterrupt>());
+    #[pyo3(signature = (*error))]
+    fn __exit__(&self, py: Python<'_>, error: &Bound<'_, PyTuple>) {
+        let interrupt = py.get_type::<PyKeyboardInterrupt>();
+        let is_interrupt = error.get_item(0).is_ok_and(|kind| kind.is(interrupt));
         py.detach(|| {
             let mut builder = self.lock().take();
             if let (true, Some(builder)) = (is_interrupt, &mut builder) {
@@ -158,9 +155,8 @@ impl DatastoreBuilder {
     ///     lengths: The number of tokens of each, shape `(num_documents,)`.
     ///
     /// Raises:
-    ///     ValueError: An id is outside the vocabulary (nothing of this call is added), or the
-    ///         lengths do not add up.
-    ///     OSError: The disk is full.
+    ///     ValueError: An id is outside the vocabulary, or the lengths do not add up; nothing is
+    ///         added.
     fn add_documents(
         &self,
         py: Python<'_>,
@@ -174,7 +170,7 @@ impl DatastoreBuilder {
 
     /// Waits until every shard is indexed, publishes the datastore and fits its prior.
     ///
-    /// What stops or kills the fit leaves the new datastore without a prior; `refit` adds it.
+    /// What stops the fit leaves a datastore without a prior; `refit` adds it.
     ///
     /// Args:
     ///     progress: Called with a stage, how far it has come, and how far it has to go. What it
@@ -231,15 +227,13 @@ impl DatastoreBuilder {
 
 /// Joins datastores of one tokenizer: the new one has all their shards, in order.
 ///
-/// A shard that several of them have counts once; documents are not compared. Files are linked
-/// where the file system can, and copied elsewhere. The prior is fitted once the new one is there.
+/// Shards that several of them have count once; documents are not compared. `prior_tokens` and
+/// `progress`, which is of the prior alone, are as for `DatastoreBuilder`.
 ///
 /// Args:
 ///     sources: The datastores.
 ///     path: The folder to make.
 ///     overwrite: Replace what is there.
-///     prior_tokens: As for `DatastoreBuilder`.
-///     progress: As for `DatastoreBuilder.finish`; of the prior alone.
 ///
 /// Raises:
 ///     ValueError: There are no sources, or they are of different tokenizers.
@@ -266,9 +260,7 @@ pub(crate) fn merge(
     report_to(py, progress, merge).map(Datastore::from)
 }
 
-/// Fits the prior of a datastore again, as a build does; one that is damaged is replaced.
-///
-/// Readers go on with the old one.
+/// Fits the prior of a datastore again; one that is damaged is replaced. Readers keep the old one.
 ///
 /// Args:
 ///     path: The datastore.
@@ -290,14 +282,10 @@ pub(crate) fn refit(
 /// Rebuilds the shards of a datastore into as few as possible.
 ///
 /// It is then what one build of all its documents would have made. Readers go on with the old shards.
+/// All options are those of `DatastoreBuilder`.
 ///
 /// Args:
 ///     path: The datastore.
-///     max_shard_tokens: As for `DatastoreBuilder`.
-///     max_memory: As for `DatastoreBuilder`.
-///     drop_duplicates: As for `DatastoreBuilder`.
-///     prior_tokens: As for `DatastoreBuilder`.
-///     progress: As for `DatastoreBuilder.finish`.
 #[pyfunction]
 #[pyo3(signature = (
     path, *, max_shard_tokens = None, max_memory = None, drop_duplicates = false,
@@ -325,8 +313,7 @@ pub(crate) fn compact(
     report_to(py, progress, compact).map(Datastore::from)
 }
 
-/// Does the work with the interpreter released. It reports to a function of Python: what that raises,
-/// or a signal, stops the work.
+/// Works with the interpreter released. What `progress` raises, or a signal, stops the work.
 pub(crate) fn report_to<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,

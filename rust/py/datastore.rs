@@ -13,11 +13,11 @@ use crate::found::Match;
 
 /// An index over the tokens of a corpus: built once, memory-mapped, never modified.
 ///
-/// Safe to share by threads; pickled by its path. Opening takes milliseconds whatever the size.
-/// Iterating over it reads one document after the other.
+/// Safe to share by threads; pickled by its path. Iterating over it reads one document after the other.
 ///
 /// Args:
-///     path: A folder that was made by `specds build`.
+///     path: A folder that `specds build` made; or, where nothing is there, a name on the hub,
+///         ``org/name`` or ``hf://org/name@revision``, which is downloaded and checked once.
 ///
 /// Raises:
 ///     FileNotFoundError: There is nothing at `path`.

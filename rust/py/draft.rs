@@ -11,9 +11,8 @@ use crate::arrays::{from_zero, integers, rows_of_integers};
 use crate::error::py_err;
 use crate::token_tree::TokenTree;
 
-/// One request that a drafter of the core drafts for, a `specds.drafters.session.Session`.
-///
-/// Safe to hand to other threads. A node's probability is how likely the model is held to accept it.
+/// One request that a drafter of the core drafts for, a `specds.drafters.session.Session`. Safe to hand to
+/// other threads. A node's probability is how likely the model accepts it.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DraftSession(Mutex<Option<Box<AnySession>>>);
 
@@ -47,8 +46,7 @@ impl DraftSession {
     ///
     /// Args:
     ///     token_ids: Any integer dtype, shape `(n,)`.
-    ///     num_verified: How many nodes of the last draft, the first ones, were verified; None for
-    ///         all.
+    ///     num_verified: How many of the last draft's first nodes were verified; None for all.
     ///
     /// Raises:
     ///     ValueError: A token id is not in the vocabulary; the context is then as it was.
@@ -96,13 +94,6 @@ impl DraftSession {
     }
 
     /// Drafts as if `token_ids` had been observed, and stays as it is.
-    ///
-    /// Args:
-    ///     token_ids: Any integer dtype, shape `(n,)`.
-    ///     max_nodes: The most nodes.
-    ///
-    /// Raises:
-    ///     ValueError: A token id is not in the vocabulary.
     fn draft_after(
         &self,
         py: Python<'_>,
@@ -158,14 +149,13 @@ impl DraftSession {
 
     /// Suggests what follows, from outside: a draft model's proposal, a tool's known arguments.
     ///
-    /// The fused drafter learns what suggestions are worth, and drafts one tree of them and all else
-    /// that it knows. A suggestion replaces the one before, and stays while the text follows it.
+    /// The fused drafter learns what suggestions are worth, and drafts one tree of them and all else. A
+    /// suggestion replaces the one before, and stays while the text follows it.
     ///
     /// Args:
     ///     token_ids: Any integer dtype, shape `(n,)`; at most 1,024.
     ///     parents: Shape `(n,)`, as those of a `TokenTree`; by default the tokens are a chain.
-    ///     probs: Shape `(n,)`, in [0, 1]: the probability of each token after its parent;
-    ///         1 by default.
+    ///     probs: Shape `(n,)`, in [0, 1]: of each token after its parent; 1 by default.
     ///
     /// Returns:
     ///     Whether the drafter uses suggestions: the fused one alone does.
@@ -201,9 +191,7 @@ impl DraftSession {
             .map_or(0, |session| session.match_length())
     }
 
-    /// Ends the request: what drafters keep of it, its memory of texts for one, is kept then.
-    ///
-    /// Nothing is observed or drafted after it: ValueError.
+    /// Ends the request, which drafters may remember. Nothing is observed or drafted after it.
     fn finish(&self, py: Python<'_>) {
         py.detach(|| {
             if let Some(mut session) = self.lock().take() {
@@ -230,12 +218,10 @@ impl DraftSession {
 ///     max_nodes: As for one session.
 ///     max_depths: As for one session, one for each.
 ///     min_gain: As for one session.
-///     num_threads: The most threads that work at a time; all processors by default. The trees are
-///         the same with any number.
+///     num_threads: The most threads; all processors by default. It changes no tree.
 ///
 /// Raises:
-///     ValueError: A session comes twice or drafts in another thread, `max_depths` has not one for
-///         each, `num_threads` is 0, or `min_gain` is none.
+///     ValueError: A session comes twice or drafts in another thread, or an argument does not fit.
 #[pyfunction]
 #[pyo3(signature = (
     sessions, max_nodes, *, max_depths = None, min_gain = 0.0, num_threads = None

@@ -14,10 +14,9 @@ use crate::storage::located;
 
 /// Drafts for the batches of a serving engine: `sync`, then `draft_chains` or `draft_trees`.
 ///
-/// An engine gives whole contexts and says nothing of requests: rows move, are preempted, come back
-/// and end without a word. The session of each row is found by its text, of which there is no
-/// second copy. What an engine gives is no error: a row that cannot be served drafts nothing.
-/// Several ranks that are given the same draft the same. Safe to share by threads.
+/// An engine gives whole contexts and no ids: rows move, are preempted, come back and end without notice.
+/// The session of each row is found by its text. A row that cannot be served drafts nothing. Several ranks
+/// that are given the same draft the same. Safe to share by threads.
 ///
 /// Args:
 ///     config: A JSON object with the keys `datastore` (a path, or a name on the hub), `snapshot` (a
@@ -34,8 +33,7 @@ use crate::storage::located;
 ///     num_ranks: How many processes draft the same; where there are several, no time is taken.
 ///
 /// Raises:
-///     ValueError: A key is unknown or has no usable value, or the datastore is of another
-///         tokenizer.
+///     ValueError: A key is unknown or unusable, or the datastore is of another tokenizer.
 ///     FormatError: The datastore cannot be read.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct EngineDrafter(Mutex<engine::EngineDrafter>);
@@ -76,11 +74,10 @@ impl EngineDrafter {
 
     /// Takes the contexts of all rows, and observes what is new in each.
     ///
-    /// A row goes on from the session of the same row of the last sync if that one's text is a
-    /// prefix of its context, otherwise from the one with the longest such text that was in the
-    /// batch in one of the last 64 syncs. Those that were in none have ended: their texts go into
-    /// the memory, if there is one. Where a context lacks what the last sync brought, or has other
-    /// tokens for it, that session is abandoned.
+    /// A row goes on from the session of the same row if that one's text is a prefix of its context,
+    /// otherwise from the one with the longest such text that was in the batch in one of the last 64 syncs.
+    /// Others have ended: their texts go into the memory, if there is one. Where a context lacks what the
+    /// last sync brought, or has other tokens for it, that session is abandoned.
     ///
     /// Args:
     ///     contexts: For each row its tokens, or None where it is not to be drafted for in this
@@ -155,8 +152,8 @@ impl EngineDrafter {
 
     /// Drafts a tree for each row of the last sync, of exactly `n` nodes.
     ///
-    /// Node 0 is the last token of the context. What is missing is filled up with children of it
-    /// that have other tokens than the drafted ones.
+    /// Node 0 is the last token of the context. Children of it with other tokens than the drafted ones fill
+    /// the tree up.
     ///
     /// Args:
     ///     n: The nodes.

@@ -25,22 +25,12 @@ impl Datastore {
     }
 
     /// The same as `Datastore(path)`.
-    ///
-    /// Args:
-    ///     path: Its folder; or, where nothing is there, its name on the hub: ``org/name``,
-    ///         ``hf://org/name@revision``. It is downloaded and checked once.
-    ///
-    /// Raises:
-    ///     FileNotFoundError: There is nothing at `path`.
-    ///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         Self::new(py, path)
     }
 
-    /// Lets go of the files; what drafts from them goes on.
-    ///
-    /// All that reads the corpus raises ValueError from then on. The end of a `with` closes as well.
+    /// Lets go of the files: reading the corpus raises ValueError from then on, drafting goes on.
     fn close(&self) {
         let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
         *opened = None;
@@ -50,22 +40,15 @@ impl Datastore {
         slf
     }
 
-    #[pyo3(signature = (exc_type, exc_value, traceback))]
-    fn __exit__(
-        &self,
-        exc_type: Option<&Bound<'_, PyAny>>,
-        exc_value: Option<&Bound<'_, PyAny>>,
-        traceback: Option<&Bound<'_, PyAny>>,
-    ) {
-        let _ = (exc_type, exc_value, traceback);
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, _error: &Bound<'_, PyTuple>) {
         self.close();
     }
 
     /// Reads everything and checks every checksum and the order of the index.
     ///
     /// Args:
-    ///     checksums_only: Check the checksums alone: enough to find damage, in a fraction of the
-    ///         time.
+    ///     checksums_only: Enough to find damage, in a fraction of the time.
     ///
     /// Raises:
     ///     FormatError: The first thing found wrong.
@@ -82,11 +65,7 @@ impl Datastore {
 
     /// Reads the whole datastore into memory, as far as there is room.
     ///
-    /// No lookup waits for the disk then, and no draft for what follows a token that is met first:
-    /// that is looked up for the whole vocabulary.
-    ///
-    /// Raises:
-    ///     OSError: The system refuses.
+    /// No lookup waits for the disk then. What follows each token is looked up too.
     fn warm(&self, py: Python<'_>) -> PyResult<()> {
         self.work(py, lookup::Datastore::warm)
     }
@@ -128,13 +107,7 @@ impl Datastore {
         Ok(self.matched(found))
     }
 
-    /// How often `pattern` occurs within documents: the count of what `find` finds.
-    ///
-    /// Args:
-    ///     pattern: As of `find`.
-    ///
-    /// Raises:
-    ///     ValueError: `pattern` holds an id outside the vocabulary.
+    /// The count of what `find` finds.
     fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<u64> {
         let pattern: Vec<u32> = integers(pattern, "pattern")?;
         self.work(py, |datastore| Ok(datastore.find(&pattern)?.count()))
@@ -147,9 +120,6 @@ impl Datastore {
     ///
     /// Returns:
     ///     Counts of shape `(m,)`.
-    ///
-    /// Raises:
-    ///     ValueError: A pattern holds an id outside the vocabulary.
     fn count_batch<'py>(
         &self,
         py: Python<'py>,
@@ -197,9 +167,6 @@ impl Datastore {
     ///
     /// Returns:
     ///     Counts of shape `(vocab_size,)`.
-    ///
-    /// Raises:
-    ///     ValueError: As of `continuations`.
     fn count_next<'py>(
         &self,
         py: Python<'py>,
@@ -210,16 +177,7 @@ impl Datastore {
         int64(py, rows)
     }
 
-    /// How often each token of the vocabulary follows each of many patterns, by several threads.
-    ///
-    /// Args:
-    ///     patterns: As of `count_batch`.
-    ///
-    /// Returns:
-    ///     Counts of shape `(m, vocab_size)`.
-    ///
-    /// Raises:
-    ///     ValueError: A pattern holds an id outside the vocabulary.
+    /// As `count_next` for many patterns as of `count_batch`, by several threads: shape `(m, vocab_size)`.
     fn count_next_batch<'py>(
         &self,
         py: Python<'py>,
@@ -236,9 +194,8 @@ impl Datastore {
 
     /// The infinity-gram probability of each token of a text (Liu et al. 2024, section 2).
     ///
-    /// Of the occurrences of the longest suffix of the text before it, the share that goes on with
-    /// it. Only what follows the last separator is context; the separator ends a document, whether
-    /// or not it is in the vocabulary.
+    /// Of the occurrences of the longest suffix of the text before it, the share that goes on with it. Only
+    /// what follows the last separator is context; a document ends with the separator.
     ///
     /// Args:
     ///     token_ids: Any integer dtype, shape `(n,)`.
@@ -308,9 +265,6 @@ impl Datastore {
     /// Returns:
     ///     How many tokens come before each, separators included; ascending, shape
     ///     `(at most limit,)`.
-    ///
-    /// Raises:
-    ///     ValueError: As of `continuations`.
     #[pyo3(signature = (of, limit = 10))]
     fn positions<'py>(
         &self,
@@ -332,12 +286,7 @@ impl Datastore {
         document.map(StoredDocument)
     }
 
-    /// The document that the token at `position` of the corpus belongs to.
-    ///
-    /// A separator belongs to the document before it.
-    ///
-    /// Raises:
-    ///     ValueError: The corpus is not that long.
+    /// The document of the token at `position` of the corpus; a separator belongs to the one before.
     fn document_at(&self, py: Python<'_>, position: u64) -> PyResult<StoredDocument> {
         let document = self.work(py, |datastore| datastore.document_at(position));
         document.map(StoredDocument)
@@ -360,10 +309,8 @@ impl Datastore {
         Ok(self.opened()?.num_tokens())
     }
 
-    /// The weights that fused drafters with it start from, fitted when it was built.
-    ///
-    /// None where there are none, or another version of specds has fitted them: `specds.refit`
-    /// fits them again.
+    /// The weights that fused drafters with it start from. None without any, or with those of another
+    /// version of specds, which `specds.refit` fits again.
     #[getter]
     fn prior<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let prior = specds::fused::prior_of(&*self.opened()?);

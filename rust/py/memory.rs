@@ -16,16 +16,15 @@ use crate::error::py_err;
 
 /// What earlier requests said and taught, by tenant, within a number of bytes.
 ///
-/// No tenant's texts or weights reach another's drafts. Where it is full, tenants with more than
-/// three quarters of an equal share lose a third of their texts, the oldest ones; of these tenants
-/// the least recently used first. Safe to share by threads: many read while one writes.
+/// No tenant's texts or weights reach another's drafts. When it is full, tenants with more than three
+/// quarters of an equal share lose their oldest third of texts, the least recently used tenant first. Safe
+/// to share by threads: many read while one writes.
 ///
 /// Args:
 ///     vocab_size: Token ids are below this.
-///     max_bytes: The most bytes that all of it takes, at least 16,384: a token of text 16 or less,
-///         and what a tenant's requests taught a fixed number, which docs/RELIABILITY.md tells.
-///     tokenizer: Which tokenizer the ids are of, in the caller's words: a snapshot of another one
-///         is not opened.
+///     max_bytes: The most bytes, at least 16,384: a token of text takes at most 16, and what a
+///         tenant's requests taught a fixed number (docs/RELIABILITY.md).
+///     tokenizer: In the caller's words: a snapshot of another one is not opened.
 ///
 /// Raises:
 ///     ValueError: An argument is out of its bounds.
@@ -57,14 +56,13 @@ impl Memory {
     ///
     /// Args:
     ///     path: The file.
-    ///     vocab_size: As it was when the file was written.
-    ///     max_bytes: May be less than it was: texts then go as where a memory is full.
-    ///     tokenizer: As it was when the file was written.
+    ///     vocab_size: As it was.
+    ///     max_bytes: May be less than it was: texts are then evicted.
+    ///     tokenizer: As it was.
     ///
     /// Raises:
     ///     FileNotFoundError: There is nothing at `path`.
-    ///     FormatError: What is there is no snapshot of a memory, is damaged, or is of another
-    ///         format.
+    ///     FormatError: It is no snapshot of a memory, damaged, or of another format.
     ///     ValueError: It is of another vocabulary or tokenizer.
     #[staticmethod]
     #[pyo3(signature = (path, vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
@@ -110,20 +108,19 @@ impl Memory {
 
     /// Writes all of it to a file, for its owner alone; threads go on reading.
     ///
-    /// What is at `path` is replaced in one step, once the new file is on the disk.
+    /// What is at `path` is replaced in one step.
     ///
     /// Args:
     ///     path: The file.
-    ///     merge: Take in what others have written there first, but for tenants that were forgotten
-    ///         here: of several processes, none loses the texts that another has kept. Of a tenant
-    ///         whom two of them taught, the weights are those of the last.
-    ///     known: With `merge`: a datastore, of which texts are removed that it has, each whole in a
-    ///         document; here and from the file.
+    ///     merge: First take in what others have written there, except tenants that were forgotten
+    ///         here. Of a tenant whom two processes taught, the last one's weights stay.
+    ///     known: With `merge`: a datastore. Texts that it has, each whole in a document, are
+    ///         removed, here and from the file.
     ///
     /// Raises:
     ///     FormatError: With `merge`, what is there is no snapshot, or is damaged.
     ///     OSError: The file cannot be written; what was at `path` is still there.
-    ///     ValueError: With `merge`, what is there, or the datastore, is of another vocabulary or
+    ///     ValueError: With `merge`, what is there or `known` is of another vocabulary or
     ///         tokenizer.
     #[pyo3(signature = (path, *, merge = false, known = None))]
     fn save(
@@ -144,9 +141,8 @@ impl Memory {
         saved.map_err(py_err)
     }
 
-    /// Shares the memory with other processes, by a file and a thread: at this interval, and once
-    /// more at the end, it reads what they wrote there and is written, as by `save` with `merge`. A
-    /// process that is killed leaves the file as it was.
+    /// Shares the memory with other processes by a file: at this interval, and once more at the end, a
+    /// thread merges it as `save` does. A process that is killed leaves the file as it was.
     ///
     /// Args:
     ///     path: The file.
@@ -155,8 +151,7 @@ impl Memory {
     /// Raises:
     ///     FormatError: What is there is no snapshot, or is damaged; it stays.
     ///     OSError: The file cannot be written.
-    ///     ValueError: What is there is of another vocabulary or tokenizer, or `every` is out of its
-    ///         bounds.
+    ///     ValueError: It is of another vocabulary or tokenizer, or `every` is out of its bounds.
     #[pyo3(signature = (path, *, every = 60.0))]
     fn share(&self, py: Python<'_>, path: PathBuf, every: f64) -> PyResult<()> {
         if !(0.001..=86_400.0).contains(&every) {

@@ -11,7 +11,7 @@ use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 use specds::papers::rest::{RestConfig, RestSession};
 
-use crate::arrays::{int64, integers, shaped};
+use crate::arrays::{int64, integers, rows_of_integers, shaped};
 use crate::builder::report_to;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
@@ -92,18 +92,17 @@ impl ModelTables {
         bigram_probs: PyArrayLike2<'_, f32, AllowTypeChange>,
         unigram: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
-        let numpy = bigram.py().import("numpy")?;
         let unigram: Vec<u32> = integers(unigram, "unigram")?;
-        let shape: Vec<usize> = numpy.call_method1("shape", (bigram,))?.extract()?;
-        if shape != bigram_probs.shape() || shape.first() != Some(&unigram.len()) {
+        let (k, bigram) = rows_of_integers(bigram, "bigram")?;
+        let shape = [unigram.len(), k];
+        if bigram_probs.shape() != shape {
+            let found = bigram_probs.shape();
             return Err(PyValueError::new_err(format!(
-                "`bigram` and `bigram_probs` must have a row for each of {} tokens, their shapes \
-                 are {shape:?} and {:?}",
-                unigram.len(),
-                bigram_probs.shape()
+                "`bigram` and `bigram_probs` must have a row for each of {} tokens: {shape:?}, \
+                 not {found:?}",
+                unigram.len()
             )));
         }
-        let bigram = integers(&numpy.call_method1("ravel", (bigram,))?, "bigram")?;
         let bigram_probs = bigram_probs.as_array().iter().copied().collect();
         model_tables::ModelTables::new(bigram, bigram_probs, unigram)
             .map(|tables| Self(Arc::new(tables)))
@@ -155,8 +154,7 @@ impl ModelTables {
 
 /// How likely a word is after two others, in a corpus: ADED's matrix (Liu et al. 2024), Eq. 1.
 ///
-/// Read-only; safe to share by threads. In memory, 8 bytes for each word after two others and 24
-/// for these.
+/// Read-only; safe to share by threads.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Trigrams(pub(crate) Arc<aded::Trigrams>);
 
@@ -171,8 +169,7 @@ impl Trigrams {
     ///     progress: As for `DatastoreBuilder.finish`.
     ///
     /// Raises:
-    ///     ValueError: An argument is out of its bounds, or the vocabulary has more than 2,097,152
-    ///         tokens.
+    ///     ValueError: An argument is out of its bounds, or the vocabulary above 2,097,152.
     #[staticmethod]
     #[pyo3(signature = (datastore, *, order = 3, max_words = 12, progress = None))]
     fn build(
@@ -224,8 +221,7 @@ impl Trigrams {
 
 /// Tri-grams and what was learned since, for one request or for several at a time.
 ///
-/// Sessions that share one learn from each other. What is learned is bounded: it is forgotten where
-/// it would grow beyond some 32 MiB.
+/// Sessions that share one learn from each other. Beyond some 32 MiB, what was learned is forgotten.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct AdaptiveTrigrams(Arc<aded::AdaptiveTrigrams>);
 
@@ -241,9 +237,6 @@ impl AdaptiveTrigrams {
 /// Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2.
 ///
 /// `specds.drafters.AdedDrafter` documents the arguments.
-///
-/// Raises:
-///     ValueError: An argument is out of its bounds.
 #[pyfunction]
 #[pyo3(signature = (
     trigrams, *, search = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,

@@ -1,5 +1,6 @@
 //! The core from outside: every file against lies, and what tests through the binding cannot see.
 
+mod draft;
 mod files;
 mod forgery;
 #[cfg(unix)]
@@ -45,7 +46,7 @@ fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Resu
     builder.finish(&mut silent)
 }
 
-/// Rebuilds into as few shards as there can be of at most so many tokens.
+/// Rebuilds into as few shards as possible of at most `max_shard_tokens`.
 fn compacted(path: &Path, max_shard_tokens: u64) -> Result<Datastore> {
     let options = CompactOptions {
         max_shard_tokens,

@@ -141,7 +141,7 @@ proptest! {
                     if !tokens.is_empty() && !texts.contains(&tokens) {
                         texts.push(tokens.clone());
                     }
-                    // What so many tokens may take at the worst.
+                    // The most that these tokens may take.
                     (room, writer) = (64 * tokens.len() + 2000, Some(tenant));
                 }
                 Step::Forget(tenant) => {
@@ -162,7 +162,7 @@ proptest! {
                     let is_one = |at: &usize| before_all[*at] > 0 || writer == Some(TENANTS[*at]);
                     let num_sharing = (0..TENANTS.len()).filter(is_one).count();
                     let share = memory.max_bytes() / num_sharing.max(1) / 4 * 3;
-                    prop_assert!(writer == Some(*tenant) || before > share, "he had little");
+                    prop_assert!(writer == Some(*tenant) || before > share, "the tenant had little");
                 }
                 expected.drain(..expected.len().saturating_sub(alive.len()));
                 prop_assert_eq!(&alive, expected);

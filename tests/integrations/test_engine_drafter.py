@@ -139,6 +139,17 @@ def test_what_has_ended_is_remembered_once_and_what_was_taken_back_is_not(tmp_pa
     assert ours.draft_trees(7)[0][0, 1 : len(expected) + 1].tolist() == expected.token_ids.tolist()
 
 
+def test_each_absence_may_be_long(tmp_path):
+    ours, _ = drafters(tmp_path)
+    text = [0, 1, 2]
+    for token in (0, 1, 2):
+        ours.sync([text])
+        for _ in range(40):
+            ours.sync([])
+        text = [*text, token]
+    assert ours.stats()["num_opened"] == 1
+
+
 @pytest.mark.parametrize(
     ("memory", "tenants", "is_remembered"),
     [

@@ -14,7 +14,9 @@ pub(crate) fn in_parallel<T: Send, R: Send>(
     min_len: usize,
     work: impl Fn(&mut T) -> R + Send + Sync,
 ) -> Vec<R> {
-    if items.len() > min_len && has_threads() {
+    static STARTED_BY: OnceLock<u32> = OnceLock::new();
+    let has_threads = *STARTED_BY.get_or_init(process::id) == process::id();
+    if items.len() > min_len && has_threads {
         let items = items.par_iter_mut().with_min_len(min_len);
         items.map(work).collect()
     } else {
@@ -29,9 +31,4 @@ pub(crate) fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usi
         Some(num_threads) => Ok(count.div_ceil(num_threads).max(1)),
         None => Ok(1),
     }
-}
-
-fn has_threads() -> bool {
-    static STARTED_BY: OnceLock<u32> = OnceLock::new();
-    *STARTED_BY.get_or_init(process::id) == process::id()
 }

@@ -70,11 +70,6 @@ impl IndexWorkers {
         report(&self.progress)
     }
 
-    pub(crate) fn stop(&mut self) {
-        self.progress.is_stopped.store(true, Ordering::Relaxed);
-        let _ = self.wait();
-    }
-
     /// Gives the error of a thread that failed or panicked.
     fn wait(&mut self) -> Result<()> {
         self.jobs = None;
@@ -87,6 +82,7 @@ impl IndexWorkers {
 
 impl Drop for IndexWorkers {
     fn drop(&mut self) {
-        self.stop();
+        self.progress.is_stopped.store(true, Ordering::Relaxed);
+        let _ = self.wait();
     }
 }

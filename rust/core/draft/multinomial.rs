@@ -64,22 +64,3 @@ impl Race {
         is_clear.then_some(self.place)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::multinomial;
-
-    /// That it is `torch.multinomial` otherwise is for the tests of acceptance to show.
-    #[test]
-    fn what_cannot_be_told_apart_or_drawn_is_none() {
-        assert_eq!(multinomial(&[0.5, 0.5], &[0.25, 0.25]), None);
-        assert_eq!(multinomial(&[0.5, 0.500_000_1], &[0.25, 0.25]), None);
-        assert_eq!(multinomial(&[0.5, 0.51], &[0.25, 0.25]), Some(1));
-        assert_eq!(multinomial(&[0.0, 0.0], &[0.25, 0.75]), None);
-        assert_eq!(multinomial(&[], &[]), None);
-        assert_eq!(multinomial(&[f32::NAN], &[0.5]), None);
-        assert_eq!(multinomial(&[0.5, f32::INFINITY], &[0.5, 0.5]), None);
-        assert_eq!(multinomial(&[0.5, 0.5], &[0.5, 0.0]), None);
-        assert_eq!(multinomial(&[0.0, 0.0, 0.3], &[0.0, 0.25, 0.75]), Some(2));
-    }
-}

@@ -50,36 +50,3 @@ impl Best {
         self.0.truncate(self.1);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::top_k;
-
-    fn sorted(scores: &[f32], k: usize) -> Vec<u32> {
-        let mut places: Vec<u32> = (0..).take(scores.len()).collect();
-        places.sort_by(|&a, &b| scores[b as usize].total_cmp(&scores[a as usize]));
-        places.truncate(k);
-        places
-    }
-
-    proptest! {
-        #[test]
-        fn they_are_the_first_of_all_sorted(
-            scores in vec((0_i8..60).prop_map(f32::from), 0..300),
-            k in 0_usize..12,
-        ) {
-            prop_assert_eq!(top_k(&scores, k), sorted(&scores, k));
-        }
-    }
-
-    #[test]
-    fn what_is_masked_or_no_number_comes_last() {
-        let masked = f32::NEG_INFINITY;
-        assert_eq!(top_k(&[masked, 1.0, masked, 2.0], 3), [3, 1, 0]);
-        assert_eq!(top_k(&[f32::NAN, 1.0, f32::NAN, 2.0], 2), [3, 1]);
-        assert_eq!(top_k(&[f32::NAN, f32::NAN], 2), [0, 1]);
-    }
-}

@@ -172,7 +172,7 @@ impl EngineDrafter {
         let news = request.news(context).unwrap_or_default();
         let draft = std::mem::take(&mut request.draft);
         let num_accepted = request.session.num_accepted(news).min(draft.len());
-        request.set_length_before();
+        request.length_before = request.session.context().len();
         if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
             return false;
         }

@@ -28,7 +28,7 @@ pub(crate) struct Request {
     /// The tokens of the row before the session's text.
     offset: usize,
     /// Of the text before the last sync; 0 where that one began it.
-    length_before: usize,
+    pub(crate) length_before: usize,
     /// Syncs since it was in the batch.
     num_absent: usize,
     /// As far as it goes to the engine.
@@ -46,10 +46,6 @@ impl Request {
             num_absent: 0,
             draft: TokenTree::default(),
         }
-    }
-
-    pub(crate) fn set_length_before(&mut self) {
-        self.length_before = self.session.context().len();
     }
 
     pub(crate) fn is_named(&self, name: &str) -> bool {
@@ -158,7 +154,11 @@ impl Requests {
         for request in &mut self.absent {
             request.num_absent += 1;
         }
-        self.absent.extend(before.into_iter().flatten());
+        let newly_absent = before.into_iter().flatten();
+        self.absent.extend(newly_absent.map(|request| Request {
+            num_absent: 0,
+            ..request
+        }));
         let most = Self::MAX_ABSENT.max(self.rows.len());
         let is_over = |(index, request): &(usize, &Request)| {
             index + most < self.absent.len() || request.num_absent >= Self::PATIENCE

@@ -150,7 +150,8 @@ impl TreeBuilder {
             self.sum = sum;
             self.corners.push(corners);
             self.add_node(next, prob);
-            self.drop_surplus(&draft);
+            let surplus = self.pending.len().saturating_sub(self.free(&draft));
+            self.pending.drain(..surplus);
             self.ask_children(&draft, self.tree.len() - 1);
         }
         self.evidence.swap_places();
@@ -190,13 +191,6 @@ impl TreeBuilder {
             free.min(1)
         } else {
             free
-        }
-    }
-
-    fn drop_surplus(&mut self, draft: &Draft<'_>) {
-        let surplus = self.pending.len().saturating_sub(self.free(draft));
-        if surplus > 0 {
-            self.pending.drain(..surplus);
         }
     }
 

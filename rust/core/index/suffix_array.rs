@@ -214,7 +214,8 @@ impl Suffixes {
 }
 
 /// Whether every suffix is above the one before it. O(n) time, 4 bytes a token.
-/// | Two suffixes compare as their first tokens do, or else as the suffixes one further do, whose ranks are
+///
+/// Two suffixes compare as their first tokens do, or else as the suffixes one further do, whose ranks are
 /// known (Burkhardt and Kärkkäinen, 2003). Strictly rising ranks have no position twice.
 pub(crate) fn verify(suffixes: &Suffixes, tokens: &Tokens) -> Result<()> {
     let mut ranks: Vec<u32> = zeros(tokens.len() + 1)?;

@@ -8,52 +8,44 @@ use std::time::Duration;
 const SLOW: Duration = Duration::from_micros(300);
 const NUM_SAMPLES: usize = 64;
 
-/// What a slow read adds to the score; a fast one takes 1 away. Interrupts look like slow reads: where
-/// fewer than one in 17 is slow, the score falls to 0.
-const SCORE_OF_SLOW: u32 = 16;
+/// What a slow read takes from the warmth; a fast one adds 1. Interrupts look like slow reads: where
+/// fewer than one in 17 is slow, the warmth rises to the highest.
+const SLOW_COOLS: u32 = 16;
 
-/// Above this score the next read is expected to be slow: two slow reads are not enough.
-const COLD: u32 = 2 * SCORE_OF_SLOW;
+/// Below this warmth the next read is expected to be slow: two slow reads are not enough.
+const WARM: u32 = 2 * SLOW_COOLS;
 
-/// The highest score, and the score before anything was read.
-const MAX_SCORE: u32 = 2 * COLD;
+const MAX_WARMTH: u32 = 2 * WARM;
 
 /// Whether recent reads waited for a disk.
 ///
 /// If so, a lookup requests all pages of a step before it reads the first, and the disk fetches them
 /// together; in memory that costs more than reading. It changes times, never answers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct DiskLatency {
-    slow_score: AtomicU32,
-}
-
-impl Default for DiskLatency {
-    fn default() -> Self {
-        Self {
-            slow_score: AtomicU32::new(MAX_SCORE),
-        }
-    }
+    /// 0 before anything was read.
+    warmth: AtomicU32,
 }
 
 impl DiskLatency {
     pub(crate) fn is_cold(&self) -> bool {
-        self.slow_score.load(Ordering::Relaxed) > COLD
+        self.warmth.load(Ordering::Relaxed) < WARM
     }
 
-    /// Learns from a read that took `elapsed`. Two threads may overwrite each other's score: no harm.
+    /// Learns from a read that took `elapsed`. Two threads may overwrite what the other learns: no harm.
     pub(crate) fn note(&self, elapsed: Duration, num_samples: usize) {
         if num_samples == 0 {
             return;
         }
-        let before = self.slow_score.load(Ordering::Relaxed);
+        let before = self.warmth.load(Ordering::Relaxed);
         let num_parts = u32::try_from(num_samples.div_ceil(NUM_SAMPLES)).unwrap_or(u32::MAX);
         let after = if elapsed / num_parts > SLOW {
-            (before + SCORE_OF_SLOW).min(MAX_SCORE)
+            before.saturating_sub(SLOW_COOLS)
         } else {
-            before.saturating_sub(1)
+            (before + 1).min(MAX_WARMTH)
         };
         if after != before {
-            self.slow_score.store(after, Ordering::Relaxed);
+            self.warmth.store(after, Ordering::Relaxed);
         }
     }
 }
@@ -68,13 +60,13 @@ mod tests {
     fn it_is_cold_while_more_than_one_read_in_seventeen_is_slow() {
         // How many reads, each how many of them is slow (0: none), their samples, whether it is cold.
         let rows = [
-            (MAX_SCORE - COLD - 1, 0, 1, true),
+            (WARM - 1, 0, 1, true),
             (1, 0, 1, false),
-            (COLD, 0, 1, false),
+            (WARM, 0, 1, false),
             (2, 1, 64, false),
             (1, 1, 64, true),
             (1000, 10, 1, true),
-            (MAX_SCORE, 0, 1, false),
+            (MAX_WARMTH, 0, 1, false),
             (1000, 17, 1, false),
             // Many samples may take longer, and none say nothing.
             (10, 0, 65, false),

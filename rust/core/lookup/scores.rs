@@ -1,7 +1,5 @@
 //! How likely is each token of a text after those before it, by what the corpus counts?
 
-use std::ops::Range;
-
 use crate::base::error::{Error, Result};
 use crate::base::threads::in_parallel;
 use crate::lookup::datastore::Datastore;
@@ -57,13 +55,15 @@ impl Datastore {
         let has_end = self.separator() < self.vocab_size();
         let num_outcomes = f64::from(self.vocab_size()) + f64::from(u8::from(!has_end));
         let score = |place: &mut usize| {
-            let (token, mut prob, mut found) =
-                (tokens[*place], 1.0 / num_outcomes, Match::default());
-            for context in contexts(tokens, *place, self.separator(), max_match) {
-                let of = if context.is_empty() {
+            let (place, token) = (*place, tokens[*place]);
+            let (mut prob, mut found) = (1.0 / num_outcomes, Match::default());
+            let before = tokens[..place].iter().rev().take(max_match);
+            let longest = before.take_while(|&&token| token != self.separator());
+            for length in 0..=longest.count() {
+                let of = if length == 0 {
                     &everywhere
                 } else {
-                    self.shards.find(&tokens[context], &mut found);
+                    self.shards.find(&tokens[place - length..place], &mut found);
                     &found
                 };
                 let count = of.count();
@@ -94,16 +94,4 @@ impl Datastore {
         let mut documents = documents.map(|document| self.check_tokens(document));
         documents.try_for_each(|checked| checked)
     }
-}
-
-/// Those in the token's document, of 0 to `max_match` tokens: shortest first.
-fn contexts(
-    tokens: &[u32],
-    place: usize,
-    separator: u32,
-    max_match: usize,
-) -> impl Iterator<Item = Range<usize>> {
-    let before = tokens[..place].iter().rev().take(max_match);
-    let longest = before.take_while(|&&token| token != separator).count();
-    (0..=longest).map(move |length| place - length..place)
 }

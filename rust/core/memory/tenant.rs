@@ -157,13 +157,6 @@ impl Texts {
         &self.text.tokens()[document.range()]
     }
 
-    /// The last document with this hash.
-    fn find(&self, hash: u64) -> Option<&Document> {
-        let document = |number: u32| &self.documents[number as usize];
-        let found = self.by_hash.get(hash, |number| document(number).hash);
-        found.map(document)
-    }
-
     /// The most that a text takes beside its tokens, spare room of tables and lists included.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
@@ -197,8 +190,11 @@ impl Texts {
         kept
     }
 
+    /// The tokens of the last document with this hash.
     pub(crate) fn of_hash(&self, hash: u64) -> Option<&[u32]> {
-        self.find(hash).map(|document| self.tokens(document))
+        let document = |number: u32| &self.documents[number as usize];
+        let found = self.by_hash.get(hash, |number| document(number).hash);
+        found.map(|number| self.tokens(document(number)))
     }
 
     pub(crate) fn hashes(&self) -> Vec<u64> {

@@ -173,7 +173,7 @@ impl Manifest {
         self.to_json()
     }
 
-    /// So that no reader has to ask again.
+    /// Whether the numbers fit each other: no reader checks again.
     fn check(&self) -> Checked {
         check_tokens(self.vocab_size, self.separator)?;
         fits(!self.shards.is_empty(), "it has no shards")?;
