@@ -87,8 +87,8 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
             runner = StaticRunner(model, prompt_length=PROMPT, max_length=SLOTS, max_nodes=WIDTH)
             runner.prefill_rows([torch.arange(PROMPT)[None]])
             tree = TokenTree(range(WIDTH - 1), [-1] * (WIDTH - 1))
-            of_shape, end = runner._filled([0], [tree])
-            inputs, numbers = of_shape.inputs, of_shape.inputs.numbers.clone()
+            buffers, end = runner._filled([0], [tree])
+            inputs, numbers = buffers.inputs, buffers.inputs.numbers.clone()
 
             def compute(runner: Any = runner, inputs: Any = inputs, numbers: Any = numbers) -> Any:
                 inputs.numbers.copy_(numbers)

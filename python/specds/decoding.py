@@ -1,4 +1,4 @@
-"""The loop over the sequences of a request: draft, verify in one forward, accept, observe."""
+"""The decoding loop: draft, verify in one forward, accept, observe."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ from specds.stats import GenerationStats
 from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
 
-# The accepted nodes of each row, and what the target predicts at all of them.
+# By row, the accepted nodes and the target's predictions at all nodes.
 _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
 
 
 @dataclass
 class Row:
-    """One sequence of a request, and what it has come to so far.
+    """One sequence of a request.
 
     Attributes:
         prompt_ids: int64 `(1, prompt_length)`, without padding.
+        open: Opens a session for a prompt.
+        known_tokens: The drafter's vocabulary; sessions get no other token.
+        number: The row's number in the request.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -50,7 +53,7 @@ class Row:
         self._begin(self.prompt_ids[0].tolist())
 
     def _begin(self, token_ids: list[int]) -> None:
-        """Opens a session for what follows the last token that the drafter lacks."""
+        """Opens a session for the tokens after the last one that the drafter does not know."""
         if max(token_ids) >= self.known_tokens:
             unknown = [token >= self.known_tokens for token in reversed(token_ids)]
             token_ids = token_ids[len(token_ids) - unknown.index(True) :]
@@ -58,7 +61,7 @@ class Row:
         self.num_predictions = self.session.num_predictions
 
     def take(self, nodes: list[int], tokens: list[int]) -> list[int]:
-        """Emits what was decided already, up to a stop; returns the accepted nodes."""
+        """Emits tokens that were accepted on the device, up to a stop; returns their nodes."""
         for token in tokens:
             self.emitter.emit(token)
             if self.emitter.finished:
@@ -68,18 +71,18 @@ class Row:
         return path
 
     def note(self, num_accepted: int) -> None:
-        """Takes in the tokens emitted since the last call: the first ones had been drafted."""
+        """Notes the tokens emitted since the last call, the first of which had been drafted."""
         self.new = self.emitter.emitted[len(self.drafted) :]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 
     def observe(self, tree: TokenTree, predictions: NDArray[np.int64] | None) -> None:
-        """Tells the session what was emitted and, where it was asked, predicted at every node."""
+        """Gives the session the emitted tokens and, if there are any, the predictions."""
         if predictions is not None and predictions.size:
             self.session.observe_predictions(tree, predictions)
         if max(self.new) < self.known_tokens and not isinstance(self.session, Silence):
             self.session.observe(self.new, len(tree))
         else:
-            # A token that the drafter lacks ends one text, and what follows it begins another.
+            # An unknown token ends the session; what follows it begins another.
             ended, self.session = self.session, Silence()
             ended.finish()
             self._begin(self.new)
@@ -87,15 +90,15 @@ class Row:
 
 @dataclass
 class Decoding:
-    """Decodes sequences together: one draft each and one forward pass over all, a step.
+    """Decodes sequences together; a step drafts for each and runs one forward pass over all.
 
     Attributes:
         runner: Verifies the drafts; it has not seen the prompts yet.
-        max_length: Most tokens of a sequence, prompt and its padding included.
-        vocab_size: Of the model.
-        waits_for: The CUDA device to wait for at each reading of the clock, so that its work counts
-            in the phase that asked for it; None where nothing waits.
-        noise: What samples are drawn by; None where each sampler draws for itself.
+        max_length: Most tokens of a sequence, prompt and padding included.
+        vocab_size: That of the model.
+        waits_for: A CUDA device to synchronise with whenever the clock is read, so that its work
+            counts in the right phase of the statistics.
+        noise: The random numbers of samples; None where each sampler draws its own.
         on_step: Called with each step of each row, the prefill included.
     """
 
@@ -109,11 +112,11 @@ class Decoding:
 
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
-        # The runner that also accepts, where one does.
+        # The runner, if it also accepts.
         self._accepts: StaticRunner | None = None
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
-        """Emits tokens until a stopping criterion has ended each of the sequences."""
+        """Emits tokens until every sequence has met a stopping criterion."""
         runner, sampler = self.runner, rows[0].sampler
         is_decided = sampler.is_of_logits and (sampler.is_argmax or not rows[0].session.proposes)
         if is_decided and isinstance(runner, StaticRunner) and runner.accepts:
@@ -176,16 +179,12 @@ class Decoding:
         self._last = now
 
     def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
-        """Verifies the drafts and follows them here."""
         logits = self.runner.verify_rows([row.new[-1] for row in rows], trees)
         self._lap("forward_s")
         return self._follow(rows, logits, trees)
 
     def _follow(
-        self,
-        rows: Sequence[Row],
-        logits: Sequence[torch.Tensor],
-        trees: Sequence[TokenTree],
+        self, rows: Sequence[Row], logits: Sequence[torch.Tensor], trees: Sequence[TokenTree]
     ) -> _Outcome:
         paths = []
         for row, of_row, tree in zip(rows, logits, trees, strict=True):
@@ -194,7 +193,7 @@ class Decoding:
         most = self._num_predictions(rows)
         if most == 0:
             return paths, [None] * len(rows)
-        # Of all rows at once: a row by itself takes as long as six do together.
+        # For all rows at once: six together take as long as one alone.
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
         predictions = likeliest_on_host(joined, most, rows[0].known_tokens)
         parts = zip(rows, logits, accumulate(map(len, logits)), strict=True)
@@ -204,11 +203,10 @@ class Decoding:
         ]
 
     def _num_predictions(self, rows: Sequence[Row]) -> int:
-        """How many of the likeliest tokens sessions use at most; 0 in a pause: none drafts next."""
+        """The most predictions that a session uses; 0 if the next step drafts nothing."""
         return 0 if self.budget.pauses else max(row.num_predictions for row in rows)
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
-        """Has the runner verify and follow the drafts: all that it tells comes in one copy."""
         noise = None
         if self.noise is not None:
             depth = max(int(tree.depths().max(initial=0)) for tree in trees)
@@ -229,8 +227,7 @@ class Decoding:
         return paths, predictions
 
     def _draft(self, rows: Sequence[Row]) -> list[TokenTree]:
-        """What is to be verified."""
-        # The deepest node that can still be emitted: the pass itself gives one token more.
+        # One less than the tokens that are left, since each pass gives one that was not drafted.
         max_depths = [self.max_length - row.emitter.length - 1 for row in rows]
         if max(max_depths) > 0:
             self.budget.prepare()
@@ -242,7 +239,7 @@ class Decoding:
         return trees
 
     def _dismiss(self, rows: list[Row]) -> None:
-        """Takes finished sequences off the batch, in the order that the runner gives the others."""
+        """Drops finished sequences, and numbers the others as the runner does."""
         for number in reversed(range(len(rows))):
             if rows[number].emitter.finished:
                 if len(rows) > 1:
@@ -252,11 +249,7 @@ class Decoding:
 
 
 def refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:
-    """Refuses a drafter that has tokens which the model lacks.
-
-    Raises:
-        ValueError: Naming the token and the way out.
-    """
+    """Raises a ValueError if a drafter has tokens that the model lacks."""
     if largest_token_id >= vocab_size:
         raise ValueError(
             f"the drafter drafts token {largest_token_id}, the model has {vocab_size}: "

@@ -24,7 +24,7 @@ from models import (
 from specds.generation import custom_generate, generate
 from specds.papers.path_rows import PathRows
 from specds.verify import RUNNERS, Support, UnsupportedModelError, check_model
-from specds.verify.inputs import Sight
+from specds.verify.inputs import LocalAttention
 from specds.verify.support import require_support
 
 _SMALL = {
@@ -222,7 +222,7 @@ def test_the_self_check_finds_positions_that_are_ignored_or_start_elsewhere():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_self_check_finds_a_window_that_is_not_in_the_mask(monkeypatch, dtype):
-    monkeypatch.setattr("specds.verify.inputs.sight_of", lambda *_: Sight())
+    monkeypatch.setattr("specds.verify.inputs.local_attention", lambda *_: LocalAttention())
     assert not check_model(tiny_model("mistral", dtype)).ok
     assert check_model(tiny_model("llama", dtype)).ok
     # A prompt shorter than the window hides it, which is why the check crosses windows.

@@ -1,4 +1,4 @@
-"""How are tokens drawn: by random numbers of a row and position, or so that a proposal is kept."""
+"""How are tokens drawn? By the numbers of plain decoding, or so that a proposal is often kept."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from specds._core import draw as draw_by_uniforms
 from specds.drafters.session import Proposal
 
-# At most this many bytes of drawn numbers are kept for the rows that are behind others. A draw that
-# was dropped is made again from the generator's state before it.
+# Most bytes of the drawn numbers that are stored for rows that lag behind others. What was dropped
+# is drawn again, from the generator's state before it.
 _MOST_BYTES = 256e6
 
 
@@ -20,9 +20,9 @@ class Noise:
     """What `torch.multinomial` would draw in each step of plain decoding, step by step.
 
     It samples the argmax of ``probs / noise`` with exponential noise `(num_rows, vocab_size)`, by
-    the default generator of the device. A row that is at position t, the first emitted token being
-    at 0, takes its row of draw t: so a sampled text depends on model, prompts and seed alone, and
-    not on what was drafted.
+    the default generator of the device. A row at position t, its first emitted token being at 0,
+    takes its row of draw t: so a sampled text depends on model, prompts and seed alone, not on
+    what was drafted.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
@@ -33,7 +33,7 @@ class Noise:
             torch.cuda.init()  # type: ignore[no-untyped-call]
             index = torch.cuda.current_device() if device.index is None else device.index
             self._generator = torch.cuda.default_generators[index]
-        # The generator before each draw, and the draws that are kept.
+        # The generator's state before each draw, and the draws that are stored.
         self._states: list[torch.Tensor] = []
         self._drawn: dict[int, torch.Tensor] = {}
 
@@ -41,18 +41,17 @@ class Noise:
         """The draw of a position, float32 `(num_rows, vocab_size)`."""
         while len(self._states) <= position:
             self._states.append(self._generator.get_state())
-            self._keep(len(self._states) - 1)
+            self._draw(len(self._states) - 1)
         if position not in self._drawn:
             now = self._generator.get_state()
             self._generator.set_state(self._states[position])
-            self._keep(position)
+            self._draw(position)
             self._generator.set_state(now)
         return self._drawn[position]
 
-    def _keep(self, position: int) -> None:
-        drawn = torch.empty(self._shape, device=self._device).exponential_(
-            generator=self._generator
-        )
+    def _draw(self, position: int) -> None:
+        drawn = torch.empty(self._shape, device=self._device)
+        drawn.exponential_(generator=self._generator)
         while self._drawn and (len(self._drawn) + 1) * drawn.nbytes > _MOST_BYTES:
             self._drawn.pop(next(iter(self._drawn)))
         self._drawn[position] = drawn
@@ -78,7 +77,7 @@ def draw(probs: torch.Tensor) -> int:
     """
     is_usual = probs.device.type == "cpu" and probs.dtype == torch.float32
     if is_usual and _are_of_uniforms():
-        # What `multinomial` computes between its tests, which take longer than all this does.
+        # As `multinomial` computes, without the tests that take most of its time.
         uniforms = torch.empty(probs.numel(), dtype=torch.float64).uniform_()
         token = draw_by_uniforms(probs.flatten().numpy(), uniforms.numpy())
         return draw_by(probs.flatten(), _exponentials(uniforms)) if token is None else token
@@ -98,10 +97,7 @@ def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _are_of_uniforms() -> bool:
-    """Whether `_exponentials` gives what `exponential_` draws on the CPU.
-
-    Builds of torch that draw by another library's generator give other numbers.
-    """
+    """Whether `exponential_` draws so on the CPU: not in builds with another random generator."""
     theirs, ours = (torch.Generator().manual_seed(1) for _ in range(2))
     expected = torch.empty(4096).exponential_(generator=theirs)
     found = _exponentials(torch.empty(4096, dtype=torch.float64).uniform_(generator=ours))
@@ -114,11 +110,11 @@ def happens(probability: float) -> bool:
 
 
 def accept_or_redraw(probs: torch.Tensor, proposal: Proposal) -> int:
-    """A sample of `probs` that equals the proposal as often as that is possible.
+    """A sample of `probs` `(vocab_size,)` that equals the proposal as often as is possible.
 
-    The proposal, sampled from its own distribution q, is accepted with p / q; after a rejection the
-    sample is of max(0, p - q), normalised (Leviathan et al. 2023). Whatever q was, the result is
-    distributed as p, `probs` `(vocab_size,)`, so that a walk treats it as any other draw.
+    With p for `probs` and q for the proposal's distribution, it is accepted with p / q; after
+    a rejection the sample is of max(0, p - q), normalised (Leviathan et al. 2023). Whatever q was,
+    the result is distributed as p, so that a walk treats it as any other draw.
     """
     token = proposal.token_id
     accepted, proposed = probs[token].item(), proposal.probs[token].item()

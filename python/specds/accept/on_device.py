@@ -1,4 +1,4 @@
-"""What is accepted, found where the logits are: no more than the tokens goes to the host."""
+"""Acceptance where the logits are: only tokens go to the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specds.accept.on_host import Sampler
 
 
 class PassRequest(NamedTuple):
-    """What the host wants of a pass: its choices, and the likeliest known tokens at every place."""
+    """What to report of a pass: the sampler's choices, and the likeliest known tokens by place."""
 
     sampler: Sampler
     num_predictions: int = 0
@@ -28,10 +28,10 @@ def follow(
     visible: torch.Tensor,
     choices: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The path along which the choices were drafted, for each row.
+    """The path of each row along which the target's choices were drafted.
 
-    `choices`, int64 `(num_rows, width)`, are the target's next tokens after each place; all else is
-    as `Inputs` has it.
+    `choices`, int64 `(num_rows, width)`, are its next tokens after each place; the others are as in
+    `Inputs`.
 
     Returns:
         How many nodes were accepted, `(num_rows,)`, and at ``[row, depth]`` the place of the
@@ -40,7 +40,7 @@ def follow(
     num_rows, width = choices.shape
     places = torch.arange(width, device=choices.device).expand(num_rows, width)
     drafted = token_ids == choices.gather(1, parents)
-    # Of depth 0 are the last token, which is its own parent, and the padding.
+    # At depth 0 are the last token, which is its own parent, and the padding.
     chosen = torch.where(depths > 0, drafted, places == 0)
     # A token sees itself and its ancestors, and is accepted where all of these were chosen.
     accepted = (chosen[:, None] | ~visible).all(dim=-1)
@@ -60,7 +60,7 @@ def likeliest(logits: torch.Tensor, num_predictions: int, known_tokens: int) -> 
 
 
 def likeliest_on_host(logits: torch.Tensor, most: int, known_tokens: int) -> NDArray[np.int64]:
-    """The same of logits `(num_rows, vocab_size)`, as an array; on a CPU in less time."""
+    """`likeliest` of logits `(num_rows, vocab_size)` as an array, faster on a CPU."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
         return likeliest_of_array(logits[:, :known_tokens].numpy(), most)
     predictions: NDArray[np.int64] = likeliest(logits, most, known_tokens).cpu().numpy()
@@ -70,6 +70,6 @@ def likeliest_on_host(logits: torch.Tensor, most: int, known_tokens: int) -> NDA
 def report(
     counts: torch.Tensor, path: torch.Tensor, choices: torch.Tensor, predictions: torch.Tensor
 ) -> torch.Tensor:
-    """All that the host must know, in one tensor for one copy, which `read_outcomes` reads."""
+    """All that the host needs in one tensor, so that one copy moves it; see `read_outcomes`."""
     chosen = choices.gather(1, path)
     return torch.cat([counts[:, None], path, chosen, predictions.flatten(1)], dim=1)

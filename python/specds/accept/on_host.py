@@ -1,4 +1,4 @@
-"""What is emitted: the target's own next tokens, for as long as the tree had foreseen them."""
+"""Acceptance on the host: a walk down the tree along the target's own next tokens."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from specds.drafters.session import Proposal
 
 
 def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | None:
-    """The length and tokens that end a text, where that is all: 0.1 us a token instead of 14."""
+    """The length and the tokens that end a text, if nothing else does: 0.1 us a token, not 14."""
     max_length, eos = sys.maxsize, frozenset[int]()
     for criterion in criteria:
         if type(criterion) is EosTokenCriteria:
             eos |= {*criterion.eos_token_id.flatten().tolist()}
-        elif type(criterion) is MaxLengthCriteria:
+        elif type(criterion) is MaxLengthCriteria and (
+            criterion.max_length <= (criterion.max_position_embeddings or sys.maxsize)
+        ):
             max_length = min(max_length, criterion.max_length)
-            if criterion.max_length > (criterion.max_position_embeddings or sys.maxsize):
-                return None  # it warns there
-        else:
+        else:  # a length beyond the model's is one that it warns of
             return None
     return max_length, eos
 
 
 class Emitter:
-    """Does with each emitted token what plain `generate` does, in its order: append, test, stream.
+    """Appends, tests and streams each emitted token, as plain `generate` does.
 
     Args:
         token_ids: int64 `(1, prompt_length)`, the prompt.
         streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: Those that a `Sampler` keeps, for the criteria.
+        scores: The list of a `Sampler`, for the criteria.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Emitter:
 
     @property
     def token_ids(self) -> torch.Tensor:
-        """All tokens, int64 `(1, length)`; later tokens do not change what was returned."""
+        """All tokens, int64 `(1, length)`; a tensor that was returned does not change."""
         new = self.emitted[self._tokens.shape[1] - self._prompt_length :]
         if new:
             self._tokens = torch.cat([self._tokens, self._tokens.new_tensor([new])], dim=1)
         return self._tokens
 
     def emit(self, token: int) -> int:
-        """Appends, tests, streams and returns a token."""
+        """Takes a token, and returns it."""
         self.emitted.append(token)
         if self._host_stop is not None:
             max_length, eos = self._host_stop
@@ -92,7 +92,7 @@ class Emitter:
         return token
 
 
-# Processors that look at a row of scores alone, and leave it as it is.
+# Processors that look at nothing but a row of scores, and do not write to it.
 _OF_A_ROW = (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -105,7 +105,11 @@ _OF_A_ROW = (
 class Sampler:
     """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
 
-    With `keep_scores` it keeps what it processed in `scores`, what it got likewise in `logits`.
+    Attributes:
+        scores: With `keep_scores`, the processed scores of each call.
+        logits: With `keep_logits`, the logits of each call.
+        is_argmax: Whether a call is the argmax of the logits and no more.
+        is_of_logits: Whether nothing counts but logits and noise, so that `everywhere` can choose.
     """
 
     def __init__(
@@ -124,12 +128,10 @@ class Sampler:
         self.logits: list[torch.Tensor] | None = [] if keep_logits else None
         self._keeps = keep_scores or keep_logits
         self.is_argmax = not (do_sample or len(logits_processor) or self._keeps)
-        """Whether a call is the argmax of the logits and no more."""
         self.is_of_logits = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
-        """Whether nothing counts but logits and noise, so that `everywhere` does what calls do."""
 
     def draw_by(self, noise: Noise, row: int) -> None:
-        """From now on draws by the noise of a row."""
+        """Draws by the noise of a row from now on."""
         self._noise = noise, row
 
     def __call__(
@@ -146,7 +148,7 @@ class Sampler:
         copy = self._keeps or not self._is_rowwise
         scores = logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
         if self._is_rowwise:
-            # The list asks at each call what arguments a processor takes: 4 times the quotient.
+            # The list inspects each processor's signature, which takes 4 times its arithmetic.
             for processor in self.logits_processor:
                 scores = processor(token_ids, scores)
         else:
@@ -218,22 +220,20 @@ def walk(
 ) -> list[int]:
     """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
 
-    Where no child carries the chosen token, that same token is the bonus token: a second draw would
-    favour what the tree lacks. So `choose` is called exactly as often and with the same prefixes as
-    by plain decoding.
+    The chosen token that no child has is itself the bonus token: a second draw would favour what
+    the tree lacks. So `choose` is called exactly as often and with the same prefixes as by plain
+    decoding.
 
     Args:
         logits: `(1 + num_nodes, vocab_size)`, after the context and after each node.
-        emitter: Gets the tokens by `emit`, and ends the walk where it is `finished`.
-        choose: The next token by the emitter, a row of logits, and a proposal or None.
+        emitter: An `Emitter`, or what has its `emit` and `finished`.
+        choose: Gives the next token; its arguments are those of a `Sampler`.
         proposals: Those of the draft, by the node that they follow (-1: the context).
 
     Returns:
         The accepted nodes, root to leaf. A walk that finished on one emits no bonus token.
     """
-    known = proposals or {}
-    path: list[int] = []
-    node = -1
+    known, path, node = proposals or {}, list[int](), -1
     nodes = enumerate(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True))
     while True:
         token = emitter.emit(choose(emitter, logits[node + 1], known.get(node)))

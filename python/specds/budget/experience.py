@@ -1,4 +1,4 @@
-"""What has a drafter proved to be worth: may its probabilities be trusted, do its drafts pay?"""
+"""What a drafter has proved to be worth: how right its probabilities are, whether drafts pay."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from specds._core import TokenTree
 from specds.drafters.session import Drafter
 from specds.drafters.step import right_path
 
-# What happened fifty steps ago counts a third.
-_KEPT = 0.98
-# How many expected tokens it takes until what came of them counts as much as the drafter's word.
+# The weight of a step in the next one: after fifty steps it is a third.
+_DECAY = 0.98
+# So many expected tokens count as much as the trust in the depth above.
 _FAITH = 2.0
-# What is believed of a drafter that is not known yet: where nodes are cheap they are verified all
-# the same, and where they are not, its first tokens tell as much at no cost.
+# The trust in an unknown drafter. Cheap nodes are verified all the same; where nodes are expensive,
+# its first tokens tell as much at no cost.
 _FIRST_TRUST = 0.3
 # Deeper nodes are trusted as the deepest of these.
 _DEPTHS = 16
 _MOST_TRUST = 2.0
 _AVERAGING = 0.1
-# Of the time of drafts, where it is less than thought.
+# For a draft that took less than usual.
 _AVERAGING_DOWN = 0.5
 _LONGEST_WAIT = 31
 
 
 class Experience:
-    """What a drafter has been worth, over all requests that it drafted for.
+    """What a drafter has been worth, over all its requests.
 
     Trust is the share of the expected tokens that came. It is by depth, since drafters other than
     `fused` exaggerate more the deeper they draft; a depth with little evidence is trusted as the
-    one above it. Nodes count whose outcome is sure to be known before it is: the verified ones and
-    their children, so that a drafter none of whose nodes are verified can win trust.
+    one above it. The evidence is the verified nodes and their children, whose outcome every step
+    shows: so a drafter none of whose nodes are verified can win trust.
     """
 
     def __init__(self, trust: float = _FIRST_TRUST) -> None:
-        # Lists, as numpy's first calls between two passes take 10 us each. Depths count from 1.
+        # Lists, since numpy's first calls between two passes take 10 us each. Depths start at 1.
         self._promised = [0.0, _FAITH] + [0.0] * (_DEPTHS - 1)
         self._came = [0.0, _FAITH * trust] + [0.0] * (_DEPTHS - 1)
         self._trust = [trust] * (_DEPTHS + 1)
@@ -45,7 +45,7 @@ class Experience:
 
     @property
     def most_trust(self) -> float:
-        """The largest factor by which a probability may be too small, 1 at least."""
+        """The largest factor by which a probability may be too small, at least 1."""
         return max(1.0, *self._trust)
 
     def gains(self, tree: TokenTree) -> list[float]:
@@ -54,9 +54,9 @@ class Experience:
         return [promise * self._trust[min(depth, _DEPTHS)] for promise, depth in nodes]
 
     def learn(self, tree: TokenTree, num_verified: int, emitted: Sequence[int]) -> None:
-        """Compares a draft, of which the first nodes were verified, with what was emitted."""
-        promised = self._promised = [_KEPT * number for number in self._promised]
-        came = self._came = [_KEPT * number for number in self._came]
+        """Compares a draft, whose first nodes were verified, with what was emitted."""
+        promised = self._promised = [_DECAY * number for number in self._promised]
+        came = self._came = [_DECAY * number for number in self._came]
         path = right_path(tree, emitted)
         nodes = zip(tree.parents.tolist(), tree.depths().tolist(), _promises(tree), strict=True)
         for node, (parent, depth, promise) in enumerate(nodes):
@@ -71,25 +71,24 @@ class Experience:
             self._trust.append(factor)
 
     def is_time_to_draft(self) -> bool:
-        """Whether to draft in a step, which counts as one of a pause where it is not."""
+        """Whether to draft in the next step; if not, a pause gets one step shorter."""
         if self._wait == 0:
             return True
         self._wait -= 1
         return False
 
     def draft_time(self, seconds: float) -> float:
-        """Takes how long a draft took, and returns what one usually takes."""
+        """Takes the time of a draft, and returns the usual one."""
         usual = seconds if self._draft_s is None else self._draft_s
-        # A draft that was interrupted says little of the next one, and the first ones, which find
-        # nothing in the processor's caches, as little.
+        # Interrupted drafts, and the first ones, whose data is in no cache, say little of the next.
         rate = _AVERAGING if seconds > usual else _AVERAGING_DOWN
         self._draft_s = usual + rate * (min(seconds, 3 * usual) - usual)
         return self._draft_s
 
     def judge(self, profit: float) -> None:
-        """Takes what a draft gained, its own time paid for, in tokens of a sequence.
+        """Takes what a draft gained, less its own time, in tokens of a sequence.
 
-        While drafts lose on average pauses grow, also where one of them gains a little.
+        Pauses grow while drafts lose on average.
         """
         self._worth += _AVERAGING * (profit - self._worth)
         self._period = min(2 * self._period + 1, _LONGEST_WAIT) if self._worth <= 0 else 0
@@ -97,7 +96,7 @@ class Experience:
 
 
 def _promises(tree: TokenTree) -> list[float]:
-    """The probabilities of a tree; a drafter that gives none is taken to be sure."""
+    """The probabilities of a tree; 1 for each node if the drafter gives none."""
     probs: list[float] = tree.probs.tolist()
     return probs if any(probs) else [1.0] * len(probs)
 
@@ -106,7 +105,7 @@ _experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()
 
 
 def experience_of(drafter: Drafter) -> Experience:
-    """What a drafter has been worth so far; nothing is known of one that cannot be a key."""
+    """The experience with a drafter; a new one if there is none, or the drafter cannot be a key."""
     new = Experience()
     try:
         return _experiences.setdefault(drafter, new)

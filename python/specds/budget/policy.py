@@ -1,4 +1,4 @@
-"""How many nodes of a draft are verified: a number in each step, or what pays by the clock?"""
+"""How many nodes of a draft to verify: a fixed number, or as many as pay by the clock."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from specds.budget.experience import Experience
 from specds.budget.step_cost import MOST_NODES, CostModel
 from specds.drafters.session import EMPTY_TREE, Session, within
 
-# By how much a step is to be better than a plain one.
+# A step must promise to be better than a plain one by this share.
 _MARGIN = 0.03
 
 
 class Budget:
-    """Drafts for the sequences of a step, and learns what came of it: here as many nodes in each.
-
-    Args:
-        max_nodes: Most nodes of a draft; 0 is plain decoding, without any draft.
+    """Drafts for the sequences of a step; the base class drafts at most `max_nodes` in each.
 
     Attributes:
-        pauses: The next step drafts nothing: sessions then need not have observed anything.
+        pauses: Whether the next step drafts nothing, so that sessions need no predictions for it.
     """
 
     def __init__(self, max_nodes: int) -> None:
@@ -31,13 +28,10 @@ class Budget:
         self.pauses = max_nodes == 0
 
     def prepare(self) -> None:
-        """Comes before every draft; it may take a while to measure what a step costs."""
+        """To be called before every draft; it may measure what a step costs, which takes long."""
 
     def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
-        """What is to be verified of each sequence.
-
-        `max_depths` are how deep a node of each can be and still be emitted.
-        """
+        """The tree to verify for each session, no deeper than its entry in `max_depths`."""
         most = self._max_nodes
         return [
             within(session.draft(most, depth), most, depth) if most and depth > 0 else EMPTY_TREE
@@ -45,13 +39,13 @@ class Budget:
         ]
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
-        """Takes what came of a step: the tokens of each sequence, None for one that it ended.
+        """Takes the tokens of each sequence in a step, None for one that ended.
 
-        Sessions took `learning_s` to learn from it.
+        `learning_s` is the time of the sessions' `observe`.
         """
 
     def learn(self) -> None:
-        """Learns from what was recorded; to be called once a device has its next work."""
+        """Learns from what was recorded, once the device has its next work."""
 
 
 class AutoBudget(Budget):
@@ -72,18 +66,15 @@ class AutoBudget(Budget):
         self._outcomes: list[tuple[TokenTree, int, Sequence[int]]] = []
 
     def prepare(self) -> None:
-        """As `Budget.prepare`."""
         if not self.pauses:
             self._cost = self._costs()
 
     def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
-        """As `Budget.draft`."""
-        # What was drafted by row, and what of it is verified: of a row that has fewer, pads.
         self._drafts: list[TokenTree] = []
         self._num_nodes = 0
         if self._cost is not None and not self.pauses and max(max_depths) > 0:
             self._draft(self._cost, sessions, max_depths)
-        # Decided now, so that all that is done until then can count on it.
+        # Decided now, since what follows this step depends on it.
         self.pauses = not self._experience.is_time_to_draft()
         size = self._num_nodes
         trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]
@@ -94,21 +85,20 @@ class AutoBudget(Budget):
     ) -> None:
         start = self._clock()
         for session in sessions:
-            # A draft is worth tokens of its own row, and all rows wait for it.
+            # A draft gains tokens for its own row alone, and all rows wait for it.
             session.set_step_time(cost.seconds[0] / len(sessions))
-        # What is less likely seldom pays, wherever it stands.
+        # Less likely nodes seldom pay, whatever their rank.
         least = min(cost.least_worth / self._experience.most_trust, 1.0)
         drafts = zip(_draft_all(sessions, max_depths, least), max_depths, strict=True)
         self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts]
         gains = [self._experience.gains(tree) for tree in self._drafts]
         self._num_nodes, expected = best_size(gains, cost.relative)
-        # Sessions get the model's predictions, and learn, only where they draft in the next step.
+        # Sessions learn only if they draft in the next step, so this is a cost of drafting.
         seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
         profit = 1.0 + expected - cost.relative[self._num_nodes]
         self._experience.judge(profit - seconds / cost.seconds[0])
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
-        """As `Budget.record`."""
         if self._drafts:
             self._learning_s = learning_s
         self._outcomes = [
@@ -118,22 +108,21 @@ class AutoBudget(Budget):
         ]
 
     def learn(self) -> None:
-        """As `Budget.learn`."""
         for outcome in self._outcomes:
             self._experience.learn(*outcome)
         self._outcomes = []
 
 
 def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
-    """How many nodes of each tree to verify in a step: those of the most tokens a second.
+    """The number of nodes of each tree that gives the most tokens a second.
 
     Args:
         gains: For each tree the tokens to expect of its nodes.
-        costs: What a step costs by number of nodes, in plain steps; that of 0 is 1.
+        costs: The cost of a step by number of nodes, in plain steps.
 
     Returns:
         The number, and the tokens to expect of these nodes, for each tree on average. Both are 0
-        where the gain is below what expectations and costs can be relied on for.
+        where the gain is within the errors of expectations and costs.
     """
     total, best, best_tokens = 0.0, 0, 1.0
     sums = gains[0] if len(gains) == 1 else map(sum, zip_longest(*gains, fillvalue=0.0))
@@ -150,7 +139,7 @@ def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple
 def _draft_all(
     sessions: Sequence[Session], max_depths: Sequence[int], min_gain: float
 ) -> list[TokenTree]:
-    """Drafts for each row; for sessions of the core at the same time."""
+    """Drafts for each row, in parallel if all sessions are the core's."""
     if len(sessions) > 1 and all(isinstance(session, DraftSession) for session in sessions):
         of_core = cast("list[DraftSession]", [*sessions])
         return draft_batch(of_core, MOST_NODES, max_depths=[*max_depths], min_gain=min_gain)
@@ -159,7 +148,7 @@ def _draft_all(
 
 
 def require_budget(budget: int | Literal["auto"]) -> None:
-    """Raises a ValueError for what is neither `auto` nor a number of nodes."""
+    """Raises a ValueError if a budget is neither `auto` nor a number of nodes."""
     is_number = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
     if budget != "auto" and not is_number:
         raise ValueError(f"budget must be 'auto' or a number of nodes from 0 on, got {budget!r}")

@@ -1,4 +1,4 @@
-"""What does a target step cost, by the number of nodes? It is measured before the first draft."""
+"""The cost of a target step by its number of nodes, measured before the first draft."""
 
 from __future__ import annotations
 
@@ -19,16 +19,13 @@ if TYPE_CHECKING:
 
 
 MOST_NODES = 63
-"""The most nodes whose cost is measured, and so the most that an automatic budget verifies.
-
-With the last token they fill tiles of 64, as do the other numbers that are recorded on a GPU.
-"""
+"""The most nodes that an automatic budget verifies: with the last token they fill a tile of 64."""
 
 # In the order in which they are measured: time may run out before the last ones.
 _SIZES = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
 _MEASURING_S = 1.0
 _ROUNDS = 5
-# Contexts up to this long cost the same; beyond it each doubling is measured by itself.
+# Shorter contexts cost as much as this; beyond it each doubling is measured.
 _SHORT_CONTEXT = 1024
 
 
@@ -39,15 +36,14 @@ class CostModel:
     less: where a larger pass was faster, it can verify fewer nodes too.
 
     Args:
-        seconds: What was measured, by number of nodes: at least that of 0 and of `MOST_NODES`.
-        steps: The sizes of passes, 0 and `MOST_NODES` among them; empty where they have any.
+        seconds: As measured, by number of nodes, with that of 0 and of `MOST_NODES`.
+        steps: The sizes of passes, 0 and `MOST_NODES` among them; empty for any.
 
     Attributes:
-        seconds: By number of nodes, of each row.
+        seconds: By number of nodes of each row.
         relative: The same in plain steps.
-        least_worth: What a node beyond the first size costs at least on average, in plain steps. A
-            first node may cost nothing, as passes of a single token have kernels of their own: that
-            says nothing of the others.
+        least_worth: The least average cost of a node beyond the first size, in plain steps. A first
+            node may cost nothing, since a pass over one token uses other kernels.
     """
 
     def __init__(self, seconds: Mapping[int, float], steps: Sequence[int] = ()) -> None:
@@ -66,17 +62,14 @@ _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = 
 
 
 def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
-    """What a model's steps cost at the present number and length of a runner's rows.
-
-    It is measured once for all requests on the model.
-    """
+    """The costs at the present number and length of a runner's rows, measured once for a model."""
     num_rows, longest = len(runner.cache.lengths), max(runner.cache.lengths)
     key = *runner.setting, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
     known = _models.setdefault(model, {})
     if key not in known:
 
         def verify(num_nodes: int) -> None:
-            # Children of the last tokens; nothing is committed, so it leaves no trace.
+            # Nothing is committed, so it leaves no trace.
             tree = TokenTree(range(num_nodes), [-1] * num_nodes)
             logits = runner.verify_rows([0] * num_rows, [tree] * num_rows)
             logits[0][0, 0].item()  # waits for the device
@@ -95,13 +88,13 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes where these take longer. Each size gets the same share of
-    it; where time is short, those that come first in `order` are measured.
-    `verify` takes a number of nodes, at most `most_nodes`, and returns when they are verified.
+    Takes about a second, or three passes if that is longer, and divides it evenly among the sizes;
+    if time is short, the first ones of `order` are measured. `verify` takes a number of nodes, at
+    most `most_nodes`, and returns when they are verified.
 
     Returns:
-        The least seconds, by number of nodes; 0 and `MOST_NODES` are among these. Other work on the
-        machine can only add to them.
+        The least seconds by number of nodes, with 0 and `MOST_NODES`: other work on the machine can
+        only add to them.
     """
 
     def timed(size: int) -> float:
@@ -121,7 +114,7 @@ def measure(
             most_nodes = size - 1
             continue
         if size not in samples and elapsed < _MEASURING_S:
-            # The first pass of a size chooses kernels and allocates, or is recorded.
+            # The first pass of a size chooses kernels, allocates, and may be recorded.
             first, elapsed = elapsed, timed(size)
             deadline += max(first - elapsed, 0.0)
         samples.setdefault(size, []).append(elapsed)

@@ -1,6 +1,5 @@
-"""What is launched on a device beside matrix products: tree attention, and what joins layers.
+"""Triton kernels for a pass over a tree: attention, and what comes between matrix products.
 
-`operations` are functions of tensors; each launches one of the Triton `programs`. They know no
-model, no cache and no draft, so an engine can use them over its own pages. Imports torch, and
-Triton where something is launched.
+`operations` are functions of tensors alone, so an engine can use them over its own pages; each
+launches one of the Triton `programs`. Imports torch, and Triton where something is launched.
 """

@@ -1,4 +1,4 @@
-"""What does a pass launch beside matrix products? Four operations, each one of `programs`."""
+"""Four operations on tensors, each a launch of one of `programs`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HEAD_SIZES = range(16, 257)
 _MOST_QUERIES, _LARGEST_VALUE = 64, 256
-# Programs that a processor of the device is given where splits can make them.
+# Programs for each multiprocessor, reached by splitting the slots.
 _PROGRAMS_EACH = 2
-# Slots for which a program of its own is worth the merging.
+# Fewer slots are not worth a split, which must be merged.
 _LEAST_SLOTS = 128
-# Of keys, and as much of values, that a program holds in each stage.
+# The keys, and likewise the values, that a program holds in each stage.
 _TILE_BYTES = 16_384
-# Numbers of a token that a program of `gate` computes.
+# Numbers that a program of `gate` computes.
 _TILE = 1024
 _OPTIONS = {"enable_fp_fusion": True}  # the default, of which Triton 3.9 warns
 
@@ -32,17 +32,15 @@ def kernel_reason(
     if dtype not in _DTYPES:
         return f"it does not compute in {dtype}"
     if others := [size for size in head_sizes if size not in _HEAD_SIZES]:
-        return f"heads of {others[0]}, of 16 to 256 they may be"
+        return f"heads of size {others[0]}, where 16 to 256 can be"
     if device.type == "cuda":
-        # ROCm's Triton has other ways to hand memory from one program to another; never tried.
+        # Never tried with ROCm, whose programs share memory in another way.
         return None if torch.version.cuda is not None else "the device is not one of CUDA"
     return None if _is_interpreted() else f"{device.type} is not a CUDA device"
 
 
 def _is_interpreted() -> bool:
-    from triton.runtime.interpreter import (  # type: ignore[import-untyped]
-        InterpretedFunction,
-    )
+    from triton.runtime.interpreter import InterpretedFunction  # type: ignore[import-untyped]
 
     from specds.kernels import programs
 
@@ -50,7 +48,7 @@ def _is_interpreted() -> bool:
 
 
 class _Tiles(NamedTuple):
-    """How the work is cut: queries and slots at once, splits of the slots, and how to compile."""
+    """How the work is divided, in tiles of queries and slots and splits of the slots."""
 
     queries: int
     slots: int
@@ -60,9 +58,9 @@ class _Tiles(NamedTuple):
 
     @classmethod
     def of(cls, num_queries: int, num_pairs: int, num_slots: int, keys: torch.Tensor) -> _Tiles:
-        """By shapes alone, not lengths; pairs are of a row and a head of the keys."""
+        """By shapes alone, not lengths; pairs are of a row and a key head."""
         size, head = keys.element_size(), power_of_two(keys.shape[-1])
-        # What fits in registers: float32 is not multiplied by tensor cores.
+        # As many as fit in registers: tensor cores do not multiply float32.
         queries = min(max(power_of_two(num_queries), 16), _MOST_QUERIES if size == 2 else 32)
         slots = min(max(_TILE_BYTES // (head * size), 16), 128)
         num_programs = -(-num_queries // queries) * num_pairs
@@ -72,7 +70,7 @@ class _Tiles(NamedTuple):
 
 
 def power_of_two(number: int) -> int:
-    """The smallest that is not less than a number."""
+    """The smallest power of two that is not less than a number."""
     return 1 << (number - 1).bit_length()
 
 
@@ -84,9 +82,9 @@ def _num_processors(device: torch.device) -> int:
 
 
 def make_scratch(device: torch.device) -> torch.Tensor:
-    """float32 zeros in which programs of `tree_attention` hand over what they found (H200: 17 MB).
+    """float32 zeros in which programs of `tree_attention` exchange partial results (H200: 17 MB).
 
-    Calls of any shape may share it that run one after the other, as the layers of a model do.
+    Calls of any shape can share it if they run one after the other, as the layers of a model do.
     """
     size = 1 + _MOST_QUERIES * (_LARGEST_VALUE + 2)
     return torch.zeros(_PROGRAMS_EACH * _num_processors(device) * size, device=device)
@@ -108,33 +106,32 @@ def tree_attention(
     block_table: torch.Tensor | None = None,
     scratch: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention of rows of drafted nodes over what is cached, the nodes' own states included.
+    """Attention of rows of drafted nodes over a cache that holds the nodes' own states too.
 
     Slot `i` of a row holds the token at position `i` where ``i < lengths[row]``, and node `j` is in
-    slot ``lengths[row] + j``. Every node sees all of the prefix, and of the nodes those that its
-    bits name. Neither shapes nor launches depend on the numbers in the tensors, so that a CUDA
-    graph holds a call for all lengths. Slots are split among programs, and what these found is
-    merged by its log-sum-exp (Flash-Decoding), in float32.
+    slot ``lengths[row] + j``. Every node sees the whole prefix and the nodes that its bits name.
+    Neither shapes nor launches depend on the numbers in the tensors, so that one CUDA graph serves
+    all lengths. Slots are split among programs, whose results are merged by log-sum-exp
+    (Flash-Decoding), in float32.
 
     Args:
-        query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Any strides
-            do, here and below, but the last, which has to be 1.
+        query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Here and
+            below the last stride must be 1; the others are free.
         keys: `(num_rows, num_key_heads, num_slots, head_dim)`; heads of a group follow each other.
             With `block_table`, `(num_blocks, num_key_heads, block_size, head_dim)`.
-        values: As `keys`, in all but `head_dim`.
+        values: As `keys`; their `head_dim` may be another.
         lengths: int64 `(num_rows,)`, tokens before the nodes.
         positions: int64 `(num_rows, width)`, of the nodes.
         ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
-            nodes. Bit ``j % 64`` of word ``j // 64`` of node `i`: does it see node `j`? Each sees
-            itself.
+            nodes: node `i` sees node `j` by bit ``j % 64`` of word ``j // 64``, and itself.
         scale: Factor of the products; by default one over the root of `head_dim`.
         window: A node sees at most this number of last positions, its own included.
-        chunk: A node sees what is not before the last multiple of this position.
+        chunk: A node sees nothing before the last multiple of this position.
         softcap: Scores become ``softcap * tanh(score / softcap)``.
         sinks: `(num_heads,)`, scores that are in the sum of the softmax and have no value.
-        block_table: int32 or int64 `(num_rows, num_blocks_of_row)`, the blocks of each row: slot
-            `i` is slot ``i % block_size`` of block ``i // block_size``.
-        scratch: By `make_scratch`. By default made anew, which is one more launch.
+        block_table: int32 or int64 `(num_rows, num_blocks_of_row)`: slot `i` of a row is slot
+            ``i % block_size`` of its block ``i // block_size``.
+        scratch: By `make_scratch`; making it in the call is one more launch.
 
     Returns:
         `(num_rows, width, num_heads, value_dim)`, contiguous, in the dtype of `query`.
@@ -180,10 +177,10 @@ def add_norm(
     eps: float,
     offset: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds `delta`, what a layer has found, to its states, and norms the sum for the next layer.
+    """Adds `delta` to the residual stream, and norms the sum.
 
-    Both are `(..., size)`, contiguous. `inner` has the weights of a norm of `delta` itself, where
-    there is one; `offset` is added to the weights of both norms.
+    Both are `(..., size)`, contiguous. `inner` are the weights of a norm of `delta`, if there is
+    one; `offset` is added to the weights of both norms.
 
     Returns:
         The sum, and the same normed.
@@ -217,16 +214,16 @@ def rotate_and_store(
     eps: float,
     offset: float,
 ) -> torch.Tensor:
-    """Turns queries and keys by their positions, and writes keys and values to the cache.
+    """Applies rotary embeddings to queries and keys, and writes keys and values to the cache.
 
-    Query, key and value are `(1, num_tokens, heads * size)`, of any stride between tokens; weights
-    are of norms of each head, before it is turned. Cosines and sines are `(num_positions, size)`,
-    the sines of the first half of a head with the other sign. Keys and values are the cache's slots
-    `(num_slots, num_key_heads, size)`, `capacity` a row; `lengths`, int64 `(num_rows,)`, and
-    `positions`, int64 `(num_rows, width)`, tell where tokens are.
+    Query, key and value are `(1, num_tokens, heads * size)`, with any stride between tokens; the
+    weights are of norms of each head before its rotation. Cosines and sines are
+    `(num_positions, size)`, the sines of the first half of a head negated. Keys and values are the
+    cache's slots `(num_slots, num_key_heads, size)`, `capacity` a row; `lengths` and `positions`
+    are as in `tree_attention`.
 
     Returns:
-        The turned queries, `(num_tokens, num_heads, size)`.
+        The rotated queries, `(num_tokens, num_heads, size)`.
     """
     from specds.kernels import programs
 
@@ -247,7 +244,7 @@ def rotate_and_store(
 
 @torch.library.custom_op("specds::gate", mutates_args=())
 def gate(gates: torch.Tensor, ups: torch.Tensor, is_gelu: bool) -> torch.Tensor:
-    """The activation (SiLU, or GELU by its tanh) of gates `(1, num_tokens, size)`, times `ups`."""
+    """SiLU, or GELU by its tanh, of gates `(1, num_tokens, size)`, times `ups`."""
     from specds.kernels import programs
 
     _, num_tokens, size = gates.shape

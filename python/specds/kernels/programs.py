@@ -25,13 +25,12 @@ def attend(
     tile_queries: tl.constexpr, tile_slots: tl.constexpr,
     tile_head: tl.constexpr, tile_value: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries over one split of the slots of a row and head of the keys.
+    """One tile of queries over one split of the slots, for one row and key head.
 
-    Queries are the nodes of the group's heads, node by node. Slots are those of the prefix and,
-    behind these, of the nodes. The splits share the tiles of slots; the
-    last of them to end merges the results of all. Scores are in powers of two.
+    Queries are the nodes of the group's heads, node by node. Slots are those of the prefix, then
+    those of the nodes. The last split to end merges the results of all. Scores are in base 2.
 
-    Of Triton's functions only those are used that its interpreter knows whenever it is asked.
+    Triton's interpreter knows all functions that are used, in every release.
     """
     tile, split, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row, key_head_index = (pair // num_key_heads).to(tl.int64), pair % num_key_heads
@@ -65,7 +64,7 @@ def attend(
     highest = tl.full((tile_queries,), float("-inf"), tl.float32)
     total = tl.full((tile_queries,), 0.0, tl.float32)
     if has_sinks:
-        # They take part in the sum alone, hence in one split alone.
+        # They are in the sum once, so in one split.
         sink = tl.load(sinks + head, mask=is_query, other=float("-inf")).to(tl.float32)
         highest = tl.where(split == 0, sink * 1.4426950408889634, float("-inf"))
         total = tl.where(highest > float("-inf"), 1.0, 0.0)
@@ -170,10 +169,7 @@ def add_norm(
     residual, delta, inner, weight, total, normed, size, eps, offset: tl.constexpr,
     has_delta: tl.constexpr, has_inner: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """One token: what a layer adds, normed before where it has an inner norm, and the norm after.
-
-    Numbers are rounded where the model itself has them as tensors.
-    """
+    """One token. Numbers are rounded where the model itself stores them in tensors."""
     at = tl.arange(0, tile)
     held = at < size
     at_token = tl.program_id(0).to(tl.int64) * size + at
@@ -219,7 +215,7 @@ def rotate_and_store(
         source = key + token * key_token + (head - num_heads) * size
         target = keys + (slot * num_key_heads + head - num_heads) * size
         norm = key_norm
-    # What each number is turned with: the one half a head away.
+    # Each number is rotated with the one half a head away.
     other_at = (at + size // 2) % size
     states = tl.load(source + at, mask=held, other=0.0).to(tl.float32)
     others = tl.load(source + other_at, mask=held, other=0.0).to(tl.float32)
@@ -237,7 +233,7 @@ def rotate_and_store(
 
 @triton.jit
 def gate(gates, ups, output, gate_token, up_token, size, is_gelu: tl.constexpr, tile: tl.constexpr):
-    """A tile of one token: the activation of gates, times what they let through."""
+    """One tile of one token."""
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * tile + tl.arange(0, tile)
     held = at < size
     states = tl.load(gates + token * gate_token + at, mask=held, other=0.0).to(tl.float32)

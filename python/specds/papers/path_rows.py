@@ -1,4 +1,4 @@
-"""How N-Grammys check a draft: without a tree mask, as a batch of rows that share one prefix."""
+"""N-Grammys' way to verify a draft: each path is a row, and all rows share one prefix."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PathRows(Runner):
             self._places_in_pass[1 + path] = row * width + 1 + np.arange(len(path))
         logits = self._forward_rows(rows)
         places = torch.from_numpy(self._places_in_pass).to(logits.device)
-        return [logits.flatten(0, 1).index_select(0, places)]
+        return [logits[0].index_select(0, places)]
 
     def _forward_rows(self, rows: np.ndarray) -> torch.Tensor:
         num_rows, width = rows.shape
@@ -59,12 +59,10 @@ class PathRows(Runner):
         self.cache.place(torch.arange(known, end, device=self._device), end)
         visible = np.kron(np.eye(num_rows, dtype=np.bool_), np.tri(width, dtype=np.bool_))
         depths = np.tile(np.arange(width), num_rows)
-        arrays = rows, known + depths.reshape(rows.shape), depths, np.array(known), visible
-        ids, positions, depths_of, length, seen = (
-            torch.from_numpy(array).to(self._device) for array in arrays
-        )
-        mask = self._masks_of_paths.build(seen[None], depths_of[None], length[None], end)
-        return self._forward(ids, positions, mask, model=self._packed)
+        arrays = rows.reshape(1, -1), depths[None], np.array([known]), visible[None]
+        ids, depths_of, lengths, seen = (torch.from_numpy(of).to(self._device) for of in arrays)
+        mask = self._masks_of_paths.build(seen, depths_of, lengths, end)
+        return self._forward(ids, known + depths_of, mask, model=self._packed)
 
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         if not path:

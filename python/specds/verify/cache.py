@@ -1,4 +1,4 @@
-"""Where do the states of the tokens live: a KV cache that takes a tree and keeps one path of it."""
+"""The KV cache: a pass writes the states of a tree, and a commit keeps one path of it."""
 
 from __future__ import annotations
 
@@ -31,32 +31,30 @@ def _round_up(num_slots: int) -> int:
 class TreeCache(Cache):
     """A KV cache whose length grows only by `commit`, so that a rejected tree leaves no trace.
 
-    A token's *place* is its row times the capacity of a row, plus its slot. A pass writes the
-    states of its tokens to the places that it was told (`place`), behind the committed ones;
-    `commit` keeps some of them, and the next pass overwrites the others. Slots are allocated when
-    the first pass has shown the shapes, all layers of one shape in one block, so that a commit is
-    two operations.
+    A token's *place* is its row times the capacity of a row, plus its slot. A pass writes its
+    states to the places given by `place`, behind the committed ones; `commit` keeps some of them,
+    and the next pass overwrites the others. Slots are allocated once the first pass has shown the
+    shapes, all layers of one shape in one block, so that a commit is two operations.
 
-    Sliding and chunked layers keep every state too, as a rejected tree would push states out of a
-    rolling window. Their windows live in the mask. To transformers it is a cache without layers.
+    Sliding and chunked layers keep every state too, since a rejected tree would push states out of
+    a rolling window; masks hide what is outside. To transformers it is a cache without layers.
 
     Args:
-        capacity: Slots of a row to allocate at first; a cache that runs over it grows by half.
+        capacity: Slots of a row to allocate at first; a cache that is full grows by half.
     """
 
     def __init__(self, capacity: int, num_rows: int = 1) -> None:
         self.lengths = [0] * num_rows
         self.capacity = _round_up(capacity)
         self._num_rows = num_rows
-        # By shape of a slot, dtype and device, which keys (0) and values (1) of layers have it; and
-        # for each of these `(members, num_rows * capacity, num_heads, head_dim)`.
+        # The layers whose keys (0) or values (1) have a shape, dtype and device; and a block for
+        # each of these, `(members, num_rows * capacity, num_heads, head_dim)`.
         self._members: dict[Any, list[tuple[int, int]]] = {}
         self._blocks: list[torch.Tensor] = []
-        # Of each layer its keys and values: all slots, `(num_slots, num_heads, head_dim)`, a row
-        # after the other, and what a pass sees.
+        # Keys and values by layer: all slots, `(num_slots, num_heads, head_dim)`, row by row; those
+        # that a pass sees; and those of a first pass, before there are blocks.
         self.slots: dict[int, States] = {}
         self._seen: dict[int, States] | None = None
-        # Those of a first pass.
         self._held: dict[int, States] = {}
         self._places = torch.empty(0, dtype=torch.int64)
         self._view = (0, 0, 0)  # the first row, how many, and their slots
@@ -68,11 +66,9 @@ class TreeCache(Cache):
         return self.lengths[self._view[0]]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """As of `Cache`."""
         return self.length
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """As of `Cache`: length and offset of the states that `query_length` tokens would see."""
         return self.length + query_length, 0
 
     @property
@@ -91,18 +87,18 @@ class TreeCache(Cache):
         return self._blocks[0].shape[1] if self._blocks else 0
 
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
-        """Begins other rows, with room for `room_for`, in the slots that are there if these do."""
+        """Begins other rows, with room for `room_for`, in the present slots if they suffice."""
         capacity, self._held = _round_up(capacity), {}
         self.lengths, self._view = [0] * num_rows, (0, 0, 0)
         if self.num_slots < room_for * capacity:
-            # Given back first: the old slots and the new ones need not both have room.
+            # Freed first, so that memory need not hold the old slots and the new ones.
             self._blocks, self.slots = [], {}
         else:
             capacity = self.num_slots // room_for // _SLOT_MULTIPLE * _SLOT_MULTIPLE
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
     def place(self, places: torch.Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
-        """The next pass writes to places, int64 `(num_tokens,)`, and sees some rows up to `end`.
+        """Sets the places that the next pass writes, and the rows that it sees up to a slot `end`.
 
         With an `end` of 0 it sees its own states alone.
         """
@@ -119,7 +115,7 @@ class TreeCache(Cache):
         """Writes the states `(num_parts, num_heads, num_tokens, head_dim)` of a pass to a layer.
 
         Returns:
-            What the pass sees of it, `(num_rows, num_heads, end, head_dim)`: views.
+            What the pass sees of it, views `(num_rows, num_heads, end, head_dim)`.
         """
         states = key_states, value_states
         if not self._blocks:
@@ -133,7 +129,7 @@ class TreeCache(Cache):
     def seen(self, layer: int) -> States:
         """What the pass sees of a layer."""
         if self._seen is None:
-            # Of all layers at once, which costs what it costs for one.
+            # For all layers at once, since one alone costs as much.
             row, num_rows, end = self._view
             seen = (of[:, row : row + num_rows, :end].transpose(2, 3) for of in self._by_row())
             self._seen = self._by_layer(seen)
@@ -152,7 +148,7 @@ class TreeCache(Cache):
         return {layer: (made[layer, 0], made[layer, 1]) for layer, kind in sorted(made) if not kind}
 
     def settle(self) -> None:
-        """Comes after every pass over prompts: allocates what the first one has shown."""
+        """To be called after each pass over prompts: allocates the slots after the first one."""
         if self._held:
             held, self._held, self._members = self._held, {}, {}
             for layer, pair in held.items():
@@ -164,9 +160,9 @@ class TreeCache(Cache):
                 self.update(*pair, layer)
 
     def commit(self, kept: Sequence[Sequence[int]], num_moved: int = 0) -> None:
-        """Commits, in each row, some tokens of the last pass over it, ascending indices there.
+        """Commits tokens of the last pass: their indices in each row, ascending.
 
-        The first `num_moved` of each lie where they shall already.
+        The first `num_moved` of a row have been moved already.
         """
         moves: list[tuple[int, int]] = []
         for row, keep in enumerate(kept):
@@ -179,13 +175,13 @@ class TreeCache(Cache):
             self.move(*torch.from_numpy(np.array(moves).T))
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """Copies states from places to others, int64 `(num_tokens,)`; all are read before."""
+        """Copies states between places, int64 `(num_tokens,)`: reads all, then writes."""
         for block in self._blocks:
             read, write = (of.to(block.device, non_blocking=True) for of in (sources, targets))
             block.index_copy_(1, write, block.index_select(1, read))
 
     def copy_row(self, source: int, target: int) -> None:
-        """Makes a row what another one is."""
+        """Makes one row equal to another."""
         length = self.lengths[target] = self.lengths[source]
         for block in self._by_row():
             block[:, target, :length] = block[:, source, :length]
@@ -198,7 +194,7 @@ class TreeCache(Cache):
         self.lengths.pop()
 
     def committed(self, row: int = 0) -> DynamicCache:
-        """A copy of a row's committed states in a cache that plain decoding can go on from."""
+        """A copy of a row's committed states in a cache for plain decoding."""
         cache = DynamicCache()
         kept = slice(row * self.capacity, row * self.capacity + self.lengths[row])
         for layer, pair in self.slots.items():
@@ -207,7 +203,7 @@ class TreeCache(Cache):
         return cache
 
     def reserve(self, num_slots: int) -> None:
-        """Grows where a row has fewer slots."""
+        """Grows if rows have fewer slots."""
         if num_slots > self.capacity:
             old, capacity = self._by_row(), self.capacity
             self.capacity = _round_up(max(capacity * 3 // 2, num_slots))
@@ -216,12 +212,12 @@ class TreeCache(Cache):
             for source, target in zip(old, self._by_row(), strict=True):
                 target[:, :, :capacity] = source
 
-    # What is made in inference mode could only be written to in it.
+    # A tensor that is made in inference mode can only be written to in it.
     @torch.inference_mode(False)
     @torch.no_grad()
     def _allocate(self) -> None:
         num_slots = self._num_rows * self.capacity
-        # Zeros: what lies behind a row is hidden by a mask, under which NaN would show.
+        # Zeros, since masks do not hide NaN in the slots behind a row.
         self._blocks = [
             torch.zeros((len(members), num_slots, *shape), dtype=dtype, device=device)
             for (shape, dtype, device), members in self._members.items()

@@ -1,4 +1,4 @@
-"""How is a tree checked: one forward pass of the target model over last tokens and their trees."""
+"""Verifies drafts by one forward pass of the target model over last tokens and their trees."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 # Slots ahead of the prompt, so that a large `max_length` which is never reached costs no memory.
 _FIRST_SLOTS = 1024
-# A pass over more tokens of prompts is cut up: what a pass needs beside the cache grows with its
-# tokens, and with their number squared where a layer has a window.
+# A pass over more prompt tokens is split: the memory that it needs beside the cache grows with its
+# tokens, and with their square where a layer has a window.
 _LONG_PROMPT = 4096
 _CHUNK = 1024
 
@@ -31,12 +31,12 @@ class Runner:
     Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn.
 
     Attributes:
-        node_steps: Numbers of nodes that passes have, up to 63; empty where they have any.
+        node_steps: The numbers of nodes that passes can have, up to 63; empty for any.
         accepts: Whether it can accept too, by `launch` (see `StaticRunner`).
         least_nodes: Each row is padded to this number of nodes, so that the time of a pass does
             not depend on its tree.
-        reason: Why passes were slower than they might be, once it is closed.
-        setting: What may change between two requests on one model, and changes a pass's time.
+        reason: Why passes were slower than they could be; known once it is closed.
+        setting: What the time of a pass depends on besides model and shape.
     """
 
     node_steps: tuple[int, ...] = ()
@@ -68,11 +68,11 @@ class Runner:
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
     ) -> torch.Tensor:
-        """Runs prompts through the model and its own causal masks; equal ones once.
+        """Runs prompts through the model with its own causal masks, equal ones once.
 
         Args:
-            prompts: For each row int64 `(1, prompt_length)`, at least one token more than the cache
-                holds of the row; those tokens are not read again.
+            prompts: For each row int64 `(1, prompt_length)`, with at least one token more than the
+                cache holds of the row: those are not read again.
             chunk_size: Tokens per pass of a row; None for all, or 1,024 of more than 4,096.
 
         Returns:
@@ -83,7 +83,7 @@ class Runner:
             first_rows.setdefault(tuple(prompt[0].tolist()), row)
             for row, prompt in enumerate(prompts)
         ]
-        # Those of like length in one pass, since shorter ones are padded.
+        # Similar lengths in one pass, since shorter prompts are padded.
         rows = sorted(first_rows.values(), key=lambda row: -prompts[row].shape[1])
         is_alone = chunk_size is not None or any(self.cache.lengths)
         logits: dict[int, torch.Tensor] = {}
@@ -99,7 +99,7 @@ class Runner:
     def _read(
         self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
     ) -> torch.Tensor:
-        """Runs one prompt, in chunks, or several, padded on the left as plain decoding has them."""
+        """Runs one prompt in chunks, or several, padded on the left as plain decoding does."""
         parts = [prompts[row][0] for row in rows]
         ids = pad_sequence(parts, batch_first=True, padding_side="left")
         lengths, width = torch.tensor([[*map(len, parts)]], device="cpu").T, ids.shape[1]
@@ -108,7 +108,7 @@ class Runner:
             end = min(start + step, width)
             self.cache.reserve(end)
             positions = torch.arange(start, end, device="cpu") - width + lengths
-            # Padding goes behind the prompt, where the row's next pass will write.
+            # Padding goes behind the prompt, where the next pass overwrites it.
             first_places = torch.tensor(rows, device="cpu")[:, None] * self.cache.capacity
             places = (first_places + positions % width).to(self._device)
             shown = (positions >= 0).long().to(self._device) if len(rows) > 1 else None
@@ -153,13 +153,13 @@ class Runner:
         return self._forward(inputs.token_ids, positions, self._mask(inputs, end))
 
     def _mask(self, inputs: Inputs, end: int) -> Masks:
-        """None where one token sees all that there is, which attention does faster so."""
+        """None where one token sees every slot: attention is faster without a mask."""
         if inputs.token_ids.numel() == 1 and not self._always_masks:
             return None
         return self._masks.build(inputs.visible(), inputs.depths, inputs.lengths, end)
 
     def _places(self, inputs: Inputs) -> torch.Tensor:
-        """Where the states of a pass go, int64 `(num_rows, width)`: see `TreeCache`."""
+        """Where the states of a pass go, int64 `(num_rows, width)` (see `TreeCache`)."""
         num_rows, width = inputs.token_ids.shape
         rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
         return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
@@ -169,7 +169,7 @@ class Runner:
         self.cache.commit([self._places_of(path) for path in paths], self._num_moved)
 
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
-        """Where in the last pass of a row the last token and the nodes `path` are, ascending."""
+        """Ascending indices, in the last pass of a row, of the last token and a path."""
         return [0, *(1 + node for node in path)]
 
     def leave(self, row: int) -> None:
@@ -177,7 +177,7 @@ class Runner:
         self.cache.drop_row(row)
 
     def close(self) -> None:
-        """Ends the request; what it used may serve another one."""
+        """Ends the request, and leaves to the next one what it can use."""
 
     def _forward(
         self,
@@ -188,7 +188,7 @@ class Runner:
         last: int = 0,
         model: PreTrainedModel | None = None,
     ) -> torch.Tensor:
-        """The model's logits, of at least this number of last tokens; 0: of all."""
+        """The model's logits after at least the `last` tokens; 0: after all."""
         kwargs: dict[str, Any] = {CACHE_NAME: self.cache}
         if last and self._keeps_logits:
             kwargs["logits_to_keep"] = last
@@ -205,5 +205,5 @@ class Runner:
 
 
 def of_rows(logits: torch.Tensor, trees: Sequence[TokenTree]) -> list[torch.Tensor]:
-    """Of logits `(num_rows, width, vocab_size)` those of the rows' tokens, without padding."""
+    """Logits `(num_rows, width, vocab_size)` by row, without those of padding."""
     return [row[: 1 + len(tree)] for row, tree in zip(logits, trees, strict=False)]

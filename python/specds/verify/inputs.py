@@ -1,4 +1,4 @@
-"""What does a pass take: last tokens and their drafts as arrays, and which of these see which."""
+"""What goes into a pass: last tokens and their drafts as arrays, and attention masks over them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 class Inputs(NamedTuple):
-    """The last tokens of some rows and their drafts; what pads a row sees itself alone, unseen.
+    """The last tokens of some rows and their drafts; padding sees itself, and nothing sees it.
 
     Attributes:
         token_ids: int64 `(num_rows, width)`.
         depths: int64 `(num_rows, width)`, how far a token is from the last one.
         parents: int64 `(num_rows, width)`, places in the row; the last token is its own.
         lengths: int64 `(num_rows,)`, committed tokens.
-        ancestors: int64 `(num_rows, width, num_words)`, which tokens of its row each one sees: bit
-            ``i % 64`` of word ``i // 64`` is the token at place `i`.
+        ancestors: int64 `(num_rows, width, num_words)`: bit ``i % 64`` of word ``i // 64`` tells
+            whether a token sees the one at place `i` of its row.
         numbers: int64 `(size,)`, the memory of all of these, so that one copy moves them.
     """
 
@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
-        """Memory of the host, not written to yet; `pinned`: a device can copy from it by itself."""
+        """Uninitialised memory of the host; `pinned` for copies that do not block."""
         size = num_rows * (width * (3 + -(-width // 64)) + 1)
         numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned, device="cpu")
         return cls._of(numbers, num_rows, width)
@@ -64,17 +64,14 @@ class Inputs(NamedTuple):
         return seen.flatten(2)[..., : self.ancestors.shape[1]].bool()
 
     def fill(
-        self,
-        token_ids: Sequence[int],
-        trees: Sequence[TokenTree],
-        lengths: Sequence[int],
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree], lengths: Sequence[int]
     ) -> None:
-        """Writes rows into what lies in the host's memory; rows that are left are padding."""
+        """Writes rows, where the memory is the host's; those after the last one are padding."""
         pack_rows(self.numbers.numpy(), self.token_ids.shape[1], token_ids, trees, lengths)
 
 
-class Sight(NamedTuple):
-    """How far back a layer sees: as in `tree_attention`; all the way where it has neither."""
+class LocalAttention(NamedTuple):
+    """How far back a layer attends, as in `tree_attention`; by default to all that came before."""
 
     window: int | None = None
     chunk: int | None = None
@@ -89,21 +86,19 @@ def layer_types(config: Any) -> list[str]:
     return [kind] * int(config.num_hidden_layers)
 
 
-def sight_of(layer_type: str, config: Any) -> Sight:
-    """How far back the layers of a type see, one of `LAYER_TYPES`."""
+def local_attention(layer_type: str, config: Any) -> LocalAttention:
+    """How far back the layers of a type attend, one of `LAYER_TYPES`."""
     if layer_type == "sliding_attention":
-        return Sight(window=int(config.sliding_window))
+        return LocalAttention(window=int(config.sliding_window))
     if layer_type == "chunked_attention":
-        return Sight(chunk=int(config.attention_chunk_size))
-    return Sight()
+        return LocalAttention(chunk=int(config.attention_chunk_size))
+    return LocalAttention()
 
 
 class MaskBuilder:
-    """Makes the attention masks of passes.
+    """Makes attention masks: additive ones, which every attention implementation reads alike.
 
     Windows count positions, so nodes of the same depth see equally far back.
-
-    They are additive: the one form that every attention implementation reads alike.
 
     Args:
         config: The model's text configuration.
@@ -114,36 +109,36 @@ class MaskBuilder:
     def __init__(self, config: Any, dtype: torch.dtype, group: int = 1) -> None:
         # The rule by which transformers decides whether a model takes one mask or one per type.
         self._by_layer_type = hasattr(config, "layer_types")
-        self._sights = {kind: sight_of(kind, config) for kind in sorted({*layer_types(config)})}
+        kinds = sorted({*layer_types(config)})
+        self._limits = {kind: local_attention(kind, config) for kind in kinds}
         self._hidden = max(torch.finfo(dtype).min, _HIDDEN)
         self._dtype = dtype
         self._group = group
-        self.has_windows = any(map(any, self._sights.values()))
-        """Whether some layer does not see all that came before."""
+        self.has_windows = any(map(any, self._limits.values()))
 
     def build(
         self, visible: torch.Tensor, depths: torch.Tensor, lengths: torch.Tensor, end: int
     ) -> Masks:
-        """The mask `(num_rows, 1, group * width, end)`, in the form in which the model takes it.
+        """The mask `(num_rows, 1, group * width, end)`, or one for each layer type.
 
-        Nothing depends on what the host knows of the tensors, so that a CUDA graph can hold it.
+        Only shapes are read on the host, so that a CUDA graph can hold this.
 
         Args:
             visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
             depths: int64 `(num_rows, width)`, how far each is from the row's length.
             lengths: int64 `(num_rows,)`, committed tokens, behind which the row's states are.
-            end: Slots that are seen or hidden.
+            end: Slots that the mask covers.
         """
         num_rows, width = depths.shape
         positions, slots = lengths[:, None] + depths, torch.arange(end, device=depths.device)
         places = (lengths[:, None] + slots[:width])[:, None].expand_as(visible)
         masks = {}
-        for kind, sight in self._sights.items():
+        for kind, limit in self._limits.items():
             of_prefix, of_nodes = (slots < lengths[:, None])[:, None], visible
-            if any(sight):
-                earliest = positions[:, :, None] + 1 - (sight.window or 0)
-                if sight.chunk is not None:
-                    earliest = (positions - positions % sight.chunk)[:, :, None]
+            if any(limit):
+                earliest = positions[:, :, None] + 1 - (limit.window or 0)
+                if limit.chunk is not None:
+                    earliest = (positions - positions % limit.chunk)[:, :, None]
                 of_prefix = of_prefix & (slots >= earliest)
                 of_nodes = visible & (positions[:, None] >= earliest)
             seen = of_prefix.expand(-1, width, -1).scatter(2, places, of_nodes)

@@ -1,4 +1,4 @@
-"""How do passes take less: the arithmetic of a model's forward, without its Python."""
+"""The arithmetic of a model's forward, without the Python between its modules."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _Function = Callable[[torch.Tensor], torch.Tensor]
 _Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 _Angles = tuple[torch.Tensor, torch.Tensor]
 
-# Tokens for which a linear layer is computed the other way round: 2 take 0.55 of the time, 5 take
-# 0.7, 8 take 0.9 and 16 more than all (5 million parameters, a processor with AVX-512).
+# A linear layer of at most this number of tokens has its weights on the left: 2 tokens then take
+# 0.55 of the time, 5 take 0.7, 8 take 0.9 and 16 more than 1 (5 million parameters, AVX-512).
 _FEW = 8
 _HAS_MKL: bool = mkl.is_available()  # type: ignore[no-untyped-call]
 # The share of a device's free memory that copies of weights may take.
 _MOST_COPIED = 0.25
 
-# The modules of the families known here.
+# The modules of the families.
 _FAMILIES = {
     f"transformers.models.{name}.modeling_{name}"
     for name in ("gemma3", "llama", "mistral", "qwen2", "qwen3")
 }
-# Modules whose forward is called, and, with the layers' numbers, those whose forward is not.
+# Modules whose forward is called, and those whose arithmetic is done here.
 _CALLED = {"lm_head", "embed_tokens", "rotary_emb", "act_fn", "o_proj", "down_proj"}
 _JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 _COMPUTED = {"model", "layers", "norm", "self_attn", "mlp", "input_layernorm", *_HEAD_NORMS}
 _COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", "post_feedforward")}
-# Activations that `operations.gate` computes, and whether that is by GELU.
+# Activations that `operations.gate` computes, and whether they are GELU.
 _GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
 def is_lean(model: PreTrainedModel) -> bool:
-    """Whether a `LeanForward` computes what a model does: one of a family here, made as usual."""
+    """Whether a `LeanForward` computes what a model does: one of these families, unchanged."""
     kind = type(model)
     return (
         kind.__module__ in _FAMILIES
@@ -57,7 +57,7 @@ def is_lean(model: PreTrainedModel) -> bool:
 
 
 def _is_usual(family: str, part: torch.nn.Module) -> bool:
-    """Whether a module is as the family has it, with all in it whose forward is not called."""
+    """Whether a module, and each in it whose forward is not called, is as the family made it."""
     kind, inner = type(part), {*part._modules, *part._parameters}
     is_as_made = kind is torch.nn.ModuleList
     if not is_as_made:
@@ -65,7 +65,7 @@ def _is_usual(family: str, part: torch.nn.Module) -> bool:
         is_as_made = (
             kind.__module__ == family
             and inner <= _COMPUTED | {"weight"}
-            # It may have been exchanged for all models, by a library of kernels.
+            # A library of kernels may have replaced it for all models.
             and kind.forward.__module__ == kind.__module__
             and not _is_hooked(part)
         )
@@ -79,7 +79,7 @@ def _is_hooked(module: torch.nn.Module) -> bool:
 
 
 class _Norm(NamedTuple):
-    """The root mean square norm of a model, and as a function what is fastest without kernels."""
+    """A root mean square norm, and the fastest function that computes it without kernels."""
 
     weight: torch.Tensor
     eps: float
@@ -91,8 +91,8 @@ class _Norm(NamedTuple):
         weight, is_offset = norm.weight, type(norm).__name__ == "Gemma3RMSNorm"
         eps = norm.eps if is_offset else norm.variance_epsilon
         function: _Function = norm
-        # In half precision the models round on the way, as one operation does not. On a CUDA device
-        # it is one kernel instead of eight, and as near to the true numbers.
+        # In half precision models round on the way and `rms_norm` does not. On a CUDA device that
+        # is as near to the true numbers, and one kernel instead of eight.
         if not is_offset and (weight.dtype == torch.float32 or weight.device.type == "cuda"):
             normed = torch.nn.functional.rms_norm
             function = partial(normed, normalized_shape=weight.shape, weight=weight, eps=eps)
@@ -100,7 +100,7 @@ class _Norm(NamedTuple):
 
 
 class _Layer:
-    """What a decoder layer computes with; to look it up in modules takes as long as to add."""
+    """The parts of a decoder layer: looking them up in modules takes as long as an addition."""
 
     def __init__(self, layer: Any, kind: str, join: Callable[..., _Parts]) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -113,11 +113,9 @@ class _Layer:
         if attention._modules.keys() >= _HEAD_NORMS:
             self.head_norms = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
         self.output = _function(attention.o_proj)
-        # Of two norms around attention the second is of what it adds.
-        after, before_mlp = (
-            norms["post_attention_layernorm"],
-            norms.get("pre_feedforward_layernorm"),
-        )
+        # With two norms around the MLP, the one after attention is of what attention adds.
+        after = norms["post_attention_layernorm"]
+        before_mlp = norms.get("pre_feedforward_layernorm")
         self.norm_of_attended = None if before_mlp is None else after
         self.mlp_norm = before_mlp or after
         self.gate_up = join(mlp.gate_proj, mlp.up_proj)
@@ -129,7 +127,7 @@ class _Layer:
 
 
 def _function(module: torch.nn.Module) -> _Function:
-    """What computes as the module does: for a linear layer without hooks its one operation."""
+    """The module, or for a linear layer without hooks its one operation."""
     if type(module) is not torch.nn.Linear or _is_hooked(module):
         return module
     weight = module.weight
@@ -141,9 +139,9 @@ def _function(module: torch.nn.Module) -> _Function:
 def _linear_of_few(
     states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """A linear layer for `(1, num_tokens, size)`, the other way round where tokens are few.
+    """A linear layer for `(1, num_tokens, size)`; if tokens are few, the weights are on the left.
 
-    MKL then reads the weights as they lie, and does not copy them into another order first.
+    MKL then does not copy them into another order first.
     """
     if not 1 < states.shape[1] <= _FEW:
         return torch.nn.functional.linear(states, weight, bias)
@@ -152,7 +150,7 @@ def _linear_of_few(
 
 
 class _Joined:
-    """Linear layers that read the same states, as one over a copy of their weights."""
+    """Linear layers of the same input as one, over a copy of their weights."""
 
     def __init__(self, *layers: torch.nn.Linear) -> None:
         self._layers = layers
@@ -161,7 +159,6 @@ class _Joined:
         self.copies = {name: torch.cat([getattr(of, name) for of in layers]) for name in names}
 
     def refresh(self) -> None:
-        """Copies the weights, which may have changed."""
         for name, copied in self.copies.items():
             torch.cat([getattr(layer, name) for layer in self._layers], out=copied)
 
@@ -171,13 +168,13 @@ class _Joined:
 
 
 class LeanForward:
-    """Computes what the forward of a model that `is_lean` does, without its Python.
+    """The forward of a model that `is_lean`.
 
-    Embedding, projections, activations and rotary angles are the model's own modules, whatever they
-    are; what is between them is done here. With kernels, for passes of a `Tree`, a layer of linear
-    projections is nine launches: two norms, four products, and between these rotation with the
-    cache's writes, attention and the gate. For that the projections that read the same states are
-    one product, over a copy of their weights, where a quarter of the device's free memory holds it.
+    It calls the model's own embedding, projections, activations and rotary angles, and does itself
+    what is between them. With kernels and for a `Tree`, a layer of linear projections is nine
+    launches: two norms, four products, rotation with the cache's writes, attention and the gate.
+    Projections of the same input are one product then, over a copy of their weights, if that fits
+    in a quarter of the device's free memory.
     """
 
     def __init__(self, model: Any, *, has_kernels: bool = False) -> None:
@@ -195,7 +192,7 @@ class LeanForward:
         self._layers = [_Layer(layer, kind, self._join) for layer, kind in made]
 
     def _join(self, *modules: Any) -> _Parts:
-        """Linear layers, or what is in their place, that read the same states."""
+        """The projections of the same input, as one function."""
         linear = all(type(of) is torch.nn.Linear and not _is_hooked(of) for of in modules)
         if self._joins and linear and len({(m.weight.dtype, m.bias is None) for m in modules}) == 1:
             self._joined.append(_Joined(*modules))
@@ -204,7 +201,7 @@ class LeanForward:
         return lambda states: [function(states) for function in functions]
 
     def refresh(self) -> None:
-        """Takes the weights as they are now."""
+        """Copies joined weights again, since the model's may have changed."""
         for joined in self._joined:
             joined.refresh()
 
@@ -235,7 +232,7 @@ class LeanForward:
         return self._head(normed)
 
     def _make_angles(self, cache: TreeCache) -> None:
-        """Makes a table of cosines and sines, by position, for all slots until the cache moves."""
+        """Makes tables of cosines and sines, by position, when the number of slots has changed."""
         if self._angles and len(next(iter(self._angles.values()))[0]) == cache.num_slots:
             return
         weight = self._norm.weight
@@ -249,7 +246,7 @@ class LeanForward:
 
 
 def _has_room(layers: torch.nn.Module, device: torch.device) -> bool:
-    """Whether a copy of what may be joined fits in a device's memory."""
+    """Whether copies of all weights that can be joined fit in a device's memory."""
     if device.type != "cuda":
         return True
     named = layers.named_parameters()
@@ -264,7 +261,7 @@ def _add_norm(
     norm: _Norm,
     seen: Masks | Tree,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds to a layer's states, after an inner norm where there is one; the sum, and it normed."""
+    """The residual plus `delta`, which an inner norm may precede; and the norm of that."""
     if isinstance(seen, Tree):
         inner_weight = None if inner is None else inner.weight
         made = operations.add_norm(residual, delta, inner_weight, *norm[:3])
@@ -282,7 +279,7 @@ def _attend(
     seen: torch.Tensor | Tree | None,
     cache: TreeCache,
 ) -> torch.Tensor:
-    """What the heads have found, `(1, num_tokens, num_heads * head_dim)`."""
+    """The output of the heads, `(1, num_tokens, num_heads * head_dim)`."""
     query, key, value = layer.query_key_value(normed)
     scaling = layer.attention.scaling
     if isinstance(seen, Tree):

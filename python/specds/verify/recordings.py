@@ -1,4 +1,4 @@
-"""How does a GPU not wait for the host: passes of few shapes, each recorded once and kept."""
+"""CUDA graphs: passes of few shapes, each recorded once and replayed without Python."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 Shape = tuple[int, int, int]  # rows, their width, the slots that they see
 Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
-# Only one recording can be made at a time.
+# Held while a recording is made: there can be one at a time.
 _recording = Lock()
 
 
 class CudaRecording:
-    """A CUDA graph: a computation on tensors that stay where they are, and its `outputs`.
+    """A CUDA graph of a computation on tensors that do not move, and its `outputs`.
 
-    It shares its memory with another, and the stream on which it is made and nothing is computed:
-    so the workspace that cuBLAS keeps for a stream lies in that memory too.
+    It shares its memory with another one, and the stream of the recording, on which nothing else
+    runs: so the workspace that cuBLAS keeps for a stream lies in that memory too.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class CudaRecording:
     ) -> None:
         graph, new_stream = torch.cuda.CUDAGraph(), cast("Any", torch.cuda.Stream)
         pool, stream = (None, new_stream(device)) if other is None else other.shared
-        # What other threads do on the device is no part of it.
+        # Other threads may use the device meanwhile.
         mode: Any = {"stream": stream, "capture_error_mode": "thread_local"}
         with _recording, torch.cuda.device(device):
             # Libraries set themselves up in the first runs, which must not be recorded.
@@ -54,12 +54,12 @@ class CudaRecording:
 
 
 def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
-    """What records passes on a device; None where there is nothing to gain."""
+    """The class of recordings on a device; None where there is nothing to gain."""
     return CudaRecording if device.type == "cuda" else None
 
 
 def event(device: torch.device) -> torch.cuda.Event | None:
-    """Tells when all that was asked of a device so far is done; None where it already is."""
+    """An event after all that was launched on a device so far; None for a CPU."""
     if device.type != "cuda":
         return None
     with torch.cuda.device(device):
@@ -68,14 +68,15 @@ def event(device: torch.device) -> torch.cuda.Event | None:
     return made
 
 
-class Pass:
-    """The inputs of a pass of one shape, here and on the device; its recordings by `told`."""
+class PassBuffers:
+    """The inputs of passes of one shape, on the host and on the device, and their recordings."""
 
     def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
-        # The next request may be made outside of an inference mode that this one is made in.
+        # The next request may run outside of the inference mode of this one.
         with torch.inference_mode(False):
             self._host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
             self.inputs = self._host.to(device)
+        # By what they tell of acceptance: the numbers of predictions and of known tokens.
         self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
 
     def fill(self, *rows: Any) -> None:
@@ -84,24 +85,28 @@ class Pass:
         self.inputs.numbers.copy_(self._host.numbers, non_blocking=True)
 
 
-class Kept:
-    """What the requests of one model hand on: a cache and the passes recorded over it.
+class Workspace:
+    """What a request of a model leaves to the next one: a cache, and passes recorded over it.
 
-    Recordings are right for what `fingerprint` saw and for slots that lie where they did.
+    Recordings are valid for the `fingerprint` of the model and as long as the cache does not move.
+
+    Attributes:
+        forward: The lean forward of the model, where it has one.
+        scratch: The memory of `tree_attention`, where that runs.
+        is_tried: Whether the kernels were tried.
+        reason: Why passes are slower than they could be.
     """
 
-    def __init__(self, seen: tuple[Any, ...]) -> None:
-        self.seen = seen
+    def __init__(self, valid_for: tuple[Any, ...] = ()) -> None:
+        self.valid_for = valid_for
         self.cache = TreeCache(0)
         self._storage = self.cache.storage
-        # By shape, and the slots that a row has.
-        self.passes: dict[tuple[Shape, int], Pass] = {}
+        # By shape, and the slots of a row.
+        self.passes: dict[tuple[Shape, int], PassBuffers] = {}
         self.records = True
         self.forward: LeanForward | None = None
-        # Whether kernels were tried, and the memory of `tree_attention` where it runs.
-        self.is_tried = False
         self.scratch: torch.Tensor | None = None
-        # Why passes are slower than they might be.
+        self.is_tried = False
         self.reason = ""
 
     def slow_down(self, reason: str) -> None:
@@ -109,31 +114,31 @@ class Kept:
         self.reason = "; ".join(filter(None, (self.reason, reason)))
         warnings.warn(f"drafts are verified slower: {reason}", stacklevel=2)
 
-    def pass_of(self, shape: Shape, device: torch.device) -> Pass:
-        """The tensors of a pass; those of other addresses are forgotten where the cache moved."""
+    def buffers(self, shape: Shape, device: torch.device) -> PassBuffers:
+        """Those of a shape; when the cache has moved, all are dropped."""
         if self.cache.storage != self._storage:
             self.passes.clear()
             self._storage = self.cache.storage
         key = shape, self.cache.capacity
         if key not in self.passes:
-            self.passes[key] = Pass(*shape[:2], device)
+            self.passes[key] = PassBuffers(*shape[:2], device)
         return self.passes[key]
 
     def outputs(
         self,
-        of_shape: Pass,
-        told: tuple[int, int] | None,
+        buffers: PassBuffers,
+        reported: tuple[int, int] | None,
         compute: Callable[[], Outputs],
         device: torch.device,
     ) -> Outputs:
-        """What `compute` gives, with what is `told` of acceptance, by its recording: new or old."""
+        """What `compute` gives, by a recording where there can be one, made at first use."""
         record = recorder(device)
         if not self.records or record is None:
             return compute()
-        if told not in of_shape.recordings:
+        if reported not in buffers.recordings:
             others = chain.from_iterable(of.recordings.values() for of in self.passes.values())
             try:
-                of_shape.recordings[told] = record(compute, next(others, None), device)
+                buffers.recordings[reported] = record(compute, next(others, None), device)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as failure:
@@ -142,37 +147,37 @@ class Kept:
                 self.records = False
                 self.slow_down(f"passes are not recorded as CUDA graphs: {failure}")
                 return compute()
-        recording = of_shape.recordings[told]
+        recording = buffers.recordings[reported]
         recording.replay()
         return recording.outputs
 
 
-# Those that no request uses at present.
-_free: WeakKeyDictionary[torch.nn.Module, list[Kept]] = WeakKeyDictionary()
+# The workspaces that no request uses at present.
+_free: WeakKeyDictionary[torch.nn.Module, list[Workspace]] = WeakKeyDictionary()
 _looking = Lock()
 
 
-def take(model: PreTrainedModel) -> Kept:
-    """What an earlier request left, if it is still right and no other request has it; else new."""
-    seen = fingerprint(model)
+def take(model: PreTrainedModel) -> Workspace:
+    """A workspace that an earlier request left, if it is still valid and free; else a new one."""
+    now = fingerprint(model)
     with _looking:
-        free = [kept for kept in _free.pop(model, []) if kept.seen == seen]
-        kept = free.pop() if free else Kept(seen)
+        free = [each for each in _free.pop(model, []) if each.valid_for == now]
+        workspace = free.pop() if free else Workspace(now)
         _free[model] = free
-    return kept
+    return workspace
 
 
-def give_back(model: PreTrainedModel, kept: Kept) -> None:
-    """Leaves it to the next request."""
+def give_back(model: PreTrainedModel, workspace: Workspace) -> None:
+    """Leaves a workspace to the next request, unless it was released meanwhile."""
     with _looking:
-        if model in _free:  # else it was released meanwhile
-            _free[model].append(kept)
+        if model in _free:
+            _free[model].append(workspace)
 
 
 def release(model: PreTrainedModel) -> None:
     """Frees what requests of a model have left: key-value cache, CUDA graphs, copied weights.
 
-    Call it too when a model was changed in a way that its modules do not show, such as a global
+    Call it too after a change that the model's modules do not show, such as one of a global
     variable that its code reads.
     """
     with _looking:
@@ -180,7 +185,7 @@ def release(model: PreTrainedModel) -> None:
 
 
 def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
-    """All that a recorded pass depends on besides its inputs and the values of the weights."""
+    """What a recorded pass depends on besides its inputs and the values of the weights."""
     modules = tuple(
         (
             id(module),
@@ -202,7 +207,7 @@ def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """What operations compute in on a device at present, whatever they are given; None: that."""
+    """The dtype to which autocast now converts on a device; None where it is off."""
     casts = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if casts else None
 

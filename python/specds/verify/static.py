@@ -1,4 +1,4 @@
-"""How are drafts checked fast: rows of a few shapes, packed attention, nothing made anew."""
+"""The static path: all rows as one sequence, in passes of few shapes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from specds.verify import recordings
 from specds.verify.attention import Tree, group_size, packed_model
 from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner, of_rows
-from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, sight_of
+from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
 from specds.verify.lean_forward import LeanForward, is_lean
-from specds.verify.recordings import Outputs, Pass
+from specds.verify.recordings import Outputs, PassBuffers, Workspace
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,15 +30,16 @@ Outcome = tuple[list[int], list[int], NDArray[np.int64]]
 # With the last token, whole tiles of what multiplies matrices.
 NODES = (0, 7, 15, 31, 63)
 """Numbers of nodes that recorded passes have; multiples of 64 tokens where these are too few."""
-# So deep a pass moves what it accepts, of each row as many states; deeper ones are moved when they
-# are committed, which takes the host 75 us.
+# A pass moves the states that it accepts down to this depth. Deeper ones are moved by the commit,
+# which takes the host 75 us.
 _MOVED = 16
-# What is rounded up is read: of Llama-2-7B, 1,024 slots take as long as 4 % of the weights.
+# Few sizes are few recordings, but their slots are all read: 1,024 of them take as long as 4 % of
+# the weights of Llama-2-7B.
 _SLOTS = (512, 1024, 2048)
 
 
 def bucket(number: int, sizes: tuple[int, ...], step: int) -> int:
-    """The smallest of `sizes`, or what `step` times some number adds to the largest, not below."""
+    """Rounds up to one of `sizes`, or to the largest and a multiple of `step`."""
     fitting = next((size for size in sizes if size >= number), None)
     return -(-(number - sizes[-1]) // step) * step + sizes[-1] if fitting is None else fitting
 
@@ -46,27 +47,26 @@ def bucket(number: int, sizes: tuple[int, ...], step: int) -> int:
 class StaticRunner(Runner):
     """The static path: the model sees the rows as one sequence, and reads each prefix once.
 
-    On a CUDA device passes have few shapes: widths and rows are rounded up; what is added sees
-    itself alone and writes where nothing is. Each is recorded at first use; the cache stays for the
-    model's next request, since recordings hold its addresses. Where its kernel runs,
-    `tree_attention` reads from the device which tokens see which: no mask is made, and shapes do
-    not depend on lengths. Elsewhere the slots that are seen are rounded up too.
+    On a CUDA device widths and rows are rounded up, so that passes have few shapes, and each shape
+    is recorded at first use. The cache stays for the model's next request, since recordings hold
+    its addresses. Where `tree_attention` runs, it reads from the device which tokens see which: no
+    mask is made, and shapes do not depend on lengths. Elsewhere the slots are rounded up too.
     """
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
         self._records = recordings.recorder(model.device) is not None
         self.node_steps = NODES if self._records else ()
-        # On a CPU not: there the rows that are visited cost less than all of them.
+        # Not on a CPU, where choosing at the visited nodes alone is cheaper.
         self.accepts = self._records or self._device.type != "cpu"
         self._masks = MaskBuilder(self._config, model.dtype, group_size(self._config))
-        # The slots that a recording sees are more than there are.
+        # A recording sees more slots than are filled.
         self._always_masks = self._records or self._masks.has_windows
-        self._sights = [sight_of(kind, self._config) for kind in layer_types(self._config)]
+        self._limits = [local_attention(of, self._config) for of in layer_types(self._config)]
         self._compute: Callable[..., torch.Tensor]
-        self._kept = recordings.take(model) if self._records else recordings.Kept(())
+        self._work = recordings.take(model) if self._records else Workspace()
         if self._records:
-            num_rows, self.cache = len(self.cache.lengths), self._kept.cache
+            num_rows, self.cache = len(self.cache.lengths), self._work.cache
             slots = bucket(self._slots, _SLOTS, _SLOTS[-1])
             try:
                 self.cache.restart(num_rows, power_of_two(num_rows), slots)
@@ -75,58 +75,57 @@ class StaticRunner(Runner):
                 raise
 
     def close(self) -> None:
-        """As `Runner.close`."""
-        self.reason = self._kept.reason
+        self.reason = self._work.reason
         if self._records:
-            recordings.give_back(self._model, self._kept)
+            recordings.give_back(self._model, self._work)
 
     def prefill_rows(
         self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
     ) -> torch.Tensor:
-        """As `Runner.prefill_rows`."""
         logits = super().prefill_rows(prompts, chunk_size)
-        # What heads are like is known now. What recordings use is made to last.
+        # Head sizes are known now. What recordings use must outlive an inference mode.
         with torch.inference_mode(False) if self._records else nullcontext(), torch.no_grad():
-            self._choose()
+            if not self._work.is_tried:
+                self._try_kernels()
+            self._compute = self._chosen()
         return logits
 
-    def _choose(self) -> None:
-        """Chooses how passes are computed: with kernels, if they do not fail in one."""
-        kept, is_new = self._kept, not self._kept.is_tried
-        kept.is_tried = True
-        sizes = self.cache.head_sizes
-        if is_new and kernel_reason(self._device, self._model.dtype, sizes) is None:
-            kept.scratch = make_scratch(self._device)
-            self._compute, num_rows = self._chosen(), len(self.cache.lengths)
-            try:  # by a pass that commits nothing
-                of_shape, end = self._filled([0] * num_rows, [EMPTY_TREE] * num_rows)
-                self._pass(of_shape.inputs, end)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as failure:
-                kept.slow_down(f"Triton's kernels fail, masks are made: {failure}")
-                kept.scratch = kept.forward = None
-        self._compute = self._chosen()
+    def _try_kernels(self) -> None:
+        """Decides for kernels if they do not fail in a pass, which commits nothing."""
+        work, num_rows = self._work, len(self.cache.lengths)
+        work.is_tried = True
+        if kernel_reason(self._device, self._model.dtype, self.cache.head_sizes) is not None:
+            return
+        work.scratch = make_scratch(self._device)
+        try:
+            self._compute = self._chosen()
+            buffers, end = self._filled([0] * num_rows, [EMPTY_TREE] * num_rows)
+            self._pass(buffers.inputs, end)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as failure:
+            work.slow_down(f"Triton's kernels fail, masks are made: {failure}")
+            work.scratch = work.forward = None
 
     def _chosen(self) -> Callable[..., torch.Tensor]:
-        kept = self._kept
+        work = self._work
         if not is_lean(self._model):
             return self._by_packed_model()
-        if kept.forward is None:
-            kept.forward = LeanForward(self._model, has_kernels=kept.scratch is not None)
+        if work.forward is None:
+            work.forward = LeanForward(self._model, has_kernels=work.scratch is not None)
         else:
-            kept.forward.refresh()
-        # Operations that are noted for no gradient cost less: a tenth of a pass of a small model.
-        # A recording is written to later on, which what comes of inference mode cannot be.
-        return kept.forward if self._records else torch.inference_mode()(kept.forward)
+            work.forward.refresh()
+        # Without autograd's bookkeeping a pass of a small model takes a tenth less. A recording is
+        # written to later, which tensors of an inference mode do not allow.
+        return work.forward if self._records else torch.inference_mode()(work.forward)
 
     def _by_packed_model(self) -> Callable[..., torch.Tensor]:
-        packed, told = packed_model(self._model)
+        packed, of_pass = packed_model(self._model)
 
         def compute(
             ids: torch.Tensor, positions: torch.Tensor, seen: Masks | Tree, _: TreeCache
         ) -> torch.Tensor:
-            told["tree"], mask = (seen, None) if isinstance(seen, Tree) else (None, seen)
+            of_pass["tree"], mask = (seen, None) if isinstance(seen, Tree) else (None, seen)
             return self._forward(ids, positions, mask, model=packed)
 
         return compute
@@ -134,20 +133,16 @@ class StaticRunner(Runner):
     def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree]
     ) -> list[torch.Tensor]:
-        """As `Runner.verify_rows`."""
         return of_rows(self._run(token_ids, trees, None)[0], trees)
 
     def launch(
-        self,
-        token_ids: Sequence[int],
-        trees: Sequence[TokenTree],
-        request: PassRequest,
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree], request: PassRequest
     ) -> Callable[[], list[Outcome]]:
-        """Starts `verify_rows` and the acceptance, and leaves the device to it.
+        """Launches `verify_rows` and the acceptance, and does not wait for the device.
 
         Returns:
-            Waits for the device and tells, of each row, the accepted nodes, their tokens and the
-            bonus token, and the likeliest tokens at every place.
+            A function that waits, and returns for each row the accepted nodes, their tokens and
+            the bonus token, and the likeliest tokens at every place.
         """
         logits, reported = self._run(token_ids, trees, request)
         on_host = reported.to("cpu", non_blocking=True)
@@ -161,46 +156,45 @@ class StaticRunner(Runner):
         return wait
 
     def _run(
-        self,
-        token_ids: Sequence[int],
-        trees: Sequence[TokenTree],
-        request: PassRequest | None,
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree], request: PassRequest | None
     ) -> tuple[torch.Tensor, Any]:
-        """The logits of a pass, and its `report` where that is asked."""
+        """The logits of a pass, and with a request its `report`."""
         self._num_moved = 0 if request is None else 1 + _MOVED
-        of_shape, end = self._filled(token_ids, trees)
-        inputs = of_shape.inputs
-        # Samples have settings, so they are drawn from the logits of a recording.
+        buffers, end = self._filled(token_ids, trees)
+        inputs = buffers.inputs
+        # Greedy choices are the same in all requests. Samples depend on a request's settings, so
+        # they are drawn from the logits of a recording.
         recorded = request if request is not None and request.sampler.is_argmax else None
 
         def compute() -> Outputs:
             logits = self._pass(inputs, end)
             return logits, None if recorded is None else self._accept(inputs, logits, recorded)
 
-        # Greedy choices are the same for all requests, whoever makes them.
-        told = None if recorded is None else (recorded.num_predictions, recorded.known_tokens)
-        logits, reported = self._kept.outputs(of_shape, told, compute, self._device)
+        key = None if recorded is None else (recorded.num_predictions, recorded.known_tokens)
+        logits, reported = self._work.outputs(buffers, key, compute, self._device)
         if request is not None and reported is None:
             reported = self._accept(inputs, logits, request)
         return logits, reported
 
-    def _filled(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> tuple[Pass, int]:
+    def _filled(
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree]
+    ) -> tuple[PassBuffers, int]:
         """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
-        kept, lengths = self._kept, self.cache.lengths
+        work, lengths = self._work, self.cache.lengths
         num_rows, width = len(trees), self._num_places(trees)
         if self._records:
             num_rows = power_of_two(num_rows)
             width = 1 + bucket(width - 1, NODES, 64)
         end = max(lengths) + width
-        if self._records and kept.scratch is None:
+        if self._records and work.scratch is None:
             end = bucket(end, _SLOTS, _SLOTS[-1])
-        # Before anything is recorded, so that it is not moved within a recording.
+        # Now, since the cache must not move within a recording.
         self.cache.reserve(end)
-        if kept.scratch is not None:
+        if work.scratch is not None:
             end = self.cache.capacity
-        of_shape = kept.pass_of((num_rows, width, end if self._records else 0), self._device)
-        of_shape.fill(token_ids, trees, lengths)
-        return of_shape, end
+        buffers = work.buffers((num_rows, width, end if self._records else 0), self._device)
+        buffers.fill(token_ids, trees, lengths)
+        return buffers, end
 
     def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
         choices = request.sampler.everywhere(logits, inputs.depths, request.noise)
@@ -212,17 +206,16 @@ class StaticRunner(Runner):
         return report(counts, path, choices, predictions)
 
     def _move(self, inputs: Inputs, path: torch.Tensor) -> None:
-        """Brings the states of a path, as of `follow`, to where a commit has them."""
+        """Moves the states of a path to where the commit wants them."""
         places, moved = self._places(inputs), slice(1, 1 + _MOVED)
         self.cache.move(places.gather(1, path[:, moved]).flatten(), places[:, moved].flatten())
 
     def _logits(self, inputs: Inputs, positions: torch.Tensor, end: int) -> torch.Tensor:
         seen: Masks | Tree
-        if self._kept.scratch is None:
+        if (scratch := self._work.scratch) is None:
             seen = self._mask(inputs, end)
         else:
-            where = inputs.lengths, positions, inputs.ancestors
-            seen = Tree(*where, self._sights, self._kept.scratch)
+            seen = Tree(inputs.lengths, positions, inputs.ancestors, self._limits, scratch)
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 

@@ -22,7 +22,7 @@ from specds._core import TokenTree
 from specds.kernels.operations import kernel_reason
 from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
-from specds.verify.inputs import LAYER_TYPES, layer_types, sight_of
+from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
 from specds.verify.recordings import autocast_dtype
 from specds.verify.static import RUNNERS
 
@@ -71,8 +71,8 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
     if reasons := unsupported_reasons(model, verification):
         return Support(False, tuple(reasons), None)
     config = model.config.get_text_config(decoder=True)
-    sights = (sight_of(kind, config) for kind in layer_types(config))
-    windows = (sight.window or sight.chunk or 0 for sight in sights)
+    limits = (local_attention(kind, config) for kind in layer_types(config))
+    windows = (limit.window or limit.chunk or 0 for limit in limits)
     prompt_length = max([12, *(window + 3 for window in windows if window <= 512)])
     try:
         error = tree_error(model, prompt_length, verification)
