@@ -16,7 +16,8 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds._core import TokenTree
+from specds._core import Memory, TokenTree
+from specds.drafters import FusedDrafter
 from specds.drafters import TokenTree as CoreTree
 from specds.generation import generate
 
@@ -101,12 +102,18 @@ def test_tokens_that_the_model_lacks_are_an_error():
     with pytest.raises(ValueError, match=f"drafts token {VOCAB_SIZE}, the model has {VOCAB_SIZE}"):
         tree_generate(model, drafter)
     assert drafter.sessions[0].finished == 1
+    drafter.vocab_size = VOCAB_SIZE + 1
     with pytest.raises(ValueError, match="use a drafter made with the model's own tokenizer"):
-        tree_generate(model, Drafter(None, vocab_size=VOCAB_SIZE + 1))
-    for fitting in (VOCAB_SIZE, VOCAB_SIZE - 5, None):
+        tree_generate(model, drafter)
+    expected = plain_generate(model, **GREEDY)
+    for drafted in (VOCAB_SIZE + 1, VOCAB_SIZE, VOCAB_SIZE - 5, None):
         drafter = random_drafter()
-        drafter.vocab_size = fitting
-        tree_generate(model, drafter, num_tokens=2)
+        drafter.vocab_size = drafted
+        assert tree_generate(model, drafter, **GREEDY).sequences[0].tolist() == expected
+    for verification in ("tree", "fast"):  # of tokens that the tokenizer has and the model lacks
+        drafter = FusedDrafter(memory=Memory(VOCAB_SIZE + 1))
+        output = tree_generate(model, drafter, verification=verification, **GREEDY)
+        assert output.sequences[0].tolist() == expected
 
 
 def test_a_session_that_is_none_is_refused_before_anything_is_generated():

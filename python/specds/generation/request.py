@@ -17,7 +17,7 @@ from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.experience import experience_of
 from specds.budget.policy import AutoBudget, Budget, require_budget
 from specds.budget.step_cost import MOST_NODES, step_costs
-from specds.decoding import Decoding, Row, refuse_tokens_beyond
+from specds.decoding import Decoding, Row
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter, RequestRules, Session, node_budget
 from specds.drafters.step import Step
@@ -141,8 +141,8 @@ def run(
     shown = require_request(model, input_ids, generation_config, model_kwargs)
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
-    known_tokens = options.drafter.vocab_size or vocab_size
-    refuse_tokens_beyond(vocab_size, known_tokens - 1)
+    # A model may lack tokens of its own tokenizer: Gemma 3's 1B model has none for images.
+    known_tokens = min(options.drafter.vocab_size or vocab_size, vocab_size)
     if len(input_ids) > 1:
         require_rowwise(logits_processor, stopping_criteria)
     padding = generation_config._pad_token_tensor
