@@ -24,21 +24,38 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, plain,
     assert tokens_a_step > least
 
 
+@pytest.fixture
+def preempted(monkeypatch):
+    """The requests that the engine takes back."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    requests, preempt = [], Scheduler._preempt_request
+
+    def noted(scheduler, request, *arguments, **more):
+        requests.append(request.request_id)
+        return preempt(scheduler, request, *arguments, **more)
+
+    monkeypatch.setattr(Scheduler, "_preempt_request", noted)
+    return requests
+
+
 @pytest.mark.parametrize(
     "about",
     [
         {"max_num_batched_tokens": 64},
-        {"num_gpu_blocks_override": 24},
+        {"num_gpu_blocks_override": 24, "block_size": 32, "max_model_len": 400},
         {"max_num_seqs": 12, "max_model_len": 400},
     ],
     ids=["chunked prefill", "preemption", "near the longest length"],
 )
-def test_greedy_text_is_the_engine_s_own_where_rows_are_cut_and_moved(prompts, about):
+def test_greedy_text_is_the_engine_s_own_where_rows_are_cut_and_moved(prompts, about, preempted):
     with Engine(**about) as engine:
         expected = engine.generate(prompts)
+    preempted.clear()
     with Engine(**chains(8), **about) as engine:
         assert engine.generate(prompts) == expected
         assert engine.proposer.num_failures == 0
+    assert bool(preempted) == ("num_gpu_blocks_override" in about)
 
 
 def test_sixty_four_rows_end_by_tokens_of_drafts_at_limits_of_their_own(prompts):
