@@ -55,7 +55,7 @@ def replay(
             found.windows.append(len(step.tree))
             found.accepted.append(len(step.path))
             found.cost += 1
-            drafted = session._top.chosen[: len(step.tree)]  # of what the target verifies
+            drafted = session._draft.chosen[: len(step.tree)]  # of what the target verifies
             for place, drawn in enumerate(drafted[: len(step.path) + 1]):
                 found.entropies[place == len(step.path)].append(drawn.entropy)
         for name, level in session.level_stats.items():

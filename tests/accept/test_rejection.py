@@ -22,7 +22,9 @@ from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import text as text_module
-from specds.hierarchy.levels import Drawn, ModelLevel, RetrievalLevel
+from specds.hierarchy.draft import Draft, Drawn, Threshold
+from specds.hierarchy.levels import ModelLevel, RetrievalLevel
+from specds.stats import LevelStats
 
 START = [0, 1]
 COSTS = {size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
@@ -96,7 +98,7 @@ def hierarchy(models, config, retrieval=None, threshold=0.0):
     levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, len(START), 5)]
     for number, model in enumerate(models):
         level = ModelLevel(f"model {number}", model)
-        level.threshold = threshold
+        level.threshold.value = threshold
         levels.append(level)
     return HierarchySession(START, levels, config)
 
@@ -187,7 +189,7 @@ def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(m
     """Whether they pay depends on what they are: they decide, though nothing after them is seen."""
 
     def proposals(session):
-        one_by_one = session._top.proposals.items()
+        one_by_one = session._draft.proposals.items()
         return {node: one for node, one in one_by_one if node + 1 < session.num_verified}
 
     monkeypatch.setattr(HierarchySession, "proposals", property(proposals))
@@ -216,14 +218,18 @@ def test_a_biased_rule_is_found_out(module, name, wrong, monkeypatch):
 # The parts ----------------------------------------------------------------------------------------
 
 
+def drawn(token, *weights):
+    return Drawn.of(token, normalised(weights))
+
+
 def test_what_was_rejected_teaches_the_threshold_and_what_was_accepted_does_not():
-    level = ModelLevel("model", None)
-    sure, unsure = Drawn.of(0, normalised([1, 0])), Drawn.of(1, normalised([1, 1]))
-    for tokens, threshold, num_accepted in (([0], 0, 1), ([0, 0, 1], 0.6931, 2)):
-        level.chosen = [sure, unsure]
-        level.settle(tokens)
-        assert level.threshold == pytest.approx(threshold, abs=1e-3)
-        assert level.stats.num_accepted == num_accepted
+    chosen, stats, threshold = [drawn(0, 1, 0), drawn(1, 1, 1)], LevelStats(), Threshold()
+    draft = Draft.of_chain(chosen, True, threshold, stats)
+    draft.settle([0])
+    assert (threshold.value, stats.num_accepted) == (0, 1)
+    draft.settle([0, 0, 1])
+    assert threshold.value == pytest.approx(0.6931, abs=1e-3)
+    assert stats.num_accepted == 2
 
 
 def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_state(monkeypatch):

@@ -1,7 +1,7 @@
 """Hierarchies: small models draft for larger ones, a datastore for the smallest (HSDDW).
 
-Read in this order: `config`, `text` (tokens on trial), `levels` (a level drafts by verifying the
-level below), `drafter` (the levels of one request). The rule by
+Read in this order: `config`, `text` (tokens on trial), `draft` (what a level hands up), `levels`
+(a level drafts by verifying the level below), `drafter` (the levels of one request). The rule by
 which a sampled token is accepted is `specds.accept.draws`. Imports `specds.accept` and what lies
 below it, not `specds.generation`. This file registers the name, which needs no torch.
 """

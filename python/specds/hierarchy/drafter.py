@@ -12,7 +12,8 @@ from specds._core import TokenTree
 from specds.drafters import DrafterInputs, maker_of
 from specds.drafters.session import Drafter, Proposal, RequestRules, Session
 from specds.hierarchy.config import HierarchyConfig
-from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
+from specds.hierarchy.draft import Draft
+from specds.hierarchy.levels import CachedModel, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
 from specds.loading import load_model
 from specds.stats import LevelStats
@@ -34,7 +35,7 @@ class HierarchySession(Session):
     def __init__(
         self,
         prompt_ids: Sequence[int] | np.ndarray,
-        levels: Sequence[Level],
+        levels: Sequence[RetrievalLevel | ModelLevel],
         config: HierarchyConfig,
         require: Callable[[RequestRules], None] = lambda _: None,
     ) -> None:
@@ -42,12 +43,13 @@ class HierarchySession(Session):
         self._max_nodes = config.max_nodes
         self._require = require
         self._text = Text(prompt_ids)
+        self._draft = Draft()
         self._retrieval = levels[0] if isinstance(levels[0], RetrievalLevel) else None
         models = [level for level in levels if isinstance(level, ModelLevel)]
         if not config.pre_verify:
             models = models[-1:]
         self._top = models[-1]
-        beneath: Level | None = self._retrieval
+        beneath: RetrievalLevel | ModelLevel | None = self._retrieval
         for model in models:
             pre_verifies = isinstance(beneath, ModelLevel)
             model.beneath = beneath
@@ -66,7 +68,7 @@ class HierarchySession(Session):
 
     @property
     def proposals(self) -> Mapping[int, Proposal]:
-        return self._top.proposals
+        return self._draft.proposals
 
     def join(self, rules: RequestRules) -> None:
         """Chooses tokens as the target does from now on."""
@@ -78,14 +80,16 @@ class HierarchySession(Session):
     ) -> TokenTree:
         left = self._text.tokens_left
         most = min(max_nodes, self._max_nodes)
-        return self._top.draft(self._text, most if left is None else min(most, left))
+        self._draft = self._top.draft(self._text, most if left is None else min(most, left))
+        return self._draft.tree
 
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
     ) -> None:
         """Takes what the target emitted; thresholds learn from what it rejected."""
         tokens = [int(token) for token in token_ids]
-        self._top.settle(tokens)
+        self._draft.settle(tokens)
+        self._draft = Draft()
         self._text.tokens += tokens
         if self._retrieval is not None:
             self._retrieval.observe(tokens)
@@ -146,7 +150,7 @@ class HierarchyDrafter:
         """
         if len(prompt_ids) == 0:
             raise ValueError("the prompt is empty: give at least one token")
-        levels: list[Level] = [
+        levels: list[RetrievalLevel | ModelLevel] = [
             RetrievalLevel(name, drafter.session(prompt_ids), len(prompt_ids), _RETRIEVED_NODES)
             for name, drafter in self._retrieval.items()
         ]

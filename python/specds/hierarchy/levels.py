@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from specds._core import TokenTree
 from specds.accept.on_host import walk
 from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
-from specds.drafters.step import right_path
+from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
@@ -84,92 +81,52 @@ class CachedModel:
         self._cache.lengths = [min(length, self._cache.length)]
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """A token that a model chose, and the distribution that it chose from."""
-
-    token_id: int
-    probs: torch.Tensor
-    prob: float
-    entropy: float
-
-    @classmethod
-    def of(cls, token_id: int, probs: torch.Tensor) -> Drawn:
-        figures = torch.stack((probs[token_id], torch.special.entr(probs).sum()))
-        prob, entropy = figures.tolist()  # one wait for the device
-        return cls(token_id, probs, prob, entropy)
+@contextmanager
+def _timed(stats: LevelStats) -> Iterator[None]:
+    started = perf_counter()
+    yield
+    stats.seconds += perf_counter() - started
 
 
-class Level(ABC):
-    """Drafts for the level above, or for the target; `name` is for statistics and messages."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.stats = LevelStats()
-
-    @abstractmethod
-    def draft(self, text: Text, most: int) -> TokenTree:
-        """Drafts what follows the text, at most `most` tokens deep; the text stays as it was."""
-
-    @property
-    def proposals(self) -> Mapping[int, Proposal]:
-        """The sampled tokens of the last draft, by the node that they follow."""
-        return {}
-
-    @abstractmethod
-    def settle(self, tokens: Sequence[int]) -> None:
-        """Takes the tokens that the level above chose after the last draft."""
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        started = perf_counter()
-        yield
-        self.stats.seconds += perf_counter() - started
-
-
-class RetrievalLevel(Level):
+class RetrievalLevel:
     """A drafter without a model, below all models of a request.
 
     After tokens on trial it drafts as if they had been observed, or nothing if it cannot.
 
     Args:
+        name: For statistics and messages.
         session: Has the prompt, of `prompt_length` tokens.
         max_nodes: The most nodes of a draft.
     """
 
     def __init__(self, name: str, session: Session, prompt_length: int, max_nodes: int) -> None:
-        super().__init__(name)
+        self.name = name
+        self.stats = LevelStats()
         self.session = session
         self._max_nodes = max_nodes
         self._context_length = prompt_length
-        self._tree = EMPTY_TREE
 
-    def draft(self, text: Text, most: int) -> TokenTree:
-        """As `Level.draft`."""
-        self._tree = EMPTY_TREE
-        if most > 0:
-            on_trial = text.tokens[self._context_length :]
-            with self._timed():
-                if on_trial:
-                    tree = self.session.draft_after(on_trial, self._max_nodes)
-                else:
-                    tree = self.session.draft(self._max_nodes)
-            self._tree = within(tree, self._max_nodes, most)
-        self.stats.num_drafted += len(self._tree)
-        return self._tree
-
-    def settle(self, tokens: Sequence[int]) -> None:
-        """As `Level.settle`."""
-        self.stats.num_accepted += len(right_path(self._tree, tokens))
+    def draft(self, text: Text, most: int) -> Draft:
+        """Drafts what follows the text, at most `most` tokens deep."""
+        if most <= 0:
+            return Draft()
+        on_trial = text.tokens[self._context_length :]
+        with _timed(self.stats):
+            if on_trial:
+                tree = self.session.draft_after(on_trial, self._max_nodes)
+            else:
+                tree = self.session.draft(self._max_nodes)
+        tree = within(tree, self._max_nodes, most)
+        self.stats.num_drafted += len(tree)
+        return Draft(tree, stats=self.stats)
 
     def observe(self, token_ids: Sequence[int]) -> None:
-        """Takes what the target emitted."""
         self._context_length += len(token_ids)
-        with self._timed():
+        with _timed(self.stats):
             self.session.observe(token_ids)
 
 
-class ModelLevel(Level):
+class ModelLevel:
     """A model that drafts by verifying the level below, or token by token if there is none.
 
     Each pass takes a draft of the level below, and the walk down it chooses tokens of this model's
@@ -180,70 +137,42 @@ class ModelLevel(Level):
         beneath: Drafts for this level.
         window: The most tokens of a draft; None: only the caller's limit counts.
         self_verify: Whether to hand up as soon as a token's entropy is above the threshold.
-        threshold: The mean entropy of rejected tokens, 0 at first; learned in this request.
-        chosen: The tokens of the last draft.
+        threshold: The level's, learned in this request.
     """
 
     def __init__(self, name: str, model: CachedModel) -> None:
-        super().__init__(name)
+        self.name = name
+        self.stats = LevelStats()
         self._model = model
-        self.threshold = 0.0
-        self._num_rejected = 0
-        self.beneath: Level | None = None
+        self.threshold = Threshold()
+        self.beneath: RetrievalLevel | ModelLevel | None = None
         self.window: int | None = None
         self.self_verify = True
-        self.chosen: list[Drawn] = []
-        self._samples = False
 
-    def draft(self, text: Text, most: int) -> TokenTree:
+    def draft(self, text: Text, most: int) -> Draft:
         """Tokens of this model, at most `most`, until its window is full or it is unsure."""
         start = len(text)
         most = most if self.window is None else min(most, self.window)
-        self.chosen, self._samples = [], text.samples
-        while len(self.chosen) < most:
-            new = self._verify(text, most - len(self.chosen) - 1)
-            self.chosen += new
+        chosen: list[Drawn] = []
+        while len(chosen) < most:
+            new = self._verify(text, most - len(chosen) - 1)
+            chosen += new
             if text.finished or self._is_unsure(new):
                 break
         del text.tokens[start:]
-        self.stats.num_drafted += len(self.chosen)
-        if not self.chosen:
-            return EMPTY_TREE
-        tokens = [drawn.token_id for drawn in self.chosen]
-        probs = np.cumprod([min(drawn.prob, 1.0) for drawn in self.chosen])
-        return TokenTree(tokens, range(-1, len(tokens) - 1), probs)
-
-    @property
-    def proposals(self) -> Mapping[int, Proposal]:
-        """As `Level.proposals`."""
-        chosen = self.chosen if self._samples else []
-        return {place - 1: Proposal(one.token_id, one.probs) for place, one in enumerate(chosen)}
-
-    def settle(self, tokens: Sequence[int]) -> None:
-        """As `Level.settle`: the threshold learns from the first rejected token."""
-        chosen, self.chosen = self.chosen, []
-        for drawn, token in zip(chosen, tokens, strict=False):
-            if drawn.token_id != token:
-                self._num_rejected += 1
-                self.threshold += (drawn.entropy - self.threshold) / self._num_rejected
-                return
-            self.stats.num_accepted += 1
+        self.stats.num_drafted += len(chosen)
+        return Draft.of_chain(chosen, text.samples, self.threshold, self.stats)
 
     def _verify(self, text: Text, most: int) -> list[Drawn]:
         """Appends what this model accepts of a draft of at most `most` tokens, and one more."""
-        tree: TokenTree = EMPTY_TREE
-        proposals: Mapping[int, Proposal] = {}
-        if self.beneath is not None:
-            tree = self.beneath.draft(text, most)
-            proposals = self.beneath.proposals
-        with self._timed():
-            chosen = self._run(text, tree, proposals)
+        draft = Draft() if self.beneath is None else self.beneath.draft(text, most)
+        with _timed(self.stats):
+            chosen = self._run(text, draft)
         self.stats.num_forwards += 1
-        if self.beneath is not None:
-            self.beneath.settle([drawn.token_id for drawn in chosen])
+        draft.settle([drawn.token_id for drawn in chosen])
         return chosen
 
-    def _run(self, text: Text, tree: TokenTree, proposals: Mapping[int, Proposal]) -> list[Drawn]:
+    def _run(self, text: Text, draft: Draft) -> list[Drawn]:
         chosen: list[Drawn] = []
 
         def choose(_: Text, logits: torch.Tensor, proposal: Proposal | None) -> int:
@@ -252,9 +181,9 @@ class ModelLevel(Level):
             chosen.append(Drawn.of(token, probs))
             return token
 
-        logits = self._model.run(text.tokens, tree)
-        self._model.commit(walk(logits, tree, text, choose, proposals))
+        logits = self._model.run(text.tokens, draft.tree)
+        self._model.commit(walk(logits, draft.tree, text, choose, draft.proposals))
         return chosen
 
     def _is_unsure(self, chosen: Sequence[Drawn]) -> bool:
-        return self.self_verify and any(drawn.entropy > self.threshold for drawn in chosen)
+        return self.self_verify and any(drawn.entropy > self.threshold.value for drawn in chosen)
