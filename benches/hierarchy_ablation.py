@@ -53,8 +53,11 @@ def drafters(setup: Demo) -> dict[str, Callable[[], Drafter]]:
     def paper(levels: dict[str, Any], row: Ablation) -> Callable[[], Drafter]:
         return partial(HierarchyDrafter, levels, HierarchyConfig.ablation(row))
 
-    def with_retrieval(levels: dict[str, Any]) -> Callable[[], Drafter]:
-        return lambda: HierarchyDrafter({"retrieval": FusedDrafter(setup.datastore), **levels})
+    def with_retrieval(levels: dict[str, Any], **switches: bool) -> Callable[[], Drafter]:
+        config = HierarchyConfig(**switches)
+        return lambda: HierarchyDrafter(
+            {"retrieval": FusedDrafter(setup.datastore), **levels}, config
+        )
 
     return {
         "sd, tiny": paper({"tiny": tiny}, "sd"),
@@ -67,10 +70,16 @@ def drafters(setup: Demo) -> dict[str, Callable[[], Drafter]]:
         "fused alone": partial(FusedDrafter, setup.datastore),
         "fused < small": with_retrieval({"small": small}),
         "fused < tiny < small": with_retrieval(both),
+        "fused + tiny, joined": with_retrieval({"tiny": tiny}, beneath=False, joined=True),
+        "fused < tiny, joined": with_retrieval({"tiny": tiny}, joined=True),
+        "fused < tiny < small, joined": with_retrieval(both, joined=True),
     }
 
 
-BUDGETS: dict[str, Sequence[int | Literal["auto"]]] = {"fused alone": (8, 32, "auto")}
+BUDGETS: dict[str, Sequence[int | Literal["auto"]]] = {
+    "fused alone": (8, 32, "auto"),
+    "fused < tiny, joined": (32, "auto"),
+}
 """Of those that are not measured at 32 nodes alone."""
 
 

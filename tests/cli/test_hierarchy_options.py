@@ -42,7 +42,7 @@ def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypa
 def test_hierarchies_are_measured_beside_other_drafters(run, datastore):
     options = ["--datastore", datastore, "--baseline", "plain", "--limit", 1, "--runs", 1]
     options += ["--max-new-tokens", 8, "--modes", "greedy", "--budget", 4, "--json"]
-    names = "prompt-lookup,hierarchy:demo-tiny+ablation=sd"
+    names = "prompt-lookup,hierarchy:demo-tiny+joined=yes"
     code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
     assert code == 0
     other, row = (row for row in json.loads(out)["rows"] if row["kind"] == "drafter")
@@ -60,6 +60,7 @@ def test_variants_are_named():
     assert make_drafter("hierarchy:demo-tiny", inputs).config == HierarchyConfig()
     self_verified = make_drafter("hierarchy:demo-tiny,ablation=self", inputs)
     assert self_verified.config == HierarchyConfig.ablation("self")
+    assert make_drafter("hierarchy:demo-tiny+joined=yes", inputs).config.joined
 
 
 def test_models_of_another_tokenizer_are_refused(monkeypatch):

@@ -1,12 +1,14 @@
-"""Hierarchies: small models draft for larger ones, a datastore for the smallest (HSDDW).
+"""Hierarchies: small models draft for larger ones, a datastore for the smallest (HSDDW and beyond).
 
-Read in this order: `config`, `text` (tokens on trial), `draft` (what a level hands up), `levels`
-(a level drafts by verifying the level below), `drafter` (the levels of one request). The rule by
-which a sampled token is accepted is `specds.accept.draws`. Imports `specds.accept` and what lies
-below it, not `specds.generation`. This file registers the name, which needs no torch.
+Read in this order: `config`, `text` (tokens on trial), `draft` (what is handed up), `levels`
+(drafting is verifying the level beneath), `drafter` (the chain of one request). The rule by which a
+sampled token is accepted is `specds.accept.draws`. Here they get a name, which
+needs no torch. Imports `specds.accept` and what lies below it, as `specds.generation` does, and not
+that.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specds._lazy import lazy
@@ -23,13 +25,15 @@ __getattr__ = lazy(__name__, "drafter")
 
 
 def _load(
-    inputs: DrafterInputs, *models: str, ablation: Ablation = "full"
+    inputs: DrafterInputs, *models: str, ablation: Ablation = "full", joined: str = "no"
 ) -> Callable[[], Drafter]:
     from specds.hierarchy.drafter import maker
 
-    return maker(inputs, models, HierarchyConfig.ablation(ablation))
+    config = replace(HierarchyConfig.ablation(ablation), joined=joined == "yes")
+    return maker(inputs, models, config)
 
 
+_OPTIONS: dict[str, tuple[str, ...]] = {"ablation": ABLATIONS, "joined": ("no", "yes")}
 KINDS["hierarchy"] = Kind(
-    _load, {"ablation": ABLATIONS}, "used", needs_model=True, takes_tables=True, takes_models=True
+    _load, _OPTIONS, "used", needs_model=True, takes_tables=True, takes_models=True
 )

@@ -1,4 +1,4 @@
-"""How a hierarchy drafts: the switches of HSDDW."""
+"""How a hierarchy drafts: the switches of HSDDW, and those beyond the paper."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 Ablation = Literal["full", "sd", "self", "pre", "pre-self"]
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
-"""The rows of the paper's table 2: HSDDW; speculative decoding; the same with self-verify, with
-pre-verify, and with both."""
+"""The rows of the paper's table 2: HSDDW; speculative decoding, with self-verify, with pre-verify,
+and with both."""
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,17 @@ class HierarchyConfig:
     """How a hierarchy drafts; the defaults are HSDDW's (Syu and Lee 2025).
 
     Attributes:
-        window: The most tokens of a draft of the lowest model (K), and of any level that does not
-            stop itself.
-        pre_verify: Whether each model verifies what the one below drafts; if not, the top model
-            drafts alone and the other models are not used.
-        self_verify: Whether the lowest model stops where its entropy passes its threshold.
-        dynamic_window: Whether levels that pre-verify stop in the same way; if not, they hand up a
+        window: The most tokens of a draft of the level that drafts (K), and of any level that does
+            not stop itself.
+        pre_verify: Whether the top level verifies what those beneath it draft; without, it drafts
+            alone, and the other models are not used.
+        self_verify: Whether the level that drafts stops where its entropy passes its threshold.
+        dynamic_window: Whether levels that pre-verify stop by theirs too; without, they hand up a
             full window.
+        beneath: Whether a retrieval drafter drafts for the lowest model.
+        joined: Whether its branches go up to the target as well, beside the models' tokens. Under
+            the budget ``auto``, each step then verifies as many of all of them as pay, so what is
+            sampled depends on the clock; its distribution does not.
         max_nodes: The most nodes that go up to the target.
     """
 
@@ -30,6 +34,8 @@ class HierarchyConfig:
     pre_verify: bool = True
     self_verify: bool = True
     dynamic_window: bool = True
+    beneath: bool = True
+    joined: bool = False
     max_nodes: int = 32
 
     def __post_init__(self) -> None:

@@ -1,17 +1,20 @@
-"""What does a level hand up: a token tree, and for sampled tokens the distributions."""
+"""What does a level hand up: a token tree, and for tokens that it sampled, from what."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
-from specds.drafters.watched import right_path
+from specds.drafters.step import right_path
 from specds.stats import LevelStats
+
+# How many of a level's likeliest tokens are suggested in each place.
+_NUM_LIKELY = 4
 
 
 class Threshold:
@@ -47,24 +50,26 @@ class Draft:
     """Tokens for the level above, or for the target, to verify.
 
     Attributes:
-        tree: The tokens: those that a model chose are a chain.
-        chosen: The tokens that a model chose, in the order of the text; none if retrieved.
-        samples: Whether they were sampled.
-        threshold: That of the level that chose them; it learns from rejected tokens.
-        stats: Where accepted tokens are counted.
+        tree: The tokens. Those that were chosen one after the other are its first nodes.
+        chosen: Those, in the order of the text; none where the tree was not chosen, but retrieved.
+        samples: Whether they were chosen by chance.
+        threshold: What the level that chose them learns from their rejection.
+        stats: Where their acceptance is counted.
+        holds_above: Whether the tree is also made of what the levels above suggested.
     """
 
-    tree: TokenTree = EMPTY_TREE
+    tree: TokenTree
     chosen: Sequence[Drawn] = ()
     samples: bool = False
     threshold: Threshold = field(default_factory=Threshold)
     stats: LevelStats = field(default_factory=LevelStats)
+    holds_above: bool = False
 
     @classmethod
     def of_chain(
         cls, chosen: Sequence[Drawn], samples: bool, threshold: Threshold, stats: LevelStats
     ) -> Draft:
-        """The tokens that a model chose, as a tree of one path."""
+        """The tokens that a level chose, as a tree of one path."""
         tokens = [drawn.token_id for drawn in chosen]
         probs = np.cumprod([min(drawn.prob, 1.0) for drawn in chosen])
         tree = TokenTree(tokens, range(-1, len(tokens) - 1), probs) if tokens else EMPTY_TREE
@@ -80,8 +85,51 @@ class Draft:
             for place, drawn in enumerate(self.chosen)
         }
 
+    def suggestion(self) -> tuple[list[int], list[int], list[float]]:
+        """The tokens, and those that were likely in their places: ids, parents, probabilities."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        probs: list[float] = []
+        parent = -1
+        for drawn in self.chosen:
+            likely = drawn.probs.topk(min(_NUM_LIKELY, len(drawn.probs)))
+            row = dict(zip(likely.indices.tolist(), likely.values.tolist(), strict=True))
+            row.setdefault(drawn.token_id, drawn.prob)
+            parents += [parent] * len(row)
+            parent = len(tokens) + [*row].index(drawn.token_id)
+            tokens += row
+            probs += (min(prob, 1.0) for prob in row.values())
+        return tokens, parents, probs
+
+    def joined_with(self, branches: TokenTree, max_nodes: int) -> Draft:
+        """This draft and the best of the branches of another, at most `max_nodes` nodes.
+
+        What was sampled stays and stays first: a sampled token may not be left out for what it is.
+        A branch is no proposal. A rejection leaves a draw from what remains of the distribution
+        above, and the walk follows the branch that holds it.
+        """
+        tokens, parents = self.tree.token_ids.tolist(), self.tree.parents.tolist()
+        probs = self.tree.probs.tolist()
+        nodes = {edge: node for node, edge in enumerate(zip(parents, tokens, strict=True))}
+        # Where in the joined tree each branch is; those that found no place have none below them.
+        place = {-1: -1}
+        edges = zip(branches.parents.tolist(), branches.token_ids.tolist(), strict=True)
+        for branch, (parent, token) in enumerate(edges):
+            if parent not in place:
+                continue
+            edge = (place[parent], token)
+            if edge not in nodes and len(tokens) < max_nodes:
+                nodes[edge] = len(tokens)
+                tokens.append(token)
+                parents.append(edge[0])
+                probs.append(float(branches.probs[branch]))
+            if edge in nodes:
+                place[branch] = nodes[edge]
+        tree = TokenTree(tokens, parents, probs) if tokens else EMPTY_TREE
+        return replace(self, tree=tree)
+
     def settle(self, tokens: Sequence[int]) -> None:
-        """Counts what was accepted of it above, and learns from the first rejected token."""
+        """Learns from the tokens that came of it above: a rejected one tells what unsure means."""
         if not self.chosen:
             self.stats.num_accepted += len(right_path(self.tree, tokens))
         for drawn, token in zip(self.chosen, tokens, strict=False):

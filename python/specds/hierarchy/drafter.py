@@ -1,4 +1,4 @@
-"""A hierarchy as one drafter; in a request, each level drafts for the one above."""
+"""A hierarchy of drafters as one drafter, and a request of it: levels wired into a chain."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from specds._core import TokenTree
 from specds.drafters import DrafterInputs, maker_of
-from specds.drafters.session import Drafter, Proposal, RequestRules, Session
+from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules, Session
 from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.draft import Draft
-from specds.hierarchy.levels import CachedModel, ModelLevel, RetrievalLevel
+from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.hierarchy.text import Text
 from specds.loading import load_model
 from specds.stats import LevelStats
@@ -25,37 +25,37 @@ _RETRIEVED_NODES = 16
 
 
 class HierarchySession(Session):
-    """One request of a hierarchy.
+    """One request of a hierarchy, of levels with the lowest first.
 
-    Args:
-        levels: The lowest first: models, below them a retrieval level or none.
-        require: Refuses a target that the levels cannot draft for.
+    `require` refuses a target that they cannot draft for.
     """
 
     def __init__(
         self,
         prompt_ids: Sequence[int] | np.ndarray,
-        levels: Sequence[RetrievalLevel | ModelLevel],
+        levels: Sequence[Level],
         config: HierarchyConfig,
         require: Callable[[RequestRules], None] = lambda _: None,
     ) -> None:
-        self._levels = levels
-        self._max_nodes = config.max_nodes
+        self._levels = [*levels]
+        self._config = config
         self._require = require
         self._text = Text(prompt_ids)
-        self._draft = Draft()
-        self._retrieval = levels[0] if isinstance(levels[0], RetrievalLevel) else None
+        self._draft = Draft(EMPTY_TREE)
+        # What the levels handed up to make that draft of.
+        self._parts: list[Draft] = []
+        retrieval = levels[0] if isinstance(levels[0], RetrievalLevel) else None
+        # Its branches go up to the target.
+        self._joined = retrieval if config.joined else None
         models = [level for level in levels if isinstance(level, ModelLevel)]
         if not config.pre_verify:
             models = models[-1:]
-        self._top = models[-1]
-        beneath: RetrievalLevel | ModelLevel | None = self._retrieval
-        for model in models:
-            pre_verifies = isinstance(beneath, ModelLevel)
-            model.beneath = beneath
+        for number, model in enumerate(models):
+            pre_verifies = number > 0
+            beneath = retrieval if config.beneath else None
+            model.beneath = models[number - 1] if pre_verifies else beneath
             model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
             model.window = None if pre_verifies and config.dynamic_window else config.window
-            beneath = model
 
     @property
     def proposes(self) -> bool:
@@ -70,49 +70,77 @@ class HierarchySession(Session):
     def proposals(self) -> Mapping[int, Proposal]:
         return self._draft.proposals
 
+    @property
+    def num_predictions(self) -> int:
+        """What the retrieval uses, where its branches go up to the target."""
+        return self._joined.session.num_predictions if self._joined else 0
+
+    def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
+        if self._joined:
+            self._joined.session.observe_predictions(tree, predictions)
+
     def join(self, rules: RequestRules) -> None:
         """Chooses tokens as the target does from now on."""
         self._require(rules)
         self._text = Text(self._text.tokens, rules)
 
     def draft(
-        self, max_nodes: int, max_depth: int | None = None, min_gain: float = 0.0
+        self,
+        max_nodes: int,
+        max_depth: int | None = None,
+        min_gain: float = 0.0,
     ) -> TokenTree:
+        max_nodes = min(max_nodes, self._config.max_nodes)
         left = self._text.tokens_left
-        most = min(max_nodes, self._max_nodes)
-        self._draft = self._top.draft(self._text, most if left is None else min(most, left))
-        return self._draft.tree
+        top, draft = self._levels[-1], Draft(EMPTY_TREE)
+        if top is not self._joined:
+            draft = top.draft(self._text, max_nodes if left is None else min(max_nodes, left))
+        self._parts = [draft]
+        if self._joined is not None:
+            retrieved = self._joined.branches(draft)
+            self._parts.append(retrieved)
+            if self._text.samples or not retrieved.holds_above:
+                draft = draft.joined_with(retrieved.tree, max_nodes)
+            else:
+                draft = retrieved
+        self._draft = draft
+        return draft.tree
 
     def observe(
-        self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
+        self,
+        token_ids: Sequence[int] | np.ndarray,
+        num_verified: int | None = None,
     ) -> None:
         """Takes what the target emitted; thresholds learn from what it rejected."""
         tokens = [int(token) for token in token_ids]
-        self._draft.settle(tokens)
-        self._draft = Draft()
+        for draft in self._parts:
+            draft.settle(tokens)
+        # Where tokens were joined to it, not the first nodes of the retrieved tree were verified.
+        is_retrieved = bool(self._parts) and self._draft is self._parts[-1]
+        self._draft, self._parts = Draft(EMPTY_TREE), []
         self._text.tokens += tokens
-        if self._retrieval is not None:
-            self._retrieval.observe(tokens)
+        for level in self._levels:
+            level.observe(tokens, num_verified if is_retrieved else None)
 
     def finish(self) -> None:
-        if self._retrieval is not None:
-            self._retrieval.session.finish()
+        for level in self._levels:
+            level.finish()
 
 
 class HierarchyDrafter:
-    """Drafts by levels, each verifying the draft of the one below: HSDDW, and with retrieval.
+    """Drafts by a chain of levels, each verifying the one beneath it: HSDDW, and with retrieval.
 
-    Greedy texts are those of plain decoding. Sampled texts have the same distribution, not the same
-    text from the same seed, because drafts are sampled too.
+    Sampled texts are not those of plain decoding from the same seed, as drafts are sampled too;
+    they are distributed as those are. Greedy texts are the same.
 
     Args:
         levels: Models of the target's vocabulary, the smallest first, by name or in a sequence;
-            below the smallest, a drafter without a model may come first.
+            the first may be a drafter of another kind instead.
         config: How they draft.
 
     Raises:
-        ValueError: There is no model, or a drafter that is not the first level.
-        UnsupportedModelError: A model cannot take tokens back.
+        ValueError: There are no levels, or one is neither a model nor, as the first, a drafter.
+        UnsupportedModelError: A level is a model that cannot take tokens back.
     """
 
     def __init__(
@@ -125,22 +153,24 @@ class HierarchyDrafter:
         self.config = config or HierarchyConfig()
         self._models = {n: lvl for n, lvl in levels.items() if isinstance(lvl, PreTrainedModel)}
         others = {n: lvl for n, lvl in levels.items() if not isinstance(lvl, PreTrainedModel)}
-        if not self._models or list(others) not in ([], list(levels)[:1]):
+        if not levels or list(others) not in ([], list(levels)[:1]):
             raise ValueError(
-                "a hierarchy needs models, and all levels but the first must be models: give the "
-                "smallest first"
+                "a hierarchy needs levels, and all but the first must be models: give the smallest "
+                "first"
             )
         self._retrieval = others
         for model in self._models.values():
             require_support(model)
 
     @property
-    def vocab_size(self) -> int:
-        return _vocab_size(next(iter(self._models.values())))
+    def vocab_size(self) -> int | None:
+        sizes = [_vocab_size(model) for model in self._models.values()]
+        return sizes[0] if sizes else next(iter(self._retrieval.values())).vocab_size
 
     @property
-    def max_nodes(self) -> int:
-        return self.config.max_nodes
+    def max_nodes(self) -> int | None:
+        """The node budget that the configuration names; none where the time of a step decides."""
+        return None if self.config.joined else self.config.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> HierarchySession:
         """Starts a request; until it has joined a target's rules, tokens are chosen greedily.
@@ -150,8 +180,14 @@ class HierarchyDrafter:
         """
         if len(prompt_ids) == 0:
             raise ValueError("the prompt is empty: give at least one token")
-        levels: list[RetrievalLevel | ModelLevel] = [
-            RetrievalLevel(name, drafter.session(prompt_ids), len(prompt_ids), _RETRIEVED_NODES)
+        levels: list[Level] = [
+            RetrievalLevel(
+                name,
+                drafter.session(prompt_ids),
+                len(prompt_ids),
+                _RETRIEVED_NODES,
+                self.config.max_nodes if self.config.joined else _RETRIEVED_NODES,
+            )
             for name, drafter in self._retrieval.items()
         ]
         levels += [ModelLevel(name, CachedModel(model)) for name, model in self._models.items()]
@@ -182,9 +218,9 @@ class HierarchyDrafter:
 def maker(
     inputs: DrafterInputs, names: Sequence[str], config: HierarchyConfig
 ) -> Callable[[], HierarchyDrafter]:
-    """Loads models by name; returns what makes a new drafter of them.
+    """Loads models by name beside their target; gives what makes a new drafter of them.
 
-    With a datastore or the target's bigrams, the fused drafter drafts for the smallest model.
+    Where there is a datastore or the target's bigrams, the fused drafter drafts for the smallest.
     """
     target, tokenizer = cast("PreTrainedModel", inputs.model), inputs.tokenizer
     dtype, models = str(target.dtype).removeprefix("torch."), {}

@@ -1,9 +1,14 @@
-"""What is a level? It drafts, and if it is a model, by verifying the draft of the level below."""
+"""What is a level: something that drafts, and if it is a model, verifies the level beneath.
+
+A model runs over a text and a draft of what follows, and its cache keeps what it can.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -27,10 +32,10 @@ _FIRST_SLOTS = 1024
 
 
 class CachedModel:
-    """A model as a function from a text to logits, with a KV cache between calls.
+    """A model as a function from a text to logits; its KV cache remembers what was run before.
 
-    The cache rolls back to the common prefix of two texts, so no level has to report a rejection to
-    the one below.
+    Where the text of a call differs from that of the call before, the cache is rolled back to what
+    they have in common. So whoever takes tokens back need not say so, at any level.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -66,13 +71,13 @@ class CachedModel:
         return self._runner.verify_rows([first], [whole])[0][len(others) :]
 
     def commit(self, path: Sequence[int]) -> None:
-        """Keeps the text of the last `run` and the nodes `path` of its draft, root to leaf."""
+        """Remembers the text of the last `run` and the nodes `path` of its draft, root to leaf."""
         first = len(self._missing)
         self._cache.commit([[*range(first), *(first + node for node in path)]])
         self._cached += self._missing + self._tree.token_ids[list(path)].tolist()
 
     def _roll_back_to(self, tokens: Sequence[int]) -> None:
-        """Keeps the common prefix with a text, but not its last token, whose logits are wanted."""
+        """Forgets what the text does not begin with, and its last token: its logits are wanted."""
         length = min(len(self._cached), len(tokens) - 1)
         if self._cached[:length] != tokens[:length]:
             pairs = zip(self._cached, tokens, strict=False)
@@ -81,76 +86,118 @@ class CachedModel:
         self._cache.lengths = [min(length, self._cache.length)]
 
 
-@contextmanager
-def _timed(stats: LevelStats) -> Iterator[None]:
-    started = perf_counter()
-    yield
-    stats.seconds += perf_counter() - started
+class Level(ABC):
+    """One level of a hierarchy, in one request; the name is for statistics and messages."""
 
-
-class RetrievalLevel:
-    """A drafter without a model, below all models of a request.
-
-    After tokens on trial it drafts as if they had been observed, or nothing if it cannot.
-
-    Args:
-        name: For statistics and messages.
-        session: Has the prompt, of `prompt_length` tokens.
-        max_nodes: The most nodes of a draft.
-    """
-
-    def __init__(self, name: str, session: Session, prompt_length: int, max_nodes: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.stats = LevelStats()
+
+    @abstractmethod
+    def draft(self, text: Text, most: int) -> Draft:
+        """Drafts what follows the text, at most `most` tokens deep; the text stays as it was."""
+
+    def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:  # noqa: B027
+        """As `Session.observe`; a level may ignore it."""
+
+    def finish(self) -> None:  # noqa: B027
+        """Ends the request; most levels have nothing to end."""
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = perf_counter()
+        yield
+        self.stats.seconds += perf_counter() - started
+
+
+class RetrievalLevel(Level):
+    """A drafter without a model, at the bottom.
+
+    After tokens on trial it drafts as if they had been observed, or nothing where it cannot.
+
+    Args:
+        session: Has the prompt, of `prompt_length` tokens.
+        max_nodes_up: The most nodes that the model above verifies.
+        max_nodes: The most nodes of the tree where the context ends.
+    """
+
+    def __init__(
+        self, name: str, session: Session, prompt_length: int, max_nodes_up: int, max_nodes: int
+    ) -> None:
+        super().__init__(name)
         self.session = session
-        self._max_nodes = max_nodes
+        self._max_nodes_up = max_nodes_up
+        self._max_nodes = max(max_nodes, max_nodes_up)
+        self._tree: TokenTree | None = None
         self._context_length = prompt_length
 
+    def branches(self, above: Draft) -> Draft:
+        """What may follow the context, for the target itself, by this drafter and the models above.
+
+        The fused drafter takes what those hold to be likely as one more source.
+        """
+        is_used = False
+        if above.chosen:
+            with self._timed():
+                is_used = self.session.suggest(*above.suggestion())
+            self._tree = None
+        return replace(self._handed_up(self._of_context()), holds_above=is_used)
+
     def draft(self, text: Text, most: int) -> Draft:
-        """Drafts what follows the text, at most `most` tokens deep."""
         if most <= 0:
-            return Draft()
+            return Draft(EMPTY_TREE)
         on_trial = text.tokens[self._context_length :]
-        with _timed(self.stats):
-            if on_trial:
-                tree = self.session.draft_after(on_trial, self._max_nodes)
-            else:
-                tree = self.session.draft(self._max_nodes)
-        tree = within(tree, self._max_nodes, most)
+        if on_trial:
+            with self._timed():
+                tree = self.session.draft_after(on_trial, self._max_nodes_up)
+        else:
+            tree = self._of_context()
+        return self._handed_up(within(tree, self._max_nodes_up, most))
+
+    def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
+        self._tree = None
+        self._context_length += len(token_ids)
+        with self._timed():
+            self.session.observe(token_ids, num_verified)
+
+    def finish(self) -> None:
+        self.session.finish()
+
+    def _of_context(self) -> TokenTree:
+        if self._tree is None:
+            with self._timed():
+                self._tree = self.session.draft(self._max_nodes)
+        return self._tree
+
+    def _handed_up(self, tree: TokenTree) -> Draft:
         self.stats.num_drafted += len(tree)
         return Draft(tree, stats=self.stats)
 
-    def observe(self, token_ids: Sequence[int]) -> None:
-        self._context_length += len(token_ids)
-        with _timed(self.stats):
-            self.session.observe(token_ids)
 
+class ModelLevel(Level):
+    """A model that drafts by verifying the level beneath; with none beneath, token by token.
 
-class ModelLevel:
-    """A model that drafts by verifying the level below, or token by token if there is none.
-
-    Each pass takes a draft of the level below, and the walk down it chooses tokens of this model's
-    own distribution, whatever the draft was. So the level above may accept them by what this model
-    says.
+    Each pass takes a draft of the level beneath, and the walk down it chooses tokens of this
+    model's own distribution, whatever the draft was. So what is handed up is as if this model had
+    drafted alone, and the level above may accept it by what this model says.
 
     Attributes:
         beneath: Drafts for this level.
-        window: The most tokens of a draft; None: only the caller's limit counts.
+        window: The most tokens of a draft; None where only the caller's limit counts.
         self_verify: Whether to hand up as soon as a token's entropy is above the threshold.
         threshold: The level's, learned in this request.
     """
 
     def __init__(self, name: str, model: CachedModel) -> None:
-        self.name = name
-        self.stats = LevelStats()
+        super().__init__(name)
         self._model = model
         self.threshold = Threshold()
-        self.beneath: RetrievalLevel | ModelLevel | None = None
+        self.beneath: Level | None = None
         self.window: int | None = None
         self.self_verify = True
 
     def draft(self, text: Text, most: int) -> Draft:
-        """Tokens of this model, at most `most`, until its window is full or it is unsure."""
+        """Tokens of this model, until its window is full or it is unsure."""
         start = len(text)
         most = most if self.window is None else min(most, self.window)
         chosen: list[Drawn] = []
@@ -159,14 +206,14 @@ class ModelLevel:
             chosen += new
             if text.finished or self._is_unsure(new):
                 break
-        del text.tokens[start:]
+        text.cut(start)
         self.stats.num_drafted += len(chosen)
         return Draft.of_chain(chosen, text.samples, self.threshold, self.stats)
 
     def _verify(self, text: Text, most: int) -> list[Drawn]:
-        """Appends what this model accepts of a draft of at most `most` tokens, and one more."""
-        draft = Draft() if self.beneath is None else self.beneath.draft(text, most)
-        with _timed(self.stats):
+        """Appends to the text what this model makes of a draft of `most` tokens, and one more."""
+        draft = Draft(EMPTY_TREE) if self.beneath is None else self.beneath.draft(text, most)
+        with self._timed():
             chosen = self._run(text, draft)
         self.stats.num_forwards += 1
         draft.settle([drawn.token_id for drawn in chosen])

@@ -27,13 +27,15 @@ class Text:
             for processor in (rules.logits_processor if rules else ())
             if is_stateless(processor)
         )
+        self._buffer = torch.empty((1, 0), dtype=torch.int64)
+        self._num_stored = 0
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def tokens_left(self) -> int | None:
-        """The most tokens of a draft that the target may still emit; None: no limit."""
+        """How many tokens a draft can have that the target may still emit; None for any number."""
         # The pass that verifies a draft gives one token more.
         return None if self._rules is None else self._rules.max_length - len(self) - 1
 
@@ -46,12 +48,15 @@ class Text:
         self.tokens.append(token)
         return token
 
+    def cut(self, length: int) -> None:
+        del self.tokens[length:]
+        self._num_stored = min(self._num_stored, length)
+
     def probs(self, logits: torch.Tensor) -> torch.Tensor:
         """The distribution of the next token, float32, by a level's own logits; `(vocab_size,)`."""
         row = logits[None].to(torch.float32, copy=True)
         if self._processors:
-            ids = torch.tensor([self.tokens], device=row.device)
-            row = self._processors(ids, row)  # type: ignore[arg-type]
+            row = self._processors(self._token_ids(row.device), row)  # type: ignore[arg-type]
         return torch.nn.functional.softmax(row[0], dim=-1)
 
     def choose(self, probs: torch.Tensor, proposal: Proposal | None) -> int:
@@ -62,5 +67,15 @@ class Text:
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are sampled, so that drafted ones are proposals."""
+        """Whether tokens are chosen by chance, so that drafted ones are proposals."""
         return self._rules is not None and self._rules.do_sample
+
+    def _token_ids(self, device: torch.device) -> torch.Tensor:
+        length = len(self)
+        if self._buffer.device != device or self._buffer.shape[1] < length:
+            self._buffer = torch.empty((1, 2 * length), dtype=torch.int64, device=device)
+            self._num_stored = 0
+        new = self._buffer.new_tensor(self.tokens[self._num_stored :])
+        self._buffer[0, self._num_stored : length] = new
+        self._num_stored = length
+        return self._buffer[:, :length]
