@@ -151,6 +151,18 @@ def tree_generate(model, drafter, seed=0, num_tokens=32, budget=16, **kwargs):
     return generate(model, prompt(seed=seed), drafter, **kwargs)
 
 
+def decodes_alike(model, drafter=None, num_tokens=32, **settings):
+    """Asserts that greedy text with drafts is that of plain decoding; returns the output.
+
+    `drafter` makes one from the expected text; by default `mixed_drafter`.
+    """
+    expected = plain_generate(model, num_tokens=num_tokens, **GREEDY)
+    made = (drafter or mixed_drafter)(expected)
+    output = tree_generate(model, made, num_tokens=num_tokens, **GREEDY, **settings)
+    assert output.sequences.tolist() == [expected]
+    return output
+
+
 class Drafter:
     """Drafts by `grow(rng, position, max_nodes) -> TokenTree`, position counting all tokens."""
 

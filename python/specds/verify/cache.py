@@ -109,8 +109,8 @@ class TreeCache(Cache):
         key_states: torch.Tensor,
         value_states: torch.Tensor,
         layer_idx: int,
-        *args: Any,
-        **kwargs: Any,
+        *_: Any,
+        **__: Any,
     ) -> States:
         """Writes the states `(num_parts, num_heads, num_tokens, head_dim)` of a pass to a layer.
 
