@@ -83,7 +83,6 @@ class TreeCache(Cache):
 
     @property
     def num_slots(self) -> int:
-        """Slots that are allocated."""
         return self._blocks[0].shape[1] if self._blocks else 0
 
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
