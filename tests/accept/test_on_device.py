@@ -6,14 +6,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from transformers import LogitsProcessorList
-from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
 from models import GREEDY, prompt, random_drafter, random_tree, tiny_model
 from passes import Accepting
 from reference import path_to
 from specds._core import read_outcomes
-from specds.accept import Sampler
 from specds.accept.on_device import (
     PassRequest,
     follow,
@@ -116,7 +113,7 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
 
 
 class Predictions(Session):
-    """A session that notes what the target predicts, and drafts as another does."""
+    """Notes what the target predicts, and drafts as another session does."""
 
     num_predictions = 5
 
@@ -150,15 +147,6 @@ def test_predictions_come_with_the_decision(settings):
     told = predictions_of(model, verification=Accepting, **settings)
     assert told == on_host
     assert all(len(rows) == 1 + len(tokens) and len(rows[0]) == 5 for tokens, rows in told)
-
-
-def test_processors_that_look_at_tokens_are_left_to_the_walk():
-    penalty = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.2)])
-    for do_sample in (True, False):
-        assert not Sampler(penalty, do_sample=do_sample).is_of_logits
-        assert Sampler(LogitsProcessorList(), do_sample=do_sample).is_of_logits
-        kept = Sampler(LogitsProcessorList(), do_sample=do_sample, keep_scores=True)
-        assert not kept.is_of_logits
 
 
 @settings(max_examples=50, deadline=None)

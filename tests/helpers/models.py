@@ -142,13 +142,26 @@ SAMPLING = {"do_sample": True, "temperature": 4.0, "top_k": 0}
 def plain_generate(model, seed=0, num_tokens=32, **kwargs):
     """The tokens of plain decoding, as a list with the prompt."""
     torch.manual_seed(seed)
-    return model.generate(prompt(seed=seed), max_new_tokens=num_tokens, **kwargs)[0].tolist()
+    ids = prompt(seed=seed).to(model.device)
+    return model.generate(ids, max_new_tokens=num_tokens, **kwargs)[0].tolist()
 
 
 def tree_generate(model, drafter, seed=0, num_tokens=32, budget=16, **kwargs):
     torch.manual_seed(seed)
     kwargs = {"budget": budget, "max_new_tokens": num_tokens, **kwargs}
-    return generate(model, prompt(seed=seed), drafter, **kwargs)
+    return generate(model, prompt(seed=seed).to(model.device), drafter, **kwargs)
+
+
+def decodes_alike(model, drafter=None, num_tokens=32, seed=0, **settings):
+    """Asserts that greedy text with drafts is that of plain decoding; returns the output.
+
+    `drafter` makes one from the expected text; by default `mixed_drafter`.
+    """
+    expected = plain_generate(model, seed, num_tokens, **GREEDY)
+    made = (drafter or mixed_drafter)(expected)
+    output = tree_generate(model, made, seed, num_tokens, **GREEDY, **settings)
+    assert output.sequences.tolist() == [expected]
+    return output
 
 
 class Drafter:

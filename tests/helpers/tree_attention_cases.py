@@ -32,14 +32,9 @@ class Case:
         return words[..., 0] if words.shape[-1] == 1 else words
 
     def attend(self, **changes):
-        return tree_attention(
-            self.query,
-            self.keys,
-            self.values,
-            self.lengths,
-            self.positions,
-            **{"ancestors": self.ancestors, **self.options, **changes},
-        )
+        states = self.query, self.keys, self.values
+        named = {"ancestors": self.ancestors, **self.options, **changes}
+        return tree_attention(*states, self.lengths, self.positions, **named)
 
     def seen(self, states, row, end):
         """What the first slots of a row hold, for each head of the query."""
@@ -99,26 +94,21 @@ def make_case(
         return torch.randn(shape, generator=numbers, device=device).to(dtype)
 
     visible = torch.eye(width, dtype=torch.bool, device=device).repeat(num_rows, 1, 1)
-    parents = np.random.default_rng(seed).integers(
-        0, np.arange(1, max(width, 2)), (num_rows, max(width - 1, 1))
-    )
-    for row in range(num_rows):
+    parents = np.random.default_rng(seed)
+    for row in visible:
         for node in range(1, width):
-            visible[row, node] |= visible[row, parents[row, node - 1]]
+            row[node] |= row[parents.integers(node)]
     where = torch.tensor(lengths, device=device)
     capacity = -(-(max(lengths) + width + 3) // 16) * 16
-    states = [
-        random(num_rows, num_key_heads, capacity, d) for d in (head_dim, value_dim or head_dim)
-    ]
+    sizes = head_dim, value_dim or head_dim
+    states = [random(num_rows, num_key_heads, capacity, size) for size in sizes]
     behind = torch.arange(capacity, device=device) >= (where + width)[:, None]
     for each in states:
         each.masked_fill_(behind[:, None, :, None], torch.nan)
     if block_size is not None:
-        options["block_table"] = table = (
-            torch.randperm(num_rows * capacity // block_size, generator=numbers, device=device)
-            .view(num_rows, -1)
-            .int()
-        )
+        num_blocks = num_rows * capacity // block_size
+        table = torch.randperm(num_blocks, generator=numbers, device=device).int()
+        options["block_table"] = table = table.view(num_rows, -1)
         states = [_paged(each, table, block_size) for each in states]
     if with_sinks:
         options["sinks"] = random(num_heads)
@@ -139,6 +129,5 @@ def _paged(states, table, block_size):
 
 def assert_near(found, expected, dtype):
     assert found.dtype == dtype
-    torch.testing.assert_close(
-        found.double(), expected, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype]
-    )
+    most = TOLERANCES[dtype]
+    torch.testing.assert_close(found.double(), expected, rtol=most, atol=most)

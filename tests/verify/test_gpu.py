@@ -2,12 +2,22 @@
 
 import gc
 import random
+from functools import partial
 
 import pytest
 import torch
 
 from fuzz_generate import drawn, faults
-from models import FAMILIES, GREEDY, build, oracle_drafter, prompt, random_drafter, tiny_model
+from models import (
+    FAMILIES,
+    GREEDY,
+    build,
+    decodes_alike,
+    oracle_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+)
 from recorded import kept_of
 from specds.generation import generate
 from specds.verify import StaticRunner, recordings, release, static
@@ -48,25 +58,17 @@ def model():
     return build("LlamaConfig", FAMILIES["llama"][1]).to("cuda")
 
 
-def check(model, seed=0, num_tokens=32):
-    """Greedy text by the fast way is plain decoding's."""
-    ids = prompt(seed=seed).to("cuda")
-    expected = model.generate(ids, max_new_tokens=num_tokens, **GREEDY)
-    drafter = oracle_drafter(expected[0].tolist(), num_wrong=1)
-    settings = {"budget": 16, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
-    output = generate(model, ids, drafter, **settings)
-    assert output.sequences.tolist() == expected.tolist()
-    return output
+check = partial(decodes_alike, drafter=partial(oracle_drafter, num_wrong=1), verification="fast")
 
 
 def test_passes_are_recorded_and_replayed(model):
     check(model)
     kept = kept_of(model)
     assert kept.records
-    made = [tuple(of_shape.recordings.values()) for of_shape in kept.passes.values()]
+    made = [tuple(buffers.recordings.values()) for buffers in kept.passes.values()]
     assert any(made)
     check(model)
-    assert [tuple(of_shape.recordings.values()) for of_shape in kept.passes.values()] == made
+    assert [tuple(buffers.recordings.values()) for buffers in kept.passes.values()] == made
 
 
 def test_what_an_inference_mode_leaves_can_be_used_outside_of_it(model):

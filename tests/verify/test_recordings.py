@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +13,14 @@ from models import (
     GREEDY,
     Drafter,
     build,
-    mixed_drafter,
-    plain_generate,
+    decodes_alike,
     prompt,
     random_drafter,
     random_tree,
     tiny_model,
+    tree_generate,
 )
+from passes import WIDE_SHAPE
 from recorded import Recorded, kept_of, record
 from specds.generation import generate
 from specds.verify import TreeCache, recordings, release
@@ -29,19 +31,19 @@ def recorded(monkeypatch):
     record(monkeypatch, 0, 4, 16, slots=(64, 128))
 
 
-def fast(model, drafter, seed=0, num_tokens=32, **settings):
-    torch.manual_seed(seed)
-    made = {"budget": 16, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
-    return generate(model, prompt(seed=seed), drafter, **{**made, **settings})
+same_text = partial(decodes_alike, verification="fast")
+fast = partial(tree_generate, verification="fast", **GREEDY)
 
 
-def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows():
-    model = tiny_model("llama")
-    expected = plain_generate(model, num_tokens=150, **GREEDY)
+@pytest.fixture
+def model():
+    return build("LlamaConfig", FAMILIES["llama"][1])
+
+
+def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows(model):
     made = []
     for num_tokens in (32, 32, 32, 150):
-        output = fast(model, mixed_drafter(expected), num_tokens=num_tokens)
-        assert output.sequences.tolist() == [expected[: 21 + num_tokens]]
+        same_text(model, num_tokens=num_tokens)
         made.append((Recorded.made, kept_of(model).cache.storage))
     assert made[0] == made[1] == made[2]
     assert made[0][0] > 0
@@ -61,14 +63,12 @@ def put_another_in_its_place(model):
 
 
 @torch.no_grad()
-def test_other_weights_are_recorded_again_and_changed_ones_are_seen():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
+def test_other_weights_are_recorded_again_and_changed_ones_are_seen(model):
     fast(model, random_drafter())
     for change in (change_where_it_lies, put_another_in_its_place, torch.nn.Module.double):
         kept = kept_of(model)
         change(model)
-        expected = plain_generate(model, **GREEDY)
-        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+        same_text(model)
         assert (kept_of(model) is kept) == (change is change_where_it_lies)
 
 
@@ -103,14 +103,12 @@ def switch_an_adapter(model):
     model.model.layers[1].mlp.up_proj.is_on ^= True
 
 
-def test_passes_that_compute_in_another_precision_are_recorded_apart():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
-    expected = plain_generate(model, **GREEDY)
+def test_passes_that_compute_in_another_precision_are_recorded_apart(model):
     with torch.autocast("cpu", torch.bfloat16):  # which the self-check allows for
-        fast(model, mixed_drafter(expected), verification="auto")
+        tree_generate(model, random_drafter(), **GREEDY)
     made = Recorded.made
     assert made > 0
-    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    same_text(model)
     assert Recorded.made > made
 
 
@@ -118,19 +116,15 @@ def test_passes_that_compute_in_another_precision_are_recorded_apart():
     "change",
     [put_a_hook, put_a_hook_on_all, change_an_attribute, switch_an_adapter],
 )
-def test_a_model_that_changed_in_python_is_recorded_again(change):
-    model = build("LlamaConfig", FAMILIES["llama"][1])
+def test_a_model_that_changed_in_python_is_recorded_again(change, model):
     mlp = model.model.layers[1].mlp
     mlp.up_proj = Adapted(mlp.up_proj)
-    free = plain_generate(model, **GREEDY)
-    assert fast(model, mixed_drafter(free)).sequences.tolist() == [free]
+    before = same_text(model).sequences
     hook = change(model)
     try:
-        expected = plain_generate(model, **GREEDY)
-        assert expected != free
-        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+        assert not torch.equal(same_text(model).sequences, before)
         made = Recorded.made
-        assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+        same_text(model)
         assert Recorded.made == made
     finally:
         if hook is not None:
@@ -138,8 +132,7 @@ def test_a_model_that_changed_in_python_is_recorded_again(change):
 
 
 def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
-    settings = {**FAMILIES["llama"][1], "max_position_embeddings": 4096}
-    model = build("LlamaConfig", settings)
+    model = build("LlamaConfig", WIDE_SHAPE)
     for ids in (prompt(2000), prompt(8).repeat(8, 1)):
         output = generate(model, ids, random_drafter(), budget=0, max_new_tokens=2, **GREEDY)
         assert output.sequences.tolist() == model.generate(ids, max_new_tokens=2, **GREEDY).tolist()
@@ -156,8 +149,7 @@ def test_what_is_kept_does_not_keep_a_model():
     assert (forward(), seen()) == (None, None)
 
 
-def test_a_start_that_fails_leaves_nothing_taken(monkeypatch):
-    model = build("LlamaConfig", FAMILIES["llama"][1])
+def test_a_start_that_fails_leaves_nothing_taken(monkeypatch, model):
     fast(model, random_drafter())
     kept = kept_of(model)
 
@@ -170,40 +162,30 @@ def test_a_start_that_fails_leaves_nothing_taken(monkeypatch):
     assert kept_of(model) is kept
 
 
-def test_requests_that_overlap_find_recordings_too():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
+def test_requests_that_overlap_find_recordings_until_these_are_released(model):
     taken = [recordings.take(model) for _ in range(2)]
     for number in range(10):
         recordings.give_back(model, taken[number % 2])
-        again = recordings.take(model)
-        assert again is taken[number % 2]
-
-
-def test_what_is_released_does_not_come_back():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
-    taken = recordings.take(model)
+        assert recordings.take(model) is taken[number % 2]
     release(model)
-    recordings.give_back(model, taken)
-    assert recordings.take(model) is not taken
+    recordings.give_back(model, taken[0])
+    assert recordings.take(model) is not taken[0]
 
 
-def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch):
+def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch, model):
     def fail(compute, pool, device):
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(recordings, "recorder", lambda _: fail)
-    model = tiny_model("llama")
-    expected = plain_generate(model, **GREEDY)
     with pytest.warns(UserWarning, match="not recorded as CUDA graphs.*not permitted") as warned:
-        output = fast(model, mixed_drafter(expected), self_check=False)
+        output = same_text(model, self_check=False)
     assert len(warned) == 1
     assert "not permitted" in output.stats.reason
-    assert output.sequences.tolist() == [expected]
-    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    same_text(model)
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["before", "while recording"])
-def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within):
+def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within, model):
     class Short(Recorded):
         def __init__(self, *arguments):
             try:
@@ -213,16 +195,13 @@ def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within):
                     raise RuntimeError("capture_end")  # noqa: B904
                 raise
 
-    model = build("LlamaConfig", FAMILIES["llama"][1])
-    expected = plain_generate(model, **GREEDY)
     with monkeypatch.context() as patched:
         patched.setattr(recordings, "recorder", lambda _: Short)
         for verification in ("auto", "fast"):
             with pytest.raises(torch.OutOfMemoryError):
-                fast(model, mixed_drafter(expected), verification=verification)
+                decodes_alike(model, verification=verification)
     kept = kept_of(model)
-    output = fast(model, mixed_drafter(expected), verification="auto")
-    assert output.sequences.tolist() == [expected]
+    output = decodes_alike(model)
     assert (output.stats.verification, output.stats.reason) == ("fast", "")
     assert kept_of(model) is kept
     assert Recorded.made > 0
@@ -231,25 +210,22 @@ def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within):
 @pytest.mark.parametrize("after", [1, 2, 9])
 def test_an_interrupt_leaves_the_next_request_whole(after):
     model = tiny_model("mistral")
-    expected = plain_generate(model, **GREEDY)
     puts = iter([None] * after)
     streamer = SimpleNamespace(put=lambda _: next(puts), end=None)  # StopIteration after some
     with pytest.raises(StopIteration):
-        fast(model, mixed_drafter(expected), streamer=streamer)
+        same_text(model, streamer=streamer)
     kept = kept_of(model)
-    assert fast(model, mixed_drafter(expected)).sequences.tolist() == [expected]
+    same_text(model)
     assert kept_of(model) is kept
 
 
-def test_a_request_within_a_request_has_a_cache_of_its_own():
-    model = tiny_model("llama")
-    expected = plain_generate(model, **GREEDY)
+def test_a_request_within_a_request_has_a_cache_of_its_own(model):
     inner = []
 
     def grow(rng, position, max_nodes):
         if position == 30:
-            inner.append(fast(model, random_drafter(), 1).sequences.tolist())
+            inner.append(same_text(model))
         return random_tree(rng, 5)
 
-    assert fast(model, Drafter(grow)).sequences.tolist() == [expected]
-    assert inner == [[plain_generate(model, 1, **GREEDY)]]
+    same_text(model, lambda _: Drafter(grow))
+    assert inner

@@ -1,6 +1,8 @@
 """The static path by the kernel: the same texts, no mask, and no recording that knows a length."""
 
 import weakref
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,11 +13,11 @@ from models import (
     SAMPLING,
     WINDOW,
     build,
+    decodes_alike,
     mixed_drafter,
     oracle_drafter,
-    plain_generate,
     prompt,
-    random_drafter,
+    tree_generate,
 )
 from recorded import Recorded, kept_of, record
 from specds.generation import generate
@@ -54,28 +56,16 @@ def _on_cpu():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often the kernel was called; masks are an error."""
-    seen = []
-
-    def counted(*args, **kwargs):
-        seen.append(kwargs)
-        return attend(*args, **kwargs)
-
-    attend = attention.tree_attention
-    monkeypatch.setattr(attention, "tree_attention", counted)
-
-    def build(*_):
-        raise AssertionError("a mask was made")
-
-    monkeypatch.setattr(MaskBuilder, "build", build)
-    return seen
+    """The calls of the kernel; masks are an error."""
+    attend = Mock(side_effect=attention.tree_attention)
+    monkeypatch.setattr(attention, "tree_attention", attend)
+    monkeypatch.setattr(MaskBuilder, "build", Mock(side_effect=AssertionError("a mask was made")))
+    return attend.mock_calls
 
 
-def fast(model, drafter, num_tokens=20, ids=None, **settings):
-    torch.manual_seed(0)
-    given = {"budget": 6, "max_new_tokens": num_tokens, "verification": "fast", **GREEDY}
-    given["self_check"] = False  # it draws on masks for its plain pass
-    return generate(model, prompt() if ids is None else ids, drafter, **{**given, **settings})
+# A self-check draws on masks for its plain pass.
+FAST = {"budget": 6, "verification": "fast", "self_check": False}
+same_text = partial(decodes_alike, **FAST)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +76,7 @@ def test_texts_are_those_of_plain_decoding(name, records, calls, monkeypatch):
     if records:
         record(monkeypatch, 0, 6)
     model = made(name)
-    expected = plain_generate(model, num_tokens=10, **GREEDY)
-    output = fast(model, mixed_drafter(expected), 10)
-    assert output.sequences.tolist() == [expected]
+    expected = same_text(model, num_tokens=10).sequences.tolist()
     assert len(calls) >= 2
     if name != "llama":
         # The control: where its tokens see no window, cap or sink, the text is another.
@@ -98,8 +86,9 @@ def test_texts_are_those_of_plain_decoding(name, records, calls, monkeypatch):
             attention, "tree_attention", lambda *args, **kw: attend(*args, **{**kw, **patched})
         )
         recordings._free.clear()
-        wrong = fast(model, oracle_drafter(expected), 10).sequences.tolist()
-        assert (wrong == [expected]) == (name == "qwen3")
+        drafter = oracle_drafter(expected[0])
+        wrong = tree_generate(model, drafter, num_tokens=10, **GREEDY, **FAST).sequences.tolist()
+        assert (wrong == expected) == (name == "qwen3")
 
 
 def test_batches_and_samples_are_those_of_plain_decoding(calls):
@@ -108,7 +97,8 @@ def test_batches_and_samples_are_those_of_plain_decoding(calls):
     torch.manual_seed(0)
     expected = model.generate(ids, max_new_tokens=8, **SAMPLING)
     drafter = mixed_drafter(expected[1].tolist())
-    output = fast(model, drafter, 8, ids, **SAMPLING)
+    torch.manual_seed(0)
+    output = generate(model, ids, drafter, max_new_tokens=8, **FAST, **SAMPLING)
     assert output.sequences.tolist() == expected.tolist()
     assert calls
 
@@ -116,18 +106,16 @@ def test_batches_and_samples_are_those_of_plain_decoding(calls):
 def test_recordings_do_not_depend_on_lengths(calls, monkeypatch):
     record(monkeypatch, 0, 6)
     model = made("llama", num_hidden_layers=1)
-    expected = plain_generate(model, num_tokens=90, **GREEDY)
-    output = fast(model, oracle_drafter(expected), 90)
-    assert output.sequences.tolist() == [expected]
+    same_text(model, oracle_drafter, 90)
     kept = kept_of(model)
     # At most two widths, over a context that grows to five times its length.
-    num_recordings = sum(len(of_shape.recordings) for of_shape in kept.passes.values())
-    assert Recorded.made == num_recordings <= 2
+    made_before = sum(len(buffers.recordings) for buffers in kept.passes.values())
+    assert Recorded.made == made_before <= 2
     for length in (40, 9):
-        made_before = Recorded.made
         ids = prompt(length, seed=length)
         expected = model.generate(ids, max_new_tokens=13, **GREEDY)
-        found = fast(model, oracle_drafter(expected[0].tolist()), 13, ids)
+        drafter = oracle_drafter(expected[0].tolist())
+        found = generate(model, ids, drafter, max_new_tokens=13, **FAST, **GREEDY)
         assert found.sequences.tolist() == expected.tolist()
         assert Recorded.made == made_before
 
@@ -141,16 +129,15 @@ def test_weights_that_changed_are_those_of_the_next_request(monkeypatch):
         for parameter, weight in model.named_parameters():
             if name is not None and name in parameter:
                 weight.data.mul_(-1.0)  # of which not even a version tells
-        texts.append(plain_generate(model, num_tokens=8, **GREEDY))
-        assert fast(model, oracle_drafter(texts[-1]), 8).sequences.tolist() == [texts[-1]]
+        texts.append(tuple(same_text(model, oracle_drafter, 8).sequences[0].tolist()))
     assert Recorded.made == 1
-    assert len({*map(tuple, texts)}) == len(texts)
+    assert len({*texts}) == len(texts)
 
 
 def test_weights_are_copied_where_there_is_room_and_until_they_are_released(monkeypatch):
     record(monkeypatch, 6)
     model = made("llama")
-    fast(model, random_drafter(), 4)
+    same_text(model, num_tokens=4)
     kept = kept_of(model)
     layer = model.model.layers[0]
     parts = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
@@ -166,43 +153,25 @@ def test_weights_are_copied_where_there_is_room_and_until_they_are_released(monk
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2**30))
         assert lean_forward._has_room(model.model.layers, device) == has_room
     monkeypatch.setattr(lean_forward, "_has_room", lambda *_: False)
-    expected = plain_generate(model, num_tokens=8, **GREEDY)
-    assert fast(model, mixed_drafter(expected), 8).sequences.tolist() == [expected]
-    kept = kept_of(model)
-    assert not kept.forward._joined
+    same_text(model, num_tokens=8)
+    assert not kept_of(model).forward._joined
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss"])
 def test_kernels_that_fail_are_told_of_and_done_without(name, monkeypatch):
     record(monkeypatch, 6)
     model = made(name)
-    expected = plain_generate(model, num_tokens=8, **GREEDY)
-
-    class OutOfResourcesError(Exception):
-        pass
-
-    def attend(*args, **kwargs):
-        raise OutOfResourcesError("shared memory")
-
-    monkeypatch.setattr(attention, "tree_attention", attend)
-    settings = {"verification": "auto", "self_check": True}
+    monkeypatch.setattr(attention, "tree_attention", Mock(side_effect=Exception("shared memory")))
     with pytest.warns(UserWarning, match="slower: Triton's kernels fail|attention with s_aux"):
-        output = fast(model, mixed_drafter(expected), 8, **settings)
-    assert output.sequences.tolist() == [expected]
+        output = decodes_alike(model, num_tokens=8)
     assert output.stats.verification == ("fast" if name == "llama" else "tree")
     assert output.stats.reason
-    again = fast(model, mixed_drafter(expected), 8, **settings)  # of which it is not warned again
+    again = decodes_alike(model, num_tokens=8)  # of which it is not warned again
     assert again.stats.reason == output.stats.reason
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_where_the_kernel_does_not_run_masks_are_made(dtype, monkeypatch):
     model = build("LlamaConfig", {**_WIDE, "head_dim": 8 if dtype == torch.float32 else 16}, dtype)
-
-    def attend(*args, **kwargs):
-        raise AssertionError("the kernel was called")
-
-    monkeypatch.setattr(attention, "tree_attention", attend)
-    expected = plain_generate(model, num_tokens=12, **GREEDY)
-    output = fast(model, mixed_drafter(expected), 12)
-    assert output.sequences.tolist() == [expected]
+    monkeypatch.setattr(attention, "tree_attention", Mock(side_effect=AssertionError))
+    same_text(model, num_tokens=12)

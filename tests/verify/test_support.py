@@ -1,5 +1,7 @@
 """What a tree cannot do is refused by name, and a model that is wrong in silence is found out."""
 
+from functools import partial
+
 import pytest
 import torch
 import transformers
@@ -13,13 +15,13 @@ from models import (
     VOCAB_SIZE,
     WINDOW,
     build,
+    decodes_alike,
     mixed_drafter,
     oracle_drafter,
     plain_generate,
     prompt,
     random_drafter,
     tiny_model,
-    tree_generate,
 )
 from specds.generation import custom_generate, generate
 from specds.papers.path_rows import PathRows
@@ -27,16 +29,9 @@ from specds.verify import RUNNERS, Support, UnsupportedModelError, check_model
 from specds.verify.inputs import LocalAttention
 from specds.verify.support import require_support
 
-_SMALL = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": VOCAB_SIZE,
-    "pad_token_id": None,
-    "eos_token_id": None,
-}
+_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "eos_token_id")
+_HEADS = ("num_attention_heads", "num_key_value_heads", "pad_token_id")
+_SMALL = {name: _SHAPE[name] for name in (*_SIZES, *_HEADS)}
 _PLAIN = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCAB_SIZE}
 _ROPE = {"rope_theta": 1e4, "factor": 2.0}
 _LONGROPE = {
@@ -286,10 +281,7 @@ def test_layers_that_share_states_are_verified(verification):
     }
     model = build("Gemma3nTextConfig", settings)
     assert [layer.self_attn.is_kv_shared_layer for layer in model.model.layers][2:] == [True] * 2
-    expected = plain_generate(model, **GREEDY)
-    drafter = oracle_drafter(expected, num_wrong=1)
-    output = tree_generate(model, drafter, verification=verification, **GREEDY)
-    assert output.sequences.tolist() == [expected]
+    decodes_alike(model, partial(oracle_drafter, num_wrong=1), verification=verification)
 
 
 def test_queries_that_are_scaled_by_cache_slots_are_refused_and_others_are_not():

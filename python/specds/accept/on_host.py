@@ -79,7 +79,6 @@ class Emitter:
         return self._tokens
 
     def emit(self, token: int) -> int:
-        """Takes a token, and returns it."""
         self.emitted.append(token)
         if self._host_stop is not None:
             max_length, eos = self._host_stop

@@ -233,7 +233,6 @@ def rotate_and_store(
 
 @triton.jit
 def gate(gates, ups, output, gate_token, up_token, size, is_gelu: tl.constexpr, tile: tl.constexpr):
-    """One tile of one token."""
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * tile + tl.arange(0, tile)
     held = at < size
     states = tl.load(gates + token * gate_token + at, mask=held, other=0.0).to(tl.float32)

@@ -83,7 +83,6 @@ class TreeCache(Cache):
 
     @property
     def num_slots(self) -> int:
-        """Slots that are allocated."""
         return self._blocks[0].shape[1] if self._blocks else 0
 
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
@@ -109,8 +108,8 @@ class TreeCache(Cache):
         key_states: torch.Tensor,
         value_states: torch.Tensor,
         layer_idx: int,
-        *args: Any,
-        **kwargs: Any,
+        *_: Any,
+        **__: Any,
     ) -> States:
         """Writes the states `(num_parts, num_heads, num_tokens, head_dim)` of a pass to a layer.
 

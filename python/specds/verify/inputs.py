@@ -54,7 +54,6 @@ class Inputs(NamedTuple):
         return cls(tokens, depths, parents, lengths, ancestors, numbers)
 
     def to(self, device: torch.device) -> Inputs:
-        """A copy on a device."""
         return self._of(self.numbers.to(device, copy=True), *self.token_ids.shape)
 
     def visible(self) -> torch.Tensor:

@@ -206,21 +206,15 @@ class LeanForward:
             joined.refresh()
 
     def __call__(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        seen: Masks | Tree,
-        cache: TreeCache,
+        self, token_ids: torch.Tensor, positions: torch.Tensor, seen: Masks | Tree, cache: TreeCache
     ) -> torch.Tensor:
         """The logits of a pass, `(1, num_tokens, vocab_size)`; its states go to the cache."""
         self._make_angles(cache)
         residual, delta, inner = self._embed(token_ids), None, None
         angles = self._angles
         if not isinstance(seen, Tree):
-            tables, at = angles.items(), positions[0]
-            angles = {
-                kind: (table[0][at][:, None], table[1][at][:, None]) for kind, table in tables
-            }
+            at = positions[0]
+            angles = {of: (cos[at][:, None], sin[at][:, None]) for of, (cos, sin) in angles.items()}
         for index, layer in enumerate(self._layers):
             of_layer = seen[layer.kind] if isinstance(seen, dict) else seen
             residual, normed = _add_norm(residual, delta, inner, layer.input_norm, seen)
@@ -285,11 +279,10 @@ def _attend(
     if isinstance(seen, Tree):
         norms = layer.head_norms
         weights = (None, None) if norms is None else (norms[0].weight, norms[1].weight)
+        _, eps, offset, _ = norms[0] if norms else layer.input_norm
         where = seen.lengths, seen.positions, *cache.slots[index], cache.capacity
-        eps_offset = (norms[0] if norms else layer.input_norm)[1:3]
-        rotated = operations.rotate_and_store(
-            query, key, value, *weights, *angles, *where, *eps_offset
-        )
+        made = query, key, value, *weights, *angles
+        rotated = operations.rotate_and_store(*made, *where, eps, offset)
         query = rotated.transpose(0, 1)[None]
         attended = attend_tree(seen, index, query, *cache.seen(index), scale=scaling)
         return attended.flatten(-2)

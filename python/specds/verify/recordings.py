@@ -58,14 +58,10 @@ def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
     return CudaRecording if device.type == "cuda" else None
 
 
-def event(device: torch.device) -> torch.cuda.Event | None:
-    """An event after all that was launched on a device so far; None for a CPU."""
-    if device.type != "cuda":
-        return None
-    with torch.cuda.device(device):
-        made = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        made.record()
-    return made
+def synchronize(device: torch.device) -> None:
+    """Waits for all that this thread has launched on a device."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 class PassBuffers:

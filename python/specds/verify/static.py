@@ -146,11 +146,9 @@ class StaticRunner(Runner):
         """
         logits, reported = self._run(token_ids, trees, request)
         on_host = reported.to("cpu", non_blocking=True)
-        done = recordings.event(self._device)
 
         def wait() -> list[Outcome]:
-            if done is not None:
-                done.synchronize()
+            recordings.synchronize(self._device)
             return read_outcomes(on_host.numpy(), logits.shape[1])[: len(trees)]
 
         return wait

@@ -1,4 +1,4 @@
-"""Which models can drafts be verified on, and how is that known."""
+"""Which models a draft can be verified on: by their configuration, and by a test run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Support:
 Verification = str | type[Runner]
 """How drafts are verified: a name in `specds.verify.RUNNERS`, or a class like these."""
 
-# What the numeric check of a model found, by how drafts are verified, and what was warned of.
+# Results of the numeric check of a model, by the way to verify, and the warnings that it has had.
 _checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
 _warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
 
@@ -60,8 +60,8 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
     """Checks a model by its configuration, then by running it over a small tree.
 
     The logits of one pass over eight nodes are compared with plain passes over the tree's paths,
-    which use neither our cache nor our masks: three forward passes over some twenty tokens, or as
-    many as cross the model's windows of at most 512 tokens.
+    which use neither our cache nor our masks: three forward passes over some twenty tokens, or over
+    as many as cross windows of at most 512 tokens.
 
     Raises:
         ValueError: There is no such way to verify.
@@ -104,8 +104,8 @@ def require_support(
     With `self_check` the model is run once in its life for each way to verify.
 
     Returns:
-        The way to verify, and its name: of `auto`, `fast` where that is right on the model, else
-        `tree`; and then why, of which a warning tells once.
+        The way to verify, its name, and why `auto` chose `tree` and not `fast`, if it did: then a
+        warning says so once.
 
     Raises:
         UnsupportedModelError: With the reasons.
@@ -153,7 +153,7 @@ def _runner_class(verification: Verification) -> type[Runner]:
 def require_verification(
     verification: Verification, names: Collection[str] = ("auto", *RUNNERS)
 ) -> None:
-    """Raises a ValueError for a way to verify that there is not."""
+    """Raises a ValueError if there is no such way to verify."""
     if isinstance(verification, str) and verification not in names:
         known = " or ".join(map(repr, names))
         raise ValueError(f"verification must be {known}, got {verification!r}")
@@ -169,7 +169,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tr
         num = torch.distributed.get_world_size()
     if num > 1:
         reasons.append("its weights are spread over processes, and each of them drafts by itself")
-    # Packed attention takes the place of any other over a tree; a prompt is read by the model's.
+    # The fast way reads prompts by the model's own attention, and trees by packed attention.
     if config._attn_implementation not in _ATTENTION and verification != "fast":
         reasons.append(
             f"attention {config._attn_implementation!r} takes no tree mask: load the model with "
@@ -208,7 +208,7 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
 
 
 def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
-    """Why a model in training mode, as trainers leave it while they generate, is none to decode."""
+    """Why a model in training mode, in which some trainers generate, cannot decode."""
     if not model.training:
         return
     settings = {**vars(model.config), **vars(config)}
@@ -220,8 +220,8 @@ def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
         yield "it is in training mode with gradient checkpointing, which keeps no KV cache"
 
 
-# Three branches of three nodes, two of which part after their first. The nodes of a branch stand
-# apart, so that a mask that goes by slots instead of ancestors is caught.
+# Three branches of three nodes, two of them with the same first node. The nodes of a branch are
+# not neighbours, so that a mask by slots instead of ancestors is caught.
 _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 
