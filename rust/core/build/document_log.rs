@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::base::error::{Error, Result};
 use crate::build::options::DatastoreOptions;
 use crate::index::write::ShardText;
-use crate::storage::files::{read_note, write_note};
-use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest};
+use crate::storage::files::{read_note, write_whole};
+use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest, to_json};
 use crate::storage::section::{Kind, Section, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
@@ -109,7 +109,10 @@ impl DocumentLog {
         }
         self.tokens.sync()?;
         self.documents.sync()?;
-        write_note(&self.folder.join(Checkpoint::FILE_NAME), &self.written)?;
+        write_whole(
+            &self.folder.join(Checkpoint::FILE_NAME),
+            &to_json(&self.written),
+        )?;
         self.synced = self.written;
         Ok(())
     }

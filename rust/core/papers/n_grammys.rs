@@ -116,11 +116,6 @@ impl NGrammysSession {
         })
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<()> {
-        let tables = self.tables.as_ref();
-        tables.map_or(Ok(()), |tables| check_tokens(tokens, tables.vocab_size()))
-    }
-
     /// Each with its share of the matches.
     fn context_rows(&self) -> Vec<(&[u32], f64)> {
         let tokens = self.history.tokens();
@@ -152,7 +147,9 @@ impl NGrammysSession {
 
 impl Session for NGrammysSession {
     fn observe(&mut self, tokens: &[u32], _num_verified: Option<usize>) -> Result<()> {
-        self.check(tokens)?;
+        if let Some(tables) = &self.tables {
+            check_tokens(tokens, tables.vocab_size())?;
+        }
         self.history.extend(tokens);
         Ok(())
     }

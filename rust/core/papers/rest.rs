@@ -99,22 +99,17 @@ impl Session for RestSession {
 
     /// A node's probability is its share of the sampled continuations. A few microseconds on 10⁸ tokens.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
-        let Self {
-            datastore,
-            config,
-            context,
-            found,
+        let (shards, found) = (&self.datastore.shards, &mut self.found);
+        let RestConfig {
+            min_match,
+            continuation,
+            max_samples,
             ..
-        } = self;
-        datastore
-            .shards
-            .find_longest(context, self.longest_possible, config.min_match, found);
-        self.longest_possible = found.length.max(config.min_match - 1);
-        let (length, max_samples) = (config.continuation, config.max_samples);
+        } = self.config;
+        shards.find_longest(&self.context, self.longest_possible, min_match, found);
+        self.longest_possible = found.length.max(min_match - 1);
         let samples = &mut self.samples;
-        datastore
-            .shards
-            .read_samples(found, length, max_samples, &[], samples);
+        shards.read_samples(found, continuation, max_samples, &[], samples);
         Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
     }
 

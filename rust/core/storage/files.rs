@@ -6,7 +6,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::base::error::{Error, Result};
@@ -182,12 +181,6 @@ pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) ->
     };
     write().map_err(Error::io(path))?;
     sync_parent(path)
-}
-
-pub(crate) fn write_note(path: &Path, note: &impl Serialize) -> Result<()> {
-    let json = serde_json::to_string(note);
-    let json = json.expect("strings and numbers can always be written as JSON");
-    write_whole(path, &json)
 }
 
 /// `None` also where it is damaged.

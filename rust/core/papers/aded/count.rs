@@ -60,7 +60,6 @@ impl Trigrams {
         if let Some((prefix, _)) = last {
             matrix.append(prefix, words(&mut counts));
         }
-        matrix.finish();
         Ok(matrix)
     }
 }

@@ -51,14 +51,6 @@ impl Prefix {
         let mask = (1 << (TOKEN_BITS as usize * (order - 1))) - 1;
         Self((self.0 << TOKEN_BITS | u64::from(token)) & mask)
     }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "no more bits than a token has"
-    )]
-    fn first(self, order: usize) -> usize {
-        (self.0 >> (TOKEN_BITS as usize * (order - 2))) as usize
-    }
 }
 
 /// The probabilities of frequent n-grams: `P(w₃ | w₁, w₂) = C(w₁, w₂, w₃) / C(w₁, w₂)` (ADED, Eq. 1).
@@ -75,8 +67,6 @@ pub struct Trigrams {
     /// Where the words of each prefix begin, and where the last ones end.
     starts: Vec<usize>,
     words: Vec<Word>,
-    /// How many prefixes begin with a token below each.
-    heads: Vec<usize>,
 }
 
 impl Trigrams {
@@ -91,7 +81,6 @@ impl Trigrams {
             prefixes: Vec::new(),
             starts: vec![0],
             words: Vec::new(),
-            heads: vec![0; vocab_size as usize + 1],
         })
     }
 
@@ -102,14 +91,6 @@ impl Trigrams {
         self.prefixes.push(prefix);
         self.words.extend(words);
         self.starts.push(self.words.len());
-        self.heads[prefix.first(self.options.order) + 1] = self.prefixes.len();
-    }
-
-    /// Once all prefixes are there.
-    pub(super) fn finish(&mut self) {
-        for token in 1..self.heads.len() {
-            self.heads[token] = self.heads[token].max(self.heads[token - 1]);
-        }
     }
 
     pub fn options(&self) -> TrigramOptions {
@@ -136,16 +117,11 @@ impl Trigrams {
         words.map(|word| (word.token, word.prob)).collect()
     }
 
-    /// O(log of the prefixes that begin alike).
+    /// O(log prefixes).
     pub(crate) fn row(&self, prefix: Prefix) -> &[Word] {
-        let first = prefix.first(self.options.order);
-        let range = self.heads[first]..self.heads[first + 1];
-        match self.prefixes[range.clone()].binary_search(&prefix) {
-            Ok(index) => {
-                let index = range.start + index;
-                &self.words[self.starts[index]..self.starts[index + 1]]
-            }
-            Err(_) => &[],
-        }
+        let index = self.prefixes.binary_search(&prefix);
+        index.map_or(&[], |index| {
+            &self.words[self.starts[index]..self.starts[index + 1]]
+        })
     }
 }
