@@ -56,22 +56,15 @@ def waiting(message: str) -> Status:
 
 
 class _Rate(ProgressColumn):
-    """What a stage has given so far, and how fast it goes."""
+    """How many documents and tokens there are so far, and how fast they come."""
 
     def render(self, task: Task) -> Text:
         tokens = task.fields.get("tokens")
-        if tokens and task.elapsed:
-            rate = quantity(tokens / task.elapsed)
-            documents = counted(task.fields["documents"], "document")
-            shown = f"{documents}, {quantity(tokens)} tokens, {rate}/s"
-        elif task.speed and task.fields["unit"]:
-            shown = f"{quantity(task.speed, task.fields['unit'])}/s"
-        else:
-            shown = ""
-        return Text(shown, style="progress.data.speed")
-
-
-_UNITS = {"tokenise": "B", **dict.fromkeys(("read", "sort", "write", "prior"), " tokens")}
+        if not tokens or not task.elapsed:
+            return Text()
+        rate = quantity(tokens / task.elapsed)
+        documents = counted(task.fields["documents"], "document")
+        return Text(f"{documents}, {quantity(tokens)} tokens, {rate}/s", "progress.data.speed")
 
 
 def _bars(*shown: ProgressColumn, **settings: Any) -> Progress:
@@ -97,7 +90,7 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
         if time.monotonic() - started >= after_s:
             bars.start()
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total, unit=_UNITS.get(stage, ""))
+                tasks[stage] = bars.add_task(stage, total=total)
             fields: dict[str, Any] = counts
             bars.update(tasks[stage], completed=done, total=total, **fields)
 

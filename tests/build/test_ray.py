@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,7 @@ class Made:
 
     seed: int
     num_documents: int = 150
+    midway: Callable[[], None] = lambda: None
     num_bytes = 0
 
     @property
@@ -61,6 +64,8 @@ class Made:
         rng = random.Random(self.seed)
         for index in range(self.num_documents):
             name = f"{self.seed}:{index}"
+            if index == 50:
+                self.midway()
             if rng.random() < 0.05:
                 yield Skipped(name, rng.choice(["empty", "bad row"]), 7)
             elif rng.random() < 0.1:
@@ -70,20 +75,6 @@ class Made:
                 yield Document(name, text, len(text))
 
 
-@dataclass(frozen=True)
-class Broken:
-    """A part that cannot be read to its end."""
-
-    error: type[Exception]
-    arguments: tuple
-    num_bytes = 0
-    state = ""
-
-    def __iter__(self):
-        yield Document("whole", "whole", 5)
-        raise self.error(*self.arguments)
-
-
 class UnpicklableError(OSError):
     """As those of some clients of the web: it cannot be made again of its message alone."""
 
@@ -91,20 +82,15 @@ class UnpicklableError(OSError):
         super().__init__(f"{status} at {url}")
 
 
-@dataclass(frozen=True)
-class Held:
-    """A part in whose middle a worker is held."""
+def fail(error, arguments):
+    raise error(*arguments)
 
-    part: Made
-    folder: Path
-    num_bytes = 0
-    state = ""
 
-    def __iter__(self):
-        items = list(self.part)
-        yield from items[:50]
-        hold(self.folder)
-        yield from items[50:]
+def hold(folder):
+    """Holds a worker until the test goes on, and says which one it is."""
+    (folder / "at").write_text(ray.get_runtime_context().get_node_id())
+    while not (folder / "go on").exists():
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -225,14 +211,18 @@ def test_error_of_a_part_is_raised_as_it_was(
     cluster, tmp_path, error, arguments, expected, message
 ):
     with pytest.raises(expected, match=message) as raised:
-        build(tmp_path / "d", made(Broken(error, arguments)))
+        build(tmp_path / "d", made(Made(0, midway=partial(fail, error, arguments))))
     assert type(raised.value) is expected
     assert not list(tmp_path.iterdir())
 
 
 def test_error_behind_a_limit_is_not_met(cluster, tmp_path):
     build(tmp_path / "local", made(Made(0)), "local", max_documents=9)
-    build(tmp_path / "ray", made(Made(0), Broken(CorpusError, ("damaged",))), max_documents=9)
+    build(
+        tmp_path / "ray",
+        made(Made(0), Made(1, midway=partial(fail, CorpusError, ["damaged"]))),
+        max_documents=9,
+    )
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 
@@ -291,13 +281,7 @@ def killer(cluster, tmp_path):
 def test_work_of_a_killed_worker_is_done_again(killer, tmp_path):
     options = {"drop_duplicates": False}
     build(tmp_path / "local", made(), "local", **options)
-    held = Held(Made(2), tmp_path)
+    held = Made(2, midway=partial(hold, tmp_path))
     build(tmp_path / "ray", made(Made(0), Made(1), held, Made(3), Made(4)), **options)
     assert killer
     assert_same(tmp_path / "ray", tmp_path / "local")
-
-
-def hold(folder):
-    (folder / "at").write_text(ray.get_runtime_context().get_node_id())
-    while not (folder / "go on").exists():
-        time.sleep(0.05)

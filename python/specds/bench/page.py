@@ -34,7 +34,7 @@ def _axis(
         low, high, of = min(values, default=1.0) / 1.2, high * 1.2, math.log10
         tens = range(math.floor(of(low)), math.ceil(of(high)))
         marks = [10.0**ten * factor for ten in tens for factor in (1, 2, 5)]
-        ticks = [mark for mark in marks if low <= mark <= high]
+        ticks = [mark for mark in marks if low <= mark <= high] or [low, high]
     else:
         low, of = 0.0, float
         unit = 10.0 ** math.floor(math.log10(high / 5))
@@ -66,7 +66,8 @@ def lines(series: Mapping[str, Points], x_title: str, y_title: str, *, log_x: bo
     side = f'transform="translate(14 {(_HEIGHT - _BOTTOM) / 2 + _TOP}) rotate(-90)"'
     below = f'x="{(_WIDTH + _LEFT - _RIGHT) / 2}" y="{_HEIGHT - 6}"'
     parts += [_text(y_title, side, "middle"), _text(x_title, below, "middle")]
-    colour_of = {name: f"var(--c{at % _COLOURS})" for at, name in enumerate(series)}
+    # Sorted, so that a name has one colour in all plots.
+    colour_of = {name: f"var(--c{at % _COLOURS})" for at, name in enumerate(sorted(series))}
     for name, (xs, ys) in series.items():
         colour = colour_of[name]
         places = [(x_of(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]

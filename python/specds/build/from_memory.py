@@ -110,12 +110,8 @@ def _facts(
     """What a datastore says of its tokens; that of the tokenizer where there is none yet."""
     if path.exists():
         datastore = Datastore.open(path)
-        return {
-            "vocab_size": datastore.vocab_size,
-            "separator": datastore.separator,
-            "tokenizer_name": datastore.tokenizer_name,
-            "tokenizer_fingerprint": datastore.tokenizer_fingerprint,
-        }
+        names = ("vocab_size", "separator", "tokenizer_name", "tokenizer_fingerprint")
+        return {name: getattr(datastore, name) for name in names}
     if tokenizer is None:
         raise ValueError(f"there is no datastore at {path} yet: name its tokenizer to make it")
     return facts_of(tokenizer, name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from specds.hub.client import KIND, api, describe, explained, hub
 from specds.hub.names import HubName
 
 CARD = "README.md"
-MARK = "<!-- Written by `specds push`, again each time; without this line it is left alone. -->"
+MARK = "<!-- Written by `specds push`"
 
 
 def card_of(
@@ -42,38 +43,29 @@ def card_of(
         "bytes": f"{num_bytes:,}",
         "build": _code(manifest["build_id"]),
     }
-    lines = [
-        "---",
-        *(f"{key}: {json.dumps(value)}" for key, value in about.items()),
-        "---",
-        "",
-        MARK,
-        "",
-        f"# {name.repository}",
-        "",
-        "A datastore of [specds](https://pypi.org/project/specds): models whose tokenizer has this",
-        "fingerprint write the same text with it, in fewer forward passes.",
-        "",
-        f"    specds generate --model MODEL --datastore {name} PROMPT",
-        "",
-        "| | |",
-        "| --- | --- |",
-        *(f"| {key} | {value} |" for key, value in facts.items() if value),
-        "",
-    ]
+    more = []
     if manifest.get("commands"):
         built = (f"    {' '.join(command.split())}" for command in manifest["commands"])
-        lines += ["Built by", "", *built, ""]
+        more += ["Built by", "", *built, ""]
     if acceptance:
-        lines += ["| recorded answers | drafter | nodes | tokens a forward pass |"]
-        lines += ["| --- | --- | ---: | ---: |"]
-        lines += [
+        more += ["| recorded answers | drafter | nodes | tokens a forward pass |"]
+        more += ["| --- | --- | ---: | ---: |"]
+        more += [
             f"| {_code(row['transcripts'])} | {_code(row['drafter'])} | {row['budget']} "
             f"| {row['mean_acceptance_length']:.2f} |"
             for row in acceptance
         ]
-        lines += [""]
-    return "\n".join(lines)
+    return (
+        (files("specds.hub") / "card.md")
+        .read_text(encoding="utf-8")
+        .format(
+            about="\n".join(f"{key}: {json.dumps(value)}" for key, value in about.items()),
+            repository=name.repository,
+            name=name,
+            facts="\n".join(f"| {key} | {value} |" for key, value in facts.items() if value),
+            more="\n".join(more),
+        )
+    )
 
 
 def _code(text: str) -> str:
@@ -121,16 +113,16 @@ def push(
         if parsed.revision != "main":
             client.create_branch(parsed.repository, branch=parsed.revision, exist_ok=True, **KIND)
         commit, present = describe(parsed)
-        files = files_of(manifest)
-        sizes = {file: (folder / file).stat().st_size for file in files}
+        listed = files_of(manifest)
+        sizes = {file: (folder / file).stat().st_size for file in listed}
         operations = [
             add(file, folder / file)
-            for file in files
+            for file in listed
             if not (_OURS.fullmatch(file) and present.get(file) == sizes[file])
         ]
         operations += [
             hub().CommitOperationDelete(file)
-            for file in sorted(present.keys() - set(files))
+            for file in sorted(present.keys() - sizes.keys())
             if _OURS.fullmatch(file)
         ]
         if _is_our_card(parsed, commit, present):
