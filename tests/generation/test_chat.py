@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from transformers import TextIteratorStreamer
+from transformers import GenerationConfig, TextIteratorStreamer
 
 from models import GREEDY
-from specds import Chat, FusedDrafter
+from specds import Chat, FusedDrafter, generate
 from specds._core import Memory
 from specds.loading import load_model
 from specds.tokenization import vocab_size
@@ -85,6 +85,43 @@ def test_one_session_is_the_conversation_until_it_is_cleared(loaded):
     assert length <= memory.num_tokens <= length + 1
     assert chat.messages == []
     assert chat.send(SAID[0]) == plain_chat(model, tokenizer, max_new_tokens=8, **GREEDY)[0]
+
+
+def test_each_conversation_begins_with_the_first_messages(loaded):
+    system = {"role": "system", "content": "import re"}
+    chat = Chat(*loaded, messages=[system], max_new_tokens=8, **GREEDY)
+    replies = []
+    for _ in range(2):
+        replies.append(chat.send(SAID[0]))
+        chat.clear()
+        assert chat.messages == [system]
+    assert replies[0] == replies[1]
+
+
+LENGTHS = {
+    "none": ({}, 1024),
+    "of a reply": ({"max_new_tokens": 3}, 3),
+    "of all": ({"max_length": 60}, None),
+    "in a configuration": ({"generation_config": GenerationConfig(max_new_tokens=3)}, 3),
+    "in a configuration of other things": ({"generation_config": GenerationConfig(top_k=9)}, 1024),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+@pytest.mark.parametrize("where", ["chat", "turn"])
+def test_a_reply_is_as_long_as_was_asked(loaded, monkeypatch, name, where):
+    settings, expected = LENGTHS[name]
+    asked = []
+
+    def generates(*args, max_new_tokens=None, generation_config=None, **kwargs):
+        asked.append(max_new_tokens or getattr(generation_config, "max_new_tokens", None))
+        settings = {"max_new_tokens": 1, **GREEDY}
+        return generate(*args, **{**kwargs, "max_length": None, **settings})
+
+    monkeypatch.setattr("specds.generation.chat.generate", generates)
+    chat = Chat(*loaded, **(settings if where == "chat" else {}))
+    chat.send(SAID[0], **(settings if where == "turn" else {}))
+    assert asked == [expected]
 
 
 def test_a_turn_that_fails_leaves_the_conversation_as_it_was(loaded):

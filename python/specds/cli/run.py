@@ -105,7 +105,6 @@ def chat(
             for line in _lines():
                 if line == "/clear":
                     talk.clear()
-                    talk.messages = [*said]
                     continue
                 with stopped_by_interrupt() as interrupt:
                     settings = running.settings(interrupt)

@@ -29,8 +29,9 @@ class Chat:
         model: A decoder-only transformers model.
         tokenizer: Its tokenizer, with a chat template.
         drafter: As in `generate`; by default one that remembers earlier conversations.
-        messages: Earlier messages, such as a system prompt: `role` and `content` of each.
-        **settings: As in `generate`; `max_new_tokens` is 1,024 by default.
+        messages: What each conversation begins with, such as a system prompt: `role` and `content`
+            of each message.
+        **settings: As in `generate`; `max_new_tokens` is 1,024 unless a length is set.
 
     Attributes:
         messages: All messages so far.
@@ -51,6 +52,7 @@ class Chat:
     ) -> None:
         if not tokenizer.chat_template:
             raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
+        self._first_messages = [*messages]
         self.messages = [*messages]
         self.stats = GenerationStats()
         if drafter is None:
@@ -58,7 +60,7 @@ class Chat:
         self._model = model
         self._tokenizer = tokenizer
         self._drafter = _OneSession(Options.of(drafter).drafter)
-        self._settings = {"max_new_tokens": 1024, **settings}
+        self._settings = settings
         self._token_ids: list[int] = []
         self._cache = DynamicCache()
 
@@ -78,6 +80,11 @@ class Chat:
         )
         ids = prompt["input_ids"].to(self._model.device)
         self._roll_back(ids[0].tolist())
+        settings = {**self._settings, **settings}
+        config = settings.get("generation_config")
+        lengths = ("max_new_tokens", "max_length")
+        if not any(name in settings or getattr(config, name, None) for name in lengths):
+            settings["max_new_tokens"] = 1024
         output = generate(
             self._model,
             ids,
@@ -85,7 +92,7 @@ class Chat:
             cache=self._cache,
             streamer=streamer,
             tokenizer=self._tokenizer,
-            **{**self._settings, **settings},
+            **settings,
         )
         self.stats.merge(output.stats)
         self._token_ids = self._drafter.known = output.sequences[0].tolist()
@@ -98,7 +105,8 @@ class Chat:
     def clear(self) -> None:
         """Ends the conversation, which the drafter may remember, and starts another."""
         self._drafter.close()
-        self.messages, self._token_ids, self._cache = [], [], DynamicCache()
+        self.messages = [*self._first_messages]
+        self._token_ids, self._cache = [], DynamicCache()
 
     def _roll_back(self, token_ids: list[int]) -> None:
         """Keeps the states of the prompt's known beginning: a template may change earlier text."""
