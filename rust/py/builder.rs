@@ -227,13 +227,14 @@ impl DatastoreBuilder {
 
 /// Joins datastores of one tokenizer: the new one has all their shards, in order.
 ///
-/// Shards that several of them have count once; documents are not compared. `prior_tokens` and
-/// `progress`, which is of the prior alone, are as for `DatastoreBuilder`.
+/// Shards that several of them have count once; documents are not compared.
 ///
 /// Args:
 ///     sources: The datastores.
 ///     path: The folder to make.
 ///     overwrite: Replace what is there.
+///     prior_tokens: As for `DatastoreBuilder`.
+///     progress: As for `DatastoreBuilder.finish`; of the prior alone.
 ///
 /// Raises:
 ///     ValueError: There are no sources, or they are of different tokenizers.
@@ -282,10 +283,14 @@ pub(crate) fn refit(
 /// Rebuilds the shards of a datastore into as few as possible.
 ///
 /// It is then what one build of all its documents would have made. Readers go on with the old shards.
-/// All options are those of `DatastoreBuilder`.
 ///
 /// Args:
 ///     path: The datastore.
+///     max_shard_tokens: As for `DatastoreBuilder`.
+///     max_memory: As for `DatastoreBuilder`.
+///     drop_duplicates: As for `DatastoreBuilder`.
+///     prior_tokens: As for `DatastoreBuilder`.
+///     progress: As for `DatastoreBuilder.finish`.
 #[pyfunction]
 #[pyo3(signature = (
     path, *, max_shard_tokens = None, max_memory = None, drop_duplicates = false,
