@@ -82,6 +82,15 @@ def test_the_prompt_is_an_argument_or_an_option(run, monkeypatch):
     assert "no UTF-8" in run(*options, "-")[2]
 
 
+def test_a_chat_refuses_what_is_no_text(run, chat_model, monkeypatch):
+    said = io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), errors="surrogateescape")
+    monkeypatch.setattr(sys, "stdin", said)
+    code, _, err = run("chat", "--model", chat_model)
+    assert (code, err) == (1, "error: the text is no UTF-8\n")
+    code, _, err = run("chat", "--model", chat_model, "--system", "\udcff")
+    assert (code, err) == (1, "error: the text is no UTF-8\n")
+
+
 def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
     run, chat_model, tmp_path, monkeypatch
 ):

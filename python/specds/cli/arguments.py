@@ -85,11 +85,16 @@ def text_of(argument: str) -> str:
         if sys.stdin is None:
             raise ValueError("standard input is closed: give the text as an argument")
         argument = sys.stdin.read()
+    return utf8(argument)
+
+
+def utf8(text: str) -> str:
+    """The text, unless it holds bytes that are no UTF-8."""
     try:
-        argument.encode()
+        text.encode()
     except UnicodeEncodeError:
         raise ValueError("the text is no UTF-8") from None
-    return argument
+    return text
 
 
 def listed(text: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from specds import terminal
-from specds.cli.arguments import Json, text_of
+from specds.cli.arguments import Json, text_of, utf8
 from specds.cli.running import NewTokens, Running, opened, require
 from specds.cli.writing import stopped_by_interrupt
 
@@ -46,6 +46,8 @@ def generate(
         from specds.generation import generate as run
 
         ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
+        if not ids.numel():
+            raise ValueError("the prompt is empty: give a text")
         if terminal.out.is_terminal and not as_json:
             terminal.out.print(terminal.visible(text), style="dim", end="", soft_wrap=True)
         output = run(
@@ -99,7 +101,7 @@ def chat(
     with opened(running, hides_special=True) as at:
         from specds.generation import Chat
 
-        said = [] if system is None else [{"role": "system", "content": system}]
+        said = [] if system is None else [{"role": "system", "content": utf8(system)}]
         talk = Chat(at.model, at.tokenizer, at.drafter, messages=said, on_step=at.writer)
         try:
             for line in _lines():
@@ -130,7 +132,7 @@ def _lines() -> Iterator[str]:
         except EOFError:
             return
         if line.strip():
-            yield line
+            yield utf8(line)
 
 
 def demo(
