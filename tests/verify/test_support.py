@@ -144,6 +144,15 @@ def test_models_that_are_set_up_otherwise_are_refused(name):
         generate_with(model, verification=options.get("verification", "auto"))
 
 
+def test_weights_that_are_spread_over_processes_are_refused(monkeypatch):
+    monkeypatch.setattr(support, "is_deepspeed_zero3_enabled", lambda: True)
+    generate_with(tiny_model("llama"))
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(UnsupportedModelError, match="weights are spread over processes"):
+        generate_with(tiny_model("llama"))
+
+
 def test_a_model_that_is_in_training_without_dropout_decodes():
     model = build("LlamaConfig", _SMALL)
     settings = {"max_new_tokens": 12, "do_sample": False}

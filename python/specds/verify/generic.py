@@ -188,7 +188,7 @@ class Runner:
         last: int = 0,
         model: PreTrainedModel | None = None,
     ) -> torch.Tensor:
-        """The model's logits after at least the `last` tokens; 0: after all."""
+        """The model's logits, only those of the `last` tokens if it can; 0 for all."""
         kwargs: dict[str, Any] = {CACHE_NAME: self.cache}
         if last and self._keeps_logits:
             kwargs["logits_to_keep"] = last
