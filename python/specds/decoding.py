@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -233,10 +234,7 @@ class Decoding:
             self.budget.prepare()
         self._lap("measure_s")
         trees = self.budget.draft([row.session for row in rows], max_depths)
-        for tree in trees:
-            # In Python: between two passes numpy takes 20 us for this.
-            refuse_tokens_beyond(self.vocab_size, max(tree.token_ids.tolist(), default=0))
-        return trees
+        return [known_part(tree, self.vocab_size) for tree in trees]
 
     def _dismiss(self, rows: list[Row]) -> None:
         """Drops finished sequences, and numbers the others as the runner does."""
@@ -248,10 +246,18 @@ class Decoding:
                 rows.pop()
 
 
-def refuse_tokens_beyond(vocab_size: int, largest_token_id: int) -> None:
-    """Raises a ValueError if a drafter has tokens that the model lacks."""
-    if largest_token_id >= vocab_size:
-        raise ValueError(
-            f"the drafter drafts token {largest_token_id}, the model has {vocab_size}: "
-            "use a drafter made with the model's own tokenizer"
-        )
+def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
+    """The nodes before the first one whose token the model lacks; warns where it lacks one.
+
+    Gemma 3's 1B model lacks the image token of its tokenizer, so a corpus may hold what it lacks.
+    """
+    # In Python: between two passes numpy takes 20 us for this.
+    token_ids = tree.token_ids.tolist()
+    if max(token_ids, default=0) < vocab_size:
+        return tree
+    first = next(node for node, token in enumerate(token_ids) if token >= vocab_size)
+    message = (
+        f"a draft with token {token_ids[first]} is cut there: the model has {vocab_size} tokens"
+    )
+    warnings.warn(f"{message}; was the drafter made with its tokenizer?", stacklevel=2)
+    return tree.prefix(first)

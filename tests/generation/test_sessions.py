@@ -96,15 +96,15 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
     assert all(predictions.max() < 7 for predictions in told)
 
 
-def test_tokens_that_the_model_lacks_are_an_error():
+def test_a_draft_ends_before_a_token_that_the_model_lacks():
     model = tiny_model("llama")
-    drafter = Drafter(lambda *_: TokenTree([3, VOCAB_SIZE], [-1, 0], [0.5, 0.5]))
-    with pytest.raises(ValueError, match=f"drafts token {VOCAB_SIZE}, the model has {VOCAB_SIZE}"):
-        tree_generate(model, drafter)
-    assert drafter.sessions[0].finished == 1
-    drafter.vocab_size = VOCAB_SIZE + 1
-    with pytest.raises(ValueError, match="use a drafter made with the model's own tokenizer"):
-        tree_generate(model, drafter)
+    expected = plain_generate(model, **GREEDY)
+    for tree, num_left in (([3, VOCAB_SIZE, 5], 1), ([VOCAB_SIZE, 3, 5], 0)):
+        drafter = Drafter(lambda *_, ids=tree: TokenTree(ids, [-1, -1, 0], [0.5, 0.5, 0.5]))
+        with pytest.warns(UserWarning, match=f"token {VOCAB_SIZE} is cut there: the model has"):
+            output = tree_generate(model, drafter, **GREEDY)
+        assert output.sequences[0].tolist() == expected
+        assert output.stats.num_draft_tokens <= num_left * output.stats.num_drafts
     expected = plain_generate(model, **GREEDY)
     for drafted in (VOCAB_SIZE + 1, VOCAB_SIZE, VOCAB_SIZE - 5, None):
         drafter = random_drafter()

@@ -67,9 +67,9 @@ class StandInDevice:
     @contextmanager
     def in_use(self):
         """Has passes on the CPU go to this device."""
-        before = recordings.recorder, recordings.synchronize
+        before = recordings.recorder, recordings.launched
         recordings.recorder = lambda _: lambda compute, *_: _Recording(self, compute)
-        recordings.synchronize = lambda _: self.synchronize()
+        recordings.launched = lambda _: self.synchronize
         recordings._free.clear()
         thread = Thread(target=self._work, daemon=True)
         thread.start()
@@ -78,7 +78,7 @@ class StandInDevice:
         finally:
             self._passes.put(None)
             thread.join()
-            recordings.recorder, recordings.synchronize = before
+            recordings.recorder, recordings.launched = before
             recordings._free.clear()
 
 

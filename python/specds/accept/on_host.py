@@ -145,8 +145,13 @@ class Sampler:
         # In float32 and on the device of `token_ids`, as transformers does: ties and the random
         # generator are then those of plain decoding.
         copy = self._keeps or not self._is_rowwise
-        logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
-        scores = self.logits_processor(token_ids, logits)  # type: ignore[arg-type]
+        scores = logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
+        if self._is_rowwise:
+            # The list inspects each processor's signature, which takes 4 times its arithmetic.
+            for processor in self.logits_processor:
+                scores = processor(token_ids, scores)
+        else:
+            scores = self.logits_processor(token_ids, logits)  # type: ignore[arg-type]
         if self.scores is not None:
             self.scores.append(scores)
         if self.logits is not None:

@@ -88,7 +88,7 @@ def generate(
     Raises:
         UnsupportedModelError: A tree cannot be verified on `model`.
         UnsupportedRequestError: An argument asks for what a tree cannot do, such as beams.
-        ValueError: The drafter drafts tokens that the model does not have.
+        ValueError: An argument cannot be used.
     """
     if inputs is not None:
         if input_ids is not None:

@@ -58,10 +58,17 @@ def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
     return CudaRecording if device.type == "cuda" else None
 
 
-def synchronize(device: torch.device) -> None:
-    """Waits for all that this thread has launched on a device."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+def launched(device: torch.device) -> Callable[[], None]:
+    """A function that waits for what was launched on a device so far, and not for later launches.
+
+    Threads share a stream: one that waited for it would wait for the passes of the others too.
+    """
+    if device.type != "cuda":
+        return lambda: None
+    with torch.cuda.device(device):
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+    return done.synchronize
 
 
 class PassBuffers:

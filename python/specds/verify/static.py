@@ -146,9 +146,10 @@ class StaticRunner(Runner):
         """
         logits, reported = self._run(token_ids, trees, request)
         on_host = reported.to("cpu", non_blocking=True)
+        synchronize = recordings.launched(self._device)
 
         def wait() -> list[Outcome]:
-            recordings.synchronize(self._device)
+            synchronize()
             return read_outcomes(on_host.numpy(), logits.shape[1])[: len(trees)]
 
         return wait
