@@ -80,3 +80,12 @@ def test_stats_of_requests_add_up():
         1.0,
         {0.0},
     )
+
+
+def test_sequences_are_int64_whatever_the_prompt_is():
+    model, drafter = tiny_model("llama"), random_drafter()
+    ids = prompt().to(torch.int32)
+    output = generate(model, ids, drafter, max_new_tokens=8, **GREEDY)
+    expected = model.generate(ids, max_new_tokens=8, **GREEDY)
+    assert output.sequences.dtype == expected.dtype == torch.int64
+    assert torch.equal(output.sequences, expected)

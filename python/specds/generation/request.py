@@ -155,7 +155,7 @@ def run(
     noise = None
     try:
         for number in range(len(input_ids)):
-            ids = input_ids[number : number + 1]
+            ids = input_ids[number : number + 1].long()
             processors = processors_of_row(logits_processor, number)
             keeps = generation_config.return_dict_in_generate
             sampler = Sampler(
