@@ -1,6 +1,6 @@
 """`specds bench replay` with rivals among the drafters: `python -m rivals [--rivals-python P] ...`.
 
-Rivals: `transformers-prompt-lookup`, and in the interpreter of
+Rivals: `transformers-prompt-lookup`, `suffix-automaton`, and in the interpreter of
 `--rivals-python` `draftretriever`, `tokengrams`, `infini-gram`, `arctic-suffix`,
 `arctic-suffix-tree` and `arctic-suffix-corpus`.
 """

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds.bench.page import lines, shares
+from specds.bench.page import bars, colours, lines, shares
 
 values = st.floats(0.001, 1e9)
 points = st.lists(st.tuples(values, values), min_size=1, max_size=9)
@@ -19,7 +19,7 @@ def parsed(drawn):
 @given(st.dictionaries(names, points, min_size=1, max_size=3), st.booleans())
 def test_marks_lie_within_the_plot_in_the_order_of_their_values(series, log_x):
     columns = {n: tuple(map(list, zip(*p, strict=True))) for n, p in series.items()}
-    drawn = lines(columns, "x", "y", log_x=log_x)
+    drawn = lines(columns, colours(columns), "x", "y", log_x=log_x)
     marks = [(float(c.get("cx")), float(c.get("cy"))) for c in parsed(drawn).iter("circle")]
     given_points = [point for of_name in series.values() for point in of_name]
     assert len(marks) == len(given_points)
@@ -28,6 +28,20 @@ def test_marks_lie_within_the_plot_in_the_order_of_their_values(series, log_x):
         for (x1, y1), (cx1, cy1) in zip(given_points, marks, strict=True):
             assert x0 >= x1 or cx0 <= cx1 + 0.1
             assert y0 >= y1 or cy0 >= cy1 - 0.1
+
+
+groups = st.dictionaries(names, st.dictionaries(names, st.floats(0, 1e6), min_size=1), min_size=1)
+
+
+@given(groups)
+def test_bars_are_as_long_as_their_values(groups):
+    texts = {g: {n: (v, f"{v}<") for n, v in values.items()} for g, values in groups.items()}
+    colour_of = colours(name for values in groups.values() for name in values)
+    lengths = [bar.get("style") for bar in parsed(bars(texts, colour_of)).iter("i")]
+    longest = max(value for values in groups.values() for value in values.values())
+    expected = [value for values in groups.values() for value in values.values()]
+    for length, value in zip(lengths, expected, strict=True):
+        assert length.startswith(f"width: {100 * value / (longest or 1):.1f}%;")
 
 
 @given(st.dictionaries(names, st.floats(0.01, 1), min_size=1))

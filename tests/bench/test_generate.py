@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from html_pages import Page
 from replays import code_answers
 from specds.bench.generation import report
 from specds.bench.generation.measure import Plan, Result, Target, Way, batches_of, measure
@@ -83,6 +84,9 @@ def test_figures_are_those_of_the_clock(clock, tiny_model):
     shares = {"prefill": 0.25, "draft": 0.125, "forward": 0.5, "rest": 0.125}
     assert {phase: share for phase, share in fused["shares"].items() if share} == shares
     assert fused["outside_forward"] == pytest.approx(1 / 3)
+    # A pass of `fused` takes half as long as one of `plain` here, and gives as many tokens.
+    assert [row["pass_cost"] for row in rows.values()] == [None, 1, None, 0.5]
+    assert fused["expected_speed_up"] == fused["mean_acceptance_length"] / 0.5
 
 
 def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(clock, tiny_model):
@@ -117,12 +121,13 @@ def command(run):
 TINY = ("--model", "demo-tiny", "--device", "cpu", "--runs", "1", "--max-new-tokens", "6")
 
 
-def test_the_command_prints_rows(command, files):
+def test_the_command_prints_rows_and_a_page(command, files, tmp_path):
+    page = tmp_path / "report.html"
     code, out, _ = command(
         *(*TINY, "--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", files / "code.specds", "--drafter", "rest", "--budget", "2,auto"),
         *("--baseline", "generate,static,plain,transformers-prompt-lookup", "--batch", "1,2"),
-        *("--modes", "greedy", "--json"),
+        *("--modes", "greedy", "--html", page, "--json"),
     )
     assert code == 0
     document = json.loads(out)
@@ -144,6 +149,11 @@ def test_the_command_prints_rows(command, files):
         "rest, 2",
         "rest, auto",
     }
+    parsed = Page(page.read_text(encoding="utf-8"))
+    assert parsed.ids == ["speed-up", "tokens-per-s", "expected-speed-up"]
+    assert parsed.references == []
+    assert "rest" in parsed.cells
+    assert any(cell.startswith("demo-tiny, float32, cpu") for cell in parsed.cells)
 
 
 def test_a_changed_text_fails_the_command(command, files, monkeypatch):

@@ -18,7 +18,7 @@ from replays import build_tiny, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
 from specds.bench.engines import ENTRANTS
-from specds.bench.replay.measure import replay, replay_all
+from specds.bench.replay.measure import replay, replay_all, suggestion
 from specds.bench.replay.report import figures
 from specds.drafters import Memory, TokenTree
 
@@ -116,6 +116,7 @@ def test_what_was_expected_is_held_against_what_was_accepted():
 
 
 def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
+    # Two samples of a prompt, then another prompt: each right about its first two tokens.
     completion = [0, 0, 0, 1, 1, 1, 0]
     drafter = Drafter(lambda *_: chain([0, 0, 0]))
     requests = [transcript([9] * length, completion) for length in (3, 3, 9)]
@@ -124,6 +125,18 @@ def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
     assert (row["num_drafts"], row["num_draft_tokens"]) == (3 * 4, 3 * (3 + 2 + 1 + 0))
     assert row["num_accepted_tokens_per_pos"] == [3, 3, 3]
     assert row["draft_acceptance_rate"] == 9 / 18
+    assert row["acceptance_by_sample"] == [
+        {"sample": 0, "num_drafts": 6, "mean_acceptance_length": 2.0},
+        {"sample": 1, "num_drafts": 3, "mean_acceptance_length": 2.0},
+    ]
+    assert [point["request"] for point in row["acceptance_by_request"]] == [0, 1, 2]
+    # After 3, 7 and 8 tokens of context twice; after 9, 13 and 14 once.
+    assert row["acceptance_by_context_length"] == [
+        {"context_length": 2, "num_drafts": 2, "mean_acceptance_length": 4.0},
+        {"context_length": 4, "num_drafts": 2, "mean_acceptance_length": 1.0},
+        {"context_length": 8, "num_drafts": 5, "mean_acceptance_length": 1.6},
+    ]
+    assert row["accepted_prediction_tokens"] is row["rejected_prediction_tokens"] is None
 
 
 def test_an_expected_output_is_drafted_and_counted():
@@ -131,7 +144,32 @@ def test_an_expected_output_is_drafted_and_counted():
     expected = replace(transcript([1, 2], answer), predicted_ids=np.array([*answer, 30, 31]))
     memory = Memory(40)
     row = figures(replay_all(lambda: FusedDrafter(memory=memory), 4, [expected])["a"])
-    assert row["emitted_by_source"]["predicted"] > 3
+    accepted = row["accepted_prediction_tokens"]
+    assert accepted == row["emitted_by_source"]["predicted"] > 3
+    assert row["rejected_prediction_tokens"] == 10 - accepted
+
+
+def recorded(num_right, length=4):
+    """An answer, and a drafter that was right about this many tokens everywhere."""
+    answer = list(range(5, 35))
+    pairs = [(min(num_right, len(answer) - place), length) for place in range(len(answer))]
+    return replace(transcript([1, 2], answer), suggested=pairs)
+
+
+@pytest.mark.parametrize(("num_right", "expected"), [(0, 1), (1, 2), (4, 5)])
+def test_a_recorded_drafter_alone_accepts_what_was_recorded(num_right, expected):
+    with ENTRANTS["suggested"].open(None, []) as new:
+        trace = replay_all(new, 4, [recorded(num_right)])["a"]
+    assert trace.stats.mean_acceptance_length == expected
+    assert suggestion(recorded(2), 3) == [8, 9, 9, 10]
+
+
+def test_a_recorded_drafter_is_one_more_source():
+    memory = Memory(40)
+    alone = replay_all(lambda: FusedDrafter(), 4, [recorded(0)])["a"].stats
+    joined = replay_all(lambda: FusedDrafter(memory=memory), 4, [recorded(3)])["a"]
+    assert joined.stats.mean_acceptance_length > 3 > 1.5 > alone.mean_acceptance_length
+    assert joined.sources["suggested"] > 10
 
 
 def test_rows_of_a_group_draft_from_each_other_as_one():
@@ -215,6 +253,7 @@ def test_the_page_holds_each_figure_and_needs_no_network(replay_command, files, 
         "acceptance-by-nodes",
         "acceptance-by-time",
         "acceptance-by-position",
+        "acceptance-by-context-length",
         "emitted-by-source",
     ]
     assert parsed.references == []
@@ -242,7 +281,7 @@ def test_a_browser_shows_the_page(replay_command, files, tmp_path, width):
     assert console == []
     assert "<title>0</title>" in shown
     figures = shown.split("<figure ")[1:]
-    assert len(figures) == 4
+    assert len(figures) == 7
     for figure in figures:
         assert re.search("<circle|<i style", figure), figure[:60]
         assert "<figcaption>" in figure

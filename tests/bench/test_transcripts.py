@@ -39,11 +39,14 @@ def test_recorded_ids_are_taken_as_they_are(tmp_path, demo_tokenizer):
 
 
 def test_a_row_may_tell_more_than_its_texts(tmp_path, demo_tokenizer):
-    more = {"workload": "edits", "group": "g", "completion_ids": [3, 4]}
+    suggested = [[1, 2], [0, 2]]
+    more = {"workload": "edits", "group": "g", "completion_ids": [3, 4], "suggested": suggested}
     rows = [{**GOOD, **more, "predicted_output": "a, b"}, {**GOOD, "predicted_output_ids": [7]}]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     first, second = read(tmp_path / "rows.jsonl", demo_tokenizer)
     assert (first.source, first.group, second.source) == ("edits", "g", "rows")
+    assert first.suggested == [(1, 2), (0, 2)]
+    assert second.suggested == []
     expected = demo_tokenizer.encode("a, b", add_special_tokens=False)
     assert first.predicted_ids.tolist() == expected
     assert second.predicted_ids.tolist() == [7]
@@ -52,6 +55,14 @@ def test_a_row_may_tell_more_than_its_texts(tmp_path, demo_tokenizer):
 
 IDS = {"prompt": "a", "completion_ids": [1, 2, 3]}
 BAD_ROWS = {
+    "no pairs": ({**IDS, "suggested": 3}, r"`suggested` must be a list of 3 pairs"),
+    "too few": ({**IDS, "suggested": [[0, 1]]}, r"`suggested` must be a list of 3 pairs"),
+    "no pair": ({**IDS, "suggested": [[0, 1], [1], [0, 0]]}, r"holds \[1\] at position 1, not how"),
+    "more right": (
+        {**IDS, "suggested": [[2, 1], [0, 0]]},
+        r"holds \[2, 1\] at position 0, not how",
+    ),
+    "very long": ({**IDS, "suggested": [[0, 9999], [0, 1]]}, r"at most 1024"),
     "group": ({**IDS, "group": 7}, r"`group` must be a text, not int"),
     "expected": ({**IDS, "predicted_output_ids": [-1]}, r"`predicted_output_ids` holds -1"),
     "no completion": ({"prompt": "a"}, r"neither `completion` nor `completion_ids`"),

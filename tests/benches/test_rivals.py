@@ -4,15 +4,21 @@ import os
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datastores import build
-from replays import SEPARATOR, VOCAB_SIZE, build_tiny, transcript
+from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
 from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
 from rivals.answers import RivalAbsentError, RivalAnswerError
+from rivals.suffix_automaton import SuffixAutomatonDrafter
 from specds.bench.engines import ENTRANTS, engines_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs
+
+tokens = st.integers(0, 3)
+texts = st.lists(tokens, min_size=1, max_size=20)
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +43,35 @@ def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RivalAbsentError, match="pip install"), rival.open(None, asked):
         pass
+
+
+def longest_before(context, texts):
+    """The longest suffix that ends in a text, its length, and what followed it the last time."""
+    for length in range(len(context), 0, -1):
+        for text in reversed(texts):
+            for end in range(len(text), length - 1, -1):
+                if text[end - length : end] == context[-length:]:
+                    return length, text[end:]
+    return 0, []
+
+
+@patient
+@given(st.lists(texts, max_size=4), texts, st.integers(1, 5))
+def test_the_suffix_automaton_drafts_what_followed_the_longest_match(answers, context, max_nodes):
+    drafter = SuffixAutomatonDrafter()
+    for answer in answers:
+        session = drafter.session([3])
+        session.observe(answer)
+        session.finish()
+    session = drafter.session(context[:1])
+    for place in range(1, len(context) + 1):
+        before = context[:place]
+        own, shared = longest_before(before, [before[:-1]]), longest_before(before, answers)
+        if own[0]:  # what follows goes up to the context's end
+            own = (own[0], before[len(before) - 1 - len(own[1]) :])
+        expected = (shared if shared[0] > own[0] else own)[1][:max_nodes]
+        assert session.draft(max_nodes).token_ids.tolist() == expected
+        session.observe(context[place : place + 1])
 
 
 FAKE_TOKENGRAMS = """

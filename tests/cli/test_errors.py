@@ -114,6 +114,8 @@ FAILURES = [
     (f"{REPLAY} one.jsonl --tokenizer demo --weights missing", "no such file"),
     (f"{REPLAY} no-file --datastore d --html no/x", "no such folder"),
     (f"{REPLAY} no-file --datastore d --html there", "exists: choose another"),
+    ("bench generate --model demo --html no/x", "no such folder"),
+    ("bench generate --model demo --html there", "exists: choose another"),
     ("bench generate --model demo-tiny", "no prompts"),
     (f"{MEASURE} large.jsonl --model demo-tiny", "holds 4096 at position 0"),
     (f"{MEASURE} large.jsonl --model demo-tiny --tokenizer other", "the model has 4096"),

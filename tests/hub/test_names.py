@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specds import Datastore, build_from_token_ids
+from specds import Datastore, build_from_token_ids, hub
 from specds.hub import locate, named_datastore
 from specds.hub.checks import remember, remembered
 from specds.hub.client import small_blocks
@@ -158,3 +158,13 @@ def test_the_client_writes_small_blocks_while_specds_pulls_and_its_own_afterward
         assert before > constants.DOWNLOAD_CHUNK_SIZE
         raise KeyError
     assert before == constants.DOWNLOAD_CHUNK_SIZE
+
+
+def test_a_revision_may_be_an_option(run, monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(hub, "push", lambda _, name, **__: asked.append(name))
+    monkeypatch.setattr(hub, "pull", lambda name, **_: asked.append(name))
+    for command in (["push", tmp_path], ["pull"]):
+        assert run(*command, "org/chat", "--revision", "v2", "--json")[0] == 0
+        assert run(*command, "org/chat", "--json")[0] == 0
+    assert asked == ["org/chat@v2", "org/chat"] * 2

@@ -56,7 +56,7 @@ class Entrant:
 
 
 ENTRANTS: dict[str, Entrant] = {}
-"""By name: none, but where a benchmark of the repository enters some (see `benches/rivals`)."""
+"""By name: a replay enters `suggested`, benchmarks of the repository others (`benches/rivals`)."""
 
 
 def drafter_of(name: str) -> Entrant | DrafterName:

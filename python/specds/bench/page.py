@@ -1,20 +1,65 @@
-"""Pages of HTML that load nothing else: templates, lines as SVG, stacked bars."""
+"""Pages of HTML that load nothing else: a report, lines as SVG, bars."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 from specds.terminal import quantity
+
+if TYPE_CHECKING:
+    from specds.bench.harness import Columns, Document, Row
 
 _WIDTH, _HEIGHT = 720, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 14, 44
 _COLOURS = 8
+_DASHES = ("none", "6 4", "2 3", "9 3 2 3")
 
 Points = tuple[list[float], list[float]]
+
+
+def report(
+    title: str,
+    headline: str,
+    about: str,
+    document: Document,
+    figures: Iterable[str],
+    table: tuple[Sequence[str], Columns, str],
+    stories: Sequence[dict[str, Any]] = (),
+) -> str:
+    """The page of a benchmark: headline, answers step by step, plots, a table.
+
+    `table` has the fields that name a row, the figures, and a caption.
+    """
+    names, columns, caption = table
+    return filled(
+        asset("report.html"),
+        title=escape(title),
+        headline=escape(headline),
+        about=escape(f"{about}. {document['date']}, {document['machine']}"),
+        command=escape(document["command"]),
+        figures="\n".join(figures),
+        table=_table(document["rows"], names, columns),
+        caption=escape(caption),
+        # As JSON in a script, `<` would end it where a text says so.
+        stories=json.dumps(stories).replace("<", "\\u003c"),
+    )
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour of the page for each name."""
+    return {name: f"var(--c{at % _COLOURS})" for at, name in enumerate(dict.fromkeys(names))}
+
+
+def dashes(names: Iterable[str]) -> dict[str, str]:
+    """A pattern of dashes for each name, the first one solid."""
+    return {name: _DASHES[at % len(_DASHES)] for at, name in enumerate(dict.fromkeys(names))}
 
 
 def figure(name: str, title: str, caption: str, drawn: str) -> str:
@@ -49,7 +94,15 @@ def _axis(
     return place, ticks
 
 
-def lines(series: Mapping[str, Points], x_title: str, y_title: str, *, log_x: bool = False) -> str:
+def lines(
+    series: Mapping[str, Points],
+    colour_of: Mapping[str, str],
+    x_title: str,
+    y_title: str,
+    *,
+    log_x: bool = False,
+    dash_of: Mapping[str, str] | None = None,
+) -> str:
     """Draws a line with its points for each name; the values of a point are its tooltip."""
     x_of, x_ticks = _axis(
         [x for xs, _ in series.values() for x in xs], _LEFT, _WIDTH - _RIGHT, log=log_x
@@ -66,39 +119,56 @@ def lines(series: Mapping[str, Points], x_title: str, y_title: str, *, log_x: bo
     side = f'transform="translate(14 {(_HEIGHT - _BOTTOM) / 2 + _TOP}) rotate(-90)"'
     below = f'x="{(_WIDTH + _LEFT - _RIGHT) / 2}" y="{_HEIGHT - 6}"'
     parts += [_text(y_title, side, "middle"), _text(x_title, below, "middle")]
-    # Sorted, so that a name has one colour in all plots.
-    colour_of = {name: f"var(--c{at % _COLOURS})" for at, name in enumerate(sorted(series))}
     for name, (xs, ys) in series.items():
         colour = colour_of[name]
         places = [(x_of(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
         joined = " ".join(f"{x},{y}" for x, y in places)
-        parts.append(
-            f'<polyline points="{joined}" fill="none" stroke-width="2" stroke="{colour}"/>'
-        )
+        stroke = f'stroke="{colour}" stroke-dasharray="{(dash_of or {}).get(name, "none")}"'
+        parts.append(f'<polyline points="{joined}" fill="none" stroke-width="2" {stroke}/>')
         for (cx, cy), x, y in zip(places, xs, ys, strict=True):
             values = escape(f"{name}: {x:.4g}, {y:.4g}")
             mark = f'<circle cx="{cx}" cy="{cy}" r="3.5" fill="{colour}">'
             parts.append(f"{mark}<title>{values}</title></circle>")
     box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
     drawn = f'<div class="scroll"><svg class="plot" {box}>{"".join(parts)}</svg></div>'
-    return drawn + _legend(colour_of)
+    return drawn + _legend({name: colour_of[name] for name in series})
 
 
 def _text(text: str, place: str, anchor: str, kind: str = "") -> str:
     return f'<text class="{kind}" {place} text-anchor="{anchor}">{escape(text)}</text>'
 
 
+def bars(
+    groups: Mapping[str, Mapping[str, tuple[float, str]]], colour_of: Mapping[str, str]
+) -> str:
+    """Draws a bar for each name of each group: its value, and what is written beside it."""
+    longest = max((value for of in groups.values() for value, _ in of.values()), default=0) or 1
+    rows = []
+    for group, values in groups.items():
+        rows.append(f'<b class="group">{escape(group)}</b>')
+        for name, (value, text) in values.items():
+            rows.append(_bar(name, [(value / longest, colour_of[name], text)], text))
+    return f'<div class="bars">{"".join(rows)}</div>'
+
+
 def shares(of: Mapping[str, Mapping[str, float]], colour_of: Mapping[str, str]) -> str:
     """Draws a stacked bar for each name; its parts sum to 1."""
-    rows = []
-    for name, parts in of.items():
-        drawn = "".join(
-            f'<i style="width: {100 * share:.1f}%; background: {colour_of[part]}" '
-            f'title="{escape(part)}: {share:.1%}"></i>'
-            for part, share in parts.items()
+    rows = [
+        _bar(
+            name,
+            [(share, colour_of[part], f"{part}: {share:.1%}") for part, share in parts.items()],
         )
-        rows.append(f"<span>{escape(name)}</span><span>{drawn}</span>")
+        for name, parts in of.items()
+    ]
     return f'<div class="bars">{"".join(rows)}</div>' + _legend(colour_of)
+
+
+def _bar(name: str, parts: Iterable[tuple[float, str, str]], text: str = "") -> str:
+    drawn = "".join(
+        f'<i style="width: {100 * length:.1f}%; background: {colour}" title="{escape(title)}"></i>'
+        for length, colour, title in parts
+    )
+    return f"<span>{escape(name)}</span><span>{drawn}</span><span>{escape(text)}</span>"
 
 
 def _legend(colour_of: Mapping[str, str]) -> str:
@@ -107,6 +177,34 @@ def _legend(colour_of: Mapping[str, str]) -> str:
         for name, colour in colour_of.items()
     )
     return f'<div class="legend">{"".join(entries)}</div>'
+
+
+def _table(rows: Sequence[Row], names: Sequence[str], figures: Columns) -> str:
+    """A sortable table of all rows; null is an empty cell."""
+    texts = (*names, "status", "reason")
+    columns = [*((field, field, "{}") for field in texts), *figures]
+
+    def side(field: str) -> str:
+        return ' class="name"' if field in texts else ""
+
+    def cell(row: Row, field: str, form: str) -> str:
+        value = row[field]
+        if value is None:
+            return "<td></td>"
+        text = PurePath(value).name if field == "datastore" else form.format(value)
+        return f'<td{side(field)} data-of="{escape(str(value))}">{escape(text)}</td>'
+
+    head = "".join(
+        f'<th{side(field)} title="{field}"><button>{escape(title)}</button></th>'
+        for field, title, _ in columns
+    )
+    body = "\n".join(
+        f"<tr>{''.join(cell(row, field, form) for field, _, form in columns)}</tr>" for row in rows
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
 
 
 def filled(page: str, **values: str) -> str:

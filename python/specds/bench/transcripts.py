@@ -34,8 +34,10 @@ class Transcript:
         prompt_ids: Shape `(n,)`, n >= 1.
         completion_ids: Shape `(n,)`, n >= 1; text ends in the end-of-sequence token.
         group: Requests of one group are samples of one prompt, turns of one task, ...; by default
-            as a drafter finds them.
+            those of the same prompt, or as a drafter finds them.
         predicted_ids: What the caller expected of the answer, shape `(n,)`; None if nothing.
+        suggested: For each token of the completion, how many tokens a recorded drafter had right
+            there, and how many it drafted; empty where none was recorded.
     """
 
     source: str
@@ -43,6 +45,7 @@ class Transcript:
     completion_ids: np.ndarray
     group: str | None = None
     predicted_ids: np.ndarray | None = None
+    suggested: Sequence[tuple[int, int]] = ()
 
 
 def read_transcripts(
@@ -55,7 +58,7 @@ def read_transcripts(
 
     A row holds `prompt` and `completion` as text, or `prompt_ids` and `completion_ids` as the token
     ids that were recorded; where it has both, the ids are taken. It may hold `predicted_output`, or
-    its ids, and `workload` and `group`: see `Transcript`. Ids are below `vocab_size`.
+    its ids, and `workload`, `group` and `suggested`: see `Transcript`. Ids are below `vocab_size`.
     """
     source, transcripts = _name(path), []
     with readable(str(path)), path.open("rb") as file:
@@ -102,6 +105,7 @@ def _transcript(
         completion,
         _text(row, "group"),
         predicted if "predicted_output" in row or "predicted_output_ids" in row else None,
+        _suggested(row.get("suggested", []), len(completion)),
     )
 
 
@@ -143,3 +147,23 @@ def _text(row: dict[str, Any], field: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(f"`{field}` must be a text, not {type(value).__name__}")
     return value
+
+
+_MOST_SUGGESTED = 1024
+
+
+def _suggested(value: Any, num_tokens: int) -> list[tuple[int, int]]:
+    # The end-of-sequence token that is added to a text was recorded by nobody.
+    if not isinstance(value, list) or len(value) not in (0, num_tokens - 1, num_tokens):
+        raise ValueError(f"`suggested` must be a list of {num_tokens} pairs, one for each token")
+    for position, pair in enumerate(value):
+        match pair:
+            case [int(right), int(length)] if (
+                0 <= right <= min(length, num_tokens - position) and length <= _MOST_SUGGESTED
+            ):
+                continue
+        raise ValueError(
+            f"`suggested` holds {pair!r} at position {position}, not how many tokens were right of "
+            f"how many drafted there, at most {_MOST_SUGGESTED}"
+        )
+    return [(right, length) for right, length in value]

@@ -61,11 +61,12 @@ def replay(
     from specds.bench.replay.run import run_replay, stories_of
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    if html is not None:
-        require_place(html, overwrite=overwrite)
-    document = _measured("replay", partial(run_replay, whole), tables, as_json=as_json)
-    if html is not None:
-        html.write_text(page(document, stories_of(whole)), encoding="utf-8")
+
+    def with_stories(document: "Document") -> str:
+        return page(document, stories_of(whole))
+
+    run = partial(run_replay, whole)
+    _show("replay", run, tables, with_stories, html, overwrite=overwrite, as_json=as_json)
 
 
 @app.command(cls=Command)
@@ -75,6 +76,8 @@ def generate(
     /,
     *,
     options: GenerateOptions,
+    html: Path | None = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
@@ -84,31 +87,38 @@ def generate(
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
+        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench generate --model demo
         specds bench generate --model ./vicuna --transcripts a.jsonl --drafter fused
     """
-    from specds.bench.generation.report import altered, tables
+    from specds.bench.generation.report import altered, page, tables
     from specds.bench.generation.run import run_generate
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    document = _measured("generate", partial(run_generate, whole), tables, as_json=as_json)
+    run = partial(run_generate, whole)
+    document = _show("generate", run, tables, page, html, overwrite=overwrite, as_json=as_json)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
 
 
-def _measured(
+def _show(
     what: str,
     run: "Callable[[Progress], Document]",
     tables: "Callable[[Document], list[Any]]",
+    page: "Callable[[Document], str]",
+    html: Path | None,
     *,
+    overwrite: bool,
     as_json: bool,
 ) -> "Document":
-    """Runs a benchmark and shows what it measured as tables or JSON."""
+    """Runs a benchmark and shows what it measured: tables or JSON, and a page."""
     from specds.bench.harness import reasons
 
+    if html is not None:
+        require_place(html, overwrite=overwrite)
     with terminal.request_progress(what) as progress:
         document = run(progress)
     if as_json:
@@ -118,4 +128,6 @@ def _measured(
             terminal.out.print(table)
     for reason in reasons(document["rows"]):
         terminal.note(reason)
+    if html is not None:
+        html.write_text(page(document), encoding="utf-8")
     return document

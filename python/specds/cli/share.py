@@ -15,6 +15,7 @@ def push(
     name: str,
     /,
     *,
+    revision: str | None = None,
     private: bool | None = None,
     licence: str | None = None,
     transcripts: Sequence[Path] = (),
@@ -28,6 +29,7 @@ def push(
     Args:
         datastore (DATASTORE): A folder made by `specds build`.
         name (NAME): `org/name` on the hub, or `org/name@branch`.
+        revision: The branch.
         private: Who can see a new one; by default as your account says.
         licence: Of the corpus: `apache-2.0`, ...
         transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, that are replayed
@@ -39,7 +41,9 @@ def push(
     from specds import hub
 
     measured = _acceptance(datastore, transcripts)
-    address = hub.push(datastore, name, private=private, licence=licence, acceptance=measured)
+    address = hub.push(
+        datastore, _at(name, revision), private=private, licence=licence, acceptance=measured
+    )
     if as_json:
         terminal.print_json({"name": name, "commit": address})
     else:
@@ -50,6 +54,7 @@ def pull(
     name: str,
     /,
     *,
+    revision: str | None = None,
     tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
@@ -60,6 +65,7 @@ def pull(
 
     Args:
         name (NAME): `org/name` on the hub, or `org/name@revision`.
+        revision: A branch, a tag or a commit.
         tokenizer: Refuse a datastore that is not of this tokenizer.
 
     Example:
@@ -69,11 +75,15 @@ def pull(
     from specds.loading import load_encoder
 
     loaded = None if tokenizer is None else load_encoder(tokenizer)
-    folder = hub.pull(name, tokenizer=loaded)
+    folder = hub.pull(_at(name, revision), tokenizer=loaded)
     if as_json:
         terminal.print_json({"name": name, "path": str(folder)})
     else:
         terminal.out.print(str(folder), soft_wrap=True)
+
+
+def _at(name: str, revision: str | None) -> str:
+    return name if revision is None else f"{name}@{revision}"
 
 
 def _acceptance(datastore: Path, transcripts: Sequence[Path]) -> list[dict[str, Any]]:

@@ -1,20 +1,22 @@
-"""The rows of the report, one for each mode, size of batch and way to generate; and tables.
+"""The rows of the report, one for each mode, size of batch and way to generate; tables, and a page.
 
 docs/measuring.md lists the fields of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from specds.bench.generation.measure import Cell
+from specds.bench.generation.measure import PLAIN, Cell
 from specds.bench.harness import Columns, Document, Row, label, table
+from specds.bench.page import bars, colours, figure, report
 from specds.stats import GenerationStats
 
 _COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
+_COSTS = ("nodes_per_draft", "pass_cost", "expected_speed_up", "shares", "outside_forward")
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
@@ -30,7 +32,8 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
     way = cell.way
     plain = (other for other in measured if other.way.is_plain)
     fastest = max(plain, key=lambda other: mean(_speeds(other)), default=None)
-    generate = next((other for other in measured if other.way.name == "generate"), None)
+    named = {other.way.name: other for other in measured}
+    generate = named.get("generate")
     return {
         "mode": cell.mode,
         "batch": cell.batch,
@@ -46,7 +49,7 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
         "fastest_plain": None if fastest is None else fastest.way.name,
         **_spread("speed_up", _ratios(cell, fastest)),
         **_spread("speed_up_over_generate", _ratios(cell, generate)),
-        **_drafting(cell),
+        **_drafting(cell, named.get(PLAIN)),
         "num_differing": _num_differing(cell, generate),
     }
 
@@ -69,21 +72,33 @@ def _spread(name: str, values: Sequence[float]) -> Row:
     }
 
 
-def _drafting(cell: Cell) -> Row:
+def _drafting(cell: Cell, plain: Cell | None) -> Row:
     """What came of drafts; all null where our loop did not run."""
     if not cell.way.is_ours or cell.profile is None:
-        return dict.fromkeys((*_COUNTS, "nodes_per_draft", "shares", "outside_forward"))
+        return dict.fromkeys((*_COUNTS, *_COSTS))
     stats = sum((run.stats for run in cell.runs), GenerationStats())
     shares = cell.profile.stats.shares
     # What an automatic budget measures before the first step belongs to none.
     steps = 1 - shares["prefill"] - shares["measure"]
+    cost = _pass_cost(cell, plain)
     has_steps = steps > 0 and cell.profile.stats.num_drafts
     return {
         **{name: getattr(stats, name) for name in _COUNTS},
         "nodes_per_draft": stats.num_draft_tokens / max(stats.num_drafts, 1),
+        "pass_cost": cost,
+        "expected_speed_up": stats.mean_acceptance_length / cost if cost else None,
         "shares": shares | {"rest": max(1 - sum(shares.values()), 0.0)},
         "outside_forward": 1 - shares["forward"] / steps if has_steps else None,
     }
+
+
+def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
+    """How many times as long a pass took as one of our loop without drafts, in the same run."""
+    runs = [of.profile.stats for of in (cell, plain) if of is not None and of.profile is not None]
+    if len(runs) < 2 or not all(stats.num_drafts and stats.forward_s for stats in runs):
+        return None
+    mine, theirs = (stats.forward_s / stats.num_drafts for stats in runs)
+    return mine / theirs
 
 
 def _num_differing(cell: Cell, generate: Cell | None) -> int | None:
@@ -148,3 +163,60 @@ CAPTION = (
     "tokens: per forward; diff: texts that are not those of model.generate; nodes: per draft; out: "
     "the share of a step, behind the prefill, that is not the forward."
 )
+
+_NAMES = ("mode", "name", "datastore", "budget", "batch")
+_PLOTS = (
+    (
+        "speed_up",
+        "Speed-up over the fastest plain decoding of the same run",
+        "Above 1, drafts pay. In brackets the least and the most of the runs.",
+    ),
+    (
+        "tokens_per_s",
+        "Tokens a second",
+        "Prefill included. In brackets the least and the most of the runs.",
+    ),
+    (
+        "expected_speed_up",
+        "Expected speed-up: tokens of a pass over its cost",
+        "What drafts would gain over the loop `plain` if passes took all of the time. The measured "
+        "speed-up is lower by the time of drafting and of the loop.",
+    ),
+)
+
+
+def page(document: Document) -> str:
+    return report(
+        "specds bench generate",
+        _headline(document["rows"]),
+        sentence(document),
+        document,
+        _figures(document["rows"]),
+        (_NAMES, FIGURES, CAPTION),
+    )
+
+
+def _headline(rows: Sequence[Row]) -> str:
+    """The fastest drafter against plain decoding of the same run."""
+    drafted = [row for row in rows if row["kind"] == "drafter" and row["speed_up"] is not None]
+    if not drafted:
+        return "No drafter could be compared with plain decoding."
+    best = max(drafted, key=lambda row: row["speed_up"])
+    return (
+        f"{best['name']} writes {best['tokens_per_s']:.0f} tokens/s, {best['speed_up']:.2f} times "
+        f"the fastest plain decoding ({best['fastest_plain']}), {title_of(best)}, "
+        f"{best['mean_acceptance_length']:.2f} tokens a forward pass."
+    )
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[str]:
+    colour_of = colours(way_label(row, rows) for row in rows)
+    for field, title, caption in _PLOTS:
+        groups: dict[str, dict[str, tuple[float, str]]] = {}
+        for row in rows:
+            if row[field] is not None:
+                text = f"{row[field]:.3g}"
+                if f"{field}_min" in row:
+                    text += f" ({row[f'{field}_min']:.3g} to {row[f'{field}_max']:.3g})"
+                groups.setdefault(title_of(row), {})[way_label(row, rows)] = row[field], text
+        yield figure(field.replace("_", "-"), title, caption, bars(groups, colour_of))

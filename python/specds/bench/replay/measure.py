@@ -7,17 +7,18 @@ with what was written, go on behind it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import repeat
 from time import perf_counter_ns
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from specds._core import DraftSession, TokenTree
-from specds.bench.engines import Engine, EngineError
+from specds.bench.engines import ENTRANTS, Engine, EngineError, Entrant
 from specds.bench.transcripts import ALL, Transcript
 from specds.drafters import Drafter, FusedDrafter
 from specds.drafters.session import EMPTY_TREE, Session, within
@@ -62,6 +63,8 @@ def follow(
             max_depth = len(truth) - position - 1
             tree, draft_ns = EMPTY_TREE, None
             if max_nodes > 0 and max_depth > 0:
+                if transcript.suggested:
+                    session.suggest(suggestion(transcript, position))
                 start = perf_counter_ns()
                 tree = _draft(session, max_nodes, max_depth, shape)
                 draft_ns = _elapsed(session, start)
@@ -92,6 +95,49 @@ def _elapsed(session: Session, start: int) -> int:
     return elapsed if own is None else own
 
 
+def suggestion(transcript: Transcript, position: int) -> list[int]:
+    """The recorded draft for the answer's token at `position`.
+
+    A record says only how many tokens were right. A wrong one is the true token less 1 (1 for 0),
+    so every run has the same. It is easier to tell from a right one than a real mistake.
+    """
+    if position >= len(transcript.suggested):
+        return []
+    right, length = transcript.suggested[position]
+    truth: list[int] = transcript.completion_ids[position : position + length].tolist()
+    truth += [0] * (length - len(truth))
+    return truth[:right] + [token - 1 if token else 1 for token in truth[right:]]
+
+
+class SuggestedDrafter:
+    """A recorded drafter alone: drafts exactly what is suggested to it."""
+
+    vocab_size = None
+
+    def session(self, prompt_ids: Any) -> Session:
+        return _SuggestedSession()
+
+
+class _SuggestedSession(Session):
+    def __init__(self) -> None:
+        self._tree = EMPTY_TREE
+
+    def suggest(self, token_ids: Any, parents: Any = None, probs: Any = None) -> bool:
+        chain = range(-1, len(token_ids) - 1)
+        self._tree = TokenTree(token_ids, chain if parents is None else parents, probs)
+        return True
+
+    def draft(self, max_nodes: int, *_: Any, **__: Any) -> TokenTree:
+        tree, self._tree = self._tree, EMPTY_TREE
+        return tree.prefix(min(max_nodes, len(tree)))
+
+    def observe(self, *_: Any) -> None:
+        pass
+
+
+ENTRANTS["suggested"] = Entrant(False, open=lambda *_: nullcontext(SuggestedDrafter))
+
+
 TARGET = "target"
 """The source of bonus tokens."""
 
@@ -104,6 +150,10 @@ class Trace:
         stats: Counts, and times of `draft` and `observe`.
         expected: Accepted tokens that the drafter expected: the sum of its probabilities.
         match_lengths: Tokens of context matched; empty if the session does not report it.
+        context_lengths: Tokens before the draft, prompt included.
+        requests: Number of the request in the run.
+        samples: Requests of the same group that were served before.
+        num_predicted_tokens: Tokens of predicted outputs; None if no request had one.
         observe_ns: Time of each `observe` after the prompt.
         sources: Emitted tokens by the source that drafted them, or the target.
     """
@@ -113,11 +163,15 @@ class Trace:
     accepted: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
     match_lengths: list[int] = field(default_factory=list)
+    context_lengths: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    num_predicted_tokens: int | None = None
     draft_ns: list[int] = field(default_factory=list)
     observe_ns: list[int] = field(default_factory=list)
     sources: Counter[str] = field(default_factory=Counter)
 
-    def record(self, replayed: Replayed) -> None:
+    def record(self, replayed: Replayed, prompt_length: int) -> None:
         """Appends a step; its `observe_ns` is not known yet."""
         step, session = replayed.step, replayed.session
         self.stats.record_draft(len(step.tree), len(step.path))
@@ -127,12 +181,16 @@ class Trace:
         self.draft_ns.append(replayed.draft_ns)
         self.accepted.append(len(step.path))
         self.expected.append(float(step.tree.probs.sum(dtype=np.float64)))
+        self.context_lengths.append(prompt_length + replayed.position)
         if session.match_length is not None:
             self.match_lengths.append(session.match_length)
 
     def merge(self, other: Trace) -> None:
         self.stats.merge(other.stats)
         self.num_requests += other.num_requests
+        if other.num_predicted_tokens is not None:
+            known = self.num_predicted_tokens or 0
+            self.num_predicted_tokens = known + other.num_predicted_tokens
         for name in _LISTS:
             getattr(self, name).extend(getattr(other, name))
         self.sources.update(other.sources)
@@ -147,11 +205,13 @@ def replay(
     """Replays one answer with a session that has its prompt."""
     trace, steps = Trace(num_requests=1), []
     for replayed in follow(session, transcript, max_nodes, shape):
-        trace.record(replayed)
+        trace.record(replayed, len(transcript.prompt_ids))
         steps.append(replayed)
     trace.observe_ns = [replayed.observe_ns for replayed in steps]
     stats = trace.stats
     stats.num_emitted_tokens = len(transcript.completion_ids)
+    if transcript.predicted_ids is not None:
+        trace.num_predicted_tokens = len(transcript.predicted_ids)
     stats.draft_s, stats.observe_s = sum(trace.draft_ns) / 1e9, sum(trace.observe_ns) / 1e9
     return trace
 
@@ -208,9 +268,14 @@ def replay_all(
 ) -> dict[str, Trace]:
     """Replays every transcript in turn: a trace for each file of transcripts, by name."""
     traces: dict[str, Trace] = {}
-    for transcript in transcripts:
+    served: Counter[Hashable] = Counter()
+    for number, transcript in enumerate(transcripts):
         progress()
         trace = replay(_session(drafter_of(), transcript), transcript, budget, shape)
+        group = transcript.prompt_ids.tobytes() if transcript.group is None else transcript.group
+        trace.requests = [number] * len(trace.accepted)
+        trace.samples = [served[transcript.source, group]] * len(trace.accepted)
+        served[transcript.source, group] += 1
         traces.setdefault(transcript.source, Trace()).merge(trace)
     return dict(sorted(traces.items()))
 

@@ -50,6 +50,7 @@ def figures(trace: Trace | None) -> Row:
     stats = trace.stats
     drafts, reached = max(stats.num_drafts, 1), stats.num_accepted_tokens_per_pos
     expected = float(np.sum(trace.expected))
+    powers = [1 << (length.bit_length() - 1) for length in trace.context_lengths]
     return {
         "num_requests": trace.num_requests,
         "num_drafts": stats.num_drafts,
@@ -61,12 +62,16 @@ def figures(trace: Trace | None) -> Row:
         "nodes_per_draft": stats.num_draft_tokens / drafts,
         "draft_acceptance_rate": stats.num_accepted_tokens / max(stats.num_draft_tokens, 1),
         "acceptance_by_position": [n / drafts for n in reached],
+        **_of_predicted_output(trace),
         "draft_p50_us": _percentile_us(trace.draft_ns, 50),
         "draft_p99_us": _percentile_us(trace.draft_ns, 99),
         "observe_p50_us": _percentile_us(trace.observe_ns, 50),
         "observe_p99_us": _percentile_us(trace.observe_ns, 99),
         "emitted_by_source": dict(trace.sources),
-        "acceptance_by_match_length": _by_match_length(trace),
+        "acceptance_by_match_length": _acceptance_by("match_length", trace.match_lengths, trace),
+        "acceptance_by_request": _acceptance_by("request", _tenths(trace.requests), trace),
+        "acceptance_by_sample": _acceptance_by("sample", trace.samples, trace),
+        "acceptance_by_context_length": _acceptance_by("context_length", powers, trace),
         "expected_accepted_tokens": expected or None,
         "accepted_over_expected": sum(trace.accepted) / expected if expected else None,
     }
@@ -76,21 +81,37 @@ def _percentile_us(elapsed_ns: Sequence[int], percentile: float) -> float | None
     return float(np.percentile(elapsed_ns, percentile)) / 1e3 if elapsed_ns else None
 
 
-def _by_match_length(trace: Trace) -> list[Row] | None:
-    """The mean acceptance length by the tokens matched; None where these are not known."""
-    if not trace.match_lengths:
+def _of_predicted_output(trace: Trace) -> Row:
+    """How many tokens of predicted outputs were drafted and accepted, and how many were not."""
+    accepted = rejected = None
+    if trace.num_predicted_tokens is not None:
+        accepted = trace.sources["predicted"]
+        rejected = max(trace.num_predicted_tokens - accepted, 0)
+    return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
+
+
+def _acceptance_by(name: str, keys: Sequence[int], trace: Trace) -> list[Row] | None:
+    """The mean acceptance length of the drafts of each key; None where the keys are not known."""
+    if not keys:
         return None
     accepted: dict[int, list[int]] = defaultdict(list)
-    for length, count in zip(trace.match_lengths, trace.accepted, strict=True):
-        accepted[length].append(count)
+    for key, count in zip(keys, trace.accepted, strict=True):
+        accepted[key].append(count)
     return [
         {
-            "match_length": length,
+            name: key,
             "num_drafts": len(counts),
             "mean_acceptance_length": 1 + sum(counts) / len(counts),
         }
-        for length, counts in sorted(accepted.items())
+        for key, counts in sorted(accepted.items())
     ]
+
+
+def _tenths(numbers: Sequence[int]) -> list[int]:
+    """The first number of the tenth that each is in."""
+    parts = np.array_split(sorted(set(numbers)), 10)
+    first_of = {int(number): int(part[0]) for part in parts for number in part}
+    return [first_of[number] for number in numbers]
 
 
 def tables(document: Document) -> list[Table]:
