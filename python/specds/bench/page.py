@@ -131,7 +131,7 @@ def lines(
             parts.append(f"{mark}<title>{values}</title></circle>")
     box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img"'
     drawn = f'<div class="scroll"><svg class="plot" {box}>{"".join(parts)}</svg></div>'
-    return drawn + _legend({name: colour_of[name] for name in series})
+    return drawn + _legend({name: colour_of[name] for name in series}, dash_of)
 
 
 def _text(text: str, place: str, anchor: str, kind: str = "") -> str:
@@ -171,9 +171,10 @@ def _bar(name: str, parts: Iterable[tuple[float, str, str]], text: str = "") -> 
     return f"<span>{escape(name)}</span><span>{drawn}</span><span>{escape(text)}</span>"
 
 
-def _legend(colour_of: Mapping[str, str]) -> str:
+def _legend(colour_of: Mapping[str, str], dash_of: Mapping[str, str] | None = None) -> str:
     entries = (
-        f'<span><i style="background: {colour}"></i>{escape(name)}</span>'
+        f'<span><svg viewBox="0 0 24 4"><path d="M0 2h24" stroke="{colour}" stroke-width="4" '
+        f'stroke-dasharray="{(dash_of or {}).get(name, "none")}"/></svg>{escape(name)}</span>'
         for name, colour in colour_of.items()
     )
     return f'<div class="legend">{"".join(entries)}</div>'
