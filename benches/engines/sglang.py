@@ -63,10 +63,12 @@ class Engine:
         """The drafter's counters, and how many of its calls failed."""
         return json.loads(STATS.read_text())
 
-    def generate(self, prompts, max_tokens=NUM_TOKENS, **sampling):
+    def generate(self, prompts, max_tokens=NUM_TOKENS, adapters=None, **sampling):
         sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True, **sampling}
         start = cpu_seconds()
-        outputs = self.engine.generate(input_ids=prompts, sampling_params=sampling)
+        outputs = self.engine.generate(
+            input_ids=prompts, sampling_params=sampling, lora_path=adapters
+        )
         self.cpu_seconds = cpu_seconds() - start
         told = [output["meta_info"] for output in outputs]
         texts = [output["output_ids"] for output in outputs]

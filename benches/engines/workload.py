@@ -48,6 +48,29 @@ def other_datastore(folder):
     return str(folder / "other")
 
 
+def lora_adapter(folder, seed):
+    """A random adapter of the model, large enough to change its texts."""
+    import torch
+    from safetensors.torch import save_file
+
+    random = torch.Generator().manual_seed(seed)
+    rank, weights, config = 8, {}, json.loads(Path(model_path(), "config.json").read_text())
+    size, heads = config["hidden_size"], ("num_attention_heads", "num_key_value_heads")
+    sizes = [config["head_dim"] * config[name] for name in heads]
+    modules = dict(zip(("q_proj", "v_proj"), sizes, strict=True))
+    for layer in range(config["num_hidden_layers"]):
+        for module, out in modules.items():
+            at = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+            for matrix, shape in (("A", (rank, size)), ("B", (out, rank))):
+                weight = 0.15 * torch.randn(shape, generator=random)
+                weights[f"{at}.lora_{matrix}.weight"] = weight
+    about = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": [*modules]}
+    folder.mkdir()
+    save_file(weights, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(about))
+    return str(folder)
+
+
 def tokens_a_step(texts, num_row_steps):
     """The first token of each is the prefill's."""
     return (sum(map(len, texts)) - len(texts)) / (num_row_steps - len(texts))

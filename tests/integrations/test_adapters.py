@@ -157,6 +157,37 @@ def test_tensorrt_llm_gets_the_drafts_of_requests_that_decode():
     assert drafting.num_failures == 1
 
 
+@pytest.mark.parametrize(("memory", "is_remembered"), [("tenants", False), ("shared", True)])
+def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory, is_remembered):
+    first, second = [*range(30)], [35, 3, 4]
+
+    def by_vllm(text):
+        return Runner().step(proposer, [(text, 1)])[0]
+
+    def by_tensorrt(text):
+        request = TensorRtRequest(len(text), text)
+        drafting.prepare_draft_tokens(SimpleNamespace(generation_requests=[request]))
+        return request.py_draft_tokens
+
+    def by_sglang(text):
+        return corpus.batch_get([str(len(text))], [text], [len(text)])[0].tolist()
+
+    def by_llama(text):
+        return model(np.array(text, np.intc)).tolist()
+
+    options, size = {"memory": memory}, {"vocab_size": 40}
+    proposer = vllm.Proposer(vllm_config(**options))
+    drafting = tensorrt_llm.ChainDrafting(options, 4, **size)
+    corpus = sglang.Corpus(options, 4, **size)
+    model = llama_cpp.DraftModel(options, 4, **size)
+    rows = {by_vllm: proposer, by_tensorrt: drafting, by_sglang: corpus, by_llama: model}
+    for draft, adapter in rows.items():
+        draft(first)
+        adapter.drafter.end_all()
+        assert (5 in draft(second)) == is_remembered
+        assert adapter.num_failures == 0
+
+
 def links(mask):
     """Of each node its parent, from the mask alone: the deepest of its ancestors."""
     depths = mask.sum(axis=1)

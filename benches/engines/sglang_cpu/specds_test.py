@@ -12,11 +12,23 @@ STATS, SABOTAGE = "SPECDS_TEST_STATS", "SPECDS_TEST_SABOTAGE"
 def register():
     """What the entry point of this stand-in names: SGLang calls it in each of its processes."""
     watch()
+    unpin()
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
     from sglang.srt.server_args import add_attention_backend_choices
 
     add_attention_backend_choices(["torch_tree"])
     register_attention_backend("torch_tree")(lambda runner: backend()(runner))
+
+
+def unpin():
+    """SGLang's layers of LoRA pin memory, which torch refuses without a GPU."""
+    import torch
+
+    def unpinned(make):
+        return lambda *arguments, pin_memory=False, **more: make(*arguments, **more)
+
+    torch.tensor, torch.zeros = unpinned(torch.tensor), unpinned(torch.zeros)
+    torch.Tensor.pin_memory = lambda tensor: tensor
 
 
 def watch():

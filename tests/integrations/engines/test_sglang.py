@@ -72,6 +72,25 @@ def test_a_damaged_snapshot_costs_no_text(tmp_path, prompts, plain):
         assert engine.generate(prompts[:4]) == plain[:4]
 
 
+def test_rows_of_several_adapters_get_the_engine_s_own_text(tmp_path, prompts):
+    """The same prompts with and without LoRA in one batch, and texts of one drafted for others."""
+    paths = {name: workload.lora_adapter(tmp_path / name, len(name)) for name in ("a", "bb")}
+    about = {"lora_paths": paths, "lora_backend": "torch_native", "max_loras_per_batch": 3}
+    rows = [(ids, adapter) for ids in prompts[:4] for adapter in (None, *paths)]
+    asked, adapters = map(list, zip(*rows, strict=True))
+    with Engine(**about) as engine:
+        expected = engine.generate(asked, 48, adapters)
+    assert len({*map(tuple, expected)}) == len(rows)
+    depth = {"speculative_ngram_max_trie_depth": 1024}
+    with Engine("NGRAM", options={"memory": "shared"}, **about, **depth) as engine:
+        assert engine.generate(asked, 48, adapters) == expected
+        assert workload.tokens_a_step(expected, engine.num_row_steps) > 2
+        assert engine.stats["num_opened"] == len(rows)
+        assert engine.stats["num_failures"] == 0
+    with pytest.raises(ValueError, match="LoRA is only compatible with NGRAM"):
+        Engine("SPECDS", options={}, **about)
+
+
 OPEN = """
 import sys
 from engines.sglang import Engine
