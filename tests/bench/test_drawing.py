@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds.bench.page import bars, colours, lines, shares
+from specds.bench.page import bars, colours, dashes, lines, shares
 
 values = st.floats(0.001, 1e9)
 points = st.lists(st.tuples(values, values), min_size=1, max_size=9)
@@ -19,7 +19,8 @@ def parsed(drawn):
 @given(st.dictionaries(names, points, min_size=1, max_size=3), st.booleans())
 def test_marks_lie_within_the_plot_in_the_order_of_their_values(series, log_x):
     columns = {n: tuple(map(list, zip(*p, strict=True))) for n, p in series.items()}
-    drawn = lines(columns, colours(columns), "x", "y", log_x=log_x)
+    styles = {"colour_of": colours(columns), "dash_of": dashes(columns)}
+    drawn = lines(columns, "x", "y", **styles, log_x=log_x)
     marks = [(float(c.get("cx")), float(c.get("cy"))) for c in parsed(drawn).iter("circle")]
     given_points = [point for of_name in series.values() for point in of_name]
     assert len(marks) == len(given_points)

@@ -35,7 +35,7 @@ def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | N
             criterion.max_length <= (criterion.max_position_embeddings or sys.maxsize)
         ):
             max_length = min(max_length, criterion.max_length)
-        else:  # a length beyond the model's is one that it warns of
+        else:  # it must be called; so must one that warns of a length beyond the model's
             return None
     return max_length, eos
 

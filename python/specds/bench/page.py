@@ -96,12 +96,12 @@ def _axis(
 
 def lines(
     series: Mapping[str, Points],
-    colour_of: Mapping[str, str],
     x_title: str,
     y_title: str,
     *,
+    colour_of: Mapping[str, str],
+    dash_of: Mapping[str, str],
     log_x: bool = False,
-    dash_of: Mapping[str, str] | None = None,
 ) -> str:
     """Draws a line with its points for each name; the values of a point are its tooltip."""
     x_of, x_ticks = _axis(
@@ -123,7 +123,7 @@ def lines(
         colour = colour_of[name]
         places = [(x_of(x), y_of(y)) for x, y in zip(xs, ys, strict=True)]
         joined = " ".join(f"{x},{y}" for x, y in places)
-        stroke = f'stroke="{colour}" stroke-dasharray="{(dash_of or {}).get(name, "none")}"'
+        stroke = f'stroke="{colour}" stroke-dasharray="{dash_of[name]}"'
         parts.append(f'<polyline points="{joined}" fill="none" stroke-width="2" {stroke}/>')
         for (cx, cy), x, y in zip(places, xs, ys, strict=True):
             values = escape(f"{name}: {x:.4g}, {y:.4g}")
@@ -160,7 +160,9 @@ def shares(of: Mapping[str, Mapping[str, float]], colour_of: Mapping[str, str]) 
         )
         for name, parts in of.items()
     ]
-    return f'<div class="bars">{"".join(rows)}</div>' + _legend(colour_of)
+    return f'<div class="bars">{"".join(rows)}</div>' + _legend(
+        colour_of, dict.fromkeys(colour_of, _DASHES[0])
+    )
 
 
 def _bar(name: str, parts: Iterable[tuple[float, str, str]], text: str = "") -> str:
@@ -171,10 +173,10 @@ def _bar(name: str, parts: Iterable[tuple[float, str, str]], text: str = "") -> 
     return f"<span>{escape(name)}</span><span>{drawn}</span><span>{escape(text)}</span>"
 
 
-def _legend(colour_of: Mapping[str, str], dash_of: Mapping[str, str] | None = None) -> str:
+def _legend(colour_of: Mapping[str, str], dash_of: Mapping[str, str]) -> str:
     entries = (
         f'<span><svg viewBox="0 0 24 4"><path d="M0 2h24" stroke="{colour}" stroke-width="4" '
-        f'stroke-dasharray="{(dash_of or {}).get(name, "none")}"/></svg>{escape(name)}</span>'
+        f'stroke-dasharray="{dash_of[name]}"/></svg>{escape(name)}</span>'
         for name, colour in colour_of.items()
     )
     return f'<div class="legend">{"".join(entries)}</div>'

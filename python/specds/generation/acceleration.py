@@ -82,7 +82,7 @@ class Acceleration:
         """Gives the model its former `generate` back; a second call does nothing."""
         self._is_undone = True
         held = vars(self._model)
-        # A later acceleration stays, and is over when it is undone itself.
+        # One that was made later stays until it is undone itself.
         while isinstance(top := held.get("generate"), Acceleration) and top._is_undone:
             if top._before is None:
                 del held["generate"]

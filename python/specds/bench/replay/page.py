@@ -80,13 +80,14 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
     # One colour a drafter, and one pattern of dashes a datastore.
     of_drafter, of_datastore = colours(map(name_of, rows)), dashes(map(_datastore, rows))
     colour_of = {name(row): of_drafter[name_of(row)] for row in rows}
-    plot = partial(lines, dash_of={name(row): of_datastore[_datastore(row)] for row in rows})
+    dash_of = {name(row): of_datastore[_datastore(row)] for row in rows}
+    plot = partial(lines, colour_of=colour_of, dash_of=dash_of)
     yield figure(
         "acceptance-by-nodes",
         "Acceptance length against nodes",
         "Tokens that a forward pass gives, the model's own included, by how many it checks. Higher "
         "is better; where a line is flat, more nodes are wasted.",
-        plot(_series(merged, name, "nodes_per_draft"), colour_of, "nodes per draft", _TOKENS),
+        plot(_series(merged, name, "nodes_per_draft"), "nodes per draft", _TOKENS),
     )
     # Not every drafter learns from a step.
     timed = [
@@ -100,7 +101,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
         "Acceptance length against time",
         "What a step costs beside the model's pass. To the left and up is better; what it costs "
         "matters as far as a pass of the model is as short.",
-        plot(_series(timed, name, "step_us"), colour_of, x, _TOKENS, log_x=True),
+        plot(_series(timed, name, "step_us"), x, _TOKENS, log_x=True),
     )
     rates = {each: row["acceptance_by_position"] for each, row in largest.items()}
     by_position = {each: ([*range(1, len(rate) + 1)], rate) for each, rate in rates.items()}
@@ -108,7 +109,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
         "acceptance-by-position",
         f"Acceptance by position{at_budget}",
         "The share of drafts whose first, second, ... token was accepted.",
-        plot(by_position, colour_of, "position in a draft", "share of drafts"),
+        plot(by_position, "position in a draft", "share of drafts"),
     )
     by_transcript: dict[str, dict[str, tuple[float, str]]] = {}
     for row in rows:
@@ -130,7 +131,7 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
                 f"acceptance-by-{x.replace('_', '-')}",
                 f"Acceptance length {title}{at_budget}",
                 caption,
-                plot(curves, colour_of, x_title, _TOKENS),
+                plot(curves, x_title, _TOKENS),
             )
     by_source = {each: _by_source(row) for each, row in largest.items()}
     source_colours = {
