@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         PromptLookupDrafter,
         RestDrafter,
     )
-    from specds.generation import Chat, accelerate, custom_generate, generate
+    from specds.generation import Chat, accelerate, generate
     from specds.generation.warming import warm_up
     from specds.hierarchy import HierarchyDrafter
     from specds.verify import check_model, release
@@ -50,7 +50,6 @@ __all__ = [
     "build_datastore",
     "build_from_token_ids",
     "check_model",
-    "custom_generate",
     "generate",
     "open_corpus",
     "release",

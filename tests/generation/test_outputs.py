@@ -16,7 +16,7 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds.generation import custom_generate, generate
+from specds.generation import accelerate, generate
 from specds.stats import GenerationStats
 
 
@@ -45,14 +45,9 @@ def test_stop_strings_inside_a_draft(tokenizer):
         output = tree_generate(model, oracle_drafter(free), **settings)
         assert output.sequences.tolist() == [expected]
         assert output.stats.num_drafts == 1
-    for tokens in (tokenizer, None):
-        loop = custom_generate(oracle_drafter(free), tokenizer=tokens)
-        settings = {"stop_strings": stop, "custom_generate": loop, "max_new_tokens": 32}
-        if tokens is not None:
-            assert model.generate(prompt(), **settings, **GREEDY).tolist() == [expected]
-        else:
-            with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
-                model.generate(prompt(), **settings, **GREEDY)
+    with accelerate(model, oracle_drafter(free)):
+        output = model.generate(prompt(), max_new_tokens=32, **with_string)
+    assert output.tolist() == [expected]
     with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
         tree_generate(model, random_drafter(), stop_strings=stop)
     ids = torch.cat([prompt(), prompt(seed=1)])

@@ -8,7 +8,7 @@ import torch
 
 from forced import Forces
 from models import GREEDY, VOCAB_SIZE, Recorder, mixed_drafter, prompt, random_drafter, tiny_model
-from specds import FusedConfig, FusedDrafter, accelerate, custom_generate, generate
+from specds import FusedConfig, FusedDrafter, accelerate, generate
 from specds.verify import Runner
 
 BUDGET, EVERY, LENGTH = 7, 8, 64
@@ -68,23 +68,21 @@ def test_tokens_at_once_and_nodes_of_a_step_tell_texts_apart_and_not_with_the_sw
 
 
 @pytest.mark.parametrize("every", [1, 4, 100])
-def test_every_route_releases_the_same_tokens_later(every):
+def test_an_accelerated_model_releases_the_same_tokens_later(every):
     model, ids = tiny_model("llama"), prompt()
     settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 10, **GREEDY}
     plain = Recorder()
     expected = model.generate(ids, streamer=plain, **settings)
     drafter = mixed_drafter(expected[0].tolist())
     hidden = {"budget": 5, "stream_every": every}
-    loop = custom_generate(drafter, **hidden)
-    for more in ({"custom_generate": loop}, {}):
-        with accelerate(model, drafter, **hidden):
-            ours = Recorder()
-            model.generate(ids, streamer=ours, **more, **settings)
-        assert ours.received == plain.received
+    with accelerate(model, drafter, **hidden):
+        ours = Recorder()
+        model.generate(ids, streamer=ours, **settings)
+    assert ours.received == plain.received
 
 
 def test_what_would_show_the_text_is_refused():
     with pytest.raises(ValueError, match="stream_every must be at least 1, got 0"):
         generate(tiny_model("llama"), prompt(), stream_every=0)
     with pytest.raises(ValueError, match="which budget 'auto' shows: give budget a number"):
-        custom_generate(random_drafter(), stream_every=4)
+        accelerate(tiny_model("llama"), random_drafter(), stream_every=4)

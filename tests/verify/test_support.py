@@ -23,7 +23,7 @@ from models import (
     random_drafter,
     tiny_model,
 )
-from specds.generation import custom_generate, generate
+from specds.generation import accelerate, generate
 from specds.papers.path_rows import PathRows
 from specds.verify import RUNNERS, Support, UnsupportedModelError, check_model
 from specds.verify.inputs import LocalAttention
@@ -254,9 +254,9 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     for _ in range(2):
         with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM .*: logits differ"):
             generate_with(model)
-    loop = custom_generate(random_drafter())
-    with pytest.raises(UnsupportedModelError, match="logits differ"):
-        model.generate(prompt(), custom_generate=loop, max_new_tokens=2)
+    refused = pytest.raises(UnsupportedModelError, match="logits differ")
+    with accelerate(model, random_drafter()), refused:
+        model.generate(prompt(), max_new_tokens=2)
     assert calls == [(model, "fast"), (model, "tree")]
     with pytest.raises(UnsupportedModelError, match="cannot verify drafts by 'PathRows': logits"):
         generate_with(model, verification=PathRows)

@@ -1,4 +1,4 @@
-"""What `model.generate` does, by drafts: one call, a loop for transformers, a chat.
+"""What `model.generate` does, by drafts: one call, all calls of a model, a chat.
 
 In the order of the data: `arguments` refuses by name what drafts cannot do, `past` copies a cache
 of the caller's, `request` runs one request, `streams` brings the rows of a batch in step. Users
@@ -7,7 +7,7 @@ call `calls`, `acceleration`, `chat`, `folder` and `warming`.
 
 from specds.generation.acceleration import accelerate
 from specds.generation.arguments import UnsupportedRequestError
-from specds.generation.calls import custom_generate, generate
+from specds.generation.calls import generate
 from specds.generation.chat import Chat
 from specds.generation.request import GenerationOutput
 
@@ -16,6 +16,5 @@ __all__ = [
     "GenerationOutput",
     "UnsupportedRequestError",
     "accelerate",
-    "custom_generate",
     "generate",
 ]

@@ -1,14 +1,12 @@
-"""`generate`, and the same as a decoding loop for `model.generate(custom_generate=...)`."""
+"""`generate`, and the way by which all calls reach our loop."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from transformers import (
     GenerationConfig,
-    GenerationMixin,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
@@ -16,11 +14,10 @@ from transformers import (
 )
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
-from typing_extensions import Unpack
 
 from specds.drafters.step import Step
 from specds.generation.arguments import UnsupportedRequestError
-from specds.generation.request import DraftOptions, Drafts, GenerationOutput, Options, run
+from specds.generation.request import Drafts, GenerationOutput, Options, run
 from specds.verify.cache import CACHE_NAME
 from specds.verify.support import Verification
 
@@ -166,57 +163,6 @@ def as_transformers(
     )
 
 
-def custom_generate(
-    drafter: Drafts = None,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    **options: Unpack[DraftOptions],
-) -> Callable[..., torch.Tensor | GenerateDecoderOnlyOutput]:
-    """The decoding loop for ``model.generate(..., custom_generate=...)``, whose result is the same.
-
-    Args:
-        drafter: As in `generate`.
-        tokenizer: Needed for the `stop_strings` of `model.generate`, which drops its own.
-        **options: `budget`, `verification`, `self_check` and `stream_every`, as in `generate`.
-    """
-    drafts = Options.of(drafter, **options)
-
-    def loop(
-        model: PreTrainedModel,
-        input_ids: torch.Tensor,
-        generation_config: GenerationConfig,
-        stopping_criteria: StoppingCriteriaList,
-        # Transformers passes them on to a custom loop and ignores them itself.
-        stop_strings: str | list[str] | None = None,
-        **prepared: Any,
-    ) -> torch.Tensor | GenerateDecoderOnlyOutput:
-        prepared |= {"generation_config": generation_config, "prompt_is_put": True}
-        if stop_strings is not None:
-            stopping_criteria.append(_stop_at(stop_strings, tokenizer))
-        output = run(
-            drafts,
-            _streamer_of_caller(),
-            model,
-            input_ids,
-            stopping_criteria=stopping_criteria,
-            **prepared,
-        )
-        return as_transformers(output, generation_config)
-
-    return loop
-
-
-_GENERATE = inspect.unwrap(GenerationMixin.generate).__code__
-
-
-def _streamer_of_caller() -> BaseStreamer | None:
-    """The streamer of `model.generate`, which passes none to a custom loop."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not _GENERATE:
-        frame = frame.f_back
-    return None if frame is None else frame.f_locals["streamer"]
-
-
 def _resolve_stop_strings(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
@@ -229,14 +175,8 @@ def _resolve_stop_strings(
     stop_strings = stop_strings or next(filter(None, in_configs), None)
     if stop_strings is None:
         return
-    criteria = StoppingCriteriaList(kwargs.get("stopping_criteria") or [])
-    criteria.append(_stop_at(stop_strings, tokenizer))
-    kwargs |= {"stopping_criteria": criteria, "stop_strings": None}
-
-
-def _stop_at(
-    stop_strings: str | list[str], tokenizer: PreTrainedTokenizerBase | None
-) -> StopStringCriteria:
     if tokenizer is None:
         raise ValueError("stop_strings needs tokenizer: pass the tokenizer of the model")
-    return StopStringCriteria(tokenizer, stop_strings)
+    criteria = StoppingCriteriaList(kwargs.get("stopping_criteria") or [])
+    criteria.append(StopStringCriteria(tokenizer, stop_strings))
+    kwargs |= {"stopping_criteria": criteria, "stop_strings": None}

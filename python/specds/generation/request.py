@@ -128,13 +128,9 @@ def run(
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: GenerationConfig,
-    prompt_is_put: bool = False,
     **model_kwargs: Any,
 ) -> GenerationOutput:
-    """Runs a request that transformers has prepared for a decoding loop.
-
-    The streamer gets the prompts, unless `prompt_is_put`.
-    """
+    """Runs a request that transformers has prepared for a decoding loop."""
     verifies, name, reason = require_support(
         model, verification=options.verification, self_check=options.self_check
     )
@@ -147,7 +143,7 @@ def run(
         require_rowwise(logits_processor, stopping_criteria)
     padding = generation_config._pad_token_tensor
     padding_id = 0 if padding is None else int(padding)
-    if streamer is not None and not prompt_is_put:
+    if streamer is not None:
         streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
     every = options.stream_every or 1
     puts = None if streamer is None else InStep(streamer, padding_id, every)
