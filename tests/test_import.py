@@ -26,7 +26,7 @@ MEMBERS = {
 
 def test_import_needs_numpy_alone():
     heavy = ["torch", "transformers", "rich", "typer", "datasets", "pyarrow", "pathspec"]
-    engines = ["sglang", "vllm", "llama_cpp", "tensorrt_llm"]
+    engines = ["sglang", "vllm", "llama_cpp"]
     adapters = [f"specds.integrations.{name}" for name in (*engines, "vllm_v2")]
     names = ", ".join(["sys", "specds.stats", "specds.corpora", *adapters])
     program = f"import {names}; print(*sys.modules)"

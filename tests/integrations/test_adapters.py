@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datastores import build
-from specds.integrations import llama_cpp, sglang, tensorrt_llm, vllm, vllm_v2
+from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
 
@@ -127,47 +127,12 @@ def test_llama_cpp_gets_an_array_of_its_own_type():
     assert model.drafter.stats()["num_opened"] == 1
 
 
-class TensorRtRequest:
-    """What is asked of TensorRT-LLM's `LlmRequest`."""
-
-    def __init__(self, request_id, tokens, max_new_tokens=20):
-        self.request_id, self.tokens = request_id, tokens
-        self.py_orig_prompt_len, self.py_max_new_tokens = len(tokens), max_new_tokens
-        self.py_draft_tokens = [0]
-
-    def get_tokens(self, beam):
-        assert beam == 0
-        return self.tokens
-
-
-def test_tensorrt_llm_gets_the_drafts_of_requests_that_decode():
-    drafting = tensorrt_llm.ChainDrafting({}, 4)
-    requests = [TensorRtRequest(1, [*TEXT]), TensorRtRequest(2, [*TEXT], max_new_tokens=2)]
-    scheduled = SimpleNamespace(generation_requests=requests, context_requests=[None])
-    drafting.prepare_draft_tokens(scheduled)
-    assert [request.py_draft_tokens for request in requests] == [[3, 1, 2, 3], [3]]
-    requests[0].tokens += [3, 1]
-    requests.reverse()
-    drafting.prepare_draft_tokens(scheduled, resource_manager=None)
-    assert requests[1].py_draft_tokens == [2, 3, 1, 2]
-    assert drafting.drafter.stats()["num_opened"] == 2
-    requests[0].tokens = None
-    drafting.prepare_draft_tokens(scheduled)
-    assert [request.py_draft_tokens for request in requests] == [[], []]
-    assert drafting.num_failures == 1
-
-
 @pytest.mark.parametrize(("memory", "is_remembered"), [("tenants", False), ("shared", True)])
 def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory, is_remembered):
     first, second = [*range(30)], [35, 3, 4]
 
     def by_vllm(text):
         return Runner().step(proposer, [(text, 1)])[0]
-
-    def by_tensorrt(text):
-        request = TensorRtRequest(len(text), text)
-        drafting.prepare_draft_tokens(SimpleNamespace(generation_requests=[request]))
-        return request.py_draft_tokens
 
     def by_sglang(text):
         return corpus.batch_get([str(len(text))], [text], [len(text)])[0].tolist()
@@ -177,10 +142,9 @@ def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory, is
 
     options, size = {"memory": memory}, {"vocab_size": 40}
     proposer = vllm.Proposer(vllm_config(**options))
-    drafting = tensorrt_llm.ChainDrafting(options, 4, **size)
     corpus = sglang.Corpus(options, 4, **size)
     model = llama_cpp.DraftModel(options, 4, **size)
-    rows = {by_vllm: proposer, by_tensorrt: drafting, by_sglang: corpus, by_llama: model}
+    rows = {by_vllm: proposer, by_sglang: corpus, by_llama: model}
     for draft, adapter in rows.items():
         draft(first)
         adapter.drafter.end_all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specds import EngineDrafter, FusedConfig, FusedDrafter
-from specds.integrations import llama_cpp, sglang, tensorrt_llm, vllm, vllm_v2
+from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
 
 OPTIONS = {"effort": "low"}
 NUM_STEPS, STEP, K = 4, 3, 8
@@ -130,23 +130,6 @@ def llama_model(contexts):
     return model
 
 
-def tensorrt_drafting(contexts):
-    drafting = tensorrt_llm.ChainDrafting(OPTIONS, K)
-    for end in ends(contexts[0]):
-        rows = [context[:end].tolist() for context in contexts]
-        requests = [
-            SimpleNamespace(
-                request_id=number,
-                get_tokens=lambda beam, row=row: row,
-                py_orig_prompt_len=end,
-                py_max_new_tokens=99,
-            )
-            for number, row in enumerate(rows)
-        ]
-        drafting.prepare_draft_tokens(SimpleNamespace(generation_requests=requests))
-    return drafting
-
-
 def sglang_corpus(contexts):
     corpus = sglang.Corpus(OPTIONS, K + 1)
     names = [str(row) for row in range(len(contexts))]
@@ -172,7 +155,6 @@ def stepped(make, contexts):
         (vllm_proposer, 4),
         (vllm_speculator, 4),
         (llama_model, 1),
-        (tensorrt_drafting, 4),
         (sglang_corpus, 4),
     ],
 )
