@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     Progress,
@@ -20,22 +21,36 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.status import Status
 from rich.table import Column
 from rich.text import Text
 
-# What comes from files, models or users is text as it is: brackets in it mean nothing.
-_LITERAL = {"markup": False, "emoji": False, "highlight": False}
-out = Console(**_LITERAL)  # type: ignore[arg-type]
-err = Console(stderr=True, **_LITERAL)  # type: ignore[arg-type]
+# A terminal obeys controls, and C1 controls too; marks of direction show text in another order.
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
+_OTHERS = (range(0x80, 0xA0), range(0x202A, 0x202F), range(0x2066, 0x206A), range(0xD800, 0xE000))
+_PICTURES = _CONTROLS | dict.fromkeys((*chain(*_OTHERS), 0x061C, 0x200E, 0x200F), 0xFFFD)
 
 
-def visible(text: str) -> str:
-    """Text whose control characters do nothing to a terminal: they are shown as pictures."""
-    return text.translate(_PICTURES)
+class LiteralConsole(Console):
+    """A console that shows text from files, models and users as it is.
+
+    Brackets in it mean nothing, and what a terminal would obey is shown as a picture.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **settings)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_text = segment.control is None
+            yield segment._replace(text=segment.text.translate(_PICTURES)) if is_text else segment
 
 
-_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {127: 0x2421}
+out = LiteralConsole()
+err = LiteralConsole(stderr=True)
 
 
 def print_json(value: Any) -> None:

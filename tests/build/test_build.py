@@ -61,6 +61,7 @@ def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_token
     assert report.num_added_tokens == report.num_tokens == store.num_tokens
     assert report.num_bytes == sum(map(len, files(tmp_path / "d").values())) == store.num_bytes
     assert report.text_bytes == made.num_bytes
+    assert report.share_read == 1
     assert store.corpus == ["texts"]
     assert [stage for stage, *_ in seen if stage == "tokenise"]
     assert {stage for stage, *_ in seen} == {"tokenise", "sort", "write", "sync"}

@@ -1,8 +1,13 @@
-"""What is shown is text as it is: nothing that comes from files, models or users is markup."""
+"""What is shown is text as it is: nothing of files, models or users is markup, or is obeyed."""
 
+import io
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from specds import terminal
 from specds.bench.harness import table
@@ -13,7 +18,7 @@ TEXTS = st.text(st.sampled_from("[]/=:\\#0bi smile"), min_size=1, max_size=12)
 
 def shown(*things, width=1000):
     """What a terminal would show of them."""
-    console = Console(width=width, **terminal._LITERAL)
+    console = terminal.LiteralConsole(width=width)
     with console.capture() as captured:
         for thing in things:
             console.print(thing, soft_wrap=True)
@@ -38,6 +43,58 @@ def test_brackets_in_data_are_shown(text):
         with terminal.waiting(text):
             pass
     assert captured.get().replace("\n", "").count(text.replace("\n", "")) >= 2
+
+
+OBEYED = "\x1b]0;PWNED\x07 \x1b[31m \x9b31m \x00 \x08 \r \x7f \u202e \u2066 \u200f \udcff"
+
+
+def is_obeyed(text):
+    """Whether a terminal would do something else than show it."""
+    return any(unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\t\n" for c in text)
+
+
+@pytest.mark.parametrize("name", ["fail", "note", "waiting", "facts", "build", "request", "print"])
+def test_what_a_terminal_would_obey_is_shown_as_pictures(monkeypatch, name):
+    file = io.StringIO()
+    console = terminal.LiteralConsole(file=file, force_terminal=True, color_system=None, width=200)
+    for stream in ("out", "err"):
+        monkeypatch.setattr(terminal, stream, console)
+    match name:
+        case "fail" | "note":
+            getattr(terminal, name)(OBEYED)
+        case "waiting":
+            with terminal.waiting(OBEYED):
+                pass
+        case "facts":
+            display.show(OBEYED, {OBEYED: OBEYED, "corpus": [OBEYED]}, as_json=False)
+        case "build":
+            with terminal.build_progress() as progress:
+                progress(OBEYED, 1, 2)
+        case "request":
+            with terminal.request_progress(OBEYED) as progress:
+                progress(OBEYED, 1)
+        case "print":
+            console.print(OBEYED)
+    # What rich itself sends moves the cursor and hides it.
+    shown = re.sub(r"\x1b\[[0-9?]*[A-Zhl]|\r", "", file.getvalue())
+    assert "PWNED" in shown
+    assert not is_obeyed(shown)
+    assert is_obeyed(OBEYED)
+
+
+def test_nothing_is_written_to_a_terminal_but_through_one_module():
+    package = Path(terminal.__file__).parent
+    written = re.compile(r"(?<![\w.])print\(|sys\.std(out|err)|typer\.echo\(|Console\(")
+    found = {
+        (path.relative_to(package).as_posix(), line.strip())
+        for path in package.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if written.search(line) and path.name != "terminal.py"
+    }
+    assert found == {
+        ("cli/__init__.py", 'typer.echo(f"specds {__version__}")'),
+        ("cli/__init__.py", "for stream in (sys.stdout, sys.stderr):"),
+    }
 
 
 def test_a_narrow_terminal_shows_fewer_figures_and_each_whole():

@@ -1,6 +1,8 @@
 """Corpora: what is read, what is skipped and why, what is refused and how."""
 
+import os
 import pickle
+import subprocess
 import sys
 
 import pytest
@@ -64,14 +66,14 @@ def test_folder_reads_source_files_in_order_and_tells_what_it_leaves_out(tmp_pat
     corpus = open_corpus(str(tmp_path))
     assert list(corpus) == [
         Document("b.py", "b = 1\n", 6),
-        Skipped("big.txt", "larger than 1 MiB"),
+        Skipped("big.txt", "larger than 1 MiB", (1 << 20) + 1),
         Skipped("broken", "not a regular file"),
         Skipped("image.bin", "not text", 6),
         Skipped("latin.txt", "not text", 1),
         Document("a/c.rs", "fn c() {}\n", 10),
         Skipped("a/empty.py", "empty", 1),
     ]
-    assert corpus.num_bytes == sum(item.num_bytes for item in corpus) == 24
+    assert corpus.num_bytes == sum(item.num_bytes for item in corpus) == 24 + (1 << 20) + 1
     assert corpus.name == str(tmp_path)
 
 
@@ -119,9 +121,82 @@ def test_include_and_exclude_choose_files(tmp_path):
 def test_folder_of_rows_is_read_as_rows(tmp_path):
     row = '{"text": "from a row"}\n'
     write(tmp_path, {"README.md": "# Rows", "data/b.jsonl": row, "data/a.ndjson": row * 2})
-    assert names(tmp_path) == ["a.ndjson:1", "a.ndjson:2", "b.jsonl:1"]
-    write(tmp_path, {"data/main.py": "x"})
-    assert names(tmp_path) == ["README.md", "data/a.ndjson", "data/b.jsonl", "data/main.py"]
+    rows = ["a.ndjson:1", "a.ndjson:2", "b.jsonl:1"]
+    assert names(tmp_path) == rows
+    write(tmp_path, {"data/c.json": f"[{row}, {row}]"})
+    assert names(tmp_path) == [*rows, "c.json:1", "c.json:2"]
+
+
+def test_folder_of_rows_beside_source_is_read_as_both(tmp_path):
+    row = '{"text": "from a row"}\n'
+    settings = {
+        "package.json": '{"name": "x"}',
+        "ids.json": "[1, 2]",
+        "empty.json": "",
+        "cut.json": "[",
+    }
+    write(tmp_path, {"notes.txt": "n", "a.jsonl": row * 2, "chats.json": f"[{row}]", **settings})
+    assert names(tmp_path) == [
+        *("a.jsonl:1", "a.jsonl:2", "chats.json:1"),
+        *("cut.json", "empty.json", "ids.json", "notes.txt", "package.json"),
+    ]
+    write(tmp_path, {"b.jsonl": '{"id": 1}\n'})
+    with pytest.raises(CorpusError, match=r"b.jsonl:1: neither a text nor .*--on-bad-row skip"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["*a*a*a*a*b", "**/a/**/a/**/a/**/b"])
+def test_pattern_that_would_take_minutes_is_refused(tmp_path, pattern):
+    write(tmp_path, {"a" * 100: "x", ".gitignore": pattern})
+    with pytest.raises(CorpusError, match=r"gitignore: the pattern .* has \d stars"):
+        read(tmp_path)
+    (tmp_path / ".gitignore").unlink()
+    with pytest.raises(CorpusError, match=r"--include or --exclude: the pattern .* has \d stars"):
+        read(tmp_path, exclude=(pattern,))
+
+
+@pytest.mark.parametrize("pattern", ["[z-a]", "!", "\\"])
+def test_pattern_that_is_none_is_passed_over_in_a_gitignore_and_refused_as_an_option(
+    tmp_path, pattern
+):
+    write(tmp_path, {"b.py": "x", "c.log": "x", ".gitignore": f"{pattern}\n*.log\n"})
+    assert names(tmp_path) == ["b.py"]
+    with pytest.raises(CorpusError, match="--include or --exclude: "):
+        read(tmp_path, include=(pattern,))
+
+
+def test_odd_entries_of_a_folder_do_not_end_the_reading(tmp_path):
+    write(tmp_path, {"ok.py": "x"})
+    (tmp_path / "itself.py").symlink_to(tmp_path / "itself.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    assert read(tmp_path) == [
+        Skipped("itself.py", "not a regular file"),
+        Document("ok.py", "x", 1),
+        Skipped("pipe.py", "not a regular file"),
+    ]
+    # Python's own removal is one call deep a folder.
+    subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
+
+
+def test_a_pipe_is_refused_as_a_corpus(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(CorpusError, match=r"pipe.jsonl is not a regular file"):
+        read(tmp_path / "pipe.jsonl")
+
+
+def test_a_name_that_is_no_unicode_becomes_text_in_the_name_of_the_corpus(tmp_path):
+    path = tmp_path / os.fsdecode(b"\xff.jsonl")
+    path.write_text('{"text": "a"}')
+    corpus = open_corpus(str(path))
+    assert corpus.name.endswith("\ufffd.jsonl")
+    assert [item.text for item in corpus] == ["a"]
 
 
 def test_pattern_reads_every_file_that_matches(tmp_path):

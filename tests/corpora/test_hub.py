@@ -204,19 +204,22 @@ def test_connection_that_drops_is_taken_up_again(client, serve, read, kind, num_
     ("kind", "place"), [("jsonl", ":2"), ("json", ": row 2"), ("parquet", ": row 2")]
 )
 def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, place):
-    rows = [{"text": "a", "n": 1}, {"text": None, "n": 2}, {"text": "c", "n": 3}]
+    rows = [{"text": "a", "n": 1}, {"text": 2, "n": 2}, {"text": "c", "n": 3}]
+    turns = [[{"role": role, "content": "a"}] for role in ("user", None, "user")]
     content = {
         "jsonl": jsonl(rows[:1]) + b'{"text": "never clo\n' + jsonl(rows[2:]),
         "json": json.dumps(rows).encode(),
-        "parquet": parquet(rows),
+        "parquet": parquet([{"messages": messages} for messages in turns]),
     }[kind]
     serve("org/name", {f"train.{kind}": content})
-    with pytest.raises(CorpusError, match=rf"^org/name/train.{kind}{place}: (not|no text)"):
+    with pytest.raises(
+        CorpusError, match=rf"^org/name/train.{kind}{place}: (not|no text|a message)"
+    ):
         read("org/name")
     _, (part,) = read("org/name", on_bad_row="skip")
     assert [type(item) for item in part] == [Document, Skipped, Document]
     assert part[1].name == f"org/name/train.{kind}:2"
-    assert part[1].reason.startswith("bad row: n")
+    assert part[1].reason.startswith("bad row: ")
 
 
 GATED = (

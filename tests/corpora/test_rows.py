@@ -200,6 +200,48 @@ def test_bad_row_is_told_by_its_line_or_skipped(tmp_path, row, options, reason, 
     assert [i.name for i in items] == ["rows.jsonl:1", "rows.jsonl:3", "rows.jsonl:4"]
 
 
+@pytest.mark.parametrize(
+    ("row", "options"),
+    [
+        ('{"text": null}', {}),
+        ('{"text": null, "messages": null}', {}),
+        ('{"prompt": "p", "completion": null}', {}),
+        ('{"body": null}', {"text_field": "body"}),
+        ('{"chat": null}', {"messages_field": "chat"}),
+    ],
+)
+def test_null_is_empty(tmp_path, row, options):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(row)
+    assert read(path, **options) == [Skipped("rows.jsonl:1", "empty", len(row))]
+
+
+def test_a_line_too_long_is_a_bad_row(tmp_path, monkeypatch):
+    monkeypatch.setattr("specds.corpora.files._LARGEST_ROW", 50)
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n{"text": "' + "b" * 120 + '"}\n{"text": "c"}\n')
+    with pytest.raises(CorpusError, match=r"rows.jsonl:2: not JSON: a line of more than 64 MiB"):
+        read(path)
+    first, bad, last = read(path, on_bad_row="skip")
+    assert (first.text, bad.name, last.name, last.text) == (
+        *("a", "rows.jsonl:2", "rows.jsonl:3", "c"),
+    )
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl.zst"])
+def test_a_packed_log_cut_short_is_read_up_to_its_last_whole_row(tmp_path, name):
+    rows = b"".join(b'{"text": "%d"}\n' % (n * n) for n in range(30_000))
+    packed = gzip.compress(rows) if name.endswith(".gz") else zstd(rows)
+    (tmp_path / name).write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(CorpusError, match=r"cut short: .*--on-bad-row skip"):
+        read(tmp_path / name)
+    *documents, cut = read(tmp_path / name, on_bad_row="skip")
+    assert cut.reason == "damaged or cut short"
+    assert len(documents) > 5_000
+    assert [item.text for item in documents] == [str(n * n) for n in range(len(documents))]
+    assert sum(item.num_bytes for item in [*documents, cut]) == len(packed) // 2
+
+
 def test_bytes_that_are_not_utf8_make_a_bad_row_or_a_damaged_list(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"text": "\xff"}\n')
@@ -251,12 +293,16 @@ def test_json_file_without_rows_has_no_documents(tmp_path, content):
 
 def test_parquet_reads_only_the_columns_it_needs_and_names_all_of_them(tmp_path):
     path = tmp_path / "rows.parquet"
-    pq.write_table(pa.table({"text": ["a", None], "id": [1, 2], "path": ["x", "y"]}), path)
-    with pytest.raises(CorpusError, match=r"rows.parquet: row 2: .* fields: `text`, `id`, `path`"):
+    talk = [[{"role": "user", "content": "a"}], [{"role": None, "content": "b"}]]
+    pq.write_table(pa.table({"messages": talk, "id": [1, 2], "path": ["x", "y"]}), path)
+    message = r"rows.parquet: row 2: .* fields: `messages`, `id`, `path`"
+    with pytest.raises(CorpusError, match=message):
         read(path)
     assert read(path, on_bad_row="skip")[1].name == "rows.parquet:2"
     assert texts(path, text_field="path") == ["x", "y"]
-    with pytest.raises(CorpusError, match=r"row 1: no text in `body`; its fields: `text`, `id`"):
+    with pytest.raises(
+        CorpusError, match=r"row 1: no text in `body`; its fields: `messages`, `id`"
+    ):
         read(path, text_field="body")
 
 

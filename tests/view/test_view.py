@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -114,10 +115,26 @@ def test_a_recorded_answer_is_told_step_by_step(served, explorer):
         ("POST", "/explore", '{"text": "a"}', 400),
         ("POST", "/explore", "[1]", 400),
         ("POST", "/other", "{}", 400),
+        ("POST", "/explore", '{"text": "a", "nodes": 1e400}', 400),
+        ("POST", "/explore", "[" * 100_000, 400),
     ],
 )
 def test_what_makes_no_sense_is_refused(served, method, path, body, status):
     assert ask(served, method, path, body)[0] == status
+
+
+def test_an_address_that_is_none_is_answered(served):
+    with closing(socket.create_connection(served, timeout=30)) as connection:
+        host = f"Host: {served[0]}:{served[1]}"
+        connection.sendall(f"GET http://[::1/ HTTP/1.1\r\n{host}\r\n\r\n".encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 404 ")
+
+
+def test_of_a_long_text_only_the_end_is_tokenised(served):
+    asked = json.dumps({"text": "x y" * 300_000 + TEXT, "nodes": 6})
+    status, told = ask(served, "POST", "/explore", asked)
+    assert status == 200
+    assert 0 < json.loads(told)["num_tokens"] <= 2048
 
 
 def test_only_this_machine_is_answered(served):
@@ -125,6 +142,11 @@ def test_only_this_machine_is_answered(served):
     assert ask(served, "GET", "/about")[0] == 200
     assert ask(served, "GET", "/about", Host=f"localhost:{served[1]}")[0] == 200
     assert ask(served, "GET", "/about", Host="example.org")[0] == 403
+    own, other = f"http://{served[0]}:{served[1]}", "http://example.org"
+    asked = '{"text": "a", "nodes": 1}'
+    assert ask(served, "POST", "/explore", asked, Origin=own)[0] == 200
+    assert ask(served, "POST", "/explore", asked, Origin=other)[0] == 403
+    assert ask(served, "POST", "/explore", asked, Origin="null")[0] == 403
 
 
 def test_the_page_needs_nothing_else():

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from specds._core import Datastore, DatastoreBuilder
 from specds.corpora import Document, Skipped
+from specds.corpora.document import NOT_SAMPLED
 
 
 class Progress(Protocol):
@@ -22,13 +23,15 @@ class Reading:
     """What was read of a corpus, and what came of it.
 
     Attributes:
-        num_bytes: The size of all that was read.
+        num_bytes: The size of all that was found, with what was left out.
+        left_out_bytes: The size of what the corpus left out without being told to.
         skipped: What the corpus left out, counted by reason.
         num_duplicates: Documents left out as they had come before.
     """
 
     num_read: int = 0
     num_bytes: int = 0
+    left_out_bytes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     num_documents: int = 0
     num_tokens: int = 0
@@ -45,6 +48,7 @@ class Reading:
             self.num_read += 1
         else:
             self.skipped[reason] += 1
+            self.left_out_bytes += item.num_bytes * (reason != NOT_SAMPLED)
 
     def nothing(self) -> str:
         """Why there is no datastore of a corpus without tokens."""
@@ -73,7 +77,8 @@ class BuildReport:
         num_tokens: Tokens of the datastore, separators included.
         num_added_documents: Documents that this build has added; fewer than all where it appended.
         num_taken_up: Documents that an earlier build, which was killed, had been through.
-        text_bytes: Size of the documents as they were read.
+        text_bytes: Size of the corpus as it was found, with what was left out.
+        share_read: The share of these bytes that documents came from.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
         index_s: Seconds for sorting, writing and the prior, after that.
     """
@@ -88,6 +93,7 @@ class BuildReport:
     num_duplicates: int
     num_taken_up: int
     text_bytes: int
+    share_read: float
     tokenise_s: float
     index_s: float
     skipped: Counter[str] = field(default_factory=Counter)
@@ -114,6 +120,7 @@ class BuildReport:
             num_duplicates=read.num_duplicates,
             num_taken_up=num_taken_up,
             text_bytes=read.num_bytes,
+            share_read=1 - read.left_out_bytes / max(read.num_bytes, 1),
             tokenise_s=tokenised - started,
             index_s=time.perf_counter() - tokenised,
             skipped=read.skipped,

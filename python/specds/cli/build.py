@@ -1,6 +1,7 @@
 """Commands that write datastores: build, add, refresh, merge, compact, fit."""
 
 import glob
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -134,6 +135,9 @@ def _build(
             terminal.note("nothing was read yet: the same command starts anew")
         raise
     display.show("Datastore", report.to_dict(), as_json=as_json)
+    if report.share_read < 0.5:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in report.skipped.items())
+        terminal.note(f"only {report.share_read:.0%} of the corpus was read; left out: {reasons}")
 
 
 def _command(
@@ -143,7 +147,8 @@ def _command(
     corpora = [word for each in corpus for word in ("--corpus", each)]
     read = arguments_of(reading, *(field.name for field in fields(reading)))
     built = arguments_of(options, *_SHAPING)
-    return shlex.join(["specds", "build", *corpora, "--tokenizer", tokenizer, *read, *built])
+    command = shlex.join(["specds", "build", *corpora, "--tokenizer", tokenizer, *read, *built])
+    return os.fsencode(command).decode(errors="replace")
 
 
 _SHAPING = ("drop_duplicates", "max_documents", "max_tokens", "max_memory", "max_shard_tokens")

@@ -96,6 +96,8 @@ def _fact(name: str, value: Any) -> str:
         return str(value or "")
     if name.endswith("_bytes"):
         return quantity(value, "B")
+    if name.startswith("share_"):
+        return f"{value:.0%}"
     if name.endswith("_per_s"):
         return quantity(value)
     if name.endswith(("_s", "seconds")):
@@ -119,9 +121,9 @@ def source_text(source: dict[str, Any]) -> Text:
     place = f"document {source['document']:,}, token {source['position']:,}\n"
     return Text.assemble(
         (place, "dim"),
-        terminal.visible(source["before"]),
-        (terminal.visible(source["match"]), "bold"),
-        terminal.visible(source["after"]),
+        source["before"],
+        (source["match"], "bold"),
+        source["after"],
         "\n",
     )
 

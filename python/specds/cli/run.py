@@ -49,7 +49,7 @@ def generate(
         if not ids.numel():
             raise ValueError("the prompt is empty: give a text")
         if terminal.out.is_terminal and not as_json:
-            terminal.out.print(terminal.visible(text), style="dim", end="", soft_wrap=True)
+            terminal.out.print(text, style="dim", end="", soft_wrap=True)
         output = run(
             at.model,
             ids,

@@ -61,11 +61,11 @@ class Writer:
         for token, source in zip(step.token_ids, step.sources, strict=True):
             if token not in self._hidden:
                 style = None if source is None else self._style(source, DRAFTED)
-                text.append(terminal.visible(self._spelling.of(token)), style)
+                text.append(self._spelling.of(token), style)
         terminal.out.print(text, end="", soft_wrap=True)
 
     def end(self) -> None:
-        terminal.out.print(terminal.visible(self._spelling.of(None)), soft_wrap=True)
+        terminal.out.print(self._spelling.of(None), soft_wrap=True)
         self._spelling = Spelling(self._tokenizer)
 
     def summary(self, stats: GenerationStats) -> Text:
@@ -88,8 +88,8 @@ def coloured(
     """The text of tokens, green where a token was drafted and accepted."""
     spelling, text = Spelling(tokenizer), Text()
     for token, was_drafted in zip(token_ids, drafted, strict=True):
-        text.append(terminal.visible(spelling.of(token)), DRAFTED if was_drafted else None)
-    return text.append(terminal.visible(spelling.of(None)))
+        text.append(spelling.of(token), DRAFTED if was_drafted else None)
+    return text.append(spelling.of(None))
 
 
 class Interrupt:

@@ -38,6 +38,9 @@ class Skipped:
     num_bytes: int = 0
 
 
+NOT_SAMPLED = "not in the sample"
+"""The one reason that a user asked for."""
+
 Item: TypeAlias = "Document | Skipped"
 
 
@@ -137,7 +140,7 @@ def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
         if not document.text.strip():
             yield Skipped(item.name, "empty", item.num_bytes)
         elif options.sample < 1 and _share(content) >= options.sample:
-            yield Skipped(item.name, "not in the sample", item.num_bytes)
+            yield Skipped(item.name, NOT_SAMPLED, item.num_bytes)
         else:
             yield document
 

@@ -22,16 +22,23 @@ from specds.corpora.rows import BadRowError, Render, Row, RowReader
 
 _CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26
-"""Characters; where so much is not one row, a bracket is missing."""
+"""Characters, or bytes of a line; where so much is not one row, a bracket is missing."""
 
 Spent: TypeAlias = "Callable[[], int]"
 """Says how many bytes were read since it was last asked."""
 
 
-def line_rows(file: Iterable[bytes], spent: Spent) -> Iterator[Row]:
+def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
     """Yields the row of each line; blank lines are numbered, but no rows."""
-    for number, line in enumerate(file, start=1):
-        if line.strip():
+    for number in count(1):
+        line = file.readline(_LARGEST_ROW)
+        if not line:
+            return
+        if len(line) == _LARGEST_ROW and not line.endswith(b"\n"):
+            yield number, BadRowError("not JSON", ": a line of more than 64 MiB"), spent()
+            while len(line) == _LARGEST_ROW and not line.endswith(b"\n"):
+                line = file.readline(_LARGEST_ROW)
+        elif line.strip():
             yield number, _parsed(line), spent()
 
 
@@ -107,6 +114,8 @@ def kind(name: str) -> str:
 
 def local_file(path: Path, options: CorpusOptions, render: Render) -> DataFile:
     """The part that reads one file, by the kind of its name."""
+    if not path.is_file():
+        raise CorpusError(f"{path} is not a regular file: write what it holds to a file first")
     if kind(path.name) == "parquet" and path.suffix.lower() in _COMPRESSED:
         raise CorpusError(f"{path}: parquet is compressed inside: unpack the file first")
     return DataFile(path, options, render, path.name, path.stat().st_size)
@@ -141,6 +150,18 @@ class DataFile:
         return self.path.open("rb")
 
     def __iter__(self) -> Iterator[Item]:
+        num_bytes = 0
+        try:
+            for item in self._items():
+                num_bytes += item.num_bytes
+                yield item
+        except DamagedFileError:
+            if self.options.on_bad_row == "fail":
+                raise
+            rest = max(self.num_bytes - num_bytes, 0)
+            yield Skipped(self.name, "damaged or cut short", rest)
+
+    def _items(self) -> Iterator[Item]:
         with readable(str(self.path)), self.open() as file:
             content, place = decompressed(file, self.name), f"{self.path}: row "
             match kind(self.name):
@@ -173,7 +194,12 @@ class DataFile:
                 rows = _parquet_rows(file, reader.columns(names), self.num_bytes)
                 yield from reader.documents(rows, names)
         except arrow.ArrowInvalid as error:
-            raise CorpusError(f"{self.path} is not a whole parquet file: {error}") from error
+            message = f"{self.path} is not a whole parquet file: {error}"
+            raise DamagedFileError(message) from error
+
+
+class DamagedFileError(CorpusError):
+    """A file cannot be unpacked or decoded to its end."""
 
 
 @contextmanager
@@ -182,12 +208,17 @@ def readable(place: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-        raise CorpusError(f"{place} is damaged or cut short: {error}") from error
+        raise _damaged(place, error) from error
     except OSError as error:
         # Arrow reports damage so; an error of the system has a number, one of a network a class.
         if error.errno is not None or type(error) is not OSError:
             raise
-        raise CorpusError(f"{place} is damaged or cut short: {error}") from error
+        raise _damaged(place, error) from error
+
+
+def _damaged(place: str, error: Exception) -> DamagedFileError:
+    way_out = "read what comes before by --on-bad-row skip"
+    return DamagedFileError(f"{place} is damaged or cut short: {error} ({way_out})")
 
 
 def decompressed(file: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:

@@ -1,18 +1,28 @@
-"""A folder: of source code, each file a document; of data, each file full of rows; or `stdlib`."""
+"""A folder: files of rows are read row by row, all others as source code; or `stdlib`."""
 
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from specds._lazy import imported
-from specds.corpora.document import CorpusOptions, Document, Item, Part, Skipped, sift
-from specds.corpora.files import decode, digest, file_state, kind, local_file
+from specds.corpora.document import (
+    CorpusError,
+    CorpusOptions,
+    Document,
+    Item,
+    Part,
+    Skipped,
+    sift,
+)
+from specds.corpora.files import DataFile, decode, digest, file_state, kind, local_file
 from specds.corpora.rows import Render
 
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})
@@ -45,7 +55,7 @@ class SourceFiles:
             return Skipped(name, "not a regular file")
         size = path.stat().st_size
         if size > _MAX_FILE_BYTES:
-            return Skipped(name, "larger than 1 MiB")
+            return Skipped(name, "larger than 1 MiB", size)
         text = decode(path.read_bytes())
         if text is None:
             return Skipped(name, "not text", size)
@@ -53,18 +63,33 @@ class SourceFiles:
 
 
 def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator[Part]:
-    """The parts of a folder: of data where all files hold rows, but for a readme and a licence.
+    """The parts of a folder: its files of rows one by one, then all others as source code.
 
-    Hidden files, folders that a build makes, and what `.gitignore` files name are left out.
+    A readme and a licence of a folder that else holds rows alone are left out. Beside source code a
+    `.json` file whose first row holds no text is source too, such as a project's settings. Hidden
+    files, folders that a build makes, and what `.gitignore` files name are left out.
     """
-    exclude: Rules = (("", _patterns(options.exclude)),) if options.exclude else ()
-    names = list(_names(root, "", exclude))
+    exclude: Rules = (("", _asked_patterns(options.exclude)),) if options.exclude else ()
+    names = list(_names(root, exclude))
     if options.include:
-        names = [*filter(_patterns(options.include).match_file, names)]
-    data = [name for name in names if not name.lower().startswith(_ABOUT_DATA)]
-    if data and all(kind(name) in ("lines", "parquet") for name in data):
-        return (local_file(root / name, options, render) for name in data)
-    return _source_parts(root, names, options)
+        names = [*filter(_asked_patterns(options.include).match_file, names)]
+    content = [name for name in names if not name.lower().startswith(_ABOUT_DATA)]
+    source = [name for name in content if kind(name) == "text"]
+    if content and not source:
+        return (local_file(root / name, options, render) for name in content)
+    parts = [local_file(root / name, options, render) for name in names if kind(name) != "text"]
+    data = [part for part in parts if kind(part.name) != "json" or _holds_rows(part)]
+    read = {part.path for part in data}
+    left = (name for name in names if root / name not in read)
+    return chain(data, _source_parts(root, left, options))
+
+
+def _holds_rows(part: DataFile) -> bool:
+    first = replace(part, options=replace(part.options, on_bad_row="fail", sample=1))
+    try:
+        return next(iter(first), None) is not None
+    except (CorpusError, OSError):
+        return False
 
 
 def _source_parts(
@@ -76,7 +101,7 @@ def _source_parts(
         path = root / name
         size = path.stat().st_size if path.is_file() else 0
         group.append(name)
-        num_bytes += size if size <= _MAX_FILE_BYTES else 0
+        num_bytes += size
         if num_bytes >= _PART_BYTES:
             yield SourceFiles(root, tuple(group), num_bytes, options)
             group, num_bytes = [], 0
@@ -88,26 +113,34 @@ Rules: TypeAlias = "tuple[tuple[str, Any], ...]"
 """Folders and the patterns that hold below each: of two that say something, the first counts."""
 
 
-def _names(root: Path, below: str, exclude: Rules, ignores: Rules = ()) -> Iterator[str]:
-    """The paths below `root` of the files to read, sorted, the files of a folder first.
+def _names(root: Path, exclude: Rules) -> Iterator[str]:
+    """The paths below `root` of the files to read, sorted, the files of a folder first."""
+    waiting: list[tuple[str, Rules]] = [("", ())]
+    while waiting:
+        below, ignores = waiting.pop()
+        ignore = root / below / ".gitignore"
+        if ignore.is_file():
+            lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
+            # The rules of the innermost `.gitignore` stand first.
+            ignores = ((below, _found_patterns(lines, ignore)), *ignores)
+        entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+        rules = (*exclude, *ignores)
+        for entry in visible:
+            if not _is_folder(entry) and not _is_ignored(below + entry.name, rules):
+                yield below + entry.name
+        for entry in reversed(visible):
+            folder = f"{below}{entry.name}/"
+            skipped = entry.name in _SKIPPED or entry.is_symlink()
+            if _is_folder(entry) and not skipped and not _is_ignored(folder, rules):
+                waiting.append((folder, ignores))
 
-    `ignores` are those of the `.gitignore` files above, the innermost first.
-    """
-    ignore = root / below / ".gitignore"
-    if ignore.is_file():
-        lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
-        ignores = ((below, _patterns(lines)), *ignores)
-    entries = sorted(os.scandir(root / below), key=lambda entry: entry.name)
-    visible = [entry for entry in entries if not entry.name.startswith(".")]
-    rules = (*exclude, *ignores)
-    for entry in visible:
-        if not entry.is_dir() and not _is_ignored(below + entry.name, rules):
-            yield below + entry.name
-    for entry in visible:
-        folder = f"{below}{entry.name}/"
-        skipped = entry.name in _SKIPPED or _is_ignored(folder, rules)
-        if entry.is_dir(follow_symlinks=False) and not skipped:
-            yield from _names(root, folder, exclude, ignores)
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _is_ignored(name: str, rules: Rules) -> bool:
@@ -116,8 +149,39 @@ def _is_ignored(name: str, rules: Rules) -> bool:
     return next((each for each in said if each is not None), False)
 
 
-def _patterns(lines: Iterable[str]) -> Any:
-    return imported("pathspec").GitIgnoreSpec.from_lines(lines)
+# A name of 255 characters is compared with three stars in 0.1 s at most; each further star
+# multiplies that by some 20.
+_MOST_STARS = 3
+
+
+def _asked_patterns(lines: Iterable[str]) -> Any:
+    lines = [_with_few_stars(line, "--include or --exclude") for line in lines]
+    try:
+        return imported("pathspec").GitIgnoreSpec.from_lines(lines)
+    except (re.error, ValueError) as error:
+        raise CorpusError(f"--include or --exclude: {error}") from error
+
+
+def _found_patterns(lines: Iterable[str], file: Path) -> Any:
+    """The patterns of a `.gitignore`; lines that are no pattern are passed over, as by git."""
+    spec = imported("pathspec").GitIgnoreSpec
+    patterns = []
+    for line in lines:
+        line = _with_few_stars(line, file)
+        with suppress(re.error, ValueError):
+            patterns += spec.from_lines([line]).patterns
+    return spec(patterns)
+
+
+def _with_few_stars(line: str, place: object) -> str:
+    names = line.split("/")
+    stars = max(names.count("**"), *(len(re.findall(r"\*+", name)) for name in names))
+    if stars > _MOST_STARS:
+        raise CorpusError(
+            f"{place}: the pattern `{line}` has {stars} stars, of which {_MOST_STARS} at most are "
+            "matched in a short time: write several patterns"
+        )
+    return line
 
 
 # Installed packages are not the library, and generated tables are not the code that people write.

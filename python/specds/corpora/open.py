@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from glob import has_magic
@@ -27,7 +28,7 @@ def open_corpus(
               ``sharegpt`` or ``the-stack``, of the Hugging Face hub;
             - a file of rows, `.parquet`, `.jsonl` or `.json`, such as a log of the model's own
               answers; any other file is one document; either may be packed: `.gz`, `.zst`;
-            - a folder of source code, or of `.parquet` and `.jsonl` files;
+            - a folder: `.parquet`, `.jsonl` and `.json` files row by row, others as source;
             - a pattern of files: ``logs/*.jsonl.gz``;
             - any other dataset of the hub: ``org/name``; the two of The Stack by language.
         options: How to read it, and what to leave out.
@@ -57,7 +58,9 @@ def open_corpus(
     elif has_magic(spec):
         parts = _matching(spec, options, render)
     if parts is not None:
-        return Corpus(spec + options.describe(), tuple(parts))
+        # Names of files need not be Unicode, but names in manifests are.
+        name = os.fsencode(spec).decode(errors="replace")
+        return Corpus(name + options.describe(), tuple(parts))
     is_file = kind(spec) != "text" or Path(spec).suffix in (".txt", ".md", ".gz", ".zst", ".py")
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", spec) and not is_file:
         return hub_corpus(spec, HubDataset(spec), options, render)

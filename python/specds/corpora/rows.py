@@ -140,7 +140,7 @@ class RowReader:
             except ValueError as error:
                 if self.options.on_bad_row == "fail":
                     fields = columns or (row if isinstance(row, dict) else ())
-                    message = f"{self.place}{number}: {error}{_listed(fields)}"
+                    message = f"{self.place}{number}: {error}{_way_out(fields)}"
                     raise CorpusError(message) from error
                 reason = error.reason if isinstance(error, BadRowError) else str(error)
                 yield Skipped(f"{self.name}:{number}", f"bad row: {reason}", num_bytes)
@@ -153,6 +153,9 @@ def _text_of(row: Any, options: CorpusOptions, render: Render) -> str:
         raise row
     if not isinstance(row, dict):
         raise BadRowError(f"{type(row).__name__}, expected an object")
+    chosen = options.messages_field or options.text_field
+    if chosen in row and row[chosen] is None:
+        return ""
     if options.messages_field is not None:
         return render(_conversation(row, options.messages_field))
     if options.text_field is not None:
@@ -171,6 +174,8 @@ def _text_of(row: Any, options: CorpusOptions, render: Render) -> str:
             return prompt + text if isinstance(prompt, str) else text
     for field in (*MESSAGES_FIELDS, *TEXT_FIELDS):
         if field in row:
+            if row[field] is None:
+                return ""
             raise BadRowError(f"no text but {type(row[field]).__name__} in `{field}`")
     raise BadRowError("neither a text nor a conversation in a field of a usual name")
 
@@ -186,9 +191,9 @@ def _conversation(row: dict[str, Any], field: str) -> list[dict[str, str]]:
         raise BadRowError(f"{error} in `{field}`") from error
 
 
-def _listed(fields: Iterable[str]) -> str:
+def _way_out(fields: Iterable[str]) -> str:
     names = ", ".join(f"`{field}`" for field in fields)
-    way_out = "choose one by --field or --messages-field"
-    return (
-        f"; its fields: {names} ({way_out}, or skip bad rows by --on-bad-row skip)" if names else ""
-    )
+    skip = "skip bad rows by --on-bad-row skip"
+    if not names:
+        return f" ({skip})"
+    return f"; its fields: {names} (choose one by --field or --messages-field, or {skip})"

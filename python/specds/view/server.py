@@ -35,7 +35,10 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            return self._tell({"error": "nothing is here"}, 404)
         if url.path == "/":
             self._send(200, self._page, "text/html; charset=utf-8")
         elif url.path == "/about":
@@ -55,18 +58,20 @@ class _Handler(BaseHTTPRequestHandler):
                 raise ValueError(self.path)
             asked = json.loads(self.rfile.read(length))
             answer = self._explorer.explore(str(asked["text"]), max(1, int(asked["nodes"])))
-        except (KeyError, TypeError, ValueError):
+        except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError):
             self.close_connection = True
             self._tell({"error": "no question"}, 400)
         else:
             self._tell(answer)
 
     def parse_request(self) -> bool:
-        """Refuses pages of other sites that have this address under a name of their own."""
+        """Refuses other sites: under a name of their own for this address, and their scripts."""
         if not super().parse_request():
             return False
         _, port = self.connection.getsockname()
-        if self.headers.get("Host") in (f"127.0.0.1:{port}", f"localhost:{port}"):
+        host, origin = self.headers.get("Host"), self.headers.get("Origin")
+        is_ours = host in (f"127.0.0.1:{port}", f"localhost:{port}")
+        if is_ours and origin in (None, f"http://{host}"):
             return True
         self.close_connection = True
         self._tell({"error": "this page is of 127.0.0.1 alone"}, 403)
