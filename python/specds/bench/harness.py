@@ -1,7 +1,7 @@
 """What both benchmarks share: loading what options name, and showing rows as tables.
 
 A benchmark turns options into a document of plain values, whose `rows` have the fields that
-docs/measuring.md lists. The document is the JSON; tables and the page are drawn from it alone.
+docs/measuring.md lists. The document is the JSON; tables are drawn from it alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from specds._core import Datastore
-from specds.bench.transcripts import ALL
 from specds.loading import load_tokenizer
 from specds.tokenization import check_tokenizer
 
@@ -82,11 +81,6 @@ def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
 
 def name_of(row: Row) -> str:
     return str(row.get("drafter") or row["name"])
-
-
-def together(rows: Sequence[Row]) -> list[Row]:
-    """The rows over all groups if there are several groups, else all rows."""
-    return [row for row in rows if row["transcripts"] == ALL] or list(rows)
 
 
 class _Figures(Table):

@@ -108,18 +108,3 @@ def tokenizer_name(given: str | None, datastore: Datastore) -> str:
     if not given and not datastore.tokenizer_name:
         raise ValueError(f"{datastore.path} names no tokenizer: give one by --tokenizer")
     return given or datastore.tokenizer_name
-
-
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the file that is there, once it is written.")
-]
-
-
-def require_place(path: Path, *, overwrite: bool) -> None:
-    """Refuses a place for an output before the work for it begins."""
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{path.parent}: no such folder: make it, or choose another place")
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: name a file")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists: choose another place, or replace it by --overwrite")

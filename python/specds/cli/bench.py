@@ -10,7 +10,7 @@ import typer
 
 from specds import terminal
 from specds.bench.options import GenerateOptions, ReplayOptions
-from specds.cli.arguments import Json, Overwrite, require_place
+from specds.cli.arguments import Json
 from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
@@ -38,8 +38,6 @@ def replay(
     /,
     *,
     options: ReplayOptions,
-    html: Path | None = None,
-    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Replay recorded answers: how many of their tokens does a drafter predict, and how fast?
@@ -50,23 +48,16 @@ def replay(
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
-        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench replay --transcripts a.jsonl --datastore a.specds --budget 8,64
-        specds bench replay --transcripts *.jsonl --tokenizer demo --html report.html
+        specds bench replay --transcripts *.jsonl --tokenizer demo
     """
-    from specds.bench.replay.page import page
     from specds.bench.replay.report import tables
-    from specds.bench.replay.run import run_replay, stories_of
+    from specds.bench.replay.run import run_replay
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-
-    def with_stories(document: "Document") -> str:
-        return page(document, stories_of(whole))
-
-    run = partial(run_replay, whole)
-    _show("replay", run, tables, with_stories, html, overwrite=overwrite, as_json=as_json)
+    _show("replay", partial(run_replay, whole), tables, as_json=as_json)
 
 
 @app.command(cls=Command)
@@ -76,8 +67,6 @@ def generate(
     /,
     *,
     options: GenerateOptions,
-    html: Path | None = None,
-    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
@@ -87,18 +76,16 @@ def generate(
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
-        html (FILE): Write the figures here as one page.
 
     Examples:
         specds bench generate --model demo
         specds bench generate --model ./vicuna --transcripts a.jsonl --drafter fused
     """
-    from specds.bench.generation.report import altered, page, tables
+    from specds.bench.generation.report import altered, tables
     from specds.bench.generation.run import run_generate
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    run = partial(run_generate, whole)
-    document = _show("generate", run, tables, page, html, overwrite=overwrite, as_json=as_json)
+    document = _show("generate", partial(run_generate, whole), tables, as_json=as_json)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
@@ -108,17 +95,12 @@ def _show(
     what: str,
     run: "Callable[[Progress], Document]",
     tables: "Callable[[Document], list[Any]]",
-    page: "Callable[[Document], str]",
-    html: Path | None,
     *,
-    overwrite: bool,
     as_json: bool,
 ) -> "Document":
-    """Runs a benchmark and shows what it measured: tables or JSON, and a page."""
+    """Runs a benchmark and shows what it measured: tables or JSON."""
     from specds.bench.harness import reasons
 
-    if html is not None:
-        require_place(html, overwrite=overwrite)
     with terminal.request_progress(what) as progress:
         document = run(progress)
     if as_json:
@@ -128,6 +110,4 @@ def _show(
             terminal.out.print(table)
     for reason in reasons(document["rows"]):
         terminal.note(reason)
-    if html is not None:
-        html.write_text(page(document), encoding="utf-8")
     return document

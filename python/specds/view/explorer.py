@@ -9,10 +9,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from specds._core import Datastore
-from specds.bench.replay.story import story
 from specds.bench.transcripts import Transcript
 from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
 from specds.readable import known_from, tree_in_words
+from specds.view.story import story
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

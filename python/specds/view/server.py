@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from specds.bench.page import filled
 from specds.view.explorer import Explorer
 
 _MOST_BYTES = 1 << 20
@@ -21,7 +21,13 @@ def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
 
 
 def page() -> bytes:
-    return filled((files("specds.view") / "page.html").read_text(encoding="utf-8")).encode()
+    """The page, with the styles and scripts that it names in double braces: it loads nothing."""
+    assets = files("specds.view") / "assets"
+
+    def text(name: str) -> str:
+        return (assets / name).read_text(encoding="utf-8")
+
+    return re.sub(r"\{\{([\w.]+)\}\}", lambda found: text(found[1]), text("page.html")).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,18 +1,17 @@
-"""The rows of the report, one for each mode, size of batch and way to generate; tables, and a page.
+"""The rows of the report, one for each mode, size of batch and way to generate; tables.
 
 docs/measuring.md lists the fields of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from statistics import mean
 from typing import Any
 
 from specds.bench.generation.measure import PLAIN, Cell
 from specds.bench.harness import Columns, Document, Row, label, table
-from specds.bench.page import bars, colours, figure, report
 from specds.stats import GenerationStats
 
 _COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
@@ -163,60 +162,3 @@ CAPTION = (
     "tokens: per forward; diff: texts that are not those of model.generate; nodes: per draft; out: "
     "the share of a step, behind the prefill, that is not the forward."
 )
-
-_NAMES = ("mode", "name", "datastore", "budget", "batch")
-_PLOTS = (
-    (
-        "speed_up",
-        "Speed-up over the fastest plain decoding of the same run",
-        "Above 1, drafts pay. In brackets the least and the most of the runs.",
-    ),
-    (
-        "tokens_per_s",
-        "Tokens a second",
-        "Prefill included. In brackets the least and the most of the runs.",
-    ),
-    (
-        "expected_speed_up",
-        "Expected speed-up: tokens of a pass over its cost",
-        "What drafts would gain over the loop `plain` if passes took all of the time. The measured "
-        "speed-up is lower by the time of drafting and of the loop.",
-    ),
-)
-
-
-def page(document: Document) -> str:
-    return report(
-        "specds bench generate",
-        _headline(document["rows"]),
-        sentence(document),
-        document,
-        _figures(document["rows"]),
-        (_NAMES, FIGURES, CAPTION),
-    )
-
-
-def _headline(rows: Sequence[Row]) -> str:
-    """The fastest drafter against plain decoding of the same run."""
-    drafted = [row for row in rows if row["kind"] == "drafter" and row["speed_up"] is not None]
-    if not drafted:
-        return "No drafter could be compared with plain decoding."
-    best = max(drafted, key=lambda row: row["speed_up"])
-    return (
-        f"{best['name']} writes {best['tokens_per_s']:.0f} tokens/s, {best['speed_up']:.2f} times "
-        f"the fastest plain decoding ({best['fastest_plain']}), {title_of(best)}, "
-        f"{best['mean_acceptance_length']:.2f} tokens a forward pass."
-    )
-
-
-def _figures(rows: Sequence[Row]) -> Iterator[str]:
-    colour_of = colours(way_label(row, rows) for row in rows)
-    for field, title, caption in _PLOTS:
-        groups: dict[str, dict[str, tuple[float, str]]] = {}
-        for row in rows:
-            if row[field] is not None:
-                text = f"{row[field]:.3g}"
-                if f"{field}_min" in row:
-                    text += f" ({row[f'{field}_min']:.3g} to {row[f'{field}_max']:.3g})"
-                groups.setdefault(title_of(row), {})[way_label(row, rows)] = row[field], text
-        yield figure(field.replace("_", "-"), title, caption, bars(groups, colour_of))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from specds._core import Datastore, __version__
-from specds.bench.engines import ENTRANTS, check_names, engines_of, needs_model
+from specds._core import __version__
+from specds.bench.engines import check_names, engines_of, needs_model
 from specds.bench.harness import (
     Document,
     Progress,
@@ -16,12 +14,9 @@ from specds.bench.harness import (
 from specds.bench.options import ReplayOptions
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
-from specds.bench.replay.story import story
 from specds.bench.transcripts import ALL, read_files
-from specds.drafters import DrafterInputs, make_drafter, read_weights
+from specds.drafters import DrafterInputs, read_weights
 from specds.loading import load_model
-
-_STORIES, _STORY_STEPS, _STORY_NODES = 4, 80, 32
 
 
 def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> Document:
@@ -51,23 +46,3 @@ def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> 
     fields = ("shape", "warm_memory", "memory_tokens", "limit", "weights")
     about = {field: getattr(options, field) for field in fields}
     return {"specds": __version__, "tokenizer": name, **circumstances(), **about, "rows": rows}
-
-
-def stories_of(options: ReplayOptions) -> list[dict[str, Any]]:
-    """Some of the answers step by step, by the first drafter that is specds' own."""
-    names = (name for name in options.drafters if name not in ENTRANTS)
-    own = next((name for name in names if not needs_model([name])), None)
-    if own is None:
-        return []
-    datastores = [Datastore.open(path) for path in options.datastores[:1]]
-    _, tokenizer = tokenizer_of(options.tokenizer, datastores)
-    chosen = read_files(options.transcripts, tokenizer, options.limit)
-    chosen = chosen[:: max(len(chosen) // _STORIES, 1)][:_STORIES]
-    datastore = next(iter(datastores), None)
-    inputs = DrafterInputs(datastore, tokenizer=tokenizer, weights=read_weights(options.weights))
-    drafter = make_drafter(own, inputs)
-    nodes = min(max(map(int, options.budgets)), _STORY_NODES)
-    return [
-        story(drafter, each, tokenizer, nodes, datastore=datastore, max_steps=_STORY_STEPS)
-        for each in chosen
-    ]

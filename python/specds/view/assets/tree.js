@@ -1,5 +1,5 @@
 "use strict";
-// Draws drafts and texts, coloured by what drafted them; shared by reports and by `specds view`.
+// Draws drafts and texts, coloured by what drafted them.
 const element = (name, attributes = {}, ...children) => {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
