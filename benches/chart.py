@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURES = DOCS / "figures"
-PAGES = [DOCS / "acceptance.md", DOCS / "papers.md", DOCS.parent / "README.md"]
+PAGES = [DOCS / "acceptance.md", DOCS / "notes" / "papers.md", DOCS.parent / "README.md"]
 
 Row = dict[str, Any]
 

@@ -1,14 +1,12 @@
 //! What a memory of earlier texts takes, in bytes and in time.
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::fused::Memory;
 use specds::memory::History;
-use specds::memory::{MemoryOptions, Tenant};
+use specds::memory::MemoryOptions;
 
 use crate::{CORPUS, VOCAB_SIZE};
 
@@ -44,39 +42,7 @@ fn insert_all(memory: &Memory) {
     }
 }
 
-/// How long a reader waits for the texts of a tenant while they are added to, in microseconds: at the
-/// median, at one read in a thousand, and at most. The median run of nine counts.
-fn waits_of_reader(max_bytes: usize) -> [f64; 3] {
-    let mut runs = [(); 9].map(|()| {
-        let memory = memory_of(max_bytes);
-        let is_done = AtomicBool::new(false);
-        let mut waits: Vec<Duration> = thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                let mut waits = Vec::new();
-                while !is_done.load(Ordering::Relaxed) {
-                    let start = Instant::now();
-                    let tenant = memory.find("tenant");
-                    drop(tenant.as_deref().map(Tenant::read));
-                    waits.push(start.elapsed());
-                    thread::sleep(Duration::from_micros(5));
-                }
-                waits
-            });
-            insert_all(&memory);
-            is_done.store(true, Ordering::Relaxed);
-            reader.join().expect("a reader")
-        });
-        waits.sort_unstable();
-        let last = waits.len() - 1;
-        [last / 2, last - last / 1000, last].map(|place| waits[place].as_secs_f64() * 1e6)
-    });
-    [0, 1, 2].map(|figure| {
-        runs.sort_by(|a, b| a[figure].total_cmp(&b[figure]));
-        runs[4][figure]
-    })
-}
-
-/// What a token takes, and that a million texts of many tenants stay within the limit.
+/// What a token takes, and how fast texts are inserted where older ones make room.
 pub(crate) fn print_figures() {
     let memory = remember(1 << 28);
     let bytes_per_token = memory.num_bytes() as f64 / memory.num_tokens() as f64;
@@ -95,13 +61,6 @@ pub(crate) fn print_figures() {
             "occurrences"
         );
     }
-    for max_bytes in [1 << 28, 8 << 20] {
-        let [median, late, most] = waits_of_reader(max_bytes);
-        println!(
-            "memory of {} MiB: a reader waits {median:.1} µs, one in 1000 {late:.0} µs, at most {most:.0} µs",
-            max_bytes >> 20
-        );
-    }
     let start = Instant::now();
     let memory = remember(8 << 20);
     let seconds = start.elapsed().as_secs_f64();
@@ -110,22 +69,6 @@ pub(crate) fn print_figures() {
         "memory of 8 MiB: {rate:.1} M tokens a second, {} kept",
         memory.num_tokens()
     );
-    let memory = memory_of(1 << 20);
-    for number in 0..1_000_000 {
-        let length = if number % 100_000 == 99_999 {
-            200_000
-        } else {
-            number % 7
-        };
-        let start = number * 31 % (NUM_REMEMBERED - length);
-        let text = &REMEMBERED[start..start + length];
-        let tenant = (number % 1000).to_string();
-        memory.insert(&tenant, text).expect("known tokens");
-        assert!(
-            memory.num_bytes() <= memory.max_bytes(),
-            "bytes of a memory"
-        );
-    }
 }
 
 /// As the texts of a request are remembered: [`ANSWER`] tokens at a time.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from index.report import Figure
+    from gpu.figure import Figure
 
 DRY = {
     "device": "cpu",
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("default")
         figures = list(_figures(options))
     # What could not be measured has not met its bar either.
-    held = [figure for figure in figures if (figure.at_most, figure.at_least) != (None, None)]
+    held = [figure for figure in figures if figure.bar]
     missed = [figure.name for figure in held if not figure.met]
     print(f"\n{len(held) - len(missed)} of {len(held)} bars met", *missed, sep="\n  missed: ")
     return 1 if missed else 0
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _figures(options: argparse.Namespace) -> Iterator[Figure]:
     """The figures of all parts, each printed and written down when it comes."""
     from gpu import answers, attention, first, launches, passes
-    from index.report import Figure, machine
+    from gpu.figure import Figure, machine
 
     parts = {
         "tests": _tests,
@@ -92,11 +92,12 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
                 found = iter(())
             if figure is None:
                 break
-            bar = f"at most {figure.at_most}" if figure.at_most is not None else ""
-            bar = bar or (f"at least {figure.at_least}" if figure.at_least is not None else "")
             met = {True: "met", False: "MISSED", None: ""}[figure.met]
             value = "-" if figure.value is None else f"{figure.value:,.4g}"
-            print(f"  {figure.name}: {value} {figure.unit}  {bar} {met}  {figure.note}", flush=True)
+            print(
+                f"  {figure.name}: {value} {figure.unit}  {figure.bar} {met}  {figure.note}",
+                flush=True,
+            )
             written.append(figure.to_dict())
             options.out.parent.mkdir(parents=True, exist_ok=True)
             about = {"machine": machine(), "options": vars(options), "figures": written}
@@ -120,7 +121,7 @@ def free_memory() -> None:
 
 def _tests(options: argparse.Namespace) -> Iterator[Figure]:
     """The tests that need a GPU."""
-    from index.report import Figure
+    from gpu.figure import Figure
 
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]
     if options.dry:

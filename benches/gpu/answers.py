@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from curve import verification_costs
-from forced import measure_forced
-from index.report import Figure
-from shapes import random_model
+from gpu.curve import verification_costs
+from gpu.figure import Figure
+from gpu.forced import measure_forced
+from gpu.shapes import random_model
 
 NODES = (1, 7, 15, 31, 63)
 LARGEST_RATIO, LARGEST_OUTSIDE = 1.10, 0.05

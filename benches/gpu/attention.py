@@ -11,8 +11,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+from gpu.figure import Figure
 from gpu.passes import seconds_of
-from index.report import Figure
 from specds.kernels import operations as own
 from specds.kernels.operations import kernel_reason, make_scratch, tree_attention
 

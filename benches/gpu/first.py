@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import transformers
 
-from index.report import Figure
-from shapes import config_of, random_model
+from gpu.figure import Figure
+from gpu.shapes import config_of, random_model
 from specds import generate
 from specds.drafters import DrafterInputs, make_drafter
 from specds.verify import recordings

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LogitsProcessorList
 
-from index.report import Figure
+from gpu.figure import Figure
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler

@@ -11,8 +11,8 @@ from time import perf_counter
 import torch
 from transformers import LogitsProcessorList
 
-from index.report import Figure
-from shapes import random_model
+from gpu.figure import Figure
+from gpu.shapes import random_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.bench.generation.measure import synchronise

@@ -11,17 +11,13 @@ from pathlib import Path
 
 from rivals.prompt_lookup import open_prompt_lookup
 from rivals.remote import open_remote
-from rivals.suffix_automaton import open_suffix_automaton
 from specds.bench.engines import Entrant
 
 IN_THIS_PROCESS = {
     "transformers-prompt-lookup": Entrant(False, open_prompt_lookup),
-    "suffix-automaton": Entrant(False, open_suffix_automaton),
 }
 TAKES_DATASTORE = {
     "draftretriever": True,
-    "tokengrams": True,
-    "infini-gram": True,
     "arctic-suffix": False,
     "arctic-suffix-tree": False,
     "arctic-suffix-corpus": True,

@@ -1,8 +1,7 @@
 """`specds bench replay` with rivals among the drafters: `python -m rivals [--rivals-python P] ...`.
 
-Rivals: `transformers-prompt-lookup`, `suffix-automaton`, and in the interpreter of
-`--rivals-python` `draftretriever`, `tokengrams`, `infini-gram`, `arctic-suffix`,
-`arctic-suffix-tree` and `arctic-suffix-corpus`.
+Rivals: `transformers-prompt-lookup`, and in the interpreter of `--rivals-python` `draftretriever`,
+`arctic-suffix`, `arctic-suffix-tree` and `arctic-suffix-corpus`.
 """
 
 import sys

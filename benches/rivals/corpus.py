@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rivals.answers import random_patterns, scan
-
 if TYPE_CHECKING:
     from specds._core import Datastore
-
-_PATTERNS = 24
 
 
 @dataclass(frozen=True)
@@ -37,12 +33,15 @@ class RivalCorpus:
         """The width of a token in the file."""
         return 2 if max(self.vocab_size - 1, self.separator) < 1 << 16 else 4
 
-    @cached_property
-    def counts(self) -> tuple[list[list[int]], list[int]]:
-        """Some patterns, and how often a scan finds each of them."""
-        text = np.memmap(self.path, dtype=f"<u{self.token_bytes}", mode="r")
-        patterns = random_patterns(text, self.vocab_size, self.separator, _PATTERNS)
-        return patterns, scan(text, patterns)
+    def request(self, folder: Path) -> dict[str, Any]:
+        """What an engine of a rival is told, to index this text into a folder."""
+        return {
+            "folder": str(folder),
+            "tokens": str(self.path),
+            "token_bytes": self.token_bytes,
+            "vocab_size": self.vocab_size,
+            "separator": self.separator,
+        }
 
 
 @cache

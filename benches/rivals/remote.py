@@ -17,7 +17,6 @@ from rivals.answers import (
     RivalError,
     check_drafts,
     contexts_of,
-    differences,
 )
 from rivals.corpus import RivalCorpus, corpus_of
 from specds._core import TokenTree
@@ -41,18 +40,13 @@ def open_remote(
 
     Raises:
         RivalAbsentError: No interpreter was given, or the rival is not installed for it.
-        RivalAnswerError: A count is not that of a scan, or a draft is no draft.
+        RivalAnswerError: A draft is no draft.
         RivalError: Its process ended; the message is the last line of its standard error.
     """
     if python is None:
         raise RivalAbsentError("no interpreter given: make one by `make bench-rivals`")
     corpus = None if datastore is None else corpus_of(datastore)
     with RivalProcess.start(name, corpus, python) as process:
-        if corpus and process.can_count:
-            patterns, truth = corpus.counts
-            counts = process.call("count", patterns=patterns)["counts"]
-            if wrong := differences(patterns, counts, truth):
-                raise RivalAnswerError(f"{len(wrong)} wrong counts: {wrong[0]}")
         drafter = RemoteDrafter(process)
         vocab_size = None if datastore is None else datastore.vocab_size
         check_drafts(drafter, contexts_of(requests), _CHECKED_NODES, vocab_size)
@@ -65,7 +59,6 @@ class RivalProcess:
     def __init__(self, child: subprocess.Popen[str], errors: IO[bytes]) -> None:
         self._child = child
         self._errors = errors
-        self.can_count = False
 
     @classmethod
     @contextmanager
@@ -96,17 +89,10 @@ class RivalProcess:
     def _begin(self, name: str, corpus: RivalCorpus | None) -> None:
         request: dict[str, Any] = {"name": name}
         if corpus:
-            request |= {
-                "folder": str(corpus.path.parent / name),
-                "tokens": str(corpus.path),
-                "token_bytes": corpus.token_bytes,
-                "vocab_size": corpus.vocab_size,
-                "separator": corpus.separator,
-            }
+            request |= corpus.request(corpus.path.parent / name)
         started = self.call("start", **request)
         if "absent" in started:
             raise RivalAbsentError(started["absent"])
-        self.can_count = started["can_count"]
 
     def _end(self) -> None:
         for pipe in (self._child.stdin, self._child.stdout):

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     Draft = tuple[list[int], list[int]]
     """Tokens, and the parent of each."""
 
-CHAIN = 10
-"""Tokens that an index without a drafter of its own is asked for, one after the other."""
 MAX_MATCH = 16
 
 
@@ -68,9 +66,6 @@ def as_tree(paths: Sequence[Sequence[int]], max_nodes: int) -> Draft:
 
 class Engine:
     """What a rival does for one request at a time; most need no more than the context."""
-
-    count: Callable[[list[int]], int] | None = None
-    follows: Callable[[list[int]], Any] | None = None
 
     def forget(self) -> None:
         """Drops what earlier requests taught it."""
@@ -118,33 +113,7 @@ class Draftretriever(Engine):
         return as_tree(whole, max_nodes), elapsed
 
 
-class Index(Engine):
-    """An index that has no drafter: drafts the likeliest next token, and again after it."""
-
-    def next_token(self, context: list[int]) -> int | None:
-        """The likeliest one after the longest suffix that occurs."""
-        raise NotImplementedError
-
-    def timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What the index answers; the time of a draft is that of these calls."""
-        start = time.perf_counter_ns()
-        result = call(*arguments)
-        self.elapsed_ns += time.perf_counter_ns() - start
-        return result
-
-    def draft(self, max_nodes: int) -> tuple[Draft, int]:
-        context = self.context[-MAX_MATCH:]
-        chain: list[int] = []
-        self.elapsed_ns = 0
-        while len(chain) < min(max_nodes, CHAIN):
-            token = self.next_token((context + chain)[-MAX_MATCH:])
-            if token is None:
-                break
-            chain.append(token)
-        return as_tree([chain], max_nodes), self.elapsed_ns
-
-
-class Tokengrams(Index):
+class Tokengrams:
     """A suffix array in two mapped files."""
 
     def __init__(self, package: Any, corpus: Corpus) -> None:
@@ -155,20 +124,10 @@ class Tokengrams(Index):
         else:
             tokens.symlink_to(corpus.path)
             self._index = package.MemmapIndex.build(str(tokens), str(index), vocab=vocab)
-        self._separator = corpus.separator
         self.count, self.follows = self._index.count, self._index.count_next
 
-    def next_token(self, context: list[int]) -> int | None:
-        for start in range(len(context)):
-            if self.timed(self._index.contains, context[start:]):
-                counts = np.array(self.timed(self._index.count_next, context[start:]))
-                token = int(counts.argmax())
-                if counts[token] and token != self._separator:
-                    return token
-        return None
 
-
-class InfiniGram(Index):
+class InfiniGram:
     """Suffix arrays on disk, asked for the tokens after the longest suffix that occurs."""
 
     def __init__(self, package: Any, corpus: Corpus, cpus: int | None = None) -> None:
@@ -183,7 +142,6 @@ class InfiniGram(Index):
         )
         self.count = lambda pattern: int(self._engine.count(input_ids=pattern)["count"])
         self.follows = lambda pattern: self._engine.ntd(prompt_ids=pattern)
-        self._separator = corpus.separator
 
     @staticmethod
     def _build(corpus: Corpus, dtype: str, cpus: int | None) -> None:
@@ -196,11 +154,6 @@ class InfiniGram(Index):
         command += ["--data_dir", folder, "--save_dir", folder, "--token_dtype", dtype]
         command += ["--mem", 8, "--ulimit", limit, "--cpus", cpus or os.cpu_count()]
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
-
-    def next_token(self, context: list[int]) -> int | None:
-        found = self.timed(self._engine.infgram_ntd, context).get("result_by_token_id", {})
-        likeliest = max(found, key=lambda token: found[token]["cont_cnt"], default=None)
-        return None if likeliest == self._separator else likeliest
 
 
 class ArcticSuffix(Engine):
@@ -264,7 +217,7 @@ class ArcticSuffixCorpus(ArcticSuffixTree):
             self.finish()
 
 
-ENGINES: dict[str, tuple[str, Callable[..., Engine]]] = {
+ENGINES: dict[str, tuple[str, Callable[..., Any]]] = {
     "draftretriever": ("draftretriever", Draftretriever),
     "tokengrams": ("tokengrams", Tokengrams),
     "infini-gram": ("infini_gram.engine", InfiniGram),
@@ -272,11 +225,11 @@ ENGINES: dict[str, tuple[str, Callable[..., Engine]]] = {
     "arctic-suffix-tree": ("arctic_inference.suffix_decoding", ArcticSuffixTree),
     "arctic-suffix-corpus": ("arctic_inference.suffix_decoding", ArcticSuffixCorpus),
 }
-"""The module of each rival, and its engine."""
+"""The module of each rival, and its engine; the second and third are indexes that draft nothing."""
 
 
-def start(request: dict[str, Any]) -> tuple[Engine | None, dict[str, Any]]:
-    """The engine of a name and what is said of it."""
+def start(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The engine of a name and, where it is not installed, what is said of it."""
     module, make = ENGINES[request["name"]]
     try:
         package = import_module(module)
@@ -287,13 +240,11 @@ def start(request: dict[str, Any]) -> tuple[Engine | None, dict[str, Any]]:
         engine = make(package, Corpus(request))
     else:
         engine = make(package)
-    return engine, {"can_count": engine.count is not None}
+    return engine, {}
 
 
 def answer(engine: Engine, operation: str, request: dict[str, Any]) -> dict[str, Any]:
     """What an engine answers to a request."""
-    if operation == "count" and engine.count is not None:
-        return {"counts": [engine.count(pattern) for pattern in request["patterns"]]}
     if operation == "draft":
         (token_ids, parents), elapsed = engine.draft(**request)
         return {"token_ids": token_ids, "parents": parents, "elapsed_ns": elapsed}

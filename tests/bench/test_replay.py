@@ -214,7 +214,7 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", f"{files}/small.specds,{files}/large.specds"),
-        *("--drafter", "fused,rest,transformers-prompt-lookup,tokengrams", "--budget", "4,8"),
+        *("--drafter", "fused,rest,transformers-prompt-lookup,draftretriever", "--budget", "4,8"),
         *("--no-warm-memory", "--json"),
     )
     report = json.loads(out)
@@ -224,10 +224,10 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
     assert report["memory_tokens"] == 0
     rows = report["rows"]
     cells = [(r["drafter"], r["datastore"], r["budget"]) for r in rows if r["transcripts"] == "all"]
-    # Prompt lookup takes no datastore; tokengrams is absent from each.
+    # Prompt lookup takes no datastore; draftretriever is absent from each.
     assert len(set(cells)) == len(cells) == 2 * (2 + 2 + 1 + 2)
     assert len(rows) == 3 * 2 * (2 + 2 + 1) + 2 * 2
-    assert {r["status"] for r in rows if r["drafter"] == "tokengrams"} == {"absent"}
+    assert {r["status"] for r in rows if r["drafter"] == "draftretriever"} == {"absent"}
     for row in rows:
         assert row.keys() == rows[0].keys()
         if row["status"] == "ok":
@@ -240,7 +240,7 @@ def test_a_table_for_people_answers_first_who_gives_how_many_tokens(replay_comma
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl"),
         *("--datastore", files / "small.specds", "--datastore", files / "large.specds"),
-        *("--drafter", "rest,infini-gram", "--budget", "4"),
+        *("--drafter", "rest,draftretriever", "--budget", "4"),
     )
     assert code == 0
     heading, *rows = [line.split() for line in out.splitlines() if line.strip()][1:]
@@ -249,5 +249,5 @@ def test_a_table_for_people_answers_first_who_gives_how_many_tokens(replay_comma
     for name in ("rest, small.specds", "rest, large.specds"):
         assert found[name][1] == "4"
         assert float(found[name][2]) > 1
-    assert found["infini-gram, small.specds"] == ["absent"]
+    assert found["draftretriever, small.specds"] == ["absent"]
     assert "in file order" in out

@@ -7,10 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import specds
-from forced import measure_forced
 from gpu.__main__ import main
+from gpu.forced import measure_forced
+from gpu.shapes import config_of
 from replays import code_answers
-from shapes import config_of
 from specds.bench.replay.measure import Trace, replay
 from specds.bench.transcripts import Transcript, read_transcripts
 

@@ -1,71 +1,44 @@
-"""The benchmark of the papers' ablations: its replay is that of `bench replay`, and its counts."""
+"""The figures of the papers: what is counted, and that each is drawn."""
 
 import json
-from operator import lt
 
-import numpy as np
 import pytest
 import torch
 
-from datastores import build
-from models import VOCAB_SIZE, tiny_model
-from papers import __main__ as command
-from papers import hsddw, n_grammys
-from papers.answers import Answer, Setup, markdown
-
-TEXT = [1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3, 4, 6] * 3
+import papers
+from models import tiny_model
+from replays import code_answers
+from specds.bench.transcripts import Transcript
 
 
-@pytest.fixture
-def datastore(tmp_path):
-    return build(tmp_path / "d", [TEXT], vocab_size=VOCAB_SIZE, separator=VOCAB_SIZE)
+@pytest.mark.parametrize("part", papers.PARTS)
+def test_each_figure_is_a_table(part, tmp_path, demo_tokenizer, monkeypatch, capsys):
+    monkeypatch.setattr(papers, "ROWS", (1, 3))
+    monkeypatch.setattr(papers, "LENGTHS", (2, 4))
+    files = code_answers(tmp_path, demo_tokenizer, one=(0, 40))
+    given = ("--transcripts", files / "one.jsonl", "--datastore", files / "code.specds")
+    papers.main([part, *map(str, given), "--prompts", "1", "--new-tokens", "8"])
+    *_, head, _, first, last = capsys.readouterr().out.splitlines()[-4:]
+    assert head.count("|") == first.count("|") == last.count("|") > 2
 
 
-def answer(number=0, source="mtbench"):
-    rng = np.random.default_rng(number)
-    completion = np.array([*TEXT[:9], *rng.integers(7, size=6)])
-    return Answer(source, np.array([4, 1]), completion, id=f"mtbench-{81 + 10 * number}-0")
-
-
-@pytest.fixture
-def setup(datastore, monkeypatch):
-    made = Setup(new_tokens=8)
-    made.__dict__.update(datastores=[datastore], recorded=[answer(0), answer(1)])
+def test_a_model_that_drafts_for_itself_is_never_rejected_and_never_pays(monkeypatch):
     model = tiny_model("llama")
-    made.__dict__["demo"] = (model, None)
-    monkeypatch.setattr(Setup, "written", lambda *_, **__: [answer(0, "demo")])
-    monkeypatch.setattr(hsddw, "load_model", lambda *_, **__: (model, None))
-    return made
+    monkeypatch.setattr(papers, "load_model", lambda *_, **__: (model, None))
+    ids = torch.tensor([[4, 1]])
+    text = model.generate(ids, do_sample=False, max_new_tokens=12)[0, 2:].numpy()
+    own = [Transcript("demo", ids[0].numpy(), text)]
+    # Two forwards give six tokens each, for five passes at a cost of 0.19 each.
+    assert papers.speed_up(["small"], "sd", own, 5) == pytest.approx(12 / (2 + 10 * 0.19))
+    other = [Transcript("demo", ids[0].numpy(), (text + 1) % 50)]
+    assert papers.speed_up(["small"], "sd", other, 5) < 1
 
 
-# One part indexes the whole standard library.
-@pytest.mark.parametrize("part", [p for p in command.PARTS if p != "aded-sampling"])
-def test_every_part_makes_a_table(setup, monkeypatch, part):
-    for name, value in {"ROWS": (1, 3), "LENGTHS": (2, 4), "REPEATS": 1}.items():
-        monkeypatch.setattr(n_grammys, name, value)
-    head, line, *rows = markdown([*command.PARTS[part][1](setup)]).splitlines()
-    assert rows
-    assert {row.count("|") for row in (head, line, *rows)} == {head.count("|")}
-
-
-def test_a_model_that_drafts_for_itself_is_never_rejected_and_never_pays(setup):
-    model = setup.demo[0]
-    with torch.inference_mode():
-        ids = torch.tensor([[4, 1]])
-        written = model.generate(ids, do_sample=False, max_new_tokens=12)[0, 2:].numpy()
-    found = hsddw.replay(setup, ["small"], "sd", [Answer("demo", ids[0].numpy(), written)], 5)
-    assert found.accepted == found.windows == [5, 5]
-    assert found.entropies[1] == []
-    assert found.cost == pytest.approx(2 + 10 * 0.19)
-    other = hsddw.replay(setup, ["small"], "sd", [answer()], 5)
-    assert len(other.entropies[1]) == sum(map(lt, other.accepted, other.windows))
-
-
-def test_a_part_reads_transcripts_and_says_if_they_are_missing(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="this part needs --transcripts"):
-        command.main(["n-grammys-context"])
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(SystemExit, match="needs --transcripts and --datastore"):
+        papers.main(["rest-match"])
     path = tmp_path / "answers.jsonl"
-    row = {"id": "mtbench-81-0", "prompt_ids": [1, 2], "completion_ids": [3, 1, 2, 3, 1, 2]}
-    path.write_text(json.dumps(row) + "\n")
-    command.main(["n-grammys-context", "--transcripts", str(path), "--tokenizer", "demo"])
-    assert "| q | answers |" in capsys.readouterr().out
+    path.write_text(json.dumps({"prompt": "a", "completion": "b"}))
+    with pytest.raises(SystemExit, match="needs --transcripts and --datastore"):
+        papers.main(["aded-adaptive", "--transcripts", str(path)])
+    assert papers.markdown([{"a": "1"}, {"a": "2", "b": "3"}]).splitlines()[2] == "| 1 |  |"

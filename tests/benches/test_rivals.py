@@ -4,21 +4,15 @@ import os
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datastores import build
-from replays import SEPARATOR, VOCAB_SIZE, build_tiny, patient, transcript
+from replays import SEPARATOR, VOCAB_SIZE, build_tiny, transcript
 from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
 from rivals.answers import RivalAbsentError, RivalAnswerError
-from rivals.suffix_automaton import SuffixAutomatonDrafter
 from specds.bench.engines import ENTRANTS, engines_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs
-
-tokens = st.integers(0, 3)
-texts = st.lists(tokens, min_size=1, max_size=20)
 
 
 @pytest.fixture(scope="module")
@@ -45,60 +39,27 @@ def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch)
         pass
 
 
-def longest_before(context, texts):
-    """The longest suffix that ends in a text, its length, and what followed it the last time."""
-    for length in range(len(context), 0, -1):
-        for text in reversed(texts):
-            for end in range(len(text), length - 1, -1):
-                if text[end - length : end] == context[-length:]:
-                    return length, text[end:]
-    return 0, []
-
-
-@patient
-@given(st.lists(texts, max_size=4), texts, st.integers(1, 5))
-def test_the_suffix_automaton_drafts_what_followed_the_longest_match(answers, context, max_nodes):
-    drafter = SuffixAutomatonDrafter()
-    for answer in answers:
-        session = drafter.session([3])
-        session.observe(answer)
-        session.finish()
-    session = drafter.session(context[:1])
-    for place in range(1, len(context) + 1):
-        before = context[:place]
-        own, shared = longest_before(before, [before[:-1]]), longest_before(before, answers)
-        if own[0]:  # what follows goes up to the context's end
-            own = (own[0], before[len(before) - 1 - len(own[1]) :])
-        expected = (shared if shared[0] > own[0] else own)[1][:max_nodes]
-        assert session.draft(max_nodes).token_ids.tolist() == expected
-        session.observe(context[place : place + 1])
-
-
-FAKE_TOKENGRAMS = """
-class MemmapIndex:
-    def __init__(self, tokens, *_args, **_options):
-        with open(tokens, "rb") as file:
-            self.text = memoryview(file.read()).cast("H").tolist()
-
-    @classmethod
-    def build(cls, tokens, index, vocab):
-        open(index, "w").close()
+FAKE_RETRIEVER = """
+class Writer:
+    def __init__(self, path, vocab_size):
+        self.file = open(path, "w")
         print("rivals print what they like")
-        return cls(tokens)
 
-    def places(self, pattern):
-        ends = range(len(pattern), len(self.text))
-        return [end for end in ends if self.text[end - len(pattern) : end] == pattern]
+    def add_entry(self, tokens):
+        print(*tokens, file=self.file)
 
-    def contains(self, pattern):
-        return bool(self.places(pattern))
+    def finalize(self):
+        self.file.close()
 
-    def count(self, pattern):
-        return len(self.places(pattern)) + WRONG
 
-    def count_next(self, pattern):
-        following = [self.text[end] for end in self.places(pattern)]
-        return [following.count(token) for token in range(VOCAB_SIZE)]
+class Reader:
+    def __init__(self, path):
+        self.texts = [list(map(int, line.split())) for line in open(path)]
+
+    def search(self, context, choices):
+        places = [(text, at) for text in self.texts for at in range(1, len(text))]
+        found = [text[at : at + 4] for text, at in places if text[at - 1] == context[-1]]
+        return [[[*(token + WRONG for token in path), -1] for path in found]]
 """
 REQUESTS = [transcript([1, 2], [3, 0, 1, 2, 4])]
 
@@ -111,29 +72,29 @@ def run_rival(name, datastore, python):
 
 
 def run_fake(monkeypatch, folder, wrong):
-    """Has the interpreter of the tests find a tokengrams whose counts are off by so much."""
-    code = FAKE_TOKENGRAMS.replace("WRONG", wrong).replace("VOCAB_SIZE", str(VOCAB_SIZE))
-    (folder / "tokengrams.py").write_text(code)
+    """Has the interpreter of the tests find a retriever whose tokens are off by so much."""
+    (folder / "draftretriever.py").write_text(FAKE_RETRIEVER.replace("WRONG", wrong))
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     texts = [[0, 1, 2, 3, 0, 1, 2, 3], [5, 2, 6]]
     store = build(folder / "d", texts, vocab_size=VOCAB_SIZE, separator=SEPARATOR)
-    return run_rival("tokengrams", store, sys.executable)
+    return run_rival("draftretriever", store, sys.executable)
 
 
 def test_a_rival_drafts_from_the_text_of_the_datastore(monkeypatch, tmp_path):
-    for cell, num_nodes in zip(run_fake(monkeypatch, tmp_path, "0"), (3, 4), strict=True):
+    for cell, num_nodes in zip(run_fake(monkeypatch, tmp_path, "0"), (3, 5), strict=True):
         assert (cell.status, cell.reason) == ("ok", None)
         trace = cell.traces["a"]
-        # 3, 0, 1, 2 are the likeliest after the longest suffix each time, and all of it is right.
-        assert trace.stats.num_draft_tokens == trace.accepted[0] == num_nodes
+        # After 2 come 3, 0, 1, 2, then 6: the first of them are right.
+        assert trace.stats.num_draft_tokens == num_nodes
+        assert trace.accepted[0] == min(num_nodes, 4)
         assert all(elapsed > 0 for elapsed in trace.draft_ns)
 
 
-def test_a_rival_that_counts_wrong_is_refused_before_it_is_timed(monkeypatch, tmp_path):
-    for cell in run_fake(monkeypatch, tmp_path, "1"):
+def test_a_rival_whose_drafts_are_no_tokens_is_refused_before_it_is_timed(monkeypatch, tmp_path):
+    for cell in run_fake(monkeypatch, tmp_path, "9"):
         [row] = rows_of(cell)
         assert row["status"] == "refused"
-        assert "wrong counts" in row["reason"]
+        assert "the vocabulary has 8" in row["reason"]
         assert row["mean_acceptance_length"] is row["draft_p50_us"] is None
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from forced import Forces
+from gpu.forced import Forces
 from models import GREEDY, VOCAB_SIZE, Recorder, mixed_drafter, prompt, random_drafter, tiny_model
 from specds import FusedConfig, FusedDrafter, accelerate, generate
 from specds.verify import Runner

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shapes import random_model
+from gpu.shapes import random_model
 from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
 from specds.bench.generation.measure import (
     PLAIN,
