@@ -127,12 +127,6 @@ def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
         {"sample": 1, "num_drafts": 3, "mean_acceptance_length": 2.0},
     ]
     assert [point["request"] for point in row["acceptance_by_request"]] == [0, 1, 2]
-    # After 3, 7 and 8 tokens of context twice; after 9, 13 and 14 once.
-    assert row["acceptance_by_context_length"] == [
-        {"context_length": 2, "num_drafts": 2, "mean_acceptance_length": 4.0},
-        {"context_length": 4, "num_drafts": 2, "mean_acceptance_length": 1.0},
-        {"context_length": 8, "num_drafts": 5, "mean_acceptance_length": 1.6},
-    ]
     assert row["accepted_prediction_tokens"] is row["rejected_prediction_tokens"] is None
 
 

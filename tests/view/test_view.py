@@ -18,8 +18,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from browser import rendered
-from specds import BuildOptions, build_datastore, open_corpus
-from specds.bench.transcripts import read_files
+from specds import BuildOptions, Datastore, build_datastore, open_corpus
 from specds.view import Explorer, serve
 from specds.view.server import page
 
@@ -32,12 +31,7 @@ def explorer(tmp_path_factory, demo_tokenizer):
     (folder / "a.txt").write_text(TEXT)
     corpus, path = open_corpus(str(folder / "a.txt")), folder / "a.specds"
     build_datastore(corpus, demo_tokenizer, path, BuildOptions(prior_tokens=0))
-    rows = [{"prompt": "# add\n", "completion": TEXT}, {"prompt": "# x\n", "completion": "<b>&"}]
-    (folder / "answers.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    from specds import Datastore
-
-    answers = read_files([folder / "answers.jsonl"], demo_tokenizer)
-    return Explorer(Datastore.open(path), demo_tokenizer, answers)
+    return Explorer(Datastore(path), demo_tokenizer)
 
 
 @pytest.fixture
@@ -92,24 +86,9 @@ def test_nothing_that_is_typed_is_kept(explorer):
     assert all("forty" not in "".join(tree["text"]) for tree in trees.values())
 
 
-def test_a_recorded_answer_is_told_step_by_step(served, explorer):
-    told = json.loads(ask(served, "GET", "/answer?number=0")[1])
-    assert told["is_whole"]
-    text = "".join(token for step in told["steps"] for token in step["tokens"])
-    assert text.startswith(TEXT)
-    assert told["prompt"] == "# add\n"
-    for step in told["steps"]:
-        assert len(step["tokens"]) == len(step["sources"]) == len(step["path"]) + 1
-        drafted = [step["tree"]["text"][node] for node in step["path"]]
-        assert drafted == step["tokens"][:-1]
-    assert any(step["path"] for step in told["steps"])
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
-        ("GET", "/answer?number=9", None, 404),
-        ("GET", "/answer?number=x", None, 404),
         ("GET", "/etc/passwd", None, 404),
         ("POST", "/explore", "no json", 400),
         ("POST", "/explore", '{"text": "a"}', 400),

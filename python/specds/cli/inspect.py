@@ -1,7 +1,6 @@
 """Commands that ask a datastore: info, verify, lookup, view."""
 
 import webbrowser
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -110,7 +109,6 @@ def view(
     datastore: DatastorePath,
     /,
     *,
-    transcript: Path | None = None,
     port: Annotated[
         int, typer.Option(metavar="PORT", min=0, max=65535, help="0: any that is free.")
     ] = 0,
@@ -122,16 +120,13 @@ def view(
     For this machine alone, until Ctrl-C. Nothing that is typed is kept.
 
     Args:
-        transcript (FILE): Recorded answers to go through: JSONL of `prompt`, `completion`.
         browse: Open the page in the browser of this machine.
         tokenizer: By default the one the datastore was built with.
 
-    Examples:
+    Example:
         specds view chat.specds --browse
-        specds view chat.specds --transcript answers.jsonl
     """
     from specds._core import Datastore
-    from specds.bench.transcripts import read_files
     from specds.loading import load_encoder
     from specds.tokenization import check_tokenizer
     from specds.view import Explorer, serve
@@ -139,8 +134,7 @@ def view(
     opened = Datastore.open(datastore)
     loaded = load_encoder(tokenizer_name(tokenizer, opened))
     check_tokenizer(opened, loaded)
-    answers = [] if transcript is None else read_files([transcript], loaded, _MOST_ANSWERS)
-    with serve(Explorer(opened, loaded, answers), port) as server:
+    with serve(Explorer(opened, loaded), port) as server:
         address = f"http://127.0.0.1:{server.server_address[1]}/"
         terminal.out.print(address)
         if browse:
@@ -149,6 +143,3 @@ def view(
             server.serve_forever(poll_interval=0.1)
         except KeyboardInterrupt:
             terminal.err.print()
-
-
-_MOST_ANSWERS = 200

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from specds._core import Datastore
-from specds.bench.transcripts import Transcript
 from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
 from specds.readable import known_from, tree_in_words
-from specds.view.story import story
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -25,17 +21,11 @@ _MOST_CHARACTERS = 10_000
 
 
 class Explorer:
-    """Answers questions about a datastore and replays answers. Safe to share by threads."""
+    """Answers questions about a datastore. Safe to share by threads."""
 
-    def __init__(
-        self,
-        datastore: Datastore,
-        tokenizer: PreTrainedTokenizerBase,
-        transcripts: Sequence[Transcript] = (),
-    ) -> None:
+    def __init__(self, datastore: Datastore, tokenizer: PreTrainedTokenizerBase) -> None:
         self._datastore = datastore
         self._tokenizer = tokenizer
-        self._transcripts = transcripts
         # Without a memory: nothing that is typed is kept.
         both = FusedConfig(memory=False, recycled=False)
         self._drafters: dict[str, Drafter] = {
@@ -45,14 +35,12 @@ class Explorer:
             "REST": RestDrafter(datastore),
         }
         self._one_by_one = Lock()
-        self.answer = lru_cache(16)(self._answer)
 
     def about(self) -> dict[str, Any]:
         return {
             "path": str(self._datastore.path),
             "num_tokens": self._datastore.num_tokens,
             "num_documents": self._datastore.num_documents,
-            "num_answers": len(self._transcripts),
         }
 
     def explore(self, text: str, num_nodes: int) -> dict[str, Any]:
@@ -70,10 +58,3 @@ class Explorer:
                 session.finish()
                 trees[name] = tree_in_words(self._tokenizer, tree, context)
         return {"num_tokens": len(context), "match": match, "trees": trees}
-
-    def _answer(self, number: int) -> dict[str, Any]:
-        """A recorded answer step by step; see `story`."""
-        transcript = self._transcripts[number]
-        drafter = FusedDrafter(self._datastore)
-        with self._one_by_one:
-            return story(drafter, transcript, self._tokenizer, 32, datastore=self._datastore)

@@ -8,7 +8,6 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from specds.view.explorer import Explorer
 
@@ -41,19 +40,10 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        try:
-            url = urlsplit(self.path)
-        except ValueError:
-            return self._tell({"error": "nothing is here"}, 404)
-        if url.path == "/":
+        if self.path == "/":
             self._send(200, self._page, "text/html; charset=utf-8")
-        elif url.path == "/about":
+        elif self.path == "/about":
             self._tell(self._explorer.about())
-        elif url.path == "/answer":
-            try:
-                self._tell(self._explorer.answer(int(parse_qs(url.query)["number"][0])))
-            except (KeyError, ValueError, IndexError):
-                self._tell({"error": "no such answer"}, 404)
         else:
             self._tell({"error": "nothing is here"}, 404)
 

@@ -34,13 +34,10 @@ class Replayed:
     """One step of a replay, which the session has not observed yet.
 
     Attributes:
-        position: Tokens of the answer before this step.
         draft_ns: Time of `draft` in nanoseconds; None if it was not called.
         observe_ns: Time of `observe`; set before the next step is yielded.
     """
 
-    session: Session
-    position: int
     step: Step
     draft_ns: int | None = None
     observe_ns: int = 0
@@ -71,7 +68,7 @@ def follow(
                 tree = within(tree, max_nodes, max_depth)
             path = right_path(tree, truth[position:])
             emitted = truth[position : position + len(path) + 1]
-            replayed = Replayed(session, position, Step(tree, path, emitted.tolist()), draft_ns)
+            replayed = Replayed(Step(tree, path, emitted.tolist()), draft_ns)
             yield replayed
             start = perf_counter_ns()
             session.observe(emitted)
@@ -149,8 +146,6 @@ class Trace:
     Attributes:
         stats: Counts, and times of `draft` and `observe`.
         expected: Accepted tokens that the drafter expected: the sum of its probabilities.
-        match_lengths: Tokens of context matched; empty if the session does not report it.
-        context_lengths: Tokens before the draft, prompt included.
         requests: Number of the request in the run.
         samples: Requests of the same group that were served before.
         num_predicted_tokens: Tokens of predicted outputs; None if no request had one.
@@ -162,8 +157,6 @@ class Trace:
     num_requests: int = 0
     accepted: list[int] = field(default_factory=list)
     expected: list[float] = field(default_factory=list)
-    match_lengths: list[int] = field(default_factory=list)
-    context_lengths: list[int] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     num_predicted_tokens: int | None = None
@@ -171,9 +164,9 @@ class Trace:
     observe_ns: list[int] = field(default_factory=list)
     sources: Counter[str] = field(default_factory=Counter)
 
-    def record(self, replayed: Replayed, prompt_length: int) -> None:
+    def record(self, replayed: Replayed) -> None:
         """Appends a step; its `observe_ns` is not known yet."""
-        step, session = replayed.step, replayed.session
+        step = replayed.step
         self.stats.record_draft(len(step.tree), len(step.path))
         self.sources.update(source or TARGET for source in step.sources)
         if replayed.draft_ns is None:
@@ -181,9 +174,6 @@ class Trace:
         self.draft_ns.append(replayed.draft_ns)
         self.accepted.append(len(step.path))
         self.expected.append(float(step.tree.probs.sum(dtype=np.float64)))
-        self.context_lengths.append(prompt_length + replayed.position)
-        if session.match_length is not None:
-            self.match_lengths.append(session.match_length)
 
     def merge(self, other: Trace) -> None:
         self.stats.merge(other.stats)
@@ -205,7 +195,7 @@ def replay(
     """Replays one answer with a session that has its prompt."""
     trace, steps = Trace(num_requests=1), []
     for replayed in follow(session, transcript, max_nodes, shape):
-        trace.record(replayed, len(transcript.prompt_ids))
+        trace.record(replayed)
         steps.append(replayed)
     trace.observe_ns = [replayed.observe_ns for replayed in steps]
     stats = trace.stats

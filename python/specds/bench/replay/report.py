@@ -50,7 +50,6 @@ def figures(trace: Trace | None) -> Row:
     stats = trace.stats
     drafts, reached = max(stats.num_drafts, 1), stats.num_accepted_tokens_per_pos
     expected = float(np.sum(trace.expected))
-    powers = [1 << (length.bit_length() - 1) for length in trace.context_lengths]
     return {
         "num_requests": trace.num_requests,
         "num_drafts": stats.num_drafts,
@@ -68,10 +67,8 @@ def figures(trace: Trace | None) -> Row:
         "observe_p50_us": _percentile_us(trace.observe_ns, 50),
         "observe_p99_us": _percentile_us(trace.observe_ns, 99),
         "emitted_by_source": dict(trace.sources),
-        "acceptance_by_match_length": _acceptance_by("match_length", trace.match_lengths, trace),
         "acceptance_by_request": _acceptance_by("request", _tenths(trace.requests), trace),
         "acceptance_by_sample": _acceptance_by("sample", trace.samples, trace),
-        "acceptance_by_context_length": _acceptance_by("context_length", powers, trace),
         "expected_accepted_tokens": expected or None,
         "accepted_over_expected": sum(trace.accepted) / expected if expected else None,
     }

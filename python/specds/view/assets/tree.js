@@ -1,5 +1,5 @@
 "use strict";
-// Draws drafts and texts, coloured by what drafted them.
+// Draws drafts, coloured by what drafted them.
 const element = (name, attributes = {}, ...children) => {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -10,13 +10,12 @@ const colour = (source) => `color: var(--${source || "ink"})`;
 const shownToken = (text) => text.replaceAll("\n", "↵").replaceAll("\t", "⇥").replace(/^ | $/g, "␣") || "∅";
 
 // A draft from left to right: each token beside those that may follow it.
-function drawTree(place, tree, path = []) {
-  const accepted = new Set(path);
+function drawTree(place, tree) {
   const roots = element("div", { class: "kids" });
   const kids = [];
   tree.text.forEach((text, node) => {
     const token = element("span", {
-      class: "token" + (accepted.has(node) ? " accepted" : ""),
+      class: "token",
       style: colour(tree.sources[node]),
       title: `${tree.sources[node]}, probability ${tree.probs[node]}`,
     }, shownToken(text), element("small", {}, `${Math.round(100 * tree.probs[node])} %`));
