@@ -80,23 +80,18 @@ def rescored_gaps(model, sequence):
 
 def test_bfloat16_departs_from_plain_decoding_only_at_near_ties():
     model = tiny_model("llama", torch.bfloat16)
+    exact = tiny_model("llama")
     ours, plain, noise = [], [], 0.0
     for seed in range(8):
         torch.manual_seed(seed)
-        result = model.generate(
-            prompt(seed=seed),
-            max_new_tokens=48,
-            return_dict_in_generate=True,
-            output_logits=True,
-            do_sample=False,
-        )
-        expected = result.sequences[0].tolist()
+        expected = plain_generate(model, seed, num_tokens=48, **GREEDY)
         gaps, rescored = rescored_gaps(model, expected)
         plain.append(gaps)
-        noise = max(noise, float((torch.cat(result.logits) - rescored).abs().max()))
+        noise = max(noise, float((rescored - rescored_gaps(exact, expected)[1]).abs().max()))
         output = tree_generate(model, mixed_drafter(expected), seed, num_tokens=48, **GREEDY)
         ours.append(rescored_gaps(model, output.sequences[0].tolist())[0])
     ours, plain = torch.cat(ours), torch.cat(plain)
-    # Two near-equal logits may each move by the rounding between passes of different shape.
-    assert float(ours.max()) <= 2 * noise
-    assert int((ours > 0).sum()) <= 2 * int((plain > 0).sum()) + 2
+    # How far passes of different shape are apart depends on the processor, and may be nothing for
+    # plain ones; how far bfloat16 is from float32 does not. One token a text may be a near-tie.
+    assert float(ours.max()) <= noise
+    assert int((ours > 0).sum()) <= 2 * int((plain > 0).sum()) + 8

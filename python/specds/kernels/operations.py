@@ -90,7 +90,6 @@ def make_scratch(device: torch.device) -> torch.Tensor:
     return torch.zeros(_PROGRAMS_EACH * _num_processors(device) * size, device=device)
 
 
-@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
 def tree_attention(
     query: torch.Tensor,
     keys: torch.Tensor,
@@ -136,11 +135,34 @@ def tree_attention(
     Returns:
         `(num_rows, width, num_heads, value_dim)`, contiguous, in the dtype of `query`.
     """
+    scratch = make_scratch(query.device) if scratch is None else scratch
+    options = window, chunk, softcap, sinks, block_table
+    attended: torch.Tensor = _attend(
+        query, keys, values, lengths, positions, ancestors, scale, *options, scratch
+    )
+    return attended
+
+
+# No argument has a default: torch 2.6 to 2.11 fail on one that is changed and was left out.
+@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
+def _attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    lengths: torch.Tensor,
+    positions: torch.Tensor,
+    ancestors: torch.Tensor,
+    scale: float | None,
+    window: int | None,
+    chunk: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+    block_table: torch.Tensor | None,
+    scratch: torch.Tensor,
+) -> torch.Tensor:
     from specds.kernels import programs
 
     num_words = 1 if ancestors.dim() == 2 else ancestors.shape[2]
-    if scratch is None:
-        scratch = make_scratch(query.device)
     num_rows, num_heads, width, head_dim = query.shape
     num_key_heads, group = keys.shape[1], num_heads // keys.shape[1]
     num_slots = keys.shape[2] * (1 if block_table is None else block_table.shape[1])

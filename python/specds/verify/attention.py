@@ -92,7 +92,7 @@ def attend_tree(
     """`attend_packed` by the kernel."""
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
     asked |= {"scratch": tree.scratch, **tree.limits[layer]._asdict()}
-    attended: torch.Tensor = tree_attention(by_row, *states, *tree[:3], **asked)
+    attended = tree_attention(by_row, states[0], states[1], *tree[:3], **asked)
     return attended.flatten(0, 1)[None]
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.backends import mkl
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as _modules
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
@@ -50,7 +50,7 @@ def is_lean(model: PreTrainedModel) -> bool:
     return (
         kind.__module__ in _FAMILIES
         and kind.__name__.endswith("ForCausalLM")
-        and not _has_any_global_hook()  # type: ignore[no-untyped-call]
+        and not (_modules._global_forward_hooks or _modules._global_forward_pre_hooks)
         and getattr(model.config, "final_logit_softcapping", None) is None
         and _is_usual(kind.__module__, model)
     )
