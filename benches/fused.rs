@@ -6,9 +6,10 @@ use std::sync::{Arc, LazyLock};
 use divan::{Bencher, black_box};
 use specds::draft::TokenTree;
 use specds::draft::{DraftLimits, Session, draft_batch};
-use specds::fused::Weights;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, fit};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
+use specds::memory::Memory;
 use specds::memory::MemoryOptions;
+use specds::weights::Weights;
 
 use crate::{BUILT, CORPUS, VOCAB_SIZE, num_accepted};
 

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use divan::{Bencher, counter::ItemsCount};
-use specds::fused::Memory;
 use specds::memory::History;
+use specds::memory::Memory;
 use specds::memory::MemoryOptions;
 
 use crate::{CORPUS, VOCAB_SIZE};

@@ -51,5 +51,6 @@ pub mod lookup;
 pub mod memory;
 pub mod papers;
 pub mod storage;
+pub mod weights;
 
 pub use base::{Error, Result};

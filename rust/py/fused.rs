@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use specds::draft::Source;
-use specds::fused::{self, Effort, FusedConfig, FusedSession, Weights};
+use specds::fused::{self, Effort, FusedConfig, FusedSession};
+use specds::weights::Weights;
 
 use crate::arrays::integers;
 use crate::datastore::{Datastore, opened};

@@ -7,7 +7,6 @@ use std::time::Duration;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::fused;
 use specds::memory::{MemoryOptions, Sharing};
 
 use crate::arrays::integers;
@@ -30,12 +29,12 @@ use crate::error::py_err;
 ///     ValueError: An argument is out of its bounds.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Memory {
-    pub(crate) memory: Arc<fused::Memory>,
+    pub(crate) memory: Arc<specds::memory::Memory>,
     sharing: Mutex<Option<Sharing>>,
 }
 
-impl From<fused::Memory> for Memory {
-    fn from(memory: fused::Memory) -> Self {
+impl From<specds::memory::Memory> for Memory {
+    fn from(memory: specds::memory::Memory) -> Self {
         Self {
             memory: Arc::new(memory),
             sharing: Mutex::default(),
@@ -48,7 +47,7 @@ impl Memory {
     #[new]
     #[pyo3(signature = (vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
     fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> PyResult<Self> {
-        let memory = fused::Memory::new(options(vocab_size, max_bytes, tokenizer));
+        let memory = specds::memory::Memory::new(options(vocab_size, max_bytes, tokenizer));
         memory.map(Self::from).map_err(py_err)
     }
 
@@ -74,7 +73,7 @@ impl Memory {
         tokenizer: &str,
     ) -> PyResult<Self> {
         let options = options(vocab_size, max_bytes, tokenizer);
-        let opened = py.detach(|| fused::Memory::open(&path, options));
+        let opened = py.detach(|| specds::memory::Memory::open(&path, options));
         opened.map(Self::from).map_err(py_err)
     }
 

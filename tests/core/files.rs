@@ -9,10 +9,11 @@ use std::sync::Arc;
 use specds::Error;
 use specds::build::DatastoreOptions;
 use specds::draft::Session;
-use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession, Weights};
+use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::{Manifest, ShardManifest};
+use specds::weights::Weights;
 use tempfile::TempDir;
 
 use crate::{build, drafted, options, tempdir};

@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, merge};
 use specds::draft::Session;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, Memory, Weights, refit};
-use specds::memory::MemoryOptions;
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession, refit};
+use specds::memory::{Memory, MemoryOptions};
+use specds::weights::Weights;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::files::{SECTIONS, Victim, ask, read_all, write_all, write_in_place};

@@ -6,8 +6,7 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::fused::Memory;
-use specds::memory::{History, MemoryOptions};
+use specds::memory::{History, Memory, MemoryOptions};
 
 use crate::tempdir;
 

@@ -1,7 +1,8 @@
 //! What is a draft, and what does a session promise that drafts?
 //!
-//! Beside them: top-k, multinomial draws, and how a verification lies in memory. It imports `base`.
+//! Beside them: tables of a target model, top-k, multinomial draws, and how a verification lies in memory. It imports `base`.
 
+pub mod model_tables;
 pub(crate) mod multinomial;
 pub(crate) mod packed_pass;
 pub(crate) mod session;

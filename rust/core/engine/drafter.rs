@@ -10,11 +10,12 @@ use crate::draft::token_tree::TokenTree;
 use crate::engine::config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
 use crate::engine::load::{StepCost, StepTimes};
 use crate::engine::requests::{Context, Request, Requests};
-use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession, Memory};
+use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
 use crate::fused::prior::prior_of;
 use crate::fused::sources::recycled::NUM_KEPT;
 use crate::lookup::datastore::Datastore;
 use crate::memory::sharing::Sharing;
+use crate::memory::store::Memory;
 use crate::memory::store::MemoryOptions;
 
 /// What came of all drafts so far.

@@ -7,8 +7,8 @@
 
 use crate::base::portable_math::{exp, greater, ln, log2};
 use crate::draft::token_tree::TokenTree;
-use crate::fused::learned::{Known, Learned};
-use crate::fused::weights::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
+use crate::weights::initial::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
+use crate::weights::learned::{Known, Learned};
 
 /// How fast all curves learn, and how much faster those next to a sum.
 const RATE: f32 = 0.02;

@@ -5,27 +5,24 @@ use std::sync::{Arc, LazyLock};
 
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
+use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::{Effort, Reading};
 use crate::fused::group::{Group, num_known};
 use crate::fused::grow::{Accepted, TreeBuilder};
-use crate::fused::learned::{Known, Learned};
 use crate::fused::mixer::TokenCounts;
 use crate::fused::source::Inputs;
 use crate::fused::suggestion::Suggestion;
-use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::store::MemoryOptions;
+use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
-use crate::papers::model_tables::ModelTables;
 use crate::storage::manifest::MAX_VOCAB_SIZE;
-
-/// The texts of tenants, and what these taught.
-pub type Memory = crate::memory::store::Memory<Learned>;
+use crate::weights::initial::Weights;
+use crate::weights::learned::{Known, Learned};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FusedConfig {
@@ -162,7 +159,7 @@ fn other_vocabulary(name: &'static str, expected: u32, found: u32) -> Error {
 #[derive(Debug, Clone)]
 pub struct FusedSession {
     drafter: Arc<FusedDrafter>,
-    tenant: Arc<Tenant<Learned>>,
+    tenant: Arc<Tenant>,
     context: History,
     prompt_length: Option<usize>,
     group: Group,

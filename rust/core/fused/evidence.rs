@@ -6,60 +6,14 @@ use std::ops::Range;
 
 use crate::base::portable_math::{hash, rank_of, saturating_u32};
 use crate::draft::token_tree::Source;
+use crate::weights::kind::Kind;
+use crate::weights::learned::Keys;
 
 /// The greatest depth of a node.
 pub(crate) const MAX_DEPTH: usize = 40;
 
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
-
-/// What an expert looks at: the matches of its source, those with a skipped token, or with an edit. The
-/// weights of each lie one after the other: another number of them is another version of the weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    #[default]
-    Corpus,
-    Context,
-    Memory,
-    Expected,
-    Recycled,
-    Bigram,
-    CorpusSkip,
-    ContextSkip,
-    MemorySkip,
-    ExpectedSkip,
-    Echo,
-    Suggested,
-    Group,
-    GroupSkip,
-    ContextEdited,
-    MemoryEdited,
-    ExpectedEdited,
-    GroupEdited,
-}
-
-impl Kind {
-    pub(crate) const COUNT: usize = Self::GroupEdited as usize + 1;
-
-    pub(crate) const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// What users know its source by.
-    pub(crate) fn label(self) -> Source {
-        match self {
-            Self::Corpus | Self::CorpusSkip => Source::Datastore,
-            Self::Context | Self::ContextSkip | Self::ContextEdited | Self::Echo => Source::Context,
-            Self::Memory | Self::MemorySkip | Self::MemoryEdited => Source::Memory,
-            Self::Expected | Self::ExpectedSkip | Self::ExpectedEdited => Source::Predicted,
-            Self::Group | Self::GroupSkip | Self::GroupEdited => Source::Group,
-            Self::Recycled => Source::Recycled,
-            Self::Bigram => Source::Bigram,
-            Self::Suggested => Source::Suggested,
-        }
-    }
-}
 
 /// What one source matched.
 #[derive(Debug, Clone, Copy)]
@@ -72,14 +26,6 @@ pub(crate) struct Matched {
     pub(crate) rank: usize,
     /// How often the match occurs.
     pub(crate) num_matches: f32,
-}
-
-/// Where the weights of an expert or of a candidate are: those that tell no tokens apart, and those of
-/// tokens.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Keys {
-    pub(crate) shapes: [usize; 2],
-    pub(crate) tokens: [usize; 2],
 }
 
 /// A match and the counts of what followed it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::fused::mixer::TokenCounts;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::tenant::{Kept, Learned};
+use crate::memory::tenant::Kept;
 
 /// The texts of a request's group, or of groups like it, as one text: short, so every place of it is read,
 /// and a source of its own, so the mixer learns what it is worth.
@@ -24,7 +24,7 @@ impl Group {
     /// All of it is near.
     const MAX_TOKENS: usize = 1 << 16;
 
-    pub(crate) fn begin<L: Learned>(&mut self, kept: &Kept<L>, prompt: &[u32]) {
+    pub(crate) fn begin(&mut self, kept: &Kept, prompt: &[u32]) {
         let of_prompt = || GroupKey::of_prompt(prompt, kept.texts.groups());
         let key = self.key.unwrap_or_else(of_prompt);
         let own = (!key.is_continued_by(prompt)).then_some(key);
@@ -37,7 +37,7 @@ impl Group {
 
     /// Takes in what other requests of these groups have written since, the latest first while there is
     /// room, and counts the tokens as used.
-    pub(crate) fn update<L: Learned>(&mut self, kept: &Kept<L>, counts: &mut TokenCounts) {
+    pub(crate) fn update(&mut self, kept: &Kept, counts: &mut TokenCounts) {
         if self.num_seen >= kept.texts.num_added() {
             return; // there are fewer while the oldest are removed
         }
@@ -70,7 +70,7 @@ impl Group {
 
 /// The other groups whose texts a prompt repeats most, such as an agent's earlier trials of a task. A run
 /// of tokens at n places counts 1 / n for each.
-fn similar<L: Learned>(kept: &Kept<L>, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
+fn similar(kept: &Kept, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
     /// Runs of `NUM_REPEATED` tokens are looked up, among at most this many of the prompt's last tokens.
     const MAX_TOKENS: usize = 4096;
     const NUM_REPEATED: usize = 8;
@@ -137,7 +137,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{Group, similar};
-    use crate::fused::learned::Learned;
     use crate::memory::groups::GroupKey;
     use crate::memory::store::{Memory, MemoryOptions};
 
@@ -182,7 +181,7 @@ mod tests {
 
     #[test]
     fn samples_read_their_own_group_and_others_those_like_it() {
-        let memory = Memory::<Learned>::new(MemoryOptions::new(1000)).unwrap();
+        let memory = Memory::new(MemoryOptions::new(1000)).unwrap();
         let tenant = memory.tenant("").unwrap();
         let read = |prompt: &[u32]| {
             let mut group = Group::default();
@@ -211,7 +210,7 @@ mod tests {
         ) {
             const NUM_GROUPS: usize = 6;
             const OWN: usize = 0;
-            let memory = Memory::<Learned>::new(MemoryOptions::new(1000)).unwrap();
+            let memory = Memory::new(MemoryOptions::new(1000)).unwrap();
             let tenant = memory.tenant("").unwrap();
             let mut stored = Vec::new();
             for sentences in texts {

@@ -9,12 +9,12 @@ use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::calibration::{self, Corners};
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{Evidence, MAX_DEPTH, NodePrediction};
-use crate::fused::learned::Learned;
 use crate::fused::mixer::{self, Request, TokenCounts};
 use crate::fused::registry::REGISTRY;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
-use crate::fused::weights::Weights;
 use crate::lookup::datastore::Datastore;
+use crate::weights::initial::Weights;
+use crate::weights::learned::Learned;
 
 /// The tokens before a path that are matched.
 const TAIL: usize = 32;

@@ -26,15 +26,15 @@ use std::hint::select_unpredictable;
 use crate::base::portable_math::{
     exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
 };
-use crate::fused::evidence::{
-    Candidate, END, Entry, Evidence, Expert, Keys, Kind, MAX_NAMED, NodePrediction,
-};
-use crate::fused::learned::{Known, Learned};
-use crate::fused::weights::{
+use crate::fused::evidence::{Candidate, END, Entry, Evidence, Expert, MAX_NAMED, NodePrediction};
+use crate::weights::initial::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
     RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE,
 };
+use crate::weights::kind::Kind;
+use crate::weights::learned::Keys;
+use crate::weights::learned::{Known, Learned};
 
 /// How fast the weights of experts learn: those of what they matched, and those beside.
 const ORDER_RATE: f32 = 0.3;

@@ -4,24 +4,19 @@
 //! one prediction of what they say, by weights that learn; `grow` grows the tree best-first. It may
 //! import every other folder.
 
-pub(crate) mod anchors;
 mod calibration;
 pub(crate) mod drafter;
 pub(crate) mod effort;
 pub(crate) mod evidence;
 pub(crate) mod group;
 mod grow;
-pub(crate) mod learned;
 pub(crate) mod mixer;
 pub(crate) mod prior;
 pub(crate) mod registry;
 pub(crate) mod source;
 pub(crate) mod sources;
 pub(crate) mod suggestion;
-pub(crate) mod weights;
 
-pub use drafter::{FusedConfig, FusedDrafter, FusedSession, Memory};
+pub use drafter::{FusedConfig, FusedDrafter, FusedSession};
 pub use effort::Effort;
-pub use learned::Learned;
 pub use prior::{DEFAULT_PRIOR_TOKENS, fit, fit_missing, prior_of, refit};
-pub use weights::Weights;

@@ -11,12 +11,12 @@ use crate::build::staging::Staging;
 use crate::draft::session::{DraftLimits, Session};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
 use crate::fused::effort::Effort;
-use crate::fused::weights::Weights;
 use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::storage::files::write_whole;
 use crate::storage::manifest::{Manifest, PriorEntry, id_of};
+use crate::weights::initial::Weights;
 
 /// At most one token in this many: a small datastore is soon done.
 const SHARE: u64 = 16;

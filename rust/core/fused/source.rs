@@ -5,15 +5,16 @@
 
 use std::fmt;
 
+use crate::draft::model_tables::ModelTables;
 use crate::draft::token_tree::TokenTree;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Kind, Matched};
-use crate::fused::learned::{Known, Learned};
+use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::suggestion::Suggestion;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::memory::history::History;
-use crate::papers::model_tables::ModelTables;
+use crate::weights::kind::Kind;
+use crate::weights::learned::{Known, Learned};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {

@@ -73,8 +73,8 @@ mod tests {
     use crate::draft::session::{DraftLimits, Session};
     use crate::draft::token_tree::TokenTree;
     use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
-    use crate::fused::weights::Weights;
     use crate::lookup::datastore::Datastore;
+    use crate::weights::initial::Weights;
 
     const VOCAB_SIZE: u32 = 4;
 

@@ -1,6 +1,6 @@
 //! Where did the last tokens of a growing text come before, in it or in earlier requests?
 //!
-//! It imports `base`, `storage` and `lookup`.
+//! It imports `base`, `storage`, `lookup` and `weights`.
 
 pub(crate) mod groups;
 pub(crate) mod history;
@@ -13,4 +13,4 @@ pub(crate) mod tenant;
 pub use history::History;
 pub use sharing::Sharing;
 pub use store::{Memory, MemoryOptions};
-pub use tenant::{Kept, Learned, Tenant};
+pub use tenant::{Kept, Tenant};

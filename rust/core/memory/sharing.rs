@@ -10,13 +10,13 @@ use std::time::Duration;
 use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
 use crate::memory::store::Memory;
-use crate::memory::tenant::{Learned, Tenant};
+use crate::memory::tenant::Tenant;
 use crate::storage::manifest::Manifest;
 
-impl<L: Learned> Memory<L> {
+impl Memory {
     /// The first one first.
     pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
-        let copied = |tenant: Arc<Tenant<L>>| {
+        let copied = |tenant: Arc<Tenant>| {
             let kept = tenant.read();
             let texts = kept.texts.documents();
             texts.map(|(tokens, _)| tokens.to_vec()).collect()
@@ -71,8 +71,8 @@ struct State {
 
 impl Sharing {
     /// Where the first time fails, nothing is shared, and what is at `path` stays.
-    pub fn start<L: Learned + 'static>(
-        memory: Arc<Memory<L>>,
+    pub fn start(
+        memory: Arc<Memory>,
         path: PathBuf,
         interval: Duration,
         datastore: Option<Arc<Datastore>>,
@@ -120,8 +120,8 @@ impl Drop for Sharing {
     }
 }
 
-fn exchange<L: Learned>(
-    memory: &Memory<L>,
+fn exchange(
+    memory: &Memory,
     path: &PathBuf,
     datastore: &mut Option<Arc<Datastore>>,
     state: &Mutex<State>,

@@ -16,9 +16,10 @@ use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
 use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
-use crate::memory::tenant::{Learned, Tenant};
+use crate::memory::tenant::Tenant;
 use crate::storage::files::{hidden, lock, map, open, open_private, sync_parent};
 use crate::storage::token_array::TokenWidth;
+use crate::weights::learned::Learned;
 
 /// The header: this, the version and the vocabulary, the length, the checksum.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
@@ -27,7 +28,7 @@ const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
 
-impl<L: Learned> Memory<L> {
+impl Memory {
     /// Writes all texts, and what they taught, to a file, while others read. Replaces the file at `path` in
     /// one step; where that fails, it stays. Waits for other calls for that path.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
@@ -141,11 +142,7 @@ fn put(output: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     output.write_all(bytes)
 }
 
-fn put_tenant<L: Learned>(
-    output: &mut impl Write,
-    tenant: &Tenant<L>,
-    width: TokenWidth,
-) -> io::Result<()> {
+fn put_tenant(output: &mut impl Write, tenant: &Tenant, width: TokenWidth) -> io::Result<()> {
     let kept = tenant.read();
     let mut bytes = Vec::new();
     if let Some(learned) = kept.learned() {
@@ -242,10 +239,10 @@ impl<'a> Input<'a> {
     }
 
     /// Puts tenants into a memory that has not forgotten them.
-    fn fill<L: Learned>(mut self, memory: &Memory<L>) -> Read<()> {
+    fn fill(mut self, memory: &Memory) -> Read<()> {
         let mut before = None;
         for _ in 0..self.number()? {
-            let name = self.bytes(Memory::<L>::MAX_NAME)?;
+            let name = self.bytes(Memory::MAX_NAME)?;
             let name = std::str::from_utf8(name).map_err(|_| UNFIT)?;
             if before.replace(name).is_some_and(|before| before >= name) {
                 return Err("it names a tenant that cannot be");
@@ -255,12 +252,12 @@ impl<'a> Input<'a> {
         self.content.is_empty().then_some(()).ok_or(UNFIT)
     }
 
-    fn fill_tenant<L: Learned>(&mut self, name: &str, memory: &Memory<L>) -> Read<()> {
+    fn fill_tenant(&mut self, name: &str, memory: &Memory) -> Read<()> {
         let last_use = self.number()?;
         if last_use >= MAX_USE {
             return Err(UNFIT);
         }
-        let learned = L::take(self.bytes(2 * L::NUM_BYTES)?);
+        let learned = Learned::take(self.bytes(2 * Learned::NUM_BYTES)?);
         let is_kept = !memory.has_forgotten(name);
         let tenant = is_kept.then(|| memory.tenant(name)).transpose();
         let tenant = tenant.map_err(|_| UNFIT)?;

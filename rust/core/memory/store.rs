@@ -18,8 +18,9 @@ use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::tenant::{Kept, Learned, Tenant, Texts, hash};
+use crate::memory::tenant::{Kept, Tenant, Texts, hash};
 use crate::storage::manifest::MAX_VOCAB_SIZE;
+use crate::weights::learned::Learned;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {
@@ -75,8 +76,7 @@ impl MemoryOptions {
 /// What is kept of many tenants, none of whom sees another's.
 ///
 /// ```
-/// use specds::fused::Memory;
-/// use specds::memory::MemoryOptions;
+/// use specds::memory::{Memory, MemoryOptions};
 ///
 /// # fn main() -> specds::Result<()> {
 /// let memory = Memory::new(MemoryOptions::new(100))?;
@@ -87,9 +87,9 @@ impl MemoryOptions {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Memory<L> {
+pub struct Memory {
     options: MemoryOptions,
-    tenants: RwLock<BTreeMap<Box<str>, Arc<Tenant<L>>>>,
+    tenants: RwLock<BTreeMap<Box<str>, Arc<Tenant>>>,
     /// Held by whoever adds or removes texts, or reads for long.
     writing: Mutex<()>,
     num_bytes: AtomicUsize,
@@ -105,7 +105,7 @@ pub struct Memory<L> {
 /// The most, tables that have just grown and gaps of the heap included.
 const MAX_BYTES_PER_TOKEN: usize = 37;
 
-impl<L: Learned> Memory<L> {
+impl Memory {
     /// In bytes.
     pub const MAX_NAME: usize = 1024;
 
@@ -124,7 +124,7 @@ impl<L: Learned> Memory<L> {
     }
 
     /// A new one if there is none.
-    pub fn tenant(&self, name: &str) -> Result<Arc<Tenant<L>>> {
+    pub fn tenant(&self, name: &str) -> Result<Arc<Tenant>> {
         if name.len() > Self::MAX_NAME {
             let (most, length) = (Self::MAX_NAME, name.len());
             let reason = format!("must have at most {most} bytes, not {length}");
@@ -149,7 +149,7 @@ impl<L: Learned> Memory<L> {
         Ok(tenant)
     }
 
-    pub fn find(&self, name: &str) -> Option<Arc<Tenant<L>>> {
+    pub fn find(&self, name: &str) -> Option<Arc<Tenant>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.get(name).cloned()
     }
@@ -165,13 +165,13 @@ impl<L: Learned> Memory<L> {
     }
 
     /// Nothing if the tenant was forgotten meanwhile.
-    pub(crate) fn add(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
+    pub(crate) fn add(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey) {
         let _writing = self.begin_writing();
         self.note_use(tenant);
         self.append(tenant, tokens, group);
     }
 
-    pub(crate) fn append(&self, tenant: &Tenant<L>, tokens: &[u32], group: GroupKey) {
+    pub(crate) fn append(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey) {
         let most = |room: usize| room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
         let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
@@ -192,23 +192,23 @@ impl<L: Learned> Memory<L> {
     /// `None` where the tenant was forgotten, or the memory is too small.
     pub(crate) fn learn<R>(
         &self,
-        tenant: &Tenant<L>,
-        learn: impl FnOnce(&mut L) -> R,
+        tenant: &Tenant,
+        learn: impl FnOnce(&mut Learned) -> R,
     ) -> Option<R> {
         self.note_use(tenant);
         let mut kept = tenant.write();
         if kept.learned.is_none() && !kept.is_forgotten {
             drop(kept);
-            self.begin_learning(tenant, L::default());
+            self.begin_learning(tenant, Learned::default());
             kept = tenant.write();
         }
         kept.learned.as_mut().map(learn)
     }
 
-    pub(crate) fn begin_learning(&self, tenant: &Tenant<L>, learned: L) {
+    pub(crate) fn begin_learning(&self, tenant: &Tenant, learned: Learned) {
         let _writing = self.begin_writing();
-        if 4 * L::NUM_BYTES <= self.max_bytes() {
-            self.make_room(tenant, L::NUM_BYTES);
+        if 4 * Learned::NUM_BYTES <= self.max_bytes() {
+            self.make_room(tenant, Learned::NUM_BYTES);
             self.change(tenant, |kept| {
                 if !kept.is_forgotten {
                     kept.learned.get_or_insert(learned);
@@ -283,34 +283,34 @@ impl<L: Learned> Memory<L> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn tenants(&self) -> Vec<Arc<Tenant<L>>> {
+    pub(crate) fn tenants(&self) -> Vec<Arc<Tenant>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.values().cloned().collect()
     }
 
     /// Meanwhile readers find no texts.
-    pub(crate) fn rewrite(&self, tenant: &Tenant<L>, of: impl FnOnce(Texts) -> Texts) {
+    pub(crate) fn rewrite(&self, tenant: &Tenant, of: impl FnOnce(Texts) -> Texts) {
         let mut texts = Texts::default();
         self.change(tenant, |kept| texts = std::mem::take(&mut kept.texts));
         let texts = of(texts);
         self.change(tenant, |kept| kept.texts = texts);
     }
 
-    fn note_use(&self, tenant: &Tenant<L>) {
+    fn note_use(&self, tenant: &Tenant) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed);
         tenant.last_use.fetch_max(now, Ordering::Relaxed);
     }
 
     /// Evicts until `tenant` can take `num_bytes`, or no tenant has more than its share; gives the free
     /// bytes.
-    pub(crate) fn make_room(&self, tenant: &Tenant<L>, num_bytes: usize) -> usize {
+    pub(crate) fn make_room(&self, tenant: &Tenant, num_bytes: usize) -> usize {
         while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
         self.max_bytes().saturating_sub(self.num_bytes())
     }
 
     /// Cuts tenants with more than their share, the least recently used first, until `needy` can take
     /// `num_bytes` and some to spare; says whether it freed anything.
-    fn evict(&self, needy: &Tenant<L>, num_bytes: usize) -> bool {
+    fn evict(&self, needy: &Tenant, num_bytes: usize) -> bool {
         let mut tenants = self.tenants();
         let before = self.num_bytes();
         let most = self.max_bytes() - self.max_bytes() / 32;
@@ -330,8 +330,8 @@ impl<L: Learned> Memory<L> {
     }
 
     /// Removes what it taught or a third of its texts, whichever is larger.
-    fn cut(&self, tenant: &Tenant<L>) {
-        let is_taught = |kept: &Kept<L>| kept.learned_bytes() > kept.texts.num_bytes();
+    fn cut(&self, tenant: &Tenant) {
+        let is_taught = |kept: &Kept| kept.learned_bytes() > kept.texts.num_bytes();
         if is_taught(&tenant.read()) {
             self.change(tenant, |kept| kept.learned = None);
         } else {
@@ -340,7 +340,7 @@ impl<L: Learned> Memory<L> {
     }
 
     /// Unless something is kept or a request is open.
-    fn remove_if_empty(&self, tenant: &Arc<Tenant<L>>) {
+    fn remove_if_empty(&self, tenant: &Arc<Tenant>) {
         if tenant.read().is_empty() {
             let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
             if Arc::strong_count(tenant) == 2 {
@@ -351,7 +351,7 @@ impl<L: Learned> Memory<L> {
         }
     }
 
-    pub(crate) fn change(&self, tenant: &Tenant<L>, change: impl FnOnce(&mut Kept<L>)) {
+    pub(crate) fn change(&self, tenant: &Tenant, change: impl FnOnce(&mut Kept)) {
         let mut kept = tenant.write();
         let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());
         change(&mut kept);
@@ -363,7 +363,7 @@ impl<L: Learned> Memory<L> {
     }
 }
 
-impl<L: Learned> fmt::Debug for Memory<L> {
+impl fmt::Debug for Memory {
     /// Sizes, not texts: they are somebody's.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -376,7 +376,7 @@ impl<L: Learned> fmt::Debug for Memory<L> {
     }
 }
 
-impl<L> fmt::Debug for Tenant<L> {
+impl fmt::Debug for Tenant {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Tenant")
     }

@@ -1,7 +1,6 @@
 //! What is kept of one tenant?
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -12,33 +11,24 @@ use crate::base::portable_math::saturating_u32;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
-
-/// What a drafter learns of a tenant: of one size.
-pub trait Learned: fmt::Debug + Default + Send + Sync {
-    const NUM_BYTES: usize;
-
-    fn put(&self, bytes: &mut Vec<u8>);
-
-    /// `None` where [`put`](Self::put) wrote something else, or another version did.
-    fn take(bytes: &[u8]) -> Option<Self>;
-}
+use crate::weights::learned::Learned;
 
 /// One tenant's texts, and what they taught. Requests share it, so it may outlive its entry in the memory;
 /// what is then added is lost.
-pub struct Tenant<L> {
+pub struct Tenant {
     pub(crate) name: Box<str>,
     pub(crate) last_use: AtomicU64,
-    kept: RwLock<Kept<L>>,
+    kept: RwLock<Kept>,
 }
 
 #[derive(Default)]
-pub struct Kept<L> {
+pub struct Kept {
     pub(crate) texts: Texts,
-    pub(crate) learned: Option<L>,
+    pub(crate) learned: Option<Learned>,
     pub(crate) is_forgotten: bool,
 }
 
-impl<L: Learned> Tenant<L> {
+impl Tenant {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -49,11 +39,11 @@ impl<L: Learned> Tenant<L> {
 
     /// The guard blocks writers: drop it after some microseconds. While the oldest texts are removed, there
     /// are none.
-    pub fn read(&self) -> RwLockReadGuard<'_, Kept<L>> {
+    pub fn read(&self) -> RwLockReadGuard<'_, Kept> {
         self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Kept<L>> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Kept> {
         self.kept.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,18 +63,18 @@ impl<L: Learned> Tenant<L> {
     }
 }
 
-impl<L: Learned> Kept<L> {
+impl Kept {
     /// One [`History`]: a [`BOUNDARY`](History::BOUNDARY) follows each text.
     pub fn texts(&self) -> &History {
         &self.texts.text
     }
 
-    pub fn learned(&self) -> Option<&L> {
+    pub fn learned(&self) -> Option<&Learned> {
         self.learned.as_ref()
     }
 
     pub(crate) fn learned_bytes(&self) -> usize {
-        self.learned.as_ref().map_or(0, |_| L::NUM_BYTES)
+        self.learned.as_ref().map_or(0, |_| Learned::NUM_BYTES)
     }
 
     pub(crate) fn num_bytes(&self) -> usize {

@@ -4,7 +4,6 @@
 //! lookup ([`prompt_lookup`]), ADED ([`aded`]). It imports all but `fused`.
 
 pub mod aded;
-pub mod model_tables;
 pub mod n_grammys;
 pub mod prompt_lookup;
 pub mod rest;

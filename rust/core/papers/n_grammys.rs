@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use crate::base::checks::{check_tokens, check_within, named};
 use crate::base::error::{Error, Result};
+use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
-use crate::papers::model_tables::ModelTables;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,7 +1,8 @@
 //! What does the target model predict after a single token?
 
-use crate::fused::evidence::{Evidence, Kind, Matched};
+use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::weights::kind::Kind;
 
 /// Less likely tokens of a row hardly ever come.
 const MAX_TOKENS: usize = 8;

@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Kind, Matched};
+use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::lookup::continuations::{Samples, runs};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::holdout::Holdout;
 use crate::lookup::matches::Match;
 use crate::lookup::next_tokens::look_up_elsewhere;
+use crate::weights::kind::Kind;
 
 /// In tokens.
 const PASSAGE_LENGTH: usize = 8;

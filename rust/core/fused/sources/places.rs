@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Kind, Matched};
+use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::Skipped;
 use crate::memory::history::History;
+use crate::weights::kind::Kind;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 32;

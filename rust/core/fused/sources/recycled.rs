@@ -1,8 +1,9 @@
 //! What did the target model itself predict after these tokens before?
 
 use crate::draft::token_tree::TokenTree;
-use crate::fused::evidence::{Evidence, Kind, Matched};
+use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::weights::kind::Kind;
 
 /// Of each node.
 pub(crate) const NUM_KEPT: usize = 8;

@@ -1,7 +1,8 @@
 //! What does somebody else suggest: a draft model, a grammar, a tool's known arguments?
 
-use crate::fused::evidence::{Evidence, Kind, Matched};
+use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::weights::kind::Kind;
 
 /// One expert: what it is worth is learned as for any other.
 #[derive(Debug, Clone, Default)]

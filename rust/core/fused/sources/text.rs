@@ -2,10 +2,11 @@
 
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{Evidence, Kind};
+use crate::fused::evidence::Evidence;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::sources::places::{DECAY, Found, Places, Reach};
 use crate::memory::history::History;
+use crate::weights::kind::Kind;
 
 /// The request's own text, earlier ones of its tenant or group, or an expected output.
 #[derive(Debug, Clone)]

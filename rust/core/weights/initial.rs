@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::base::error::{Error, Result};
 use crate::base::portable_math::hash;
-use crate::fused::evidence::Kind;
+use crate::weights::kind::Kind;
 
 /// How many lengths of matches are told apart.
 pub(crate) const MAX_ORDER: usize = 8;

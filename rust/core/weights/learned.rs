@@ -3,10 +3,8 @@
 use std::hint::select_unpredictable;
 
 use crate::base::portable_math::{hash, saturating_u32};
-use crate::fused::anchors::Anchors;
-use crate::fused::evidence::Keys;
-use crate::fused::weights::{NUM_SHAPES, VERSION, Weights};
-use crate::memory::tenant;
+use crate::weights::anchors::Anchors;
+use crate::weights::initial::{NUM_SHAPES, VERSION, Weights};
 
 /// A tenant's changes of the weights that all start from, and its anchors: of one size. No other tenant's
 /// drafts depend on it.
@@ -103,13 +101,13 @@ impl Learned {
             }
         }
     }
-}
 
-impl tenant::Learned for Learned {
-    const NUM_BYTES: usize =
+    /// The memory that it takes, as much for each tenant.
+    pub(crate) const NUM_BYTES: usize =
         size_of::<Self>() + 4 * NUM_SHAPES + size_of::<Set>() * NUM_SETS + Anchors::NUM_BYTES;
 
-    fn put(&self, bytes: &mut Vec<u8>) {
+    /// Appends its bytes.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.push(VERSION);
         bytes.extend(self.shapes.iter().flat_map(|change| change.to_le_bytes()));
         let known = self.tokens.as_flattened().iter();
@@ -122,7 +120,8 @@ impl tenant::Learned for Learned {
         self.anchors.put(bytes);
     }
 
-    fn take(mut bytes: &[u8]) -> Option<Self> {
+    /// Reads what [`put`](Self::put) wrote; `None` if something else or another version did.
+    pub(crate) fn take(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
         let mut learned = Self::default();
         if *bytes.split_off_first()? != VERSION {
@@ -150,6 +149,14 @@ fn four(bytes: &mut &[u8]) -> Option<[u8; 4]> {
 
 fn number(bytes: &mut &[u8]) -> Option<f32> {
     Some(f32::from_le_bytes(four(bytes)?)).filter(|number| number.is_finite())
+}
+
+/// Where the weights of an expert or of a candidate are: those that tell no tokens apart, and those of
+/// tokens.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Keys {
+    pub(crate) shapes: [usize; 2],
+    pub(crate) tokens: [usize; 2],
 }
 
 /// The weights that all tenants start from, and the changes of one.
@@ -182,7 +189,6 @@ impl Known<'_> {
 #[cfg(test)]
 mod tests {
     use super::Learned;
-    use crate::memory::tenant::Learned as _;
 
     #[test]
     fn changes_that_are_no_numbers_are_refused() {
