@@ -9,7 +9,7 @@ use std::sync::Arc;
 use specds::Error;
 use specds::build::DatastoreOptions;
 use specds::draft::Session;
-use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession, Weights};
+use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::{Manifest, ShardManifest};
@@ -147,7 +147,7 @@ pub(crate) fn ask(datastore: Datastore, text: &[u32]) -> Arc<Datastore> {
             ..FusedConfig::default()
         };
         let of = Some(Arc::clone(&datastore));
-        let drafter = FusedDrafter::new(of, None, config, Weights::default()).unwrap();
+        let drafter = FusedDrafter::new(of, None, config).unwrap();
         sessions.push(Box::new(FusedSession::new(Arc::new(drafter), "").unwrap()));
     }
     for session in &mut sessions {

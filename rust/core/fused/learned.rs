@@ -90,19 +90,6 @@ impl Learned {
         };
         of(first) + of(second)
     }
-
-    /// Adds all changes to `weights`, and starts again but for the anchors.
-    pub(crate) fn settle(&mut self, weights: &mut Weights) {
-        for (key, change) in self.shapes.iter_mut().enumerate() {
-            weights.add(key, std::mem::take(change));
-        }
-        for known in self.tokens.as_flattened_mut() {
-            if *known != FREE {
-                weights.add(known.key as usize, known.change);
-                *known = FREE;
-            }
-        }
-    }
 }
 
 impl tenant::Learned for Learned {
@@ -170,7 +157,7 @@ impl Known<'_> {
 
     #[inline]
     pub(crate) fn of_token(&self, key: usize) -> f32 {
-        self.start.get(key) + self.learned.of_token(key)
+        self.learned.of_token(key)
     }
 
     pub(crate) fn sum(&self, keys: &Keys) -> f32 {
