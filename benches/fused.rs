@@ -6,10 +6,9 @@ use std::sync::{Arc, LazyLock};
 use divan::{Bencher, black_box};
 use specds::draft::TokenTree;
 use specds::draft::{DraftLimits, Session, draft_batch};
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, fit};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::memory::Memory;
 use specds::memory::MemoryOptions;
-use specds::weights::Weights;
 
 use crate::{BUILT, CORPUS, VOCAB_SIZE, num_accepted};
 
@@ -51,7 +50,6 @@ impl Sources {
             datastore.then(|| Arc::clone(&BUILT.datastore)),
             memory.then(|| Arc::clone(&MEMORY)),
             config,
-            Weights::default(),
         );
         Arc::new(drafter.expect("one vocabulary"))
     }
@@ -184,13 +182,4 @@ fn draft_for_64_requests(bencher: Bencher, num_threads: usize) {
             .map(|decoder| (&mut decoder.session, limits));
         draft_batch(&mut rows.collect::<Vec<_>>(), Some(num_threads))
     });
-}
-
-/// A document of a thousand tokens.
-#[divan::bench(sample_count = 11)]
-fn fit_weights(bencher: Bencher) {
-    let long = |file: &&Vec<u32>| file.len() > 1000;
-    let file = CORPUS.held_out.iter().find(long).expect("a long file");
-    let datastore = Some(Arc::clone(&BUILT.datastore));
-    bencher.bench_local(|| fit(datastore.clone(), &[&file[..1000]], Weights::default()));
 }

@@ -32,7 +32,6 @@ def ask(path: Path) -> int:
         assert_type(datastore.continuations(found), tuple[NDArray[np.int64], NDArray[np.int64]])
         assert_type(datastore.count_next([5]), NDArray[np.int64])
         assert_type([document.token_ids for document in datastore], list[NDArray[np.int64]])
-        assert_type(datastore.prior, bytes | None)
         return datastore.count([5])
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-JOBS = ("build", "add", "merge", "compact", "refit", "save")
+JOBS = ("build", "add", "merge", "compact", "save")
 FAULTS = {
     "kill": (0, 0),
     "I/O error": (errno.EIO, 0),

@@ -36,7 +36,6 @@ def build_specds(request: dict[str, Any]) -> Any:
         corpus.folder / "corpus.specds",
         vocab_size=corpus.vocab_size,
         separator=corpus.separator,
-        prior_tokens=0,  # the others fit none
         **limit,
     ) as builder:
         cuts = np.flatnonzero(np.diff(ends // BATCH)) + 1

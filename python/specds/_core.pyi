@@ -12,7 +12,6 @@ from typing_extensions import Self
 from specds.drafters.session import Session
 
 __all__ = [
-    "DEFAULT_PRIOR_TOKENS",
     "SOURCES",
     "AdaptiveTrigrams",
     "Datastore",
@@ -32,7 +31,6 @@ __all__ = [
     "compact",
     "draft_batch",
     "draw",
-    "fit_weights",
     "likeliest",
     "merge",
     "n_grammys_session",
@@ -40,15 +38,11 @@ __all__ = [
     "prompt_lookup_session",
     "read_manifest",
     "read_outcomes",
-    "refit",
     "rest_session",
 ]
 
 SOURCES: Final[tuple[str, ...]]
 """What can draft a node; `TokenTree.sources` holds places in it."""
-
-DEFAULT_PRIOR_TOKENS: Final[int]
-"""How many tokens of a datastore its prior is fitted to, unless the caller says."""
 
 __version__: Final[str]
 
@@ -122,8 +116,6 @@ class Datastore:
     def corpus(self) -> list[str]: ...
     @property
     def commands(self) -> list[str]: ...
-    @property
-    def prior(self) -> bytes | None: ...
 
 @final
 class DatastoreBuilder:
@@ -142,7 +134,6 @@ class DatastoreBuilder:
         drop_duplicates: bool = False,
         max_documents: int | None = None,
         max_tokens: int | None = None,
-        prior_tokens: int | None = None,
         overwrite: bool = False,
         append: bool = False,
         plan: str | None = None,
@@ -169,8 +160,6 @@ def merge(
     path: str | PathLike[str],
     *,
     overwrite: bool = False,
-    prior_tokens: int | None = None,
-    progress: Callable[[str, int, int], Any] | None = None,
 ) -> Datastore: ...
 def compact(
     path: str | PathLike[str],
@@ -178,16 +167,9 @@ def compact(
     max_shard_tokens: int | None = None,
     max_memory: int | None = None,
     drop_duplicates: bool = False,
-    prior_tokens: int | None = None,
     progress: Callable[[str, int, int], Any] | None = None,
 ) -> Datastore: ...
 def read_manifest(path: str | PathLike[str]) -> str: ...
-def refit(
-    path: str | PathLike[str],
-    *,
-    prior_tokens: int | None = None,
-    progress: Callable[[str, int, int], Any] | None = None,
-) -> Datastore: ...
 
 @final
 class TokenTree:
@@ -386,7 +368,7 @@ class FusedState:
         recycled: bool = True,
         learns: bool = True,
         effort: str = "auto",
-        weights: bytes | None = None,
+        prior: bytes | None = None,
     ) -> Self: ...
     def session(
         self,
@@ -394,15 +376,8 @@ class FusedState:
         predicted_output: ArrayLike | None = None,
         group: str | None = None,
     ) -> DraftSession: ...
-    def weights(self, tenant: str = "") -> bytes: ...
+    def learned(self, tenant: str = "") -> bytes: ...
     def accepted(self) -> list[int]: ...
-
-def fit_weights(
-    datastore: Datastore | None,
-    documents: Sequence[ArrayLike],
-    *,
-    weights: bytes | None = None,
-) -> bytes: ...
 
 @final
 class ModelTables:

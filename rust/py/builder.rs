@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use specds::Error;
 use specds::build::{self, DatastoreOptions, Existing};
-use specds::fused::{self, DEFAULT_PRIOR_TOKENS};
 use specds::index::{Report, Stage};
 use specds::storage::MAX_SHARD_TOKENS;
 
@@ -36,8 +35,6 @@ use crate::storage::located;
 ///     drop_duplicates: Leave out documents that were added before, and count them.
 ///     max_documents: The most documents to add; those beyond are ignored.
 ///     max_tokens: The most tokens to add, separators included.
-///     prior_tokens: Fit the prior to at most this many tokens, and to one in 16;
-///         `DEFAULT_PRIOR_TOKENS` by default, 0 fits none.
 ///     overwrite: Replace the datastore at `path` once the new one is complete.
 ///     append: Add to the datastore at `path`.
 ///     plan: What is built, in words. A build that was killed is taken up where it was by the next
@@ -52,7 +49,6 @@ use crate::storage::located;
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DatastoreBuilder {
     builder: Mutex<Option<build::DatastoreBuilder>>,
-    prior_tokens: u64,
 }
 
 impl DatastoreBuilder {
@@ -75,8 +71,7 @@ impl DatastoreBuilder {
     #[pyo3(signature = (
         path, *, vocab_size, separator, tokenizer_name = "", tokenizer_fingerprint = "",
         corpus = None, command = "", max_shard_tokens = None, max_memory = None, drop_duplicates = false,
-        max_documents = None, max_tokens = None, prior_tokens = None, overwrite = false,
-        append = false, plan = None
+        max_documents = None, max_tokens = None, overwrite = false, append = false, plan = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
     fn new(
@@ -93,7 +88,6 @@ impl DatastoreBuilder {
         drop_duplicates: bool,
         max_documents: Option<u64>,
         max_tokens: Option<u64>,
-        prior_tokens: Option<u64>,
         overwrite: bool,
         append: bool,
         plan: Option<String>,
@@ -126,10 +120,7 @@ impl DatastoreBuilder {
         };
         let builder = py.detach(|| build::DatastoreBuilder::create(&path, options));
         let builder = Mutex::new(Some(builder.map_err(py_err)?));
-        Ok(Self {
-            builder,
-            prior_tokens: prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS),
-        })
+        Ok(Self { builder })
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -168,9 +159,7 @@ impl DatastoreBuilder {
         py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths)))
     }
 
-    /// Waits until every shard is indexed, publishes the datastore and fits its prior.
-    ///
-    /// What stops the fit leaves a datastore without a prior; `refit` adds it.
+    /// Waits until every shard is indexed, and publishes the datastore.
     ///
     /// Args:
     ///     progress: Called with a stage, how far it has come, and how far it has to go. What it
@@ -181,11 +170,7 @@ impl DatastoreBuilder {
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
         let builder = self.lock().take().ok_or_else(ended)?;
-        let finish = |report: &mut Report<'_>| {
-            let datastore = builder.finish(report)?;
-            fused::fit_missing(datastore, self.prior_tokens, report)
-        };
-        report_to(py, progress, finish).map(Datastore::from)
+        report_to(py, progress, |report| builder.finish(report)).map(Datastore::from)
     }
 
     /// Where the datastore grows before it is published.
@@ -233,51 +218,22 @@ impl DatastoreBuilder {
 ///     sources: The datastores.
 ///     path: The folder to make.
 ///     overwrite: Replace what is there.
-///     prior_tokens: As for `DatastoreBuilder`.
-///     progress: As for `DatastoreBuilder.finish`; of the prior alone.
 ///
 /// Raises:
 ///     ValueError: There are no sources, or they are of different tokenizers.
 ///     FileExistsError: Something is at `path` and `overwrite` is false.
 #[pyfunction]
-#[pyo3(signature = (
-    sources, path, *, overwrite = false, prior_tokens = None, progress = None
-))]
+#[pyo3(signature = (sources, path, *, overwrite = false))]
 pub(crate) fn merge(
     py: Python<'_>,
     sources: Vec<PathBuf>,
     path: PathBuf,
     overwrite: bool,
-    prior_tokens: Option<u64>,
-    progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
     let sources = sources.into_iter().map(|path| located(py, path));
     let sources = sources.collect::<PyResult<Vec<_>>>()?;
-    let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
-    let merge = |report: &mut Report<'_>| {
-        let datastore = build::merge(&sources, &path, overwrite)?;
-        fused::fit_missing(datastore, prior_tokens, report)
-    };
-    report_to(py, progress, merge).map(Datastore::from)
-}
-
-/// Fits the prior of a datastore again; one that is damaged is replaced. Readers keep the old one.
-///
-/// Args:
-///     path: The datastore.
-///     prior_tokens: As for `DatastoreBuilder`; 0 takes the prior away.
-///     progress: As for `DatastoreBuilder.finish`.
-#[pyfunction]
-#[pyo3(signature = (path, *, prior_tokens = None, progress = None))]
-pub(crate) fn refit(
-    py: Python<'_>,
-    path: PathBuf,
-    prior_tokens: Option<u64>,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<Datastore> {
-    let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
-    let refit = |report: &mut Report<'_>| fused::refit(&path, prior_tokens, report);
-    report_to(py, progress, refit).map(Datastore::from)
+    let merged = py.detach(|| build::merge(&sources, &path, overwrite));
+    merged.map(Datastore::from).map_err(py_err)
 }
 
 /// Rebuilds the shards of a datastore into as few as possible.
@@ -289,12 +245,11 @@ pub(crate) fn refit(
 ///     max_shard_tokens: As for `DatastoreBuilder`.
 ///     max_memory: As for `DatastoreBuilder`.
 ///     drop_duplicates: As for `DatastoreBuilder`.
-///     prior_tokens: As for `DatastoreBuilder`.
 ///     progress: As for `DatastoreBuilder.finish`.
 #[pyfunction]
 #[pyo3(signature = (
     path, *, max_shard_tokens = None, max_memory = None, drop_duplicates = false,
-    prior_tokens = None, progress = None
+    progress = None
 ))]
 pub(crate) fn compact(
     py: Python<'_>,
@@ -302,7 +257,6 @@ pub(crate) fn compact(
     max_shard_tokens: Option<u64>,
     max_memory: Option<u64>,
     drop_duplicates: bool,
-    prior_tokens: Option<u64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Datastore> {
     let options = build::CompactOptions {
@@ -310,11 +264,7 @@ pub(crate) fn compact(
         max_memory: max_memory.unwrap_or(u64::MAX),
         drop_duplicates,
     };
-    let prior_tokens = prior_tokens.unwrap_or(DEFAULT_PRIOR_TOKENS);
-    let compact = |report: &mut Report<'_>| {
-        let datastore = build::compact(&path, options, report)?;
-        fused::fit_missing(datastore, prior_tokens, report)
-    };
+    let compact = |report: &mut Report<'_>| build::compact(&path, options, report);
     report_to(py, progress, compact).map(Datastore::from)
 }
 

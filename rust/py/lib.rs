@@ -27,7 +27,7 @@ mod _core {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
-    use super::builder::{DatastoreBuilder, compact, merge, refit};
+    use super::builder::{DatastoreBuilder, compact, merge};
     #[pymodule_export]
     use super::datastore::Datastore;
     #[pymodule_export]
@@ -39,7 +39,7 @@ mod _core {
     #[pymodule_export]
     use super::found::{Match, StoredDocument};
     #[pymodule_export]
-    use super::fused::{FusedState, fit_weights};
+    use super::fused::FusedState;
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
@@ -60,8 +60,6 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let sources = specds::draft::Source::NAMES;
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
-        let prior_tokens = specds::fused::DEFAULT_PRIOR_TOKENS;
-        module.add("DEFAULT_PRIOR_TOKENS", prior_tokens)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

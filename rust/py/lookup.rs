@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyTuple;
 use specds::lookup;
 
 use crate::arrays::{int64, integers, lists_of_integers, shaped};
@@ -307,14 +307,6 @@ impl Datastore {
     #[getter]
     fn num_tokens(&self) -> PyResult<u64> {
         Ok(self.opened()?.num_tokens())
-    }
-
-    /// The weights that fused drafters with it start from. None without any, or with those of another
-    /// version of specds, which `specds.refit` fits again.
-    #[getter]
-    fn prior<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let prior = specds::fused::prior_of(&*self.opened()?);
-        Ok(prior.map(|weights| PyBytes::new(py, &weights.to_bytes())))
     }
 
     /// Documents in the corpus.

@@ -228,7 +228,7 @@ def watch():
 watcher = threading.Thread(target=watch)
 watcher.start()
 with DatastoreBuilder(
-    sys.argv[1], vocab_size=vocab_size, separator=0, max_memory=max_memory, prior_tokens=0
+    sys.argv[1], vocab_size=vocab_size, separator=0, max_memory=max_memory
 ) as builder:
     for document in tokens.reshape(1000, 4000):
         builder.add_documents(document, [4000])

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-SMALL = {"max_shard_tokens": 60_000, "prior_tokens": 4000}
+SMALL = {"max_shard_tokens": 60_000}
 
 
 class Characters:
@@ -165,7 +165,6 @@ def test_build_on_a_cluster_has_the_documents_of_the_local_one(cluster, tmp_path
     assert_same(tmp_path / "ray", tmp_path / "local")
     for name in ("num_documents", "num_tokens", "num_added_documents", "num_added_tokens"):
         assert getattr(ours, name) == getattr(local, name)
-    assert Datastore.open(tmp_path / "ray").prior is not None
     assert Datastore.open(tmp_path / "ray").corpus == ["made"]
     if options == {"drop_duplicates": False}:
         assert (ours.skipped, ours.text_bytes) == (local.skipped, local.text_bytes)

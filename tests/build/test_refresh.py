@@ -7,10 +7,8 @@ import pytest
 
 from datastores import build
 from specds import Datastore, FormatError
-from specds.build import BuildOptions, refresh
+from specds.build import refresh
 from specds.drafters import FusedDrafter, Memory
-
-NONE = BuildOptions(prior_tokens=0)
 
 
 def remember(path, tokenizer="", size=100, **texts):
@@ -35,7 +33,7 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
     before = Datastore.open(tmp_path / "d")
     of_bob = [[11, 12], [3, 4, 99, 1, 2], [3, 4, 99, 50]]
     remember(log, ann=[[5, 6, 7, 99], [8, 9, 99, 10], [2, 3]], bob=of_bob)
-    report = refresh(tmp_path / "d", log, "ann", NONE)
+    report = refresh(tmp_path / "d", log, "ann")
     assert (report.num_texts, report.num_added_documents) == (3, 4)
     now = Datastore.open(tmp_path / "d")
     for document in ([5, 6, 7], [8, 9], [10]):
@@ -45,14 +43,14 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
     assert left(log, "ann") == []
     # What the datastore has leaves everybody's memory.
     assert left(log, "bob") == [of_bob[0], of_bob[2]]
-    again = refresh(tmp_path / "d", log, "ann", NONE)
+    again = refresh(tmp_path / "d", log, "ann")
     assert (again.num_texts, again.num_added_documents, again.num_tokens) == (0, 0, now.num_tokens)
 
 
 def test_what_was_added_before_a_kill_is_not_added_again(tmp_path, log):
     build(tmp_path / "d", [[5, 6, 7]], vocab_size=100, separator=99)
     remember(log, ann=[[5, 6, 7]])
-    report = refresh(tmp_path / "d", log, "ann", NONE)
+    report = refresh(tmp_path / "d", log, "ann")
     assert (report.num_texts, report.num_added_documents, report.num_shards) == (1, 0, 1)
     assert left(log, "ann") == []
 
@@ -66,7 +64,7 @@ def test_what_a_server_writes_meanwhile_stays(tmp_path, log, monkeypatch):
     other = Memory(100)
     other.insert("ann", [7, 8])
     other.save(log, merge=True)
-    refresh(tmp_path / "d", log, "ann", NONE)
+    refresh(tmp_path / "d", log, "ann")
     assert left(log, "ann") == [[7, 8]]
 
 
@@ -80,7 +78,7 @@ def test_what_fails_before_the_datastore_is_there_leaves_the_memory(tmp_path, lo
 
     monkeypatch.setattr("specds.build.from_memory.DatastoreBuilder", fail)
     with pytest.raises(OSError, match="no space left"):
-        refresh(tmp_path / "d", log, "ann", NONE)
+        refresh(tmp_path / "d", log, "ann")
     assert log.read_bytes() == kept
 
 

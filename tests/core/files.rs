@@ -13,7 +13,6 @@ use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession};
 use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
 use specds::storage::{Manifest, ShardManifest};
-use specds::weights::Weights;
 use tempfile::TempDir;
 
 use crate::{build, drafted, options, tempdir};
@@ -148,7 +147,7 @@ pub(crate) fn ask(datastore: Datastore, text: &[u32]) -> Arc<Datastore> {
             ..FusedConfig::default()
         };
         let of = Some(Arc::clone(&datastore));
-        let drafter = FusedDrafter::new(of, None, config, Weights::default()).unwrap();
+        let drafter = FusedDrafter::new(of, None, config).unwrap();
         sessions.push(Box::new(FusedSession::new(Arc::new(drafter), "").unwrap()));
     }
     for session in &mut sessions {

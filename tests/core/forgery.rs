@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use specds::Error;
-use specds::fused::prior_of;
-use specds::storage::{Manifest, PriorEntry, ShardEntry, ShardManifest};
+use specds::storage::{Manifest, ShardEntry, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{SECTIONS, TEXT, Victim, ask, read_all};
@@ -56,18 +55,10 @@ fn files_are_what_the_byte_table_says() {
     assert_eq!(read_all(&victim.path()), victim.files);
 }
 
-fn prior(id: &str, num_bytes: u64) -> PriorEntry {
-    PriorEntry {
-        id: id.to_owned(),
-        num_tokens: 9,
-        num_bytes,
-    }
-}
-
 #[test]
 fn manifests_that_contradict_themselves_are_refused() {
     type Row = (&'static str, fn(&mut Manifest));
-    let rows: [Row; 16] = [
+    let rows: [Row; 14] = [
         ("no vocabulary", |m| m.vocab_size = 0),
         ("a huge vocabulary", |m| m.vocab_size = u32::MAX),
         ("a separator outside", |m| m.separator = 6),
@@ -86,12 +77,6 @@ fn manifests_that_contradict_themselves_are_refused() {
             m.shards[0].id = format!("../{}", &m.shards[0].id[3..]);
         }),
         ("a short id", |m| m.shards[0].id.truncate(31)),
-        ("a prior that is a path", |m| {
-            m.prior = Some(prior("../56789abcdef0123456789abcdef012", 9));
-        }),
-        ("a huge prior", |m| {
-            m.prior = Some(prior("0123456789abcdef0123456789abcdef", u64::MAX));
-        }),
     ];
     let victim = Victim::new();
     let name = Path::new("manifest.json");
@@ -105,20 +90,6 @@ fn manifests_that_contradict_themselves_are_refused() {
         let is_found = matches!(&error, Error::Corrupt { path, .. } if path.ends_with(name));
         assert!(is_found, "{row}: {error}");
     }
-}
-
-#[test]
-fn a_prior_of_another_version_is_none() {
-    let victim = Victim::new();
-    let tomorrow = b"weights of tomorrow";
-    let id = format!("{:032x}", xxh3_128(tomorrow));
-    fs::write(victim.path().join(format!("prior-{id}.bin")), tomorrow).unwrap();
-    let mut manifest = victim.manifest();
-    manifest.prior = Some(prior(&id, tomorrow.len() as u64));
-    fs::write(victim.path().join("manifest.json"), seal(manifest)).unwrap();
-    let datastore = victim.open().unwrap();
-    datastore.verify().unwrap();
-    assert!(datastore.prior().is_some() && prior_of(&datastore).is_none());
 }
 
 #[test]

@@ -10,9 +10,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, merge};
 use specds::draft::Session;
-use specds::fused::{FusedConfig, FusedDrafter, FusedSession, refit};
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::memory::{Memory, MemoryOptions};
-use specds::weights::Weights;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::files::{SECTIONS, Victim, ask, read_all, write_all, write_in_place};
@@ -77,7 +76,6 @@ fn part<'a>(random: &mut Random, text: &'a [u32]) -> &'a [u32] {
 
 /// Writes new datastores from a damaged one: what they name as damaged, they leave as it was.
 fn rewrite(path: &Path, documents: &[Vec<u32>]) {
-    let _ = refit(path, 2000, &mut silent);
     let beside = path.with_file_name("merged");
     let _ = merge(&[path], &beside, true);
     let append = DatastoreOptions {
@@ -211,10 +209,8 @@ fn snapshots() {
         ..MemoryOptions::new(VOCAB_SIZE)
     };
     let memory = Arc::new(Memory::new(options.clone()).unwrap());
-    let drafter = |memory| {
-        let weights = Weights::default();
-        Arc::new(FusedDrafter::new(None, Some(memory), FusedConfig::default(), weights).unwrap())
-    };
+    let drafter =
+        |memory| Arc::new(FusedDrafter::new(None, Some(memory), FusedConfig::default()).unwrap());
     let draft = |drafter: &Arc<FusedDrafter>| {
         let mut session = FusedSession::new(Arc::clone(drafter), "ann").unwrap();
         session.observe(&[1, 2, 1], None).unwrap();
@@ -241,40 +237,6 @@ fn snapshots() {
             assert!(memory.num_bytes() <= max_bytes);
             memory.insert("bob", &[1, 2, 3]).unwrap();
             draft(&drafter(Arc::new(memory)));
-        }
-    }
-}
-
-#[test]
-fn weights() {
-    const NUMBERS: [f32; 4] = [f32::MAX, -f32::MAX, 1.0, -1.0];
-    let whole = Weights::default().to_bytes();
-    let text = documents().swap_remove(0);
-    for mut random in inputs(250) {
-        let mut bytes = whole.clone();
-        let end = bytes.len() - 8;
-        let is_extreme = random.below(12) == 0;
-        if is_extreme {
-            for weight in bytes[8..end].chunks_exact_mut(4) {
-                let number = NUMBERS[random.below(4) as usize];
-                weight.copy_from_slice(&number.to_le_bytes());
-            }
-        } else {
-            mutate(&mut random, &mut bytes[..end]);
-        }
-        let checksum = xxh3_64(&bytes[..end]).to_le_bytes();
-        bytes[end..].copy_from_slice(&checksum);
-        let Ok(weights) = Weights::from_bytes(&bytes) else {
-            assert!(!is_extreme);
-            continue;
-        };
-        if is_extreme || random.below(8) == 0 {
-            let drafter = FusedDrafter::new(None, None, FusedConfig::default(), weights).unwrap();
-            let mut session = FusedSession::new(Arc::new(drafter), "").unwrap();
-            for tokens in text[..60].chunks(3) {
-                session.observe(tokens, None).unwrap();
-                assert!(drafted(&mut session, 8).len() <= 8);
-            }
         }
     }
 }

@@ -74,7 +74,6 @@ SAMPLES = {
     "patterns": [ROW, ROW],
     "position": 0,
     "predictions": ROW,
-    "prior_tokens": 300,
     "probs": [0.5, 0.5, 0.5],
     "reported": np.zeros((1, 9), np.int64),
     "scores": np.zeros((2, 3), np.float32),

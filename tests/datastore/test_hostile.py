@@ -9,7 +9,7 @@ import pytest
 from datastores import build, files, names
 from specds import Datastore, FormatError
 from specds.build import DatastoreBuilder, compact, merge
-from specds.drafters import Memory, refit
+from specds.drafters import Memory
 
 FACTS = {"vocab_size": 4, "separator": 4}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has other links and no pipes")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has other links
 def path(tmp_path):
     """A datastore of three shards."""
     documents = [[i % 4, i // 150] * 15 for i in range(600)]
-    return build(tmp_path / "d", documents, max_shard_tokens=6200, prior_tokens=0).path
+    return build(tmp_path / "d", documents, max_shard_tokens=6200).path
 
 
 def add(path, **options):
@@ -137,7 +137,7 @@ def test_a_merge_takes_the_files_of_a_shard_and_nothing_else_that_lies_there(tmp
     is_given = os.geteuid() == 0
     if is_given:
         os.chown(file_of(path, "firsts.bin"), 1, -1)
-    store = merge([path], merged, prior_tokens=0)
+    store = merge([path], merged)
     store.verify()
     assert len(files(merged)) == 1 + 3 * 6
     assert not file_of(merged, "keys.bin").is_symlink()
@@ -164,7 +164,6 @@ def test_a_pipe_is_refused_by_name_and_not_waited_for(tmp_path, path, name):
 WRITES = {
     "compact": compact,
     "add": lambda path: add(path, drop_duplicates=True),
-    "refit": refit,
 }
 
 

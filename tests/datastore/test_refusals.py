@@ -139,7 +139,6 @@ CALLS = [
     (f"`memory` {OTHERS} 9", lambda s: FusedDrafter(s.store, memory=Memory(9))),
     (f"`model_tables` {OTHERS} 2", lambda s: FusedDrafter(s.store, model_tables=s.tables)),
     ("max_nodes must not be negative, got -1", lambda _: FusedConfig(max_nodes=-1)),
-    ("fit them again", lambda _: FusedDrafter(weights=b"not weights")),
     *(
         ("expected one of `auto`, `low`", lambda _, e=e: FusedDrafter(config=FusedConfig(effort=e)))
         for e in ("", "Low", "high")

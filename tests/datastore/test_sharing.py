@@ -11,7 +11,7 @@ import pytest
 from datastores import build, names
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
-from specds.build import BuildOptions, refresh
+from specds.build import refresh
 from specds.drafters import Memory
 
 EVERY = 0.02
@@ -109,7 +109,7 @@ def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(tmp_path):
     served.sync([[1, 2, 3, 4, 5, 6, 7, 8]])
     served.end_all()
     until(lambda: texts(Memory.open(path, 100)) != [])
-    report = refresh(store, path, "", BuildOptions(prior_tokens=0))
+    report = refresh(store, path, "")
     assert (report.num_added_documents, report.num_left) == (1, 0)
     assert Datastore.open(store).count([1, 2, 3, 4, 5, 6, 7, 8]) == 1
     until(lambda: texts(Memory.open(path, 100)) == [])

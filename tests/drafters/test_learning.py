@@ -1,16 +1,22 @@
 """What fused drafters learn from what is accepted, and how soon."""
 
+import argparse
+import configparser
+import inspect
+import optparse
+import shlex
+import textwrap
+
 import numpy as np
 import pytest
 
 from datastores import build
-from replays import phrases, text_of, transcript
+from replays import phrases, text_of, transcript, untaught
 from specds import FusedConfig, FusedDrafter
 from specds.bench.replay.measure import follow
-from specds.drafters import Memory, fit_weights
+from specds.drafters import Memory
 from specds.drafters.step import right_path
-
-NOTHING = fit_weights(None, [])
+from specds.loading import load_encoder
 
 
 def replayed(drafter, text, start, max_nodes):
@@ -20,7 +26,7 @@ def replayed(drafter, text, start, max_nodes):
 
 
 def stored(path, documents):
-    return build(path, documents, vocab_size=64, separator=64, prior_tokens=0)
+    return build(path, documents, vocab_size=64, separator=64)
 
 
 def test_a_drafter_learns_and_a_drafter_that_does_not_stays_as_it_is():
@@ -29,7 +35,7 @@ def test_a_drafter_learns_and_a_drafter_that_does_not_stays_as_it_is():
     for learns in (True, False):
         drafter = FusedDrafter(config=FusedConfig(learns=learns))
         replayed(drafter, text, 100, 16)
-        assert (drafter.weights() != NOTHING) == learns
+        assert (drafter._state.learned() != b"") == learns
         assert drafter.stats()["context"] > 50
 
 
@@ -82,28 +88,19 @@ def test_a_bonus_token_that_was_drafted_and_not_verified_is_not_accepted():
     assert drafter.stats() == {"context": 1}
 
 
-def test_fitted_weights_draft_better_from_the_start(tmp_path):
-    random = np.random.default_rng(6)
-    # What is stored says nothing: only a drafter that was shown so does not draft it.
-    store = stored(tmp_path / "d", [random.integers(0, 20, 20_000).tolist()])
-    held_out, texts = (
-        [text_of(random, phrases(random, 10, 6, 20), 300) for _ in range(10)] for _ in range(2)
-    )
-    fitted, default = (
-        sum(len(replayed(FusedDrafter(store, weights=weights), text, 2, 8)) for text in texts)
-        for weights in (fit_weights(store, held_out, weights=NOTHING), NOTHING)
-    )
-    assert fitted * 50 < default * 49
+def test_the_prior_drafts_better_from_the_start(tmp_path):
+    tokenizer, size = load_encoder("demo"), 4096
 
+    def tokens(module):
+        return tokenizer.encode(inspect.getsource(module), add_special_tokens=False)
 
-def test_weights_come_back_from_their_bytes_and_no_others_do():
-    drafter = FusedDrafter()
-    replayed(drafter, [1, 2, 1, 2, 1, 2, 1, 2, 3, 1], 4, 8)
-    whole = drafter.weights()
-    assert FusedDrafter(weights=whole).weights() == whole != NOTHING
-    changed = [whole[:length] for length in (0, 7, 8, 15, len(whole) - 8, len(whole) - 1)]
-    for place in (0, 7, 8, 1000, len(whole) - 9, len(whole) - 1):
-        changed.append(whole[:place] + bytes([whole[place] ^ 64]) + whole[place + 1 :])
-    for wrong in (*changed, whole + b"\0"):
-        with pytest.raises(ValueError, match="`weights`"):
-            FusedDrafter(weights=wrong)
+    stored = [tokens(module) for module in (argparse, optparse, configparser)]
+    store = build(tmp_path / "d", stored, vocab_size=size, separator=size)
+    texts = [
+        tokens(module)[at : at + 200] for module in (textwrap, shlex) for at in range(0, 2000, 200)
+    ]
+    taught, nothing = (
+        sum(len(replayed(drafter(), text, 20, 16)) for text in texts)
+        for drafter in (lambda: FusedDrafter(store), lambda: untaught(FusedDrafter(store)))
+    )
+    assert taught < 0.99 * nothing

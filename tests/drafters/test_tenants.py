@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from datastores import build
 from reference import shown
 from specds import FusedDrafter
-from specds.drafters import Memory, fit_weights
+from specds.drafters import Memory
 from specds.drafters.step import right_path
 
 VOCAB_SIZE = 40
 # Less than three tenants teach and write in most of the tests.
 MAX_BYTES = 1 << 21
-NOTHING = fit_weights(None, [])
 
 
 def drafter_of(memory=None, store=None):
@@ -44,7 +43,7 @@ def drafts(*arguments):
 
 
 def drafts_of_bob(requests, ann="ann", bob="bob", group=None, store=None):
-    """Serves what both ask for in turn, a step each: Bob's drafts, and his weights."""
+    """Serves what both ask for in turn, a step each: Bob's drafts, and what he taught."""
     drafter, trees = drafter_of(store=store), []
     for of_ann, of_bob in requests:
         hers, his = (
@@ -53,7 +52,7 @@ def drafts_of_bob(requests, ann="ann", bob="bob", group=None, store=None):
         trees += [tree for _, tree in zip(hers, his, strict=False)]
         trees += [*his]
         deque(hers, 0)
-    return trees, drafter.weights(bob)
+    return trees, drafter._state.learned(bob)
 
 
 PHRASES = st.builds(lambda a, b: [a, b, (a + b) % 6, 6 + a], *[st.integers(0, 5)] * 2)
@@ -119,7 +118,7 @@ def test_no_volume_of_anns_takes_anything_from_bob_who_has_an_equal_share():
             memory.insert("ann", random.integers(0, VOCAB_SIZE, length))
             trees += drafts(drafter, "bob", bob)
             assert memory.num_bytes <= memory.max_bytes
-        found.append((trees, drafter.weights("bob")))
+        found.append((trees, drafter._state.learned("bob")))
     assert found[0] == found[1] == found[2]
 
 
@@ -133,9 +132,9 @@ def test_nothing_of_a_forgotten_tenant_is_saved_and_an_open_request_brings_nothi
             still_open = steps(drafter, "ann", [36, 37, 38] * 9)
             next(still_open)
             memory.forget("ann")
-            assert drafter.weights("ann") == NOTHING
+            assert drafter._state.learned("ann") == b""
             assert [*still_open]
-            assert drafter.weights("ann") == NOTHING
+            assert drafter._state.learned("ann") == b""
             assert memory.texts("ann") == []
         memory.save(tmp_path / "memory")
         return (tmp_path / "memory").read_bytes(), memory.num_bytes, memory.num_tenants
@@ -159,8 +158,8 @@ def test_what_a_tenant_taught_is_counted_saved_and_brought_back(tmp_path):
     assert 50_000 < memory.num_bytes - 2 * of_text < 300_000
     memory.save(tmp_path / "memory")
     resumed = drafter_of(Memory.open(tmp_path / "memory", VOCAB_SIZE, max_bytes=MAX_BYTES))
-    assert resumed.weights("ann") == drafter.weights("ann") != NOTHING
-    assert resumed.weights("bob") == NOTHING
+    assert resumed._state.learned("ann") == drafter._state.learned("ann") != b""
+    assert resumed._state.learned("bob") == b""
     assert drafts(resumed, "ann", TEXT) == drafts(drafter, "ann", TEXT)
 
 
@@ -171,5 +170,5 @@ def test_weights_are_evicted_with_their_tenants():
     for number in range(60):
         drafts(drafter, str(number), TEXT)
         assert memory.num_bytes <= memory.max_bytes
-    assert drafter.weights("0") == NOTHING != drafter.weights("59")
+    assert drafter._state.learned("0") == b"" != drafter._state.learned("59")
     assert memory.num_tenants > 20, "texts are small"

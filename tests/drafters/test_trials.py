@@ -71,7 +71,8 @@ def test_a_session_that_drafted_on_trial_is_as_one_that_never_did(folder, corpus
             session.observe(piece, 5)
             found.append((shown(tree), length))
         # What was learned, and what was accepted of which source.
-        learned = getattr(drafter, "weights", None), getattr(drafter, "stats", None)
+        state = drafter._state if isinstance(drafter, FusedDrafter) else None
+        learned = getattr(state, "learned", None), getattr(drafter, "stats", None)
         return found, [of and of() for of in learned]
 
     # With all that adapts, too.

@@ -7,9 +7,11 @@ from hypothesis import HealthCheck, settings
 
 import specds
 from datastores import build
+from specds._core import FusedState
 from specds.bench.transcripts import Transcript
 
 VOCAB_SIZE, SEPARATOR = 8, 7
+SWITCHES = ("context", "recycled", "learns", "effort")
 
 # Benchmarks run on machines that do other things beside, and stall.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,6 +30,15 @@ def text_of(random, phrases, length):
     """Phrases one after the other, at random."""
     chosen = random.integers(0, len(phrases), -(-length // phrases.shape[1]))
     return phrases[chosen].ravel()[:length].tolist()
+
+
+def untaught(drafter):
+    """A fused drafter that begins without the prior, as if the crate had none."""
+    switches = {name: getattr(drafter.config, name) for name in SWITCHES}
+    drafter._state = FusedState(
+        drafter.datastore, drafter.memory, model_tables=drafter.model_tables, prior=b"", **switches
+    )
+    return drafter
 
 
 def build_tiny(path):

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from specds.build import BuildOptions, DatastoreBuilder, compact, merge, refresh
-from specds.drafters import Memory, refit
+from specds.drafters import Memory
 
 NUM_DOCUMENTS = 700
 
 
 def documents():
-    """Documents of tokens below 100, enough for a prior; every tenth comes twice."""
+    """Documents of tokens below 100, of which every tenth comes twice."""
     random = np.random.default_rng(7)
     made = [random.integers(0, 100, random.integers(1, 60)) for _ in range(NUM_DOCUMENTS)]
     return [made[index // 10] if index % 10 == 3 else made[index] for index in range(NUM_DOCUMENTS)]
@@ -48,8 +48,6 @@ def prepare(job, folder):
         write(folder / "other", made[300:])
     elif job == "compact":
         write(folder / "out", made, max_shard_tokens=400)
-    elif job == "refit":
-        write(folder / "out", made, prior_tokens=0)
     elif job == "refresh":
         write(folder / "out", made[:200])
         save(folder / "memory", made[200:])
@@ -79,8 +77,6 @@ def run(job, folder):
     elif job == "refresh":
         options = BuildOptions(max_shard_tokens=1500)
         refresh(folder / "out", folder / "memory", "ann", options)
-    elif job == "refit":
-        refit(folder / "out")
     elif job == "save":
         save(folder / "out", made)
 

@@ -56,7 +56,7 @@ def datastore(tmp_path):
     """The folder of a datastore of two shards."""
     path = tmp_path / "chat.specds"
     documents = [[n % 7, n % 5, n % 3, 1] * 8 for n in range(60)]
-    options = BuildOptions(max_shard_tokens=1200, prior_tokens=0, command=COMMAND)
+    options = BuildOptions(max_shard_tokens=1200, command=COMMAND)
     build_from_token_ids(
         documents,
         path,
@@ -147,7 +147,7 @@ def test_shards_that_are_there_are_sent_neither_way(hub, call, datastore):
     hub.requests.clear()
     call("push", datastore, "org/chat")
     assert not [request for request in hub.requests if request.startswith("PUT")]
-    options = BuildOptions(append=True, prior_tokens=0)
+    options = BuildOptions(append=True)
     build_from_token_ids(
         [[8, 8, 7, 7] * 9], datastore, options, vocab_size=9, tokenizer_fingerprint="0123abcd"
     )

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from browser import rendered
-from specds import BuildOptions, Datastore, build_datastore, open_corpus
+from specds import Datastore, build_datastore, open_corpus
 from specds.view import Explorer, serve
 from specds.view.server import page
 
@@ -30,7 +30,7 @@ def explorer(tmp_path_factory, demo_tokenizer):
     folder = tmp_path_factory.mktemp("view")
     (folder / "a.txt").write_text(TEXT)
     corpus, path = open_corpus(str(folder / "a.txt")), folder / "a.specds"
-    build_datastore(corpus, demo_tokenizer, path, BuildOptions(prior_tokens=0))
+    build_datastore(corpus, demo_tokenizer, path)
     return Explorer(Datastore(path), demo_tokenizer)
 
 

@@ -28,8 +28,6 @@ class Options:
             drafters that are made of its weights.
         limit: Requests of a file at most.
         warm_memory: Whether one drafter serves all requests of a run and keeps what they taught it.
-        weights (FILE): What the fused drafter starts from: a file of what
-            `FusedDrafter.weights` gave, or `none`; by default the prior of the datastore.
     """
 
     transcripts: Sequence[Path] = ()
@@ -40,7 +38,6 @@ class Options:
     model: str | None = None
     limit: int | None = None
     warm_memory: bool = True
-    weights: str | None = None
 
     def __post_init__(self) -> None:
         least = min((each for each in self.budgets if each != "auto"), default=1)

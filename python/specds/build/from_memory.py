@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specds._core import Datastore, DatastoreBuilder, Memory, refit
+from specds._core import Datastore, DatastoreBuilder, Memory
 from specds.build.local import FOR_BUILDER, facts_of
 from specds.build.options import BuildOptions
 from specds.build.report import Progress
@@ -88,8 +88,6 @@ def refresh(
             if builder.num_documents:
                 builder.finish(progress)
     datastore = Datastore.open(path) if Path(path).exists() else None
-    if texts and datastore is not None and datastore.prior is None and options.prior_tokens:
-        refit(path, prior_tokens=options.prior_tokens)  # the call before was killed
     if texts:
         kept.save(memory, merge=True, known=datastore)
     return RefreshReport(

@@ -95,7 +95,7 @@ R = TypeVar("R")
 
 FOR_BUILDER = (
     *("append", "command", "drop_duplicates", "max_documents", "max_memory", "max_shard_tokens"),
-    *("max_tokens", "overwrite", "prior_tokens"),
+    *("max_tokens", "overwrite"),
 )
 """The options that the core's builder takes."""
 

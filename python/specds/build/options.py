@@ -6,8 +6,6 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from specds._core import DEFAULT_PRIOR_TOKENS
-
 
 @dataclass(frozen=True)
 class BuildOptions:
@@ -21,8 +19,6 @@ class BuildOptions:
         max_tokens: Index at most this many tokens, separators included.
         max_memory: Bytes that sorting may take; half of the machine's memory by default.
         max_shard_tokens: Cut shards smaller than memory asks for.
-        prior_tokens: Fit the prior, the fused drafter's first weights, to at most this many tokens
-            of the datastore, at most one in 16; 0 fits none.
         engine: ``local``, or ``ray`` for a cluster. Its workers do not see each other's documents:
             ``specds compact --drop-duplicates`` leaves out what came to several of them.
         ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
@@ -36,7 +32,6 @@ class BuildOptions:
     max_tokens: int | None = None
     max_memory: int | None = None
     max_shard_tokens: int | None = None
-    prior_tokens: int = DEFAULT_PRIOR_TOKENS
     engine: Literal["local", "ray"] = "local"
     ray_address: str | None = None
     command: str = ""

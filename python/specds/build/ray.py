@@ -82,8 +82,6 @@ def build_on_ray(
         [target, *sources] if options.append else sources,
         target,
         overwrite=options.overwrite or options.append,
-        prior_tokens=options.prior_tokens,
-        progress=progress,
     )
     shutil.rmtree(folder)
     return BuildReport.of(out, datastore, read, num_taken_up, started, built_at)
@@ -96,7 +94,7 @@ def _for_workers(ray: Any, options: BuildOptions) -> tuple[BuildOptions, int]:
     # Half is for sorting, half for what else a worker does.
     shares = [int(node["memory"] / node["CPU"]) // 2 for node in workers if "memory" in node]
     memory = min([options.sorting_memory(), *shares])
-    of_worker = replace(options, engine="local", append=False, prior_tokens=0, max_memory=memory)
+    of_worker = replace(options, engine="local", append=False, max_memory=memory)
     return of_worker, int(sum(worker["CPU"] for worker in workers))
 
 

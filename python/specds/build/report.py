@@ -80,7 +80,7 @@ class BuildReport:
         text_bytes: Size of the corpus as it was found, with what was left out.
         share_read: The share of these bytes that documents came from.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
-        index_s: Seconds for sorting, writing and the prior, after that.
+        index_s: Seconds for sorting and writing, after that.
     """
 
     path: str

@@ -38,7 +38,6 @@ _COMMANDS = {
         build.refresh,
         build.merge,
         build.compact,
-        build.fit,
         share.push,
         share.pull,
     ),

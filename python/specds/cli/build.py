@@ -1,4 +1,4 @@
-"""Commands that write datastores: build, add, refresh, merge, compact, fit."""
+"""Commands that write datastores: build, add, refresh, merge, compact."""
 
 import glob
 import os
@@ -159,7 +159,7 @@ def refresh(
     /,
     *,
     from_memory: Path,
-    options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens", "prior_tokens")],
+    options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens")],
     tenant: str = "",
     tokenizer: str | None = None,
     as_json: Json = False,
@@ -202,7 +202,7 @@ def merge(
     /,
     *,
     out: Path,
-    options: Annotated[BuildOptions, Only("overwrite", "prior_tokens")],
+    options: Annotated[BuildOptions, Only("overwrite")],
     as_json: Json = False,
 ) -> None:
     """Join datastores of one tokenizer into a new one.
@@ -219,9 +219,7 @@ def merge(
     """
     from specds._core import merge as join
 
-    with terminal.build_progress(after_s=2.0) as progress:
-        given = options.for_core("overwrite", "prior_tokens")
-        merged = join(datastores, out, progress=progress, **given)
+    merged = join(datastores, out, overwrite=options.overwrite)
     display.show_datastore(merged, as_json=as_json)
 
 
@@ -229,7 +227,7 @@ def compact(
     datastore: DatastorePath,
     /,
     *,
-    options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens", "prior_tokens")],
+    options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens")],
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Keep one copy of documents that recur.")
     ] = False,
@@ -245,29 +243,6 @@ def compact(
     from specds._core import compact as rebuild
 
     with terminal.build_progress() as progress:
-        given = options.for_core("max_memory", "max_shard_tokens", "prior_tokens")
+        given = options.for_core("max_memory", "max_shard_tokens")
         rebuilt = rebuild(datastore, drop_duplicates=drop_duplicates, progress=progress, **given)
     display.show_datastore(rebuilt, as_json=as_json)
-
-
-def fit(
-    *,
-    datastore: Path,
-    options: Annotated[BuildOptions, Only("prior_tokens")],
-    as_json: Json = False,
-) -> None:
-    """Fit the prior of a datastore: the weights that the fused drafter starts from.
-
-    Builds do this themselves. A datastore of an older version may have no prior of this one.
-
-    Args:
-        datastore (FOLDER): A folder made by `specds build`.
-
-    Example:
-        specds fit --datastore chat.specds
-    """
-    from specds._core import refit
-
-    with terminal.build_progress() as progress:
-        fitted = refit(datastore, progress=progress, **options.for_core("prior_tokens"))
-    display.show_datastore(fitted, as_json=as_json)

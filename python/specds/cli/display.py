@@ -35,7 +35,6 @@ def show_datastore(datastore: Datastore, *, as_json: bool) -> None:
         "tokenizer_fingerprint": datastore.tokenizer_fingerprint,
         **{name: getattr(datastore, name) for name in _FIGURES},
         "bytes_per_token": datastore.num_bytes / datastore.num_tokens,
-        "has_prior": datastore.prior is not None,
         "written": f"{written:%Y-%m-%d %H:%M}",
     }
     show("Datastore", facts, as_json=as_json)

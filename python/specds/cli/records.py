@@ -41,7 +41,7 @@ _PANELS = {
         *("transcripts", "datastores", "drafters", "budgets", "baselines", "modes", "batches"),
         *("model", "tokenizer", "max_new_tokens"),
     ),
-    "Drafting": ("datastore", "weights", "memory", "tenant", "model_tables", "verification"),
+    "Drafting": ("datastore", "memory", "tenant", "model_tables", "verification"),
     "Sampling": ("temperature", "top_k", "top_p", "seed"),
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}

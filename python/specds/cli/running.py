@@ -50,9 +50,6 @@ class Running:
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
             for none.
             [default: the one that the model's folder names]
-        weights (FILE): What the fused drafter starts from: a file of what
-            `FusedDrafter.weights` gave, or `none`.
-            [default: what is kept with the datastore]
         memory: A file of earlier texts to draft from, which gets this one too; new if missing.
         tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
         model_tables: Also draft from the model's own bigrams; pays without a datastore.
@@ -70,7 +67,6 @@ class Running:
     model: str
     datastore: Path | None = None
     drafter: DrafterOption = "fused"
-    weights: str | None = None
     memory: Path | None = None
     tenant: str = ""
     model_tables: bool = False
@@ -168,7 +164,7 @@ def opened(
 ) -> Iterator[Opened]:
     """Loads the model and makes what drafts for it; at the end, a memory is written."""
     from specds._core import Datastore
-    from specds.drafters import DrafterInputs, FusedDrafter, make_drafter, read_weights
+    from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
     from specds.loading import load_model, one_thread_for
     from specds.tokenization import check_tokenizer
 
@@ -185,7 +181,6 @@ def opened(
             datastore,
             model,
             progress=progress,
-            weights=read_weights(running.weights),
             tokenizer=tokenizer,
             memory=running.memory,
             model_tables=running.model_tables,

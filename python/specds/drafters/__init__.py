@@ -13,11 +13,9 @@ from specds._core import (
     TokenTree,
     Trigrams,
     draft_batch,
-    fit_weights,
-    refit,
 )
 from specds.drafters.aded import AdedConfig, AdedDrafter
-from specds.drafters.fused import Effort, FusedConfig, FusedDrafter, read_weights
+from specds.drafters.fused import Effort, FusedConfig, FusedDrafter
 from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.registry import (
@@ -62,10 +60,7 @@ __all__ = [
     "TokenTree",
     "Trigrams",
     "draft_batch",
-    "fit_weights",
     "make_drafter",
     "maker_of",
-    "read_weights",
-    "refit",
     "require_inputs",
 ]

@@ -17,7 +17,6 @@ from specds._core import (
     FusedState,
     Memory,
     ModelTables,
-    fit_weights,
 )
 from specds.drafters.session import Drafter, DrafterOf, Session, begin, opened
 
@@ -70,14 +69,12 @@ class FusedDrafter:
         config: Which sources it uses.
         memory: Earlier requests; every session adds its text when it finishes. By default a new one
             if there is a datastore, else none.
-        weights: The initial weights, as `weights` or `fit_weights` returned them; by default the
-            datastore's prior.
         model_tables: The target model, or its tables: what it predicts after a single token.
 
     Raises:
         FileNotFoundError: There is nothing at a path.
         FormatError: What is there cannot be read.
-        ValueError: A source is for another vocabulary, or `weights` are not weights.
+        ValueError: A source is for another vocabulary.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class FusedDrafter:
         datastore: Datastore | str | PathLike[str] | None = None,
         config: FusedConfig | None = None,
         memory: Memory | None = None,
-        weights: bytes | None = None,
         *,
         model_tables: PreTrainedModel | ModelTables | None = None,
     ) -> None:
@@ -107,7 +103,6 @@ class FusedDrafter:
             recycled=config.recycled,
             learns=config.learns,
             effort=config.effort,
-            weights=weights,
         )
 
     @classmethod
@@ -118,7 +113,6 @@ class FusedDrafter:
         config: FusedConfig | None = None,
         *,
         tokenizer: PreTrainedTokenizerBase | None = None,
-        weights: bytes | None = None,
         **sources: Any,
     ) -> FusedDrafter:
         """A drafter with the memory that `save` wrote, or with a new one if there is no file.
@@ -143,7 +137,7 @@ class FusedDrafter:
             memory = Memory.open(path, size, tokenizer=name)
         else:
             memory = Memory(size, tokenizer=name)
-        return cls(datastore, config, memory, weights, **sources)
+        return cls(datastore, config, memory, **sources)
 
     def __repr__(self) -> str:
         parts = {
@@ -187,10 +181,6 @@ class FusedDrafter:
         """This drafter, for sessions with these arguments: pass it to `generate`."""
         return _ForRequest(self, tenant=tenant, predicted_output=predicted_output, group=group)
 
-    def weights(self, tenant: str = "") -> bytes:
-        """What a tenant's requests have taught so far, as initial weights of another drafter."""
-        return self._state.weights(tenant)
-
     def save(self, path: str | PathLike[str]) -> None:
         """Writes the memory to a file for `resume`, and keeps what other processes saved there.
 
@@ -207,13 +197,6 @@ class FusedDrafter:
         """How many accepted tokens each source drafted, where it drafted any."""
         accepted = zip(SOURCES, self._state.accepted(), strict=True)
         return {source: number for source, number in accepted if number}
-
-
-def read_weights(name: str | None) -> bytes | None:
-    """The weights of a file of `FusedDrafter.weights`; `none`: weights that learned nothing yet."""
-    if name is None:
-        return None
-    return fit_weights(None, []) if name == "none" else Path(name).read_bytes()
 
 
 class _ForRequest(DrafterOf):

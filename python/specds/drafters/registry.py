@@ -29,7 +29,6 @@ class DrafterInputs:
     Attributes:
         tokenizer: With it, `fused` remembers requests without a datastore too.
         memory: A file with earlier requests; it may be missing.
-        weights: Initial weights of the fused drafter; by default the datastore's prior.
     """
 
     datastore: Datastore | None = None
@@ -38,7 +37,6 @@ class DrafterInputs:
     tokenizer: PreTrainedTokenizerBase | None = None
     memory: Path | None = None
     model_tables: bool = False
-    weights: bytes | None = None
 
     def tables(self) -> ModelTables:
         from specds.drafters.model_tables import load_tables
@@ -51,7 +49,7 @@ Maker: TypeAlias = "Callable[[], Drafter]"
 
 
 def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Maker:
-    sources: dict[str, Any] = {"config": FusedConfig(effort=effort), "weights": inputs.weights}
+    sources: dict[str, Any] = {"config": FusedConfig(effort=effort)}
     if inputs.model_tables:
         sources["model_tables"] = inputs.tables()
     if inputs.memory is not None:

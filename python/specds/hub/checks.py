@@ -38,13 +38,10 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 
 def groups_of(manifest: dict[str, Any]) -> dict[tuple[str, ...], int]:
     """The files that a manifest lists, by shard, and how many bytes each group has together."""
-    groups = {
+    return {
         tuple(f"shard-{shard['id']}/{file}" for file in _OF_SHARD): int(shard["num_bytes"])
         for shard in manifest["shards"]
     }
-    if prior := manifest.get("prior"):
-        groups[(f"prior-{prior['id']}.bin",)] = int(prior["num_bytes"])
-    return groups
 
 
 def files_of(manifest: dict[str, Any]) -> list[str]:

@@ -74,7 +74,7 @@ def _code(text: str) -> str:
     return f"`{plain}`" if plain else ""
 
 
-_OURS = re.compile(r"shard-[0-9a-f]{32}/[a-z]+\.(bin|json)|prior-[0-9a-f]{32}\.bin")
+_OURS = re.compile(r"shard-[0-9a-f]{32}/[a-z]+\.(bin|json)")
 
 
 def push(

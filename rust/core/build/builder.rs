@@ -127,9 +127,8 @@ impl DatastoreBuilder {
         }
     }
 
-    /// Waits until all shards are indexed, publishes the datastore and opens it; without a prior, see
-    /// [`fit_missing`](crate::fused::fit_missing). Where it fails without a plan, nothing is left.
-    /// O(tokens).
+    /// Waits until all shards are indexed, publishes the datastore and opens it. Where it fails without a
+    /// plan, nothing is left. O(tokens).
     pub fn finish(mut self, report: &mut Report<'_>) -> Result<Datastore> {
         self.check_not_failed()?;
         self.complete_text()?;
@@ -137,16 +136,12 @@ impl DatastoreBuilder {
             return Err(Error::EmptyCorpus);
         }
         self.index_shards(report)?;
-        let mut manifest = self.manifest(self.gather()?);
-        let has_changed = !self.shards.is_empty(); // else every document was there before
-        if has_changed {
-            manifest.prior = None; // the old one was fitted to other documents
-        }
+        let manifest = self.manifest(self.gather()?);
         check_target(&self.staging.target, &self.options)?;
-        if has_changed {
-            self.staging.publish(manifest)?;
+        if self.shards.is_empty() {
+            self.staging.leave(&manifest)?; // every document was there before
         } else {
-            self.staging.leave(&manifest)?;
+            self.staging.publish(manifest)?;
         }
         Datastore::open(&self.staging.target)
     }
@@ -240,7 +235,6 @@ impl DatastoreBuilder {
             corpus: Vec::new(),
             commands: Vec::new(),
             shards: Vec::new(),
-            prior: None,
             build_id: String::new(),
         });
         manifest.corpus.extend(options.corpus);

@@ -13,7 +13,7 @@ use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
 
 /// Joins datastores of one tokenizer: the new one at `path` has all their shards, each once, in order.
-/// Documents are not compared. It has no prior yet.
+/// Documents are not compared.
 pub fn merge(
     sources: &[impl AsRef<Path>],
     path: impl AsRef<Path>,
@@ -40,7 +40,6 @@ fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
             num_documents: 0,
             corpus: Vec::new(),
             commands: Vec::new(),
-            prior: None,
             ..manifest.clone()
         });
         check_tokenizer(source, &manifest, merged.tokenizer())?;
@@ -80,7 +79,7 @@ pub struct CompactOptions {
 }
 
 /// Rebuilds the datastore at `path` into as few shards as the options allow: what one build of all its
-/// documents would have made, without a prior. A single shard stays as it is. Readers go on with the old
+/// documents would have made. A single shard stays as it is. Readers go on with the old
 /// shards; the next call takes up one that was killed.
 pub fn compact(
     path: impl AsRef<Path>,

@@ -16,9 +16,7 @@ use crate::storage::files::{
     check_ours, hidden, lock, make_private, open_private, resolve, sync_folder, sync_parent,
     write_whole,
 };
-use crate::storage::manifest::{
-    self, FOLDER_PREFIX, Manifest, PRIOR_PREFIX, PriorEntry, folder_name,
-};
+use crate::storage::manifest::{self, FOLDER_PREFIX, Manifest, folder_name};
 
 /// The folder beside a datastore in which this process alone writes it. Dropping it removes the folder,
 /// unless the next build of the same plan can go on from it.
@@ -101,8 +99,8 @@ impl Staging {
         self.folder.join("datastore")
     }
 
-    /// Replaces the datastore at the target in one step, then removes what only the old one had. Shards and
-    /// prior lie in [`shards`](Self::shards) or at the target.
+    /// Replaces the datastore at the target in one step, then removes what only the old one had. Shards lie
+    /// in [`shards`](Self::shards) or at the target.
     pub(crate) fn publish(&mut self, mut manifest: Manifest) -> Result<()> {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);
@@ -118,11 +116,6 @@ impl Staging {
                 if from.is_dir() && !to.exists() {
                     fs::rename(&from, &to).map_err(Error::io(&to))?;
                 }
-            }
-            if let Some(prior) = &manifest.prior {
-                let name = prior.file_name();
-                let to = target.join(&name);
-                fs::rename(shards.join(&name), &to).map_err(Error::io(&to))?;
             }
             sync_folder(target)?;
             write_whole(&target.join(manifest::FILE_NAME), &text)?;
@@ -168,14 +161,12 @@ fn remove(entry: &DirEntry) -> Result<()> {
 
 fn remove_unlisted(datastore: &Path, manifest: &Manifest) -> Result<()> {
     let shards = manifest.shards.iter().map(|shard| folder_name(&shard.id));
-    let prior = manifest.prior.iter().map(PriorEntry::file_name);
-    let listed: BTreeSet<_> = shards.chain(prior).collect();
+    let listed: BTreeSet<_> = shards.collect();
     for entry in fs::read_dir(datastore).map_err(Error::io(datastore))? {
         let entry = entry.map_err(Error::io(datastore))?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let is_ours = name.starts_with(FOLDER_PREFIX) || name.starts_with(PRIOR_PREFIX);
-        if is_ours && !listed.contains(&*name) {
+        if name.starts_with(FOLDER_PREFIX) && !listed.contains(&*name) {
             remove(&entry)?;
         }
     }

@@ -11,7 +11,6 @@ use crate::engine::config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
 use crate::engine::load::{StepCost, StepTimes};
 use crate::engine::requests::{Context, Request, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
-use crate::fused::prior::prior_of;
 use crate::fused::sources::recycled::NUM_KEPT;
 use crate::lookup::datastore::Datastore;
 use crate::memory::sharing::Sharing;
@@ -318,16 +317,12 @@ fn drafters(
     if let Some(datastore) = datastore {
         check_tokenizer(datastore, engine)?;
     }
-    let prior = datastore.and_then(|datastore| prior_of(datastore));
-    let weights = prior.unwrap_or_default();
     let fused = FusedConfig {
         recycled: config.recycled,
         effort: config.effort,
         ..FusedConfig::default()
     };
-    let drafter = |memory| {
-        FusedDrafter::new(datastore.cloned(), memory, fused, weights.clone()).map(Arc::new)
-    };
+    let drafter = |memory| FusedDrafter::new(datastore.cloned(), memory, fused).map(Arc::new);
     Ok((
         memory.map(|memory| drafter(Some(memory))).transpose()?,
         drafter(None)?,

@@ -15,7 +15,6 @@ use crate::fused::mixer::TokenCounts;
 use crate::fused::source::Inputs;
 use crate::fused::suggestion::Suggestion;
 use crate::lookup::datastore::Datastore;
-use crate::lookup::holdout::Holdout;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::store::{Memory, MemoryOptions};
@@ -68,7 +67,6 @@ impl FusedDrafter {
         datastore: Option<Arc<Datastore>>,
         memory: Option<Arc<Memory>>,
         config: FusedConfig,
-        weights: Weights,
     ) -> Result<Self> {
         if let (Some(datastore), Some(memory)) = (&datastore, &memory) {
             let (expected, found) = (datastore.vocab_size(), memory.options().vocab_size);
@@ -87,7 +85,7 @@ impl FusedDrafter {
             has_texts,
             model_tables: None,
             config,
-            weights,
+            weights: Weights::default(),
             accepted: Default::default(),
         })
     }
@@ -102,22 +100,21 @@ impl FusedDrafter {
         Ok(self)
     }
 
-    /// What a tenant's requests taught, except which tokens repeat which: what drafters of other texts may
-    /// start from.
-    pub fn weights(&self, tenant: &str) -> Weights {
-        let mut weights = self.weights.clone();
-        let tenant = self.memory.find(tenant);
-        let learned = tenant.and_then(|tenant| tenant.read().learned().cloned());
-        learned.unwrap_or_default().settle(&mut weights);
-        weights
+    /// Starts from other weights than those in the crate.
+    #[must_use]
+    pub fn with_weights(self, weights: Weights) -> Self {
+        Self { weights, ..self }
     }
 
-    /// Moves what the tenant without a name taught to where all start from.
-    pub(crate) fn settle(&mut self) -> Result<()> {
-        let tenant = self.memory.tenant("")?;
-        self.memory
-            .learn(&tenant, |learned| learned.settle(&mut self.weights));
-        Ok(())
+    /// What a tenant's requests taught, as a snapshot stores it; empty for nothing.
+    pub fn learned(&self, tenant: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if let Some(tenant) = self.memory.find(tenant)
+            && let Some(learned) = tenant.read().learned()
+        {
+            learned.put(&mut bytes);
+        }
+        bytes
     }
 
     pub fn accepted(&self) -> [u64; Source::NAMES.len()] {
@@ -165,10 +162,8 @@ pub struct FusedSession {
     group: Group,
     expected: Option<History>,
     suggestion: Option<Suggestion>,
-    /// A document that drafts must not see.
-    pub(crate) holdout: Option<Holdout>,
     counts: TokenCounts,
-    pub(crate) reading: Reading,
+    reading: Reading,
     builder: TreeBuilder,
 }
 
@@ -190,7 +185,6 @@ impl FusedSession {
             group: Group::default(),
             expected: None,
             suggestion: None,
-            holdout: None,
             counts: TokenCounts::default(),
         })
     }
@@ -299,7 +293,6 @@ impl Session for FusedSession {
                 learned: kept.learned().unwrap_or(&NOTHING),
             },
             datastore: drafter.datastore.as_deref(),
-            holdout: self.holdout.as_ref(),
             context: &self.context,
             memory: Some(kept.texts()).filter(|texts| !texts.tokens().is_empty()),
             group: self.group.text(),

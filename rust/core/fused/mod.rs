@@ -11,7 +11,6 @@ pub(crate) mod evidence;
 pub(crate) mod group;
 mod grow;
 pub(crate) mod mixer;
-pub(crate) mod prior;
 pub(crate) mod registry;
 pub(crate) mod source;
 pub(crate) mod sources;
@@ -19,4 +18,3 @@ pub(crate) mod suggestion;
 
 pub use drafter::{FusedConfig, FusedDrafter, FusedSession};
 pub use effort::Effort;
-pub use prior::{DEFAULT_PRIOR_TOKENS, fit, fit_missing, prior_of, refit};

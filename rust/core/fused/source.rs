@@ -11,7 +11,6 @@ use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::suggestion::Suggestion;
 use crate::lookup::datastore::Datastore;
-use crate::lookup::holdout::Holdout;
 use crate::memory::history::History;
 use crate::weights::kind::Kind;
 use crate::weights::learned::{Known, Learned};
@@ -21,8 +20,6 @@ pub(crate) struct Inputs<'a> {
     pub(crate) reading: Reading,
     pub(crate) weights: Known<'a>,
     pub(crate) datastore: Option<&'a Datastore>,
-    /// Drafts must not see this document.
-    pub(crate) holdout: Option<&'a Holdout>,
     /// The request's own text.
     pub(crate) context: &'a History,
     /// Earlier texts of the request's tenant.

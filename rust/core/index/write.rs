@@ -29,8 +29,6 @@ pub enum Stage {
     Write,
     /// Waiting for the disk, in shards.
     Sync,
-    /// Fitting the prior, in tokens.
-    Prior,
 }
 
 impl Stage {
@@ -40,7 +38,6 @@ impl Stage {
             Self::Sort => "sort",
             Self::Write => "write",
             Self::Sync => "sync",
-            Self::Prior => "prior",
         }
     }
 }

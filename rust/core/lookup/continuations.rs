@@ -19,15 +19,6 @@ pub(crate) struct Row {
 }
 
 impl Samples {
-    pub(crate) fn new(tokens: Vec<u32>, rows: Vec<Row>) -> Self {
-        let positions = Vec::new();
-        Self {
-            tokens,
-            rows,
-            positions,
-        }
-    }
-
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.rows.iter().map(|row| &self.tokens[row.tokens.clone()])
     }

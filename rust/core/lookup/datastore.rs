@@ -26,7 +26,6 @@ pub struct Datastore {
     path: PathBuf,
     manifest: Manifest,
     pub(crate) shards: Shards,
-    prior: Option<Vec<u8>>,
     /// Shared by all drafts.
     next_tokens: OnceLock<AllNextTokens>,
 }
@@ -37,13 +36,16 @@ impl Datastore {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
         loop {
-            let opened = Self::open_without_prior(path, &manifest).and_then(|datastore| {
-                let prior = manifest.prior.as_ref();
-                let prior = prior.map(|prior| prior.read(path)).transpose()?;
-                Ok(Self { prior, ..datastore })
-            });
-            let Err(error) = opened else {
-                return opened;
+            let error = match Shards::open(path, &manifest) {
+                Ok(shards) => {
+                    return Ok(Self {
+                        path: path.to_owned(),
+                        manifest,
+                        shards,
+                        next_tokens: OnceLock::new(),
+                    });
+                }
+                Err(error) => error,
             };
             // Meanwhile, another process may have replaced the files.
             let now = Manifest::read(path)?;
@@ -52,16 +54,6 @@ impl Datastore {
             }
             manifest = now;
         }
-    }
-
-    pub(crate) fn open_without_prior(path: &Path, manifest: &Manifest) -> Result<Self> {
-        Ok(Self {
-            path: path.to_owned(),
-            manifest: manifest.clone(),
-            shards: Shards::open(path, manifest)?,
-            prior: None,
-            next_tokens: OnceLock::new(),
-        })
     }
 
     /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes of
@@ -81,11 +73,6 @@ impl Datastore {
 
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
-    }
-
-    /// Its bytes, whose checksum is right; [`prior_of`](crate::fused::prior_of) says what they mean.
-    pub fn prior(&self) -> Option<&[u8]> {
-        self.prior.as_deref()
     }
 
     /// Separators included.

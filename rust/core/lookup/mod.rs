@@ -5,7 +5,6 @@
 pub(crate) mod continuations;
 pub(crate) mod datastore;
 mod disk_latency;
-pub(crate) mod holdout;
 pub(crate) mod matches;
 pub(crate) mod next_tokens;
 mod scores;

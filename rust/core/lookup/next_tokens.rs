@@ -4,7 +4,6 @@ use std::sync::OnceLock;
 
 use crate::base::threads::in_parallel;
 use crate::lookup::continuations::{Samples, runs};
-use crate::lookup::holdout::Holdout;
 use crate::lookup::matches::Match;
 use crate::lookup::shards::Shards;
 
@@ -64,19 +63,6 @@ fn look_up(shards: &Shards, token: u32) -> NextTokens {
     let mut samples = Samples::default();
     shards.read_samples(&found, 1, MAX_SAMPLES, &[], &mut samples);
     count(found.count(), &samples)
-}
-
-/// What follows a token outside a hidden document; `None` where the token is so frequent that one document
-/// makes no difference.
-pub(crate) fn look_up_elsewhere(
-    shards: &Shards,
-    token: u32,
-    hidden: &Holdout,
-) -> Option<NextTokens> {
-    let mut found = Match::default();
-    shards.find(&[token], &mut found);
-    let (num_matches, samples) = hidden.samples_elsewhere(shards, &found, 1, MAX_SAMPLES, &[])?;
-    Some(count(num_matches, &samples))
 }
 
 fn count(num_matches: u64, samples: &Samples) -> NextTokens {

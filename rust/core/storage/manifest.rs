@@ -46,8 +46,6 @@ pub struct Manifest {
     pub commands: Vec<String>,
     /// In the order of their documents.
     pub shards: Vec<ShardEntry>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prior: Option<PriorEntry>,
     /// The xxh3-128 of all of the above: the same input gives the same id.
     pub build_id: String,
 }
@@ -84,40 +82,6 @@ fn is_id(text: &str) -> bool {
     let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
     text.len() == 32 && text.bytes().all(is_digit)
 }
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PriorEntry {
-    /// The xxh3-128 of its file, in hexadecimal; it names the file.
-    pub id: String,
-    /// It was fitted to these.
-    pub num_tokens: u64,
-    pub num_bytes: u64,
-}
-
-impl PriorEntry {
-    pub(crate) fn file_name(&self) -> String {
-        format!("{PRIOR_PREFIX}{}.bin", self.id)
-    }
-
-    pub(crate) fn read(&self, folder: &Path) -> Result<Vec<u8>> {
-        let path = folder.join(self.file_name());
-        let bytes = read_up_to(&path, self.num_bytes)?;
-        section::check_length(&path, self.num_bytes, bytes.len() as u64)?;
-        if id_of(&bytes) != self.id {
-            return Err(Error::Checksum(path));
-        }
-        Ok(bytes)
-    }
-
-    fn is_usable(&self) -> bool {
-        is_id(&self.id) && self.num_bytes <= MAX_PRIOR_BYTES
-    }
-}
-
-pub(crate) const PRIOR_PREFIX: &str = "prior-";
-
-/// A prior is read into memory.
-const MAX_PRIOR_BYTES: u64 = 1 << 28;
 
 /// It may list 65,536 shards, and the sources of a corpus.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
@@ -162,8 +126,7 @@ impl Manifest {
 
     pub(crate) fn num_bytes(&self) -> u64 {
         let shards = self.shards.iter().map(|shard| shard.num_bytes);
-        let prior = self.prior.as_ref().map_or(0, |prior| prior.num_bytes);
-        shards.sum::<u64>() + prior + self.to_json().len() as u64
+        shards.sum::<u64>() + self.to_json().len() as u64
     }
 
     /// Sets the build id, and gives the text of the file.
@@ -180,8 +143,6 @@ impl Manifest {
         fits(self.shards.len() <= MAX_SHARDS, "it has too many shards")?;
         let is_usable = self.shards.iter().all(ShardEntry::is_usable);
         fits(is_usable, "what it says of a shard is not usable")?;
-        let is_usable = self.prior.as_ref().is_none_or(PriorEntry::is_usable);
-        fits(is_usable, "what it says of the prior is not usable")?;
         let sum = |count: fn(&ShardEntry) -> u64| self.shards.iter().map(count).sum::<u64>();
         fits(
             self.num_tokens == sum(|shard| shard.num_tokens),

@@ -7,7 +7,5 @@ pub(crate) mod manifest;
 pub(crate) mod section;
 pub(crate) mod token_array;
 
-pub use manifest::{
-    MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, PriorEntry, ShardEntry, ShardManifest,
-};
+pub use manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest};
 pub use section::FORMAT_VERSION;

@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::base::error::{Error, Result};
 use crate::storage::files::{self, create_anew, is_ours};
 
-pub const FORMAT_VERSION: u16 = 4;
+pub const FORMAT_VERSION: u16 = 5;
 
 pub(crate) const TAIL_LEN: usize = 8;
 

@@ -2,9 +2,6 @@
 
 use std::ops::Range;
 
-use xxhash_rust::xxh3::xxh3_64;
-
-use crate::base::error::{Error, Result};
 use crate::base::portable_math::hash;
 use crate::weights::kind::Kind;
 
@@ -80,7 +77,7 @@ pub(crate) const TRUST: Table =
     Table::of_kinds(RECENT, NUM_TRUST_RANKS * (MAX_ORDER + 1) * NUM_TRUST_SIZES);
 /// Of how likely a path is, by how much the tree was expected to accept and how likely the path.
 pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_SUMS * NUM_KNOTS);
-/// The tables above tell no tokens apart; those below do.
+/// The tables above tell no tokens apart. Those below do, and begin at zero.
 pub(crate) const NUM_SHAPES: usize = CALIBRATION.start + CALIBRATION.len;
 /// Of experts, by kind and the last token.
 pub(crate) const LAST_TOKEN: Table = Table::of_kinds(CALIBRATION, 1 << KIND_BITS);
@@ -92,17 +89,40 @@ pub(crate) const TOKEN: Table = Table::after(FAVOURITE, 1 << TOKEN_BITS);
 pub(crate) const PAIR: Table = Table::after(TOKEN, 1 << PAIR_BITS);
 /// Of the opinion of a kind of expert on a candidate that it names, by the token.
 pub(crate) const TOKEN_TRUST: Table = Table::of_kinds(PAIR, 1 << KIND_BITS);
-const NUM_WEIGHTS: usize = TOKEN_TRUST.start + TOKEN_TRUST.len;
 
-/// The weights of a fused drafter's sources before a tenant taught it anything: the same numbers for
-/// all tenants.
+/// The version of all these tables.
+pub(crate) const VERSION: u8 = 11;
+
+/// What each kind of evidence counts before a tenant taught anything: no token has a weight yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights(Box<[f32; NUM_WEIGHTS]>);
+pub struct Weights(Box<[f32; NUM_SHAPES]>);
+
+/// What drafting for code and chat changed of the weights that nothing had taught: little-endian `f32`, in
+/// the order of the tables above. `scripts/fit_prior.py` fits it.
+static PRIOR: &[u8] = include_bytes!("prior.bin");
+
+// An empty file stands for none: so it can be fitted again after the tables change.
+const _: () = assert!(PRIOR.is_empty() || PRIOR.len() == size_of::<[f32; NUM_SHAPES]>());
 
 impl Default for Weights {
+    fn default() -> Self {
+        Self::changed_by(PRIOR)
+    }
+}
+
+impl Weights {
+    /// Weights that nothing has taught, changed by as many little-endian `f32`s as there are.
+    pub fn changed_by(changes: &[u8]) -> Self {
+        let Self(mut weights) = Self::untaught();
+        for (weight, change) in weights.iter_mut().zip(changes.as_chunks().0) {
+            *weight += f32::from_le_bytes(*change);
+        }
+        Self(weights)
+    }
+
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
     /// text more than a corpus; what leaves out a token counts least.
-    fn default() -> Self {
+    fn untaught() -> Self {
         const OWN: [Kind; 5] = [
             Kind::Context,
             Kind::Memory,
@@ -123,8 +143,8 @@ impl Default for Weights {
         ];
         /// As much as a long match: suggestions come from someone who knows the model.
         const SUGGESTED: f32 = 5.0;
-        let weights = vec![0.0; NUM_WEIGHTS].try_into();
-        let mut weights: Box<[f32; NUM_WEIGHTS]> = weights.expect("as many");
+        let weights = vec![0.0; NUM_SHAPES].try_into();
+        let mut weights: Box<[f32; NUM_SHAPES]> = weights.expect("as many");
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
@@ -143,55 +163,9 @@ impl Default for Weights {
         }
         Self(weights)
     }
-}
-
-/// The version of all these tables.
-pub(crate) const VERSION: u8 = 11;
-
-/// The first bytes of stored weights; the version follows.
-const MAGIC: [u8; 7] = *b"specdsw";
-
-impl Weights {
-    /// All of them as bytes: a mark, the numbers, the checksum of both.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.push(VERSION);
-        bytes.extend(self.0.iter().flat_map(|weight| weight.to_le_bytes()));
-        bytes.extend(xxh3_64(&bytes).to_le_bytes());
-        bytes
-    }
-
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let invalid = |what: &str| Error::invalid("weights", format!("{what}: fit them again"));
-        let marked = bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first);
-        let (version, rest) = marked.ok_or_else(|| invalid("are not weights"))?;
-        if *version != VERSION {
-            let versions = format!("version {version}, this version of specds reads {VERSION}");
-            return Err(invalid(&format!("are of {versions}")));
-        }
-        let (numbers, checksum) = rest.split_at(rest.len().saturating_sub(8));
-        let checked = &bytes[..bytes.len() - checksum.len()];
-        if xxh3_64(checked).to_le_bytes() != *checksum {
-            return Err(invalid("are cut or changed"));
-        }
-        let (numbers, rest) = numbers.as_chunks();
-        let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        let numbers: Vec<f32> = numbers.filter(|number| number.is_finite()).collect();
-        let weights = numbers.try_into().ok().filter(|_| rest.is_empty());
-        let weights = weights.map(Self);
-        weights.ok_or_else(|| invalid("are not as many finite numbers as this version's"))
-    }
 
     #[inline]
     pub(crate) fn get(&self, key: usize) -> f32 {
         self.0[key]
-    }
-
-    pub(crate) fn add(&mut self, key: usize, change: f32) {
-        // A changed snapshot may name any key.
-        if let Some(weight) = self.0.get_mut(key) {
-            *weight += change;
-        }
     }
 }

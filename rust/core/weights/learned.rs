@@ -89,19 +89,6 @@ impl Learned {
         of(first) + of(second)
     }
 
-    /// Adds all changes to `weights`, and starts again but for the anchors.
-    pub(crate) fn settle(&mut self, weights: &mut Weights) {
-        for (key, change) in self.shapes.iter_mut().enumerate() {
-            weights.add(key, std::mem::take(change));
-        }
-        for known in self.tokens.as_flattened_mut() {
-            if *known != FREE {
-                weights.add(known.key as usize, known.change);
-                *known = FREE;
-            }
-        }
-    }
-
     /// The memory that it takes, as much for each tenant.
     pub(crate) const NUM_BYTES: usize =
         size_of::<Self>() + 4 * NUM_SHAPES + size_of::<Set>() * NUM_SETS + Anchors::NUM_BYTES;
@@ -177,7 +164,7 @@ impl Known<'_> {
 
     #[inline]
     pub(crate) fn of_token(&self, key: usize) -> f32 {
-        self.start.get(key) + self.learned.of_token(key)
+        self.learned.of_token(key)
     }
 
     pub(crate) fn sum(&self, keys: &Keys) -> f32 {

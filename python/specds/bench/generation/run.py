@@ -28,7 +28,7 @@ from specds.bench.harness import Document, Progress, circumstances, open_datasto
 from specds.bench.options import BASELINES, GenerateOptions
 from specds.bench.transcripts import read_files
 from specds.demo import build_stdlib, prompts
-from specds.drafters import DrafterInputs, read_weights
+from specds.drafters import DrafterInputs
 from specds.loading import load_model, load_tokenizer
 from specds.tokenization import check_tokenizer
 
@@ -57,9 +57,7 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
             check_tokenizer(datastore, tokenizer)
         chosen = _prompts(options, model, tokenizer)
         target = Target(model, options.verification)
-        inputs = DrafterInputs(
-            model=model, tokenizer=tokenizer, weights=read_weights(options.weights)
-        )
+        inputs = DrafterInputs(model=model, tokenizer=tokenizer)
         engines = engines_of(options.drafters, datastores, inputs)
         baselines = options.baselines
         if baselines is None:  # on a CPU `compiled` takes minutes to start

@@ -23,9 +23,8 @@ def sentence(document: Document) -> str:
     memory = "one drafter for all requests" if document["warm_memory"] else "a new drafter for each"
     memory += f", {tokens:,} tokens in its memory" if tokens else ""
     limited = "" if document["limit"] is None else f", {document['limit']} a file at most"
-    started = "" if document["weights"] is None else f"; fused from {document['weights']}"
     shape = "; drafts are chains" if document["shape"] == "chain" else ""
-    return f"requests in file order{limited}{shape}; {memory}{started}"
+    return f"requests in file order{limited}{shape}; {memory}"
 
 
 def rows_of(cell: Cell) -> list[Row]:

@@ -15,7 +15,7 @@ from specds.bench.options import ReplayOptions
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.bench.transcripts import ALL, read_files
-from specds.drafters import DrafterInputs, read_weights
+from specds.drafters import DrafterInputs
 from specds.loading import load_model
 
 
@@ -30,7 +30,7 @@ def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> 
     name, tokenizer = tokenizer_of(options.tokenizer, datastores)
     requests = read_files(options.transcripts, tokenizer, options.limit)
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
-    own = DrafterInputs(model=target, tokenizer=tokenizer, weights=read_weights(options.weights))
+    own = DrafterInputs(model=target, tokenizer=tokenizer)
     engines = engines_of(options.drafters, datastores, own, requests, options.memory_tokens)
     total = len(engines) * len(options.budgets) * len(requests)
     cells = measure(
@@ -43,6 +43,6 @@ def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> 
     )
     rows = [row for cell in cells for row in rows_of(cell)]
     rows.sort(key=lambda row: (row["transcripts"] == ALL, row["transcripts"]))
-    fields = ("shape", "warm_memory", "memory_tokens", "limit", "weights")
+    fields = ("shape", "warm_memory", "memory_tokens", "limit")
     about = {field: getattr(options, field) for field in fields}
     return {"specds": __version__, "tokenizer": name, **circumstances(), **about, "rows": rows}

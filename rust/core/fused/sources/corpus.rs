@@ -8,9 +8,7 @@ use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::lookup::continuations::{Samples, runs};
 use crate::lookup::datastore::Datastore;
-use crate::lookup::holdout::Holdout;
 use crate::lookup::matches::Match;
-use crate::lookup::next_tokens::look_up_elsewhere;
 use crate::weights::kind::Kind;
 
 /// In tokens.
@@ -47,16 +45,12 @@ impl DraftSource for Corpus {
             self.nodes.push(0..0);
             return;
         };
-        let corpus = View {
-            datastore,
-            holdout: inputs.holdout,
-        };
         let reading = inputs.reading;
         let parent = node.parent.map(|parent| &self.nodes[parent]);
-        let found = self.passages.find(corpus, parent, node, reading);
+        let found = self.passages.find(datastore, parent, node, reading);
         let rank = self.passages.add_experts(&found, evidence);
         if rank == 0 || node.prob >= reading.full_from {
-            add_next_tokens(corpus, token, rank, node.min_share, evidence);
+            add_next_tokens(datastore, token, rank, node.min_share, evidence);
         }
         self.nodes.push(found);
     }
@@ -81,58 +75,22 @@ impl DraftSource for Corpus {
     }
 }
 
-/// Without one of its documents, where that is held out.
-#[derive(Clone, Copy)]
-struct View<'a> {
-    datastore: &'a Datastore,
-    holdout: Option<&'a Holdout>,
-}
-
-impl View<'_> {
-    /// What of `tail` is of its last document: no match reaches across a separator.
-    fn last_document<'t>(&self, tail: &'t [u32]) -> &'t [u32] {
-        let separator = self.datastore.separator();
-        let mut documents = tail.rsplit(|&token| token == separator);
-        documents.next().unwrap_or_default()
-    }
-
-    /// Samples passages of a match, and gives how often it occurs. A passage's reach is how many tokens
-    /// before it are the last ones of `before`.
-    fn sample(
-        &self,
-        found: &Match,
-        max_passages: usize,
-        before: &[u32],
-        samples: &mut Samples,
-    ) -> u64 {
-        let shards = &self.datastore.shards;
-        let elsewhere = self.holdout.and_then(|holdout| {
-            holdout.samples_elsewhere(shards, found, PASSAGE_LENGTH, max_passages, before)
-        });
-        if let Some((count, elsewhere)) = elsewhere {
-            *samples = elsewhere;
-            return count;
-        }
-        shards.read_samples(found, PASSAGE_LENGTH, max_passages, before, samples);
-        found.count()
-    }
+/// What of `tail` is of its last document: no match reaches across a separator.
+fn last_document<'t>(datastore: &Datastore, tail: &'t [u32]) -> &'t [u32] {
+    let separator = datastore.separator();
+    let mut documents = tail.rsplit(|&token| token == separator);
+    documents.next().unwrap_or_default()
 }
 
 /// Adds the expert for what follows a node's token alone: tokens with a share of at least `min_share`.
 fn add_next_tokens(
-    corpus: View<'_>,
+    datastore: &Datastore,
     token: u32,
     rank: usize,
     min_share: f32,
     evidence: &mut Evidence,
 ) {
-    let (datastore, shards) = (corpus.datastore, &corpus.datastore.shards);
-    let elsewhere = corpus
-        .holdout
-        .and_then(|holdout| look_up_elsewhere(shards, token, holdout));
-    let next_tokens = elsewhere
-        .as_ref()
-        .or_else(|| datastore.next_tokens().of(shards, token));
+    let next_tokens = datastore.next_tokens().of(&datastore.shards, token);
     if let Some(next_tokens) = next_tokens {
         let matched = Matched {
             kind: Kind::Corpus,
@@ -182,35 +140,35 @@ impl Passages {
     /// searches again where these are few and the node is likely.
     fn find(
         &mut self,
-        corpus: View<'_>,
+        datastore: &Datastore,
         parent: Option<&Found>,
         node: &NodeView<'_>,
         reading: Reading,
     ) -> Found {
         let Some(parent) = parent else {
-            return self.look_up(corpus, corpus.last_document(node.tail), reading);
+            return self.look_up(datastore, last_document(datastore, node.tail), reading);
         };
         let token = node.tail.last().copied().unwrap_or(END);
         let found = self.follow(parent, token);
         if node.prob < reading.requery_min_prob {
             found
         } else {
-            self.requery(corpus, corpus.last_document(node.tail), &found)
+            self.requery(datastore, last_document(datastore, node.tail), &found)
         }
     }
 
     /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer matches
     /// need no search: they are its passages whose preceding tokens agree too.
-    fn look_up(&mut self, corpus: View<'_>, tail: &[u32], reading: Reading) -> Found {
+    fn look_up(&mut self, datastore: &Datastore, tail: &[u32], reading: Reading) -> Found {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
         let max_passages = reading.passages as u64;
         let mut complete = 0;
-        while complete < ORDERS.len() && self.search(corpus, tail, complete) > max_passages {
+        while complete < ORDERS.len() && self.search(datastore, tail, complete) > max_passages {
             complete += 1;
         }
         if complete < ORDERS.len() {
-            self.read_complete(corpus, tail, complete, reading);
+            self.read_complete(datastore, tail, complete, reading);
         }
         for index in (0..complete).rev() {
             let groups = &self.groups[start..];
@@ -225,28 +183,35 @@ impl Passages {
             };
             // A match as frequent as a longer one adds nothing.
             if self.found[index].count() as f32 > num_longer {
-                self.read(corpus, index, max_passages, num_longer);
+                self.read(datastore, index, max_passages);
             }
         }
         start..self.groups.len()
     }
 
     /// Gives how often the suffix of one of [`ORDERS`] occurs.
-    fn search(&mut self, corpus: View<'_>, tail: &[u32], index: usize) -> u64 {
+    fn search(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
-            Some(start) => corpus.datastore.shards.find(&tail[start..], found),
+            Some(start) => datastore.shards.find(&tail[start..], found),
             None => *found = Match::default(),
         }
         found.count()
     }
 
     /// Reads all passages of a match, and adds the groups of the longest matches among them.
-    fn read_complete(&mut self, corpus: View<'_>, tail: &[u32], index: usize, reading: Reading) {
+    fn read_complete(
+        &mut self,
+        datastore: &Datastore,
+        tail: &[u32],
+        index: usize,
+        reading: Reading,
+    ) {
         let shortest = ORDERS[index];
         let before = &tail[..tail.len().saturating_sub(shortest)];
-        corpus.sample(
+        datastore.shards.read_samples(
             &self.found[index],
+            PASSAGE_LENGTH,
             reading.passages,
             before,
             &mut self.samples,
@@ -267,15 +232,13 @@ impl Passages {
         }
     }
 
-    /// Nothing if all passages but the `num_longer` of a longer match are held out.
-    fn read(&mut self, corpus: View<'_>, index: usize, max_passages: usize, num_longer: f32) {
+    fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize) {
         let found = &self.found[index];
-        let count = corpus.sample(found, max_passages, &[], &mut self.samples) as f32;
-        if count > num_longer {
-            let order = found.length;
-            let first = self.keep_samples();
-            self.add_group(order, count, first, 0);
-        }
+        let (order, count) = (found.length, found.count() as f32);
+        let shards = &datastore.shards;
+        shards.read_samples(found, PASSAGE_LENGTH, max_passages, &[], &mut self.samples);
+        let first = self.keep_samples();
+        self.add_group(order, count, first, 0);
     }
 
     /// Gives the position of the first sample.
@@ -330,7 +293,7 @@ impl Passages {
     }
 
     /// Searches for a likely node's last tokens, where its parent's passages say too little.
-    fn requery(&mut self, corpus: View<'_>, tail: &[u32], found: &Found) -> Found {
+    fn requery(&mut self, datastore: &Datastore, tail: &[u32], found: &Found) -> Found {
         let [longest, ..] = REQUERY.map(|index| ORDERS[index]);
         let says_little = |group: &Group| {
             let num_rows = group.rows.len();
@@ -343,8 +306,8 @@ impl Passages {
             let shortest = self.groups[found.start..].last();
             if shortest.is_none_or(|group| group.order > ORDERS[index]) {
                 let num_longer = shortest.map_or(0.0, |group| group.num_matches);
-                if self.search(corpus, tail, index) as f32 > num_longer {
-                    self.read(corpus, index, MAX_PASSAGES_OF_NODE, num_longer);
+                if self.search(datastore, tail, index) as f32 > num_longer {
+                    self.read(datastore, index, MAX_PASSAGES_OF_NODE);
                 }
             }
         }
