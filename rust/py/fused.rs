@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use specds::draft::Source;
-use specds::fused::{self, Effort, FusedConfig, FusedSession, Weights};
+use specds::fused::{self, FusedConfig, FusedSession, Weights};
 
 use crate::arrays::integers;
 use crate::datastore::{Datastore, opened};
 use crate::draft::DraftSession;
 use crate::error::py_err;
 use crate::memory::Memory;
+use crate::options;
 use crate::papers::ModelTables;
 
 /// What the sessions of a fused drafter share: its sources, and what each proved to be worth.
@@ -24,26 +25,16 @@ pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
 impl FusedState {
     #[new]
     #[pyo3(signature = (
-        datastore = None, memory = None, *, model_tables = None, context = true,
-        recycled = true, learns = true, effort = "auto", weights = None
+        datastore = None, memory = None, *, model_tables = None, weights = None, **options
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         datastore: Option<&Bound<'_, Datastore>>,
         memory: Option<&Bound<'_, Memory>>,
         model_tables: Option<&Bound<'_, ModelTables>>,
-        context: bool,
-        recycled: bool,
-        learns: bool,
-        effort: &str,
         weights: Option<&[u8]>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let config = FusedConfig {
-            context,
-            recycled,
-            learns,
-            effort: Effort::from_name(effort).map_err(py_err)?,
-        };
+        let config: FusedConfig = options::read(options)?;
         let datastore = opened(datastore)?;
         let memory = memory.map(|memory| Arc::clone(&memory.get().memory));
         let weights = read(weights, datastore.as_deref())?;

@@ -12,6 +12,7 @@ mod found;
 mod fused;
 mod lookup;
 mod memory;
+mod options;
 mod papers;
 mod passes;
 mod sampling;
@@ -62,6 +63,7 @@ mod _core {
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
         let prior_tokens = specds::fused::DEFAULT_PRIOR_TOKENS;
         module.add("DEFAULT_PRIOR_TOKENS", prior_tokens)?;
+        module.add("DEFAULTS", super::options::defaults(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }
