@@ -4,7 +4,9 @@ use std::sync::{Arc, LazyLock};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::draft::{DraftLimits, Session};
-use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession, TrigramOptions, Trigrams};
+use specds::papers::aded::{
+    AdaptiveTrigrams, AdedConfig, AdedSession, SearchMethod, TrigramOptions, Trigrams,
+};
 use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
 use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
 
@@ -37,9 +39,9 @@ pub(crate) fn check_answers() {
     }
 }
 
-fn aded(is_greedy: bool, searches: usize) -> AdedSession {
+fn aded(search: SearchMethod, searches: usize) -> AdedSession {
     let config = AdedConfig {
-        is_greedy,
+        search,
         searches,
         ..AdedConfig::default()
     };
@@ -70,12 +72,12 @@ fn count_trigrams(bencher: Bencher) {
 
 #[divan::bench(args = [50, 150, 300])]
 fn draft_by_mcts(bencher: Bencher, searches: usize) {
-    draft(bencher, || Box::new(aded(false, searches)));
+    draft(bencher, || Box::new(aded(SearchMethod::Mcts, searches)));
 }
 
 #[divan::bench]
 fn draft_greedily_by_trigrams(bencher: Bencher) {
-    draft(bencher, || Box::new(aded(true, 150)));
+    draft(bencher, || Box::new(aded(SearchMethod::Greedy, 150)));
 }
 
 /// Counting and sorting what a request says, at its start: 2,000 tokens.
@@ -86,7 +88,7 @@ fn learn_trigrams(bencher: Bencher) {
     let tokens = &file[..file.len().min(2000)];
     bencher
         .counter(ItemsCount::new(tokens.len()))
-        .with_inputs(|| aded(false, 150))
+        .with_inputs(|| aded(SearchMethod::Mcts, 150))
         .bench_local_values(|mut session| session.observe(tokens, None));
 }
 

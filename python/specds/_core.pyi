@@ -12,6 +12,7 @@ from typing_extensions import Self
 from specds.drafters.session import Session
 
 __all__ = [
+    "DEFAULTS",
     "SOURCES",
     "AdaptiveTrigrams",
     "Datastore",
@@ -43,6 +44,9 @@ __all__ = [
 
 SOURCES: Final[tuple[str, ...]]
 """What can draft a node; `TokenTree.sources` holds places in it."""
+
+DEFAULTS: Final[dict[str, dict[str, Any]]]
+"""What each record of options holds where nothing is given, by the names of its options."""
 
 __version__: Final[str]
 
@@ -197,8 +201,18 @@ class TokenTree:
 class EngineDrafter:
     def __new__(
         cls,
-        config: str = "{}",
         *,
+        datastore: str | PathLike[str] | None = None,
+        memory: Literal["off", "tenants", "shared"] | None = None,
+        memory_bytes: int | None = None,
+        snapshot: str | PathLike[str] | None = None,
+        save_every: float | None = None,
+        effort: Literal["auto", "low", "normal"] | None = None,
+        recycled: bool | None = None,
+        min_prob: float | None = None,
+        max_context: int | None = None,
+        num_threads: int | None = None,
+        step_cost: Sequence[tuple[float, float]] | Literal["measured"] | None = None,
         vocab_size: int | None = None,
         tokenizer: str = "",
         num_ranks: int = 1,
@@ -306,9 +320,9 @@ class Trigrams:
     def build(
         datastore: Datastore,
         *,
-        order: int = 3,
-        max_words: int = 12,
         progress: Callable[[str, int, int], Any] | None = None,
+        order: int = ...,
+        max_words: int = ...,
     ) -> Trigrams: ...
     def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]: ...
     def __len__(self) -> int: ...
@@ -323,25 +337,11 @@ class AdaptiveTrigrams:
 
 def aded_session(
     trigrams: AdaptiveTrigrams,
-    *,
-    search: Literal["mcts", "greedy"] = "mcts",
-    searches: int = 150,
-    depth: int = 4,
-    candidates: int = 24,
-    c1: float = 32.0,
-    c2: float = 8.0,
-    adaptive: bool = True,
-    increment: float = 0.5,
-    max_prob: float = 1.0,
-    seed: int = 0,
+    **options: Any,
 ) -> DraftSession: ...
 def rest_session(
     datastore: Datastore,
-    *,
-    max_match: int = 16,
-    min_match: int = 1,
-    continuation: int = 10,
-    max_samples: int = 256,
+    **options: Any,
 ) -> DraftSession: ...
 def draw(probs: NDArray[np.float32], uniforms: NDArray[np.float64]) -> int | None: ...
 def likeliest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]: ...
@@ -364,11 +364,8 @@ class FusedState:
         memory: Memory | None = None,
         *,
         model_tables: ModelTables | None = None,
-        context: bool = True,
-        recycled: bool = True,
-        learns: bool = True,
-        effort: str = "auto",
         prior: bytes | None = None,
+        **options: Any,
     ) -> Self: ...
     def session(
         self,
@@ -395,13 +392,9 @@ class ModelTables:
 
 def n_grammys_session(
     tables: ModelTables | None,
-    *,
-    k: int = 10,
-    w: int = 10,
-    q: int = 1,
-    strategy: str = "mixed",
+    **options: Any,
 ) -> DraftSession: ...
-def prompt_lookup_session(*, max_match: int = 3, num_tokens: int = 10) -> DraftSession: ...
+def prompt_lookup_session(**options: Any) -> DraftSession: ...
 def draft_batch(
     sessions: Sequence[DraftSession],
     max_nodes: int,

@@ -10,6 +10,7 @@ use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, Pac
 
 use crate::arrays::{integers, rows_of_integers, shaped, width};
 use crate::error::py_err;
+use crate::options;
 use crate::storage::located;
 
 /// Drafts for the batches of a serving engine: `sync`, then `draft_chains` or `draft_trees`.
@@ -19,21 +20,26 @@ use crate::storage::located;
 /// that are given the same draft the same. Safe to share by threads.
 ///
 /// Args:
-///     config: A JSON object with the keys `datastore` (a path, or a name on the hub), `snapshot` (a
-///         file that `FusedDrafter.save` wrote, to start from), `save_every` (seconds: as often the
-///         memory takes in what other processes wrote to the snapshot, and is written there; a
-///         datastore that was replaced is then opened anew), `memory` (``off``; ``tenants``: where the
-///         engine tells a tenant; ``shared``: all requests are of one tenant), `memory_bytes`,
-///         `effort` (``auto`` is low until the time of a step is known), `recycled`, `min_prob` (of
-///         a node of a chain), `max_context` (tokens of a row), `num_threads`, and `step_cost`
-///         (points ``[tokens, seconds]`` of the engine's step, or ``measured``: by this, drafts are
-///         cut to what pays in a batch of that size). All have defaults.
+///     datastore: A path, or a name on the hub.
+///     memory: Whose earlier requests are drafted from: ``off``, nobody's; ``tenants``, a tenant's own
+///         where the engine tells the tenant; ``shared``, everybody's, as of one tenant.
+///     memory_bytes: The most bytes that the memory takes.
+///     snapshot: A file that `FusedDrafter.save` or a server with `save_every` wrote, to start from.
+///     save_every: After this many seconds each, the memory takes in what other processes wrote to
+///         the snapshot, and is written there; a datastore that was replaced is then opened anew.
+///     effort: ``auto`` is low until the time of a step is known; then as of `FusedConfig`.
+///     recycled: Whether the model's predictions are used, where the engine gives them.
+///     min_prob: The least probability of a path of a chain.
+///     max_context: Rows of more tokens are not drafted for.
+///     num_threads: How many threads draft for the rows of a batch.
+///     step_cost: Points ``[tokens, seconds]`` of the engine's step, or ``measured``: by this, drafts
+///         are cut to what pays in a batch of that size.
 ///     vocab_size: Of the engine's model: no other tokens are drafted.
 ///     tokenizer: The fingerprint of the engine's tokenizer; empty where it is not known.
 ///     num_ranks: How many processes draft the same; where there are several, no time is taken.
 ///
 /// Raises:
-///     ValueError: A key is unknown or unusable, or the datastore is of another tokenizer.
+///     ValueError: An option is unknown or unusable, or the datastore is of another tokenizer.
 ///     FormatError: The datastore cannot be read.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct EngineDrafter(Mutex<engine::EngineDrafter>);
@@ -52,20 +58,20 @@ type Trees<'py> = (
 #[pymethods]
 impl EngineDrafter {
     #[new]
-    #[pyo3(signature = (config = "{}", *, vocab_size = None, tokenizer = "", num_ranks = 1))]
+    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", num_ranks = 1, **options))]
     fn new(
         py: Python<'_>,
-        config: &str,
         vocab_size: Option<u32>,
         tokenizer: &str,
         num_ranks: usize,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let facts = EngineFacts {
             vocab_size,
             tokenizer: tokenizer.to_owned(),
             num_ranks,
         };
-        let mut config = EngineConfig::from_json(config).map_err(py_err)?;
+        let mut config: EngineConfig = options::read(options)?;
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;
         let open = || engine::EngineDrafter::open(config, &facts);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use specds::draft::Source;
-use specds::fused::{self, Effort, FusedConfig, FusedSession};
+use specds::fused::{self, FusedConfig, FusedSession};
 use specds::weights::Weights;
 
 use crate::arrays::integers;
@@ -13,6 +13,7 @@ use crate::datastore::{Datastore, opened};
 use crate::draft::DraftSession;
 use crate::error::py_err;
 use crate::memory::Memory;
+use crate::options;
 use crate::papers::ModelTables;
 
 /// What the sessions of a fused drafter share: its sources, and what each proved to be worth.
@@ -26,26 +27,16 @@ pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
 impl FusedState {
     #[new]
     #[pyo3(signature = (
-        datastore = None, memory = None, *, model_tables = None, context = true,
-        recycled = true, learns = true, effort = "auto", prior = None
+        datastore = None, memory = None, *, model_tables = None, prior = None, **options
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         datastore: Option<&Bound<'_, Datastore>>,
         memory: Option<&Bound<'_, Memory>>,
         model_tables: Option<&Bound<'_, ModelTables>>,
-        context: bool,
-        recycled: bool,
-        learns: bool,
-        effort: &str,
         prior: Option<&[u8]>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let config = FusedConfig {
-            context,
-            recycled,
-            learns,
-            effort: Effort::from_name(effort).map_err(py_err)?,
-        };
+        let config: FusedConfig = options::read(options)?;
         let datastore = opened(datastore)?;
         let memory = memory.map(|memory| Arc::clone(&memory.get().memory));
         let mut drafter = fused::FusedDrafter::new(datastore, memory, config).map_err(py_err)?;

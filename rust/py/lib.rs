@@ -12,6 +12,7 @@ mod found;
 mod fused;
 mod lookup;
 mod memory;
+mod options;
 mod papers;
 mod passes;
 mod sampling;
@@ -60,6 +61,7 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let sources = specds::draft::Source::NAMES;
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
+        module.add("DEFAULTS", super::options::defaults(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

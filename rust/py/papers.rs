@@ -5,71 +5,53 @@ use std::sync::Arc;
 use numpy::{AllowTypeChange, PyArray1, PyArray2, PyArrayLike2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use specds::draft::model_tables;
-use specds::papers::aded::{self, AdedConfig, AdedSession, TrigramOptions};
-use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
-use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
-use specds::papers::rest::{RestConfig, RestSession};
+use specds::papers::aded::{self, AdedSession, TrigramOptions};
+use specds::papers::n_grammys::NGrammysSession;
+use specds::papers::prompt_lookup::PromptLookupSession;
+use specds::papers::rest::RestSession;
 
 use crate::arrays::{int64, integers, rows_of_integers, shaped};
 use crate::builder::report_to;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
 use crate::error::py_err;
+use crate::options;
 
 /// Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1.
 ///
-/// `specds.drafters.RestConfig` documents the arguments.
+/// `specds.drafters.RestConfig` documents the options.
 #[pyfunction]
-#[pyo3(signature = (
-    datastore, *, max_match = 16, min_match = 1, continuation = 10, max_samples = 256
-))]
+#[pyo3(signature = (datastore, **options))]
 pub(crate) fn rest_session(
     datastore: &Bound<'_, Datastore>,
-    max_match: usize,
-    min_match: usize,
-    continuation: usize,
-    max_samples: usize,
+    options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<DraftSession> {
-    let config = RestConfig {
-        max_match,
-        min_match,
-        continuation,
-        max_samples,
-    };
     let datastore = datastore.get().opened()?;
-    DraftSession::new(RestSession::new(datastore, config))
+    DraftSession::new(RestSession::new(datastore, options::read(options)?))
 }
 
 /// Starts a request that is drafted for as N-Grammys do (Stewart et al. 2024).
 ///
-/// `specds.drafters.NGrammysConfig` documents the arguments.
+/// `specds.drafters.NGrammysConfig` documents the options.
 #[pyfunction]
-#[pyo3(signature = (tables, *, k = 10, w = 10, q = 1, strategy = "mixed"))]
+#[pyo3(signature = (tables, **options))]
 pub(crate) fn n_grammys_session(
     tables: Option<&Bound<'_, ModelTables>>,
-    k: usize,
-    w: usize,
-    q: usize,
-    strategy: &str,
+    options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<DraftSession> {
-    let strategy = Strategy::from_name(strategy).map_err(py_err)?;
-    let config = NGrammysConfig { k, w, q, strategy };
     let tables = tables.map(|tables| Arc::clone(&tables.get().0));
-    DraftSession::new(NGrammysSession::new(tables, config))
+    DraftSession::new(NGrammysSession::new(tables, options::read(options)?))
 }
 
 /// Starts a request that is drafted for by prompt lookup (Saxena 2023).
 ///
-/// `specds.drafters.PromptLookupDrafter` documents the arguments.
+/// `specds.drafters.PromptLookupDrafter` documents the options.
 #[pyfunction]
-#[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
-pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
-    let config = PromptLookupConfig {
-        max_match,
-        num_tokens,
-    };
-    DraftSession::new(PromptLookupSession::new(config))
+#[pyo3(signature = (**options))]
+pub(crate) fn prompt_lookup_session(options: Option<&Bound<'_, PyDict>>) -> PyResult<DraftSession> {
+    DraftSession::new(PromptLookupSession::new(options::read(options)?))
 }
 
 /// What a model predicts without a context, or after a single token; see `load_tables`.
@@ -171,16 +153,15 @@ impl Trigrams {
     /// Raises:
     ///     ValueError: An argument is out of its bounds, or the vocabulary above 2,097,152.
     #[staticmethod]
-    #[pyo3(signature = (datastore, *, order = 3, max_words = 12, progress = None))]
+    #[pyo3(signature = (datastore, *, progress = None, **options))]
     fn build(
         py: Python<'_>,
         datastore: &Bound<'_, Datastore>,
-        order: usize,
-        max_words: usize,
         progress: Option<Py<PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         let datastore = &datastore.get().opened()?;
-        let options = TrigramOptions { order, max_words };
+        let options: TrigramOptions = options::read(options)?;
         report_to(py, progress, |report| {
             aded::Trigrams::build(datastore, options, report)
         })
@@ -236,46 +217,13 @@ impl AdaptiveTrigrams {
 
 /// Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2.
 ///
-/// `specds.drafters.AdedDrafter` documents the arguments.
+/// `specds.drafters.AdedConfig` documents the options.
 #[pyfunction]
-#[pyo3(signature = (
-    trigrams, *, search = "mcts", searches = 150, depth = 4, candidates = 24, c1 = 32.0, c2 = 8.0,
-    adaptive = true, increment = 0.5, max_prob = 1.0, seed = 0
-))]
-#[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+#[pyo3(signature = (trigrams, **options))]
 pub(crate) fn aded_session(
     trigrams: &Bound<'_, AdaptiveTrigrams>,
-    search: &str,
-    searches: usize,
-    depth: usize,
-    candidates: usize,
-    c1: f64,
-    c2: f64,
-    adaptive: bool,
-    increment: f32,
-    max_prob: f32,
-    seed: u64,
+    options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<DraftSession> {
-    let is_greedy = match search {
-        "mcts" => false,
-        "greedy" => true,
-        _ => {
-            let message = format!("`search` must be `mcts` or `greedy`, not `{search}`");
-            return Err(PyValueError::new_err(message));
-        }
-    };
-    let config = AdedConfig {
-        is_greedy,
-        searches,
-        depth,
-        candidates,
-        c1,
-        c2,
-        seed,
-        is_adaptive: adaptive,
-        increment,
-        max_prob,
-    };
     let trigrams = Arc::clone(&trigrams.get().0);
-    DraftSession::new(AdedSession::new(trigrams, config))
+    DraftSession::new(AdedSession::new(trigrams, options::read(options)?))
 }

@@ -1,6 +1,5 @@
 """What programs that embed the package rely on: pickles, tokens in, texts of objects."""
 
-import json
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -125,7 +124,7 @@ def test_a_drafter_says_what_it_is(store):
     memory.insert("ann", np.array([77, 78], np.uint16))
     sizes = f"num_bytes={memory.num_bytes}, max_bytes=20000"
     assert repr(memory) == f"Memory(num_tenants=1, num_tokens=2, {sizes})"
-    engine = EngineDrafter(json.dumps({"datastore": str(store.path)}))
+    engine = EngineDrafter(datastore=store.path)
     assert repr(engine) == f"EngineDrafter(datastore={store.path}, num_requests=0)"
     assert repr(EngineDrafter()) == "EngineDrafter(datastore=None, num_requests=0)"
 

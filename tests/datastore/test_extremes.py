@@ -5,7 +5,6 @@ whoever adds one of a new name adds a sample of it here.
 """
 
 import inspect
-import json
 
 import numpy as np
 import pytest
@@ -45,7 +44,6 @@ TREE = core.TokenTree(ROW, [-1, 0, 1])
 SAMPLES = {
     "bigram": [[1], [0]],
     "bigram_probs": [[0.5], [0.5]],
-    "config": "{}",
     "contexts": [ROW, ROW],
     "datastore": lambda path: core.Datastore(path),
     "documents": [ROW],
@@ -101,6 +99,7 @@ OF_ONE_CALL = {
     "FusedState.context": True,
     "TokenTree.accept.predictions": [1, 2, 1, 2],
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
+    "EngineDrafter.datastore": lambda path: path,
     "EngineDrafter.observe_predictions.predictions": [[1]],
     "Memory.open.path": lambda path: path.parent / "memory",
     "Memory.save.path": lambda path: path.parent / "memory",
@@ -133,10 +132,10 @@ def sessions(path):
 def engine(
     memory_bytes=1 << 20, max_context=100, num_threads=1, min_prob=0.1, step_time=1.0, effort="low"
 ):
-    """The fields of the one argument that is JSON."""
+    """An engine's drafter with these options."""
     config = {name: value for name, value in locals().items() if name != "step_time"}
     config["step_cost"] = [[1, step_time], [8, 2 * step_time]]
-    return core.EngineDrafter(json.dumps(config), vocab_size=VOCAB_SIZE)
+    return core.EngineDrafter(**config, vocab_size=VOCAB_SIZE)
 
 
 def builders(path):
@@ -209,6 +208,29 @@ CALLS = {
 }
 
 
+RECORDS = {
+    "DatastoreBuilder": "build",
+    "EngineDrafter": "engine",
+    "FusedState": "fused",
+    "Trigrams.build": "trigrams",
+    "aded_session": "aded",
+    "compact": "compact",
+    "n_grammys_session": "n_grammys",
+    "prompt_lookup_session": "prompt_lookup",
+    "rest_session": "rest",
+}
+"""Whose keywords are the options of a record."""
+
+
+def parameters(name):
+    for parameter in inspect.signature(CALLS[name][1]).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            for option, default in core.DEFAULTS[RECORDS[name]].items():
+                yield inspect.Parameter(option, parameter.KEYWORD_ONLY, default=default)
+        elif parameter.name != "self":
+            yield parameter
+
+
 def sample(path, call, parameter):
     for samples, key in ((OF_ONE_CALL, f"{call}.{parameter.name}"), (SAMPLES, parameter.name)):
         if key in samples:
@@ -220,12 +242,10 @@ def sample(path, call, parameter):
 def ask(path, name, changed, extreme):
     """Calls with one argument replaced, of a new object each time."""
     of, function = CALLS[name]
-    parameters = list(inspect.signature(function).parameters.values())
     for instance in OF[of](path) if of else [None]:
         arguments = {
             parameter.name: extreme if parameter.name == changed else sample(path, name, parameter)
-            for parameter in parameters
-            if parameter.name != "self"
+            for parameter in parameters(name)
         }
         use(function(*([instance] if of else []), **arguments))
 
@@ -244,9 +264,7 @@ def path(tmp_path_factory):
 def test_extremes_are_answered_or_refused(tmp_path, monkeypatch, path, name):
     monkeypatch.chdir(tmp_path)
     ask(path, name, None, None)
-    for parameter in inspect.signature(CALLS[name][1]).parameters.values():
-        if parameter.name == "self":
-            continue
+    for parameter in parameters(name):
         answered = []
         for extreme in EXTREMES:
             try:

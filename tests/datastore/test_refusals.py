@@ -1,6 +1,5 @@
 """Every bad argument of the core is refused by its name, and what refused it is as it was."""
 
-import json
 import re
 from types import SimpleNamespace
 
@@ -82,15 +81,14 @@ NGRAMS = [
 ]
 SHARED = {"memory": "shared"}
 ENGINES = [
-    ("`config` is no JSON object", []),
     ("unknown field `datastor`, expected one of `datastore`, `snapshot`", {"datastor": "x"}),
-    ("wrong at `datastore`: invalid type", {"datastore": 1}),
-    ("wrong at `memory`: unknown variant `all`, expected one of `off`", {"memory": "all"}),
+    ("`datastore` is wrong: invalid type", {"datastore": 1}),
+    ("`memory` is wrong: unknown variant `all`, expected one of `off`", {"memory": "all"}),
     ("`memory` needs a vocabulary", SHARED),
     *(("give its file as `snapshot`", {"save_every": 1, **c}) for c in (SHARED, {"snapshot": "m"})),
-    ("wrong at `memory_bytes`: invalid type", {"memory_bytes": "1"}),
-    ("wrong at `effort`: unknown variant `high`, expected one of `auto`", {"effort": "high"}),
-    ("wrong at `recycled`: invalid type", {"recycled": 1}),
+    ("`memory_bytes` is wrong: invalid type", {"memory_bytes": "1"}),
+    ("`effort` is wrong: unknown variant `high`, expected one of `auto`", {"effort": "high"}),
+    ("`recycled` is wrong: invalid type", {"recycled": 1}),
     ("`min_prob` must lie in 0..=1, not 1.5", {"min_prob": 1.5}),
     ("`max_context` must lie in 1", {"max_context": 0}),
     ("`num_threads` must lie in 1", {"num_threads": 0}),
@@ -98,7 +96,7 @@ ENGINES = [
         ("`step_cost` must be points", {"step_cost": points})
         for points in ([], [[1, 2], [1, 3]], [[1, 2], [2, 1]], [[1, 0]])
     ),
-    ("wrong at `step_cost`: invalid type", {"step_cost": "guessed"}),
+    ("`step_cost` is wrong: invalid type", {"step_cost": "guessed"}),
 ]
 OTHERS = "must have the vocabulary of the other sources: 4, not"
 CALLS = [
@@ -193,7 +191,7 @@ def rest(store, config):
 
 
 def serve(config, num_ranks=1):
-    EngineDrafter(json.dumps(config), num_ranks=num_ranks)
+    EngineDrafter(**config, num_ranks=num_ranks)
 
 
 @pytest.fixture(scope="module")

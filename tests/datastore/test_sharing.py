@@ -1,6 +1,5 @@
 """One memory of several processes: what each has the others get, and a killed one harms nobody."""
 
-import json
 import random
 import subprocess
 import sys
@@ -31,7 +30,7 @@ def texts(memory, tenant=""):
 
 def engine(path, **config):
     config = {"snapshot": str(path), "memory": "shared", "save_every": EVERY, **config}
-    return EngineDrafter(json.dumps(config), vocab_size=100)
+    return EngineDrafter(**config, vocab_size=100)
 
 
 def test_what_one_learns_the_others_get(tmp_path):

@@ -1,6 +1,5 @@
 """`EngineDrafter` against plain sessions, over all that engines do to the rows of a batch."""
 
-import json
 import subprocess
 import sys
 
@@ -63,7 +62,7 @@ class Engine:
 def drafters(tmp_path, **config):
     """One for engines, and a plain one of the same sources."""
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
-    ours = EngineDrafter(json.dumps({"datastore": str(store.path), **config}))
+    ours = EngineDrafter(datastore=store.path, **config)
     memory = config.get("memory") == "shared"
     plain = FusedDrafter(store, FusedConfig(effort="low", memory=memory), Memory(VOCAB_SIZE))
     return ours, plain
@@ -161,14 +160,14 @@ def test_each_absence_may_be_long(tmp_path):
     ],
 )
 def test_memory_is_that_of_a_known_tenant(memory, tenants, is_remembered):
-    drafter = EngineDrafter(json.dumps({"memory": memory}), vocab_size=40)
+    drafter = EngineDrafter(memory=memory, vocab_size=40)
     first, second = tenants
     drafter.sync([list(range(30))], names=["a"], tenants=[first])
     drafter.end(["a"])
     drafter.sync([[35, 3, 4]], names=["b"], tenants=[second])
     assert bool(drafter.draft_chains(4)[1][0]) == is_remembered
     # A request of another tenant is another request.
-    other = EngineDrafter(json.dumps({"memory": memory}), vocab_size=40)
+    other = EngineDrafter(memory=memory, vocab_size=40)
     other.sync([[0, 1]], tenants=[first])
     other.sync([[0, 1, 2]], tenants=[second])
     assert other.stats()["num_opened"] == len({first, second})
@@ -225,17 +224,17 @@ def test_rows_have_budgets_depths_and_gains_of_their_own(tmp_path):
 
 def test_no_token_beyond_the_engine_s_vocabulary_is_drafted(tmp_path):
     store = build(tmp_path / "d", [[0, 1, 3, 0, 1, 3]])
-    drafter = EngineDrafter(json.dumps({"datastore": str(store.path)}), vocab_size=3)
+    drafter = EngineDrafter(datastore=store.path, vocab_size=3)
     drafter.sync([[2, 0]])
     assert drafter.draft_chains(3)[0].tolist() == [[1, -1, -1]]
 
 
 SESSION = """
-import json, sys
+import sys
 import numpy as np
 from specds import EngineDrafter
-config, num_threads = sys.argv[1], int(sys.argv[2])
-drafter = EngineDrafter(json.dumps({**json.loads(config), "num_threads": num_threads}), num_ranks=2)
+path, num_threads = sys.argv[1], int(sys.argv[2])
+drafter = EngineDrafter(datastore=path, memory="shared", num_threads=num_threads, num_ranks=2)
 random = np.random.default_rng(1)
 rows = [list(random.integers(0, 4, 9)) for _ in range(17)]
 for step in range(30):
@@ -253,10 +252,9 @@ for step in range(30):
 
 def test_two_processes_that_are_told_the_same_draft_the_same(tmp_path):
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]])
-    config = json.dumps({"datastore": str(store.path), "memory": "shared"})
     runs = [
         subprocess.run(
-            [sys.executable, "-c", SESSION, config, threads], capture_output=True, check=True
+            [sys.executable, "-c", SESSION, store.path, threads], capture_output=True, check=True
         ).stdout
         for threads in ("1", "2")
     ]
@@ -266,26 +264,25 @@ def test_two_processes_that_are_told_the_same_draft_the_same(tmp_path):
 
 def test_a_datastore_of_another_tokenizer_is_refused(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], tokenizer_fingerprint="xxh3:ours")
-    config = json.dumps({"datastore": str(store.path)})
-    EngineDrafter(config, tokenizer="xxh3:ours")
+    EngineDrafter(datastore=store.path, tokenizer="xxh3:ours")
     with pytest.raises(ValueError, match="xxh3:ours, that of the engine's is xxh3:theirs"):
-        EngineDrafter(config, tokenizer="xxh3:theirs")
+        EngineDrafter(datastore=store.path, tokenizer="xxh3:theirs")
     with pytest.raises(FileNotFoundError):
-        EngineDrafter(json.dumps({"datastore": str(tmp_path / "none")}))
+        EngineDrafter(datastore=tmp_path / "none")
 
 
 def test_a_snapshot_is_what_drafts_start_from_and_a_damaged_one_is_a_warning(tmp_path):
     drafter = FusedDrafter(memory=Memory(40))
     drafter.session(list(range(30))).finish()
     drafter.save(tmp_path / "kept")
-    config = json.dumps({"memory": "shared", "snapshot": str(tmp_path / "kept")})
-    ours = EngineDrafter(config, vocab_size=40)
+    config = {"memory": "shared", "snapshot": tmp_path / "kept"}
+    ours = EngineDrafter(**config, vocab_size=40)
     ours.sync([[35, 3, 4]])
     assert ours.draft_chains(2)[0].tolist() == [[5, 6]]
     assert ours.warnings == []
     damaged = (tmp_path / "kept").read_bytes()
     (tmp_path / "kept").write_bytes(damaged[:-9] + b"x" + damaged[-8:])
-    ours = EngineDrafter(config, vocab_size=40)
+    ours = EngineDrafter(**config, vocab_size=40)
     assert "the snapshot is not used" in ours.warnings[0]
     ours.sync([[35, 3, 4]])
     assert ours.draft_chains(2)[1].tolist() == [0]
@@ -299,20 +296,20 @@ def test_fewer_nodes_are_drafted_the_larger_the_batch_and_none_where_none_pay():
     cost = [[1, 1.0], [64, 1.0], [128, 2.0]]
     lengths = {}
     for num_rows in (1, 8, 16, 64):
-        drafter = EngineDrafter(json.dumps({"step_cost": cost}))
+        drafter = EngineDrafter(step_cost=cost)
         repeats(drafter, num_rows)
         lengths[num_rows] = drafter.draft_chains(8)[1]
     assert lengths[1].tolist() == [8]
     assert lengths[8].sum() in range(8 * 5, 8 * 7 + 1)  # as many as are free
     assert 0 < lengths[16].sum() < 16 * 4
     assert lengths[64].sum() == 0
-    free = EngineDrafter('{"step_cost": [[1, 1.0]]}')
+    free = EngineDrafter(step_cost=[(1, 1.0)])
     repeats(free, 64)
     assert free.draft_chains(8)[1].tolist() == [8] * 64
 
 
 def test_measured_steps_tell_what_drafts_cost():
-    drafter = EngineDrafter('{"step_cost": "measured"}')
+    drafter = EngineDrafter(step_cost="measured")
     for step in range(100):
         repeats(drafter, 1 + step % 8)
         rows = drafter.draft_chains(4 + step % 5)[1]
@@ -337,8 +334,7 @@ def test_effort_follows_the_time_of_a_step_where_there_is_one_rank(tmp_path):
     contexts = [(random.zipf(1.3, 40) % 20).tolist() for _ in range(8)]
 
     def drafted(step_s=None, num_ranks=1, **config):
-        config = json.dumps({"datastore": str(store.path), **config})
-        drafter = EngineDrafter(config, num_ranks=num_ranks)
+        drafter = EngineDrafter(datastore=store.path, num_ranks=num_ranks, **config)
         drafter.sync(contexts)
         if step_s is not None:
             drafter.draft_trees(33)
@@ -361,5 +357,5 @@ def test_predictions_are_recycled():
     first, second = drafter.draft_trees(5)[0].tolist()
     assert {7, 8} <= set(first)
     assert {5, 6} <= set(second)
-    off = EngineDrafter('{"recycled": false}')
+    off = EngineDrafter(recycled=False)
     assert off.num_predictions == 0

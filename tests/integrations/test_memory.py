@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -70,7 +69,7 @@ def sessions(drafter, contexts):
 
 
 def engine_drafter(contexts):
-    drafter = EngineDrafter(json.dumps(OPTIONS))
+    drafter = EngineDrafter(**OPTIONS)
     for row_ends in zip(*map(ends, contexts), strict=True):
         rows = zip(contexts, row_ends, strict=True)
         drafter.sync([context[:end] for context, end in rows])

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Literal
 
-from specds._core import AdaptiveTrigrams, Datastore, DraftSession, Trigrams, aded_session
+from specds._core import DEFAULTS, AdaptiveTrigrams, Datastore, DraftSession, Trigrams, aded_session
 from specds.drafters.session import CoreDrafter, opened
 
 
@@ -30,17 +30,17 @@ class AdedConfig:
         max_prob: The most that an observed tri-gram can reach. The paper does not state it.
     """
 
-    search: Literal["mcts", "greedy"] = "mcts"
-    searches: int = 150
-    depth: int = 4
-    candidates: int = 24
-    c1: float = 32.0
-    c2: float = 8.0
-    adaptive: bool = True
+    search: Literal["mcts", "greedy"] = DEFAULTS["aded"]["search"]
+    searches: int = DEFAULTS["aded"]["searches"]
+    depth: int = DEFAULTS["aded"]["depth"]
+    candidates: int = DEFAULTS["aded"]["candidates"]
+    c1: float = DEFAULTS["aded"]["c1"]
+    c2: float = DEFAULTS["aded"]["c2"]
+    adaptive: bool = DEFAULTS["aded"]["adaptive"]
     across_requests: bool = False
-    increment: float = 0.5
-    max_prob: float = 1.0
-    seed: int = 0
+    increment: float = DEFAULTS["aded"]["increment"]
+    max_prob: float = DEFAULTS["aded"]["max_prob"]
+    seed: int = DEFAULTS["aded"]["seed"]
 
     @property
     def max_nodes(self) -> int:
@@ -70,7 +70,7 @@ class AdedDrafter(CoreDrafter):
         source: Trigrams | Datastore | str | PathLike[str],
         config: AdedConfig | None = None,
         *,
-        order: int = 3,
+        order: int = DEFAULTS["trigrams"]["order"],
         progress: Callable[[str, int, int], Any] | None = None,
     ) -> None:
         if not isinstance(source, Trigrams):

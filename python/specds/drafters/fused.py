@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from specds._core import (
+    DEFAULTS,
     SOURCES,
     Datastore,
     DraftSession,
@@ -43,13 +44,13 @@ class FusedConfig:
     """
 
     datastore: bool = True
-    context: bool = True
+    context: bool = DEFAULTS["fused"]["context"]
     memory: bool = True
-    recycled: bool = True
+    recycled: bool = DEFAULTS["fused"]["recycled"]
     model_tables: bool = True
     max_nodes: int | None = None
-    learns: bool = True
-    effort: Effort = "auto"
+    learns: bool = DEFAULTS["fused"]["learns"]
+    effort: Effort = DEFAULTS["fused"]["effort"]
 
     def __post_init__(self) -> None:
         if self.max_nodes is not None and self.max_nodes < 0:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from specds._core import ModelTables, n_grammys_session
+from specds._core import DEFAULTS, ModelTables, n_grammys_session
 from specds.drafters.session import CoreDrafter
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ class NGrammysConfig:
             one source; the last two have one token a row.
     """
 
-    k: int = 10
-    w: int = 10
-    q: int = 1
-    strategy: Strategy = "mixed"
+    k: int = DEFAULTS["n_grammys"]["k"]
+    w: int = DEFAULTS["n_grammys"]["w"]
+    q: int = DEFAULTS["n_grammys"]["q"]
+    strategy: Strategy = DEFAULTS["n_grammys"]["strategy"]
 
     @property
     def max_nodes(self) -> int:

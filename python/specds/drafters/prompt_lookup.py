@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from specds._core import prompt_lookup_session
+from specds._core import DEFAULTS, prompt_lookup_session
 from specds.drafters.session import CoreDrafter
 
 
@@ -19,6 +19,10 @@ class PromptLookupDrafter(CoreDrafter):
         ValueError: A number is out of range.
     """
 
-    def __init__(self, max_match: int = 3, num_tokens: int = 10) -> None:
+    def __init__(
+        self,
+        max_match: int = DEFAULTS["prompt_lookup"]["max_match"],
+        num_tokens: int = DEFAULTS["prompt_lookup"]["num_tokens"],
+    ) -> None:
         start = partial(prompt_lookup_session, max_match=max_match, num_tokens=num_tokens)
         super().__init__(start, vocab_size=None, max_nodes=num_tokens)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from os import PathLike
 
-from specds._core import Datastore, rest_session
+from specds._core import DEFAULTS, Datastore, rest_session
 from specds.drafters.session import CoreDrafter, opened
 
 
@@ -23,10 +23,10 @@ class RestConfig:
         max_nodes: The nodes of a draft for the budget `auto` (c).
     """
 
-    max_match: int = 16
-    min_match: int = 1
-    continuation: int = 10
-    max_samples: int = 256
+    max_match: int = DEFAULTS["rest"]["max_match"]
+    min_match: int = DEFAULTS["rest"]["min_match"]
+    continuation: int = DEFAULTS["rest"]["continuation"]
+    max_samples: int = DEFAULTS["rest"]["max_samples"]
     max_nodes: int | None = None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
@@ -22,7 +21,7 @@ class Adapter:
     """Base class of all adapters.
 
     Args:
-        options: The configuration of `EngineDrafter`; without `datastore`, the one that the model's
+        options: Keywords of `EngineDrafter`; without `datastore`, the one that the model's
             folder names is used.
         tokenizer: The engine's tokenizer, or its name or folder.
         num_ranks: Processes of the engine, which must all draft the same.
@@ -55,7 +54,7 @@ class Adapter:
             loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
             name = fingerprint(loaded)
         self.drafter = EngineDrafter(
-            json.dumps(dict(options)), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
+            **dict(options), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
         )
         for warning in self.drafter.warnings:
             _log.warning("specds: %s", warning)

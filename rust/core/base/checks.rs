@@ -3,9 +3,6 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use serde::Deserialize;
-use serde::de::{IntoDeserializer, value};
-
 use crate::base::error::{Error, Result};
 
 /// Whether all tokens are of the vocabulary; the first that is not is the error.
@@ -31,12 +28,6 @@ pub(crate) fn check_within<T: PartialOrd + Display + Copy>(
     let (min, max) = (range.start(), range.end());
     let reason = format!("must lie in {min}..={max}, not {value}");
     Err(Error::invalid(name, reason))
-}
-
-/// The variant of an enum that has this name.
-pub(crate) fn named<'a, T: Deserialize<'a>>(argument: &'static str, name: &'a str) -> Result<T> {
-    let read = T::deserialize(name.into_deserializer());
-    read.map_err(|error: value::Error| Error::invalid(argument, format!("is wrong: {error}")))
 }
 
 pub(crate) fn check_match_lengths(max_match: usize, min_match: usize) -> Result<()> {

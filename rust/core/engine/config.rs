@@ -1,10 +1,10 @@
-//! What may an operator configure, as one JSON object?
+//! What may an operator configure?
 
 use std::path::PathBuf;
 
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::base::checks::check_within;
 use crate::base::error::{Error, Result};
@@ -13,7 +13,7 @@ use crate::fused::effort::Effort;
 use crate::memory::history::History;
 
 /// Whose earlier requests are drafted from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryUse {
     /// None: most engines do not pass on the tenant of a request.
@@ -37,7 +37,7 @@ pub enum LoadCost {
     Given(StepCost),
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineConfig {
     /// The folder of a datastore.
@@ -59,7 +59,7 @@ pub struct EngineConfig {
     /// Longer rows are not drafted for.
     pub max_context: usize,
     pub num_threads: usize,
-    #[serde(deserialize_with = "step_cost")]
+    #[serde(deserialize_with = "step_cost", skip_serializing)]
     pub step_cost: LoadCost,
 }
 
@@ -82,30 +82,29 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    pub fn from_json(text: &str) -> Result<Self> {
-        let wrong = |what: &str, error| Error::invalid("config", format!("{what}: {error}"));
-        let object: Map<String, Value> =
-            serde_json::from_str(text).map_err(|error| wrong("is no JSON object", error))?;
-        // One by one, as an error does not say which key is wrong.
-        for (key, value) in &object {
-            let one = Map::from_iter([(key.clone(), value.clone())]);
-            serde_json::from_value::<Self>(one.into())
-                .map_err(|error| wrong(&format!("is wrong at `{key}`"), error))?;
-        }
-        let config: Self =
-            serde_json::from_value(object.into()).map_err(|error| wrong("is wrong", error))?;
-        check_within("min_prob", config.min_prob, 0.0..=1.0)?;
-        if let Some(seconds) = config.save_every {
+    pub(crate) fn check(&self, num_ranks: usize) -> Result<()> {
+        check_within("min_prob", self.min_prob, 0.0..=1.0)?;
+        if let Some(seconds) = self.save_every {
             check_within("save_every", seconds, 0.001..=MAX_INTERVAL)?;
-            if config.snapshot.is_none() || config.memory == MemoryUse::Off {
+            if self.snapshot.is_none() || self.memory == MemoryUse::Off {
                 let reason = "shares a memory: give its file as `snapshot`, and a `memory` of \
                               `shared` or `tenants`";
                 return Err(Error::invalid("save_every", reason));
             }
         }
-        check_within("max_context", config.max_context, 1..=History::MAX_LENGTH)?;
-        check_within("num_threads", config.num_threads, 1..=usize::MAX)?;
-        Ok(config)
+        check_within("max_context", self.max_context, 1..=History::MAX_LENGTH)?;
+        check_within("num_threads", self.num_threads, 1..=usize::MAX)?;
+        let several = |key, verb: &str| {
+            let reason = format!("can be {verb} by one rank only: several would draft differently");
+            Err(Error::invalid(key, reason))
+        };
+        if num_ranks > 1 && self.step_cost == LoadCost::Measured {
+            return several("step_cost", "`measured`");
+        }
+        if num_ranks > 1 && self.save_every.is_some() {
+            return several("save_every", "used");
+        }
+        Ok(())
     }
 }
 

@@ -59,16 +59,7 @@ impl EngineDrafter {
     /// A snapshot that cannot be read is a [warning](Self::warnings): without it, drafts start from
     /// nothing.
     pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
-        let several = |key, verb: &str| {
-            let reason = format!("can be {verb} by one rank only: several would draft differently");
-            Err(Error::invalid(key, reason))
-        };
-        if engine.num_ranks > 1 && config.step_cost == LoadCost::Measured {
-            return several("step_cost", "`measured`");
-        }
-        if engine.num_ranks > 1 && config.save_every.is_some() {
-            return several("save_every", "used");
-        }
+        config.check(engine.num_ranks)?;
         let open = |path: &PathBuf| Datastore::open(path).map(Arc::new);
         let datastore = config.datastore.as_ref().map(open).transpose()?;
         let size = datastore.as_ref().map(|store| store.vocab_size());

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::draft::model_tables::ModelTables;
@@ -23,7 +25,8 @@ use crate::storage::manifest::MAX_VOCAB_SIZE;
 use crate::weights::initial::Weights;
 use crate::weights::learned::{Known, Learned};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct FusedConfig {
     /// The request's own text.
     pub context: bool,

@@ -1,12 +1,9 @@
 //! How much of the sources does a draft read?
 
-use serde::Deserialize;
-
-use crate::base::checks::named;
-use crate::base::error::Result;
+use serde::{Deserialize, Serialize};
 
 /// Reading more pays where the target model is slow: it takes some ten microseconds a draft.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
     /// By the time of a step of the target model; normal until that is known.
@@ -19,10 +16,6 @@ pub enum Effort {
 }
 
 impl Effort {
-    pub fn from_name(name: &str) -> Result<Self> {
-        named("effort", name)
-    }
-
     /// Normal effort accepts 1.5 % more than low, for 35 to 75 µs, and several times that between two
     /// passes of a model, where caches are cold.
     const NORMAL_FROM_S: f64 = 0.008;

@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::iter::successors;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use crate::base::checks::{check_tokens, check_within, named};
+use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
 use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// As many rows as the request's own text gives, the rest from the extended bigram.
@@ -30,15 +30,9 @@ pub enum Strategy {
     Unigram,
 }
 
-impl Strategy {
-    /// Of a name such as `extended-bigram`.
-    pub fn from_name(name: &str) -> Result<Self> {
-        named("strategy", name)
-    }
-}
-
 /// The defaults are the paper's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct NGrammysConfig {
     /// The rows, up to 1024.
     pub k: usize,

@@ -1,5 +1,7 @@
 //! What followed the first earlier occurrence of the end of this request's own text?
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::checks::check_within;
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
@@ -7,7 +9,8 @@ use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
 
 /// The defaults are those of the published method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PromptLookupConfig {
     /// The longest context suffix that is looked for, up to 1024.
     pub max_match: usize,

@@ -4,6 +4,8 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::checks::{check_match_lengths, check_within};
 use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
@@ -15,7 +17,8 @@ use crate::lookup::matches::Match;
 const MAX_DEPTH: usize = 1 << 10;
 const MAX_SAMPLES: usize = 1 << 16;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct RestConfig {
     pub max_match: usize,
     pub min_match: usize,

@@ -1,13 +1,26 @@
 //! How does ADED draft and learn?
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::checks::check_within;
 use crate::base::error::Result;
 
-/// The defaults are ADED's, which names the last two numbers and does not state them.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdedConfig {
+/// How sentences are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SearchMethod {
+    /// The paper's search of Monte Carlo.
+    #[default]
+    Mcts,
     /// The paper's ablation: the likeliest word at each place, without a search.
-    pub is_greedy: bool,
+    Greedy,
+}
+
+/// The defaults are ADED's, which names the last two numbers and does not state them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdedConfig {
+    pub search: SearchMethod,
     /// The iterations of a search (s), up to 65,536.
     pub searches: usize,
     /// The tokens of a sentence (l), up to 1024.
@@ -21,7 +34,7 @@ pub struct AdedConfig {
     /// The seed of the random numbers, which begin anew with each draft.
     pub seed: u64,
     /// Whether the matrix learns from the text.
-    pub is_adaptive: bool,
+    pub adaptive: bool,
     /// What an n-gram that occurs gains, and what a new one begins with.
     pub increment: f32,
     /// No n-gram that occurs is likelier thereafter.
@@ -31,14 +44,14 @@ pub struct AdedConfig {
 impl Default for AdedConfig {
     fn default() -> Self {
         Self {
-            is_greedy: false,
+            search: SearchMethod::default(),
             searches: 150,
             depth: 4,
             candidates: 24,
             c1: 32.0,
             c2: 8.0,
             seed: 0,
-            is_adaptive: true,
+            adaptive: true,
             increment: 0.5,
             max_prob: 1.0,
         }

@@ -10,6 +10,6 @@ pub(crate) mod session;
 pub(crate) mod trigrams;
 
 pub use adaptive::AdaptiveTrigrams;
-pub use config::AdedConfig;
+pub use config::{AdedConfig, SearchMethod};
 pub use session::AdedSession;
 pub use trigrams::{MAX_VOCAB_SIZE, TrigramOptions, Trigrams};

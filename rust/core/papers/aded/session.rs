@@ -7,7 +7,7 @@ use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::TokenTree;
 use crate::papers::aded::adaptive::AdaptiveTrigrams;
-use crate::papers::aded::config::AdedConfig;
+use crate::papers::aded::config::{AdedConfig, SearchMethod};
 use crate::papers::aded::mcts::{self, Search};
 use crate::papers::aded::trigrams::Prefix;
 
@@ -69,7 +69,7 @@ impl Session for AdedSession {
             grams.extend(self.prefix().map(|prefix| (prefix, token)));
             self.step(token);
         }
-        if self.config.is_adaptive {
+        if self.config.adaptive {
             self.trigrams.learn(&grams, &self.config);
         }
         Ok(())
@@ -82,7 +82,7 @@ impl Session for AdedSession {
             None => TokenTree::default(),
             Some(root) => {
                 let reader = self.trigrams.reader();
-                if config.is_greedy {
+                if config.search == SearchMethod::Greedy {
                     mcts::greedy(&reader, root, config.depth.min(limits.max_nodes))
                 } else {
                     Search::run(&reader, config, &self.exploration, root).tree(limits.max_nodes)
@@ -99,7 +99,7 @@ impl Session for AdedSession {
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
         let mut trial = self.clone();
-        trial.config.is_adaptive = false; // what others draft from stays as it is
+        trial.config.adaptive = false; // what others draft from stays as it is
         trial.observe(tokens, None)?;
         trial.draft(DraftLimits::nodes(max_nodes))
     }

@@ -1,5 +1,7 @@
 //! What follows two tokens, and how often? ADED's matrix of tri-grams.
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::checks::check_within;
 use crate::base::error::Result;
 
@@ -8,7 +10,8 @@ const TOKEN_BITS: u32 = 21;
 /// Three tokens fit 64 bits.
 pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct TrigramOptions {
     /// The tokens of an n-gram, 2 to 4: a word and those before it.
     pub order: usize,

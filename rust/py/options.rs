@@ -1,0 +1,87 @@
+//! Records of options: Python's keywords in, the core's defaults out. Names, types and defaults are the core's.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Number, Value};
+use specds::engine::EngineConfig;
+use specds::fused::FusedConfig;
+use specds::papers::aded::{AdedConfig, TrigramOptions};
+use specds::papers::n_grammys::NGrammysConfig;
+use specds::papers::prompt_lookup::PromptLookupConfig;
+use specds::papers::rest::RestConfig;
+
+/// Reads keywords as a record of the core. One that is None keeps the core's default.
+pub(crate) fn read<T: DeserializeOwned>(given: Option<&Bound<'_, PyDict>>) -> PyResult<T> {
+    let mut options = Map::new();
+    for (name, given) in given.into_iter().flatten() {
+        if given.is_none() {
+            continue;
+        }
+        let name: String = name.extract()?;
+        let value = value_of(&given, &name, DEEPEST)?;
+        // One by one, as serde's error does not say which one is wrong.
+        record::<T>(Map::from_iter([(name.clone(), value.clone())]), &name)?;
+        options.insert(name, value);
+    }
+    record(options, "options")
+}
+
+fn record<T: DeserializeOwned>(options: Map<String, Value>, name: &str) -> PyResult<T> {
+    serde_json::from_value(options.into()).map_err(|error| wrong(name, error))
+}
+
+/// Lists of lists are the deepest options that there are. A list may hold itself.
+const DEEPEST: usize = 2;
+
+fn value_of(given: &Bound<'_, PyAny>, name: &str, depth: usize) -> PyResult<Value> {
+    if let Ok(flag) = given.cast::<PyBool>() {
+        return Ok(flag.is_true().into());
+    }
+    if let Ok(number) = given.extract::<u64>() {
+        return Ok(number.into());
+    }
+    if let Ok(number) = given.extract::<i64>() {
+        return Ok(number.into());
+    }
+    if let Ok(number) = given.extract::<f64>() {
+        let number = Number::from_f64(number).ok_or_else(|| not_finite(name, number))?;
+        return Ok(number.into());
+    }
+    if let Ok(path) = given.extract::<PathBuf>() {
+        return serde_json::to_value(path).map_err(|error| wrong(name, error));
+    }
+    if depth == 0 {
+        return Err(wrong(name, "it is of no type that an option has"));
+    }
+    let items = given
+        .try_iter()?
+        .map(|item| value_of(&item?, name, depth - 1));
+    items.collect::<PyResult<Vec<_>>>().map(Value::Array)
+}
+
+fn not_finite(name: &str, number: f64) -> PyErr {
+    PyValueError::new_err(format!("`{name}` must be a finite number, not {number}"))
+}
+
+fn wrong(name: &str, error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(format!("`{name}` is wrong: {error}"))
+}
+
+/// What each record holds where nothing is given, by the names of its options.
+pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let records = serde_json::json!({
+        "aded": AdedConfig::default(),
+        "engine": EngineConfig::default(),
+        "fused": FusedConfig::default(),
+        "n_grammys": NGrammysConfig::default(),
+        "prompt_lookup": PromptLookupConfig::default(),
+        "rest": RestConfig::default(),
+        "trigrams": TrigramOptions::default(),
+    });
+    py.import("json")?
+        .call_method1("loads", (records.to_string(),))
+}

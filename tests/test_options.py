@@ -1,0 +1,118 @@
+"""Options have one name and one default, in Rust, in Python and in the types."""
+
+import ast
+import json
+import re
+from dataclasses import asdict, fields
+from inspect import signature
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specds
+from specds._core import DEFAULTS, EngineDrafter
+from specds.drafters import (
+    AdedConfig,
+    FusedConfig,
+    NGrammysConfig,
+    PromptLookupDrafter,
+    RestConfig,
+)
+
+RECORDS = {
+    "aded": (AdedConfig, {"across_requests"}),
+    "fused": (FusedConfig, {"datastore", "memory", "model_tables", "max_nodes"}),
+    "n_grammys": (NGrammysConfig, set()),
+    "rest": (RestConfig, {"max_nodes"}),
+}
+"""Which options are Python's own."""
+
+STUB = ast.parse(Path(specds.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
+
+
+def keywords(name, method):
+    (owner,) = (node for node in STUB.body if getattr(node, "name", None) == name)
+    (call,) = (node for node in owner.body if getattr(node, "name", None) == method)
+    return {argument.arg for argument in call.args.kwonlyargs}
+
+
+def known(call):
+    """The options that the core says it knows."""
+    with pytest.raises(ValueError, match="unknown field `none_such`, expected") as refused:
+        call(none_such=1)
+    return set(re.findall("`(\\w+)`", str(refused.value))) - {"none_such"}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_dataclass_has_the_names_and_defaults_of_the_core(name):
+    record, pythons = RECORDS[name]
+    assert {field.name for field in fields(record)} == DEFAULTS[name].keys() | pythons
+    assert asdict(record()) == {**asdict(record()), **DEFAULTS[name]}
+
+
+def test_a_drafter_without_a_record_has_the_names_and_defaults_of_the_core():
+    given = signature(PromptLookupDrafter).parameters
+    assert {name: each.default for name, each in given.items()} == DEFAULTS["prompt_lookup"]
+
+
+def test_the_types_have_the_names_of_the_core():
+    about_the_engine = {"vocab_size", "tokenizer", "num_ranks"}
+    names = known(EngineDrafter)
+    assert names == DEFAULTS["engine"].keys() | {"step_cost"}
+    assert keywords("EngineDrafter", "__new__") == names | about_the_engine
+    assert keywords("Trigrams", "build") == DEFAULTS["trigrams"].keys() | {"progress"}
+
+
+def test_the_page_of_the_engines_has_the_names_and_defaults_of_the_core():
+    page = Path(__file__).parents[1] / "docs" / "serving.md"
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
+    told = dict(rows)
+    assert told.keys() == known(EngineDrafter)
+    for name, default in DEFAULTS["engine"].items():
+        assert told[name] == as_told(default), name
+
+
+def as_told(default):
+    match default:
+        case None:
+            return "none"
+        case bool() | str():
+            return f"`{json.dumps(default)}`"
+        case 1073741823:
+            return "2³⁰ - 1"
+    return f"{default:,}".removesuffix(".0")
+
+
+ITSELF = []
+ITSELF.append(ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_match": True}, "`max_match` is wrong: invalid type"),
+        ({"max_match": 1.5}, "`max_match` is wrong: invalid type"),
+        ({"max_match": -1}, "`max_match` is wrong: invalid value"),
+        ({"max_match": "16"}, "`max_match` is wrong: invalid type"),
+        ({"max_match": float("nan")}, "`max_match` must be a finite number, not NaN"),
+        ({"max_match": "\ud800"}, "`max_match` is wrong"),
+        ({"max_match": ITSELF}, "`max_match` is wrong"),
+        ({"match": 16}, "`match` is wrong: unknown field `match`, expected `max_match`"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name(given, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        specds._core.prompt_lookup_session(**given)
+
+
+def test_none_is_the_default_of_the_core_and_numpy_numbers_are_numbers():
+    context = [1, 2, 3, 4, 1, 2]
+
+    def drafted(**options):
+        session = specds._core.prompt_lookup_session(**options)
+        session.observe(context)
+        return session.draft(9).token_ids.tolist()
+
+    assert drafted(num_tokens=None) == drafted() == [3, 4, 1, 2]
+    assert drafted(num_tokens=np.int64(2)) == [3, 4]
