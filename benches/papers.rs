@@ -1,14 +1,10 @@
-//! Drafts of the papers that search tri-grams or the text at hand, and what counting tri-grams takes.
+//! Drafts that search tri-grams, and what counting them takes.
 
 use std::sync::{Arc, LazyLock};
 
 use divan::{Bencher, counter::ItemsCount};
 use specds::draft::{DraftLimits, Session};
-use specds::papers::aded::{
-    AdaptiveTrigrams, AdedConfig, AdedSession, SearchMethod, TrigramOptions, Trigrams,
-};
-use specds::papers::n_grammys::{NGrammysConfig, NGrammysSession, Strategy};
-use specds::papers::prompt_lookup::{PromptLookupConfig, PromptLookupSession};
+use specds::papers::aded::{AdaptiveTrigrams, AdedConfig, AdedSession, TrigramOptions, Trigrams};
 
 use crate::{BUILT, CORPUS, MAX_NODES, SEPARATOR, contexts};
 
@@ -39,9 +35,8 @@ pub(crate) fn check_answers() {
     }
 }
 
-fn aded(search: SearchMethod, searches: usize) -> AdedSession {
+fn aded(searches: usize) -> AdedSession {
     let config = AdedConfig {
-        search,
         searches,
         ..AdedConfig::default()
     };
@@ -72,12 +67,7 @@ fn count_trigrams(bencher: Bencher) {
 
 #[divan::bench(args = [50, 150, 300])]
 fn draft_by_mcts(bencher: Bencher, searches: usize) {
-    draft(bencher, || Box::new(aded(SearchMethod::Mcts, searches)));
-}
-
-#[divan::bench]
-fn draft_greedily_by_trigrams(bencher: Bencher) {
-    draft(bencher, || Box::new(aded(SearchMethod::Greedy, 150)));
+    draft(bencher, || Box::new(aded(searches)));
 }
 
 /// Counting and sorting what a request says, at its start: 2,000 tokens.
@@ -88,25 +78,6 @@ fn learn_trigrams(bencher: Bencher) {
     let tokens = &file[..file.len().min(2000)];
     bencher
         .counter(ItemsCount::new(tokens.len()))
-        .with_inputs(|| aded(SearchMethod::Mcts, 150))
+        .with_inputs(|| aded(150))
         .bench_local_values(|mut session| session.observe(tokens, None));
-}
-
-#[divan::bench]
-fn draft_by_n_grams_of_the_text(bencher: Bencher) {
-    let config = NGrammysConfig {
-        strategy: Strategy::Context,
-        ..NGrammysConfig::default()
-    };
-    draft(bencher, || {
-        Box::new(NGrammysSession::new(None, config).expect("usable limits"))
-    });
-}
-
-#[divan::bench]
-fn draft_by_prompt_lookup(bencher: Bencher) {
-    let config = PromptLookupConfig::default();
-    draft(bencher, || {
-        Box::new(PromptLookupSession::new(config).expect("usable limits"))
-    });
 }

@@ -66,65 +66,6 @@ def code(tmp_path_factory, demo_tokenizer):
     return build_datastore(open_corpus(str(folder)), demo_tokenizer, folder / "code.specds")
 
 
-@pytest.fixture(scope="module")
-def models():
-    """The demo's model, by its type of numbers."""
-    from specds.loading import load_model
-
-    return {dtype: load_model("demo", device="cpu", dtype=dtype)[0] for dtype in DTYPES}
-
-
-DTYPES = ["float32", "float64"]
-SETTINGS = [
-    {"do_sample": False},
-    {"do_sample": True, "temperature": 0.7},
-    {"do_sample": True, "top_k": 0, "top_p": 0.9, "repetition_penalty": 1.2},
-    {"do_sample": False, "no_repeat_ngram_size": 3},
-    {"do_sample": True, "typical_p": 0.8, "top_k": 0},
-]
-
-
-NAMES = ("fused", "rest", "aded", "aded:search=greedy", "prompt-lookup", "n-grammys",
-         "n-grammys:parts=unigram")  # fmt: skip
-
-# Tiny models show the same in seconds (`tests/generation`): here one setting is enough each day.
-_SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in range(1, len(SETTINGS))]
-
-
-@pytest.mark.parametrize("number", [0, *_SLOW])
-def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_tokenizer, number):
-    import torch
-
-    from specds import Datastore, generate
-    from specds.drafters import DrafterInputs, make_drafter
-
-    ids = demo_tokenizer(prompts(6)[number].text, return_tensors="pt")["input_ids"]
-    arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 40, **SETTINGS[number]}
-    expected = {}
-    for dtype, model in models.items():
-        torch.manual_seed(number)
-        expected[dtype] = model.generate(ids, **arguments).tolist()
-    budgets = [0, 1, 4, 16, 64]
-    accepted = 0
-    # The cases pair every drafter with every budget, every way to verify, and both dtypes.
-    for place, name in enumerate(NAMES, number):
-        dtype = DTYPES[place % 2]
-        drafter = make_drafter(name, DrafterInputs(Datastore.open(code.path), models[dtype]))
-        torch.manual_seed(number)
-        output = generate(
-            models[dtype],
-            ids,
-            drafter,
-            budget=budgets[place % 5],
-            verification=("fast", "tree")[(place + number) % 2],
-            **arguments,
-        )
-        assert output.sequences.tolist() == expected[dtype]
-        assert sum(output.drafted_by_row[0]) == output.stats.num_accepted_tokens
-        accepted += output.stats.num_accepted_tokens
-    assert accepted > 0
-
-
 def test_demo_prints_what_it_measured(capsys):
     from specds.cli.demo import run_demo
 
