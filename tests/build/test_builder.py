@@ -109,7 +109,7 @@ def test_overwriting_replaces_a_datastore_under_its_readers_and_nothing_else(tmp
     assert [continuations(reader, [1]) for reader in readers] == [{2: 1}, {3: 1}]
     assert len(names(tmp_path / "d")) == 3, "a manifest and two shards"
     manifest = tmp_path / "d" / "manifest.json"
-    newer = manifest.read_text().replace('"format_version": 4', '"format_version": 99')
+    newer = manifest.read_text().replace('"format_version": 5', '"format_version": 99')
     manifest.write_text(newer)
     with pytest.raises(FormatError, match="99"):
         Datastore.open(tmp_path / "d")

@@ -1,0 +1,69 @@
+"""Fits the prior that all fused drafters start from, `rust/core/weights/prior.bin`.
+
+    python scripts/fit_prior.py CODE.specds CHAT.specds
+
+Every second document of each datastore goes into a new one. The beginnings of some others are
+drafted for, of the corpora in turn, as if a model had written them. A new drafter serves each: it
+starts from the prior so far, and what it learns of the weights that tell no tokens apart is added
+to that. The result is the mean over the second half. After the tables of
+`rust/core/weights/initial.rs` have changed, empty the file, set `NUM_WEIGHTS`, and build first.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from specds._core import Datastore, DatastoreBuilder, FusedState, Memory
+from specds.drafters.step import right_path
+
+PRIOR = Path(__file__).parents[1] / "rust/core/weights/prior.bin"
+# In `learned`, the changes follow the version of the weights.
+NUM_WEIGHTS, AT = 7803, 1
+NUM_DOCUMENTS = 800
+PROMPT, LONGEST, NODES = 48, 350, 32
+
+
+def main() -> None:
+    prior, fitted = np.zeros(NUM_WEIGHTS, "<f4"), []
+    with tempfile.TemporaryDirectory() as folder:
+        corpora = [
+            split(Datastore(path), Path(folder, str(number)))
+            for number, path in enumerate(sys.argv[1:])
+        ]
+        for number in range(NUM_DOCUMENTS):
+            for store, documents in corpora:
+                if number < len(documents):
+                    prior = prior + learned(store, documents[number], prior)
+            fitted.append(prior)
+    np.mean(fitted[len(fitted) // 2 :], axis=0).astype("<f4").tofile(PRIOR)
+
+
+def split(corpus: Datastore, path: Path) -> tuple[Datastore, list[np.ndarray]]:
+    """A datastore of every second document, and some of the others, evenly chosen."""
+    given = {"vocab_size": corpus.vocab_size, "separator": corpus.separator}
+    with DatastoreBuilder(path, **given) as builder:
+        for number in range(0, corpus.num_documents, 2):
+            tokens = corpus.document(number).token_ids
+            builder.add_documents(tokens, [len(tokens)])
+        step = max(2, corpus.num_documents // NUM_DOCUMENTS // 2 * 2)
+        chosen = range(1, corpus.num_documents, step)
+        others = [corpus.document(number).token_ids for number in chosen]
+        return builder.finish(), [tokens for tokens in others if len(tokens) > 2 * PROMPT]
+
+
+def learned(store: Datastore, document: np.ndarray, prior: np.ndarray) -> np.ndarray:
+    """What a new drafter learns of the weights while it serves one document."""
+    state = FusedState(store, Memory(store.vocab_size), effort="normal", prior=prior.tobytes())
+    session, text, at = state.session(), document[:LONGEST].tolist(), PROMPT
+    session.observe(text[:PROMPT])
+    while at < len(text):
+        path = right_path(session.draft(NODES), text[at:])
+        session.observe(text[at : at + len(path) + 1])
+        at += len(path) + 1
+    return np.frombuffer(state.learned(), "<f4", NUM_WEIGHTS, AT)
+
+
+if __name__ == "__main__":
+    main()
