@@ -129,7 +129,6 @@ class Decoding:
         while active:
             self._step(active)
             self._dismiss(active)
-        self.budget.learn()
         self.stats.total_s += self._now() - start
         self.stats.num_emitted_tokens = sum(len(row.emitter.emitted) for row in rows)
         for row in rows:
@@ -160,8 +159,6 @@ class Decoding:
             self._report(tree, path, row)
         new = [None if row.emitter.finished else row.new for row in rows]
         self.budget.record(new, self._now() - self._last)
-        if self._accepts is None:
-            self.budget.learn()
         self._lap("observe_s")
 
     def _report(self, tree: TokenTree, path: list[int], row: Row) -> None:
@@ -218,7 +215,6 @@ class Decoding:
             trees,
             PassRequest(rows[0].sampler, self._num_predictions(rows), rows[0].known_tokens, noise),
         )
-        self.budget.learn()
         outcomes = wait()
         self._lap("forward_s")
         paths, predictions = [], []
@@ -242,6 +238,7 @@ class Decoding:
             if rows[number].emitter.finished:
                 if len(rows) > 1:
                     self.runner.leave(number)
+                    self.budget.leave(number)
                 rows[number] = rows[-1]
                 rows.pop()
 

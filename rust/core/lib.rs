@@ -42,6 +42,7 @@
 compile_error!("datastores are little-endian and are mapped as they are");
 
 pub mod base;
+pub mod budget;
 pub mod build;
 pub mod draft;
 pub mod engine;

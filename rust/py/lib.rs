@@ -3,6 +3,7 @@
 #![allow(clippy::doc_markdown)] // documentation for Python names arguments without backticks
 
 mod arrays;
+mod budget;
 mod builder;
 mod datastore;
 mod draft;
@@ -27,6 +28,8 @@ mod _core {
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
 
+    #[pymodule_export]
+    use super::budget::{Budget, Experience};
     #[pymodule_export]
     use super::builder::{DatastoreBuilder, compact, merge};
     #[pymodule_export]

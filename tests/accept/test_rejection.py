@@ -14,8 +14,8 @@ from transformers import (
 )
 
 from exact_law import ToyModel, distance, law_of
+from specds._core import Experience
 from specds.accept import Emitter, Sampler, draws, on_host, walk
-from specds.budget.experience import Experience
 from specds.budget.policy import AutoBudget, Budget
 from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
@@ -120,7 +120,6 @@ def generated(target, session, length, processors=(), max_nodes=8, budget=None):
         walk(logits, tree, emitter, sampler, session.proposals)
         session.observe(emitter.emitted[num_before:], session.num_verified)
         budget.record([emitter.emitted[num_before:]])
-        budget.learn()
     return tuple(emitter.emitted)
 
 
@@ -183,7 +182,7 @@ def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
 def auto():
     """A budget by the time of a step, in a world where that never changes."""
     costs = CostModel(COSTS)
-    return AutoBudget(lambda: costs, Experience(), lambda: 0.0)
+    return AutoBudget(lambda: costs, Experience(), clock=lambda: 0.0)
 
 
 AUTO_CASES = ["full, 0.5", "joined", "beneath two and joined, on trial"]

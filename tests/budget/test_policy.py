@@ -8,35 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from budget_rule import best_size
 from models import Drafter
-from specds._core import TokenTree
-from specds.budget.experience import Experience
-from specds.budget.policy import AutoBudget, Budget, best_size
+from specds._core import Experience, TokenTree
+from specds.budget.policy import AutoBudget, Budget
 from specds.budget.step_cost import MOST_NODES, CostModel
 from specds.drafters import Session
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 63)
 LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
 FLAT = {size: 0.010 * (1 + size / 1000) for size in SIZES}
-
-
-@given(
-    st.lists(st.lists(st.floats(0, 1), max_size=6), min_size=1, max_size=4),
-    st.lists(st.floats(0, 1), min_size=6, max_size=6),
-)
-def test_the_number_of_nodes_is_that_of_brute_force(probs, increments):
-    costs = np.cumsum([1.0, *increments])
-
-    def emitted(size):
-        return 1 + sum(sum(row[:size]) for row in probs) / len(probs)
-
-    size, tokens = best_size(probs, costs)
-    best = max(emitted(size) / costs[size] for size in range(1 + max(map(len, probs))))
-    if best < 1.03:  # for less, nothing is verified
-        assert (size, tokens) == (0, 0)
-    else:
-        assert emitted(size) / costs[size] == pytest.approx(best)
-        assert tokens == pytest.approx(emitted(size) - 1)
 
 
 class World(Session):
@@ -85,15 +66,18 @@ class World(Session):
             right = self.rng.geometric(1 - self.truth(self.step)) - 1
             emitted = list(range(min(right, num_nodes) + 1))
             if right <= num_nodes:
-                emitted[-1] = -1  # the target's own, which was not drafted
+                emitted[-1] = 9999  # the target's own, which was not drafted
             num_tokens += len(emitted)
             budget.record([emitted])
-            budget.learn()
         return (self.now - begin) / num_tokens / self.true_cost.seconds[0]
 
 
+def relative(seconds):
+    return [of_size / seconds[0] for of_size in seconds]
+
+
 def auto(world, experience=None):
-    return AutoBudget(lambda: world.true_cost, experience or Experience(), world.clock)
+    return AutoBudget(lambda: world.true_cost, experience or Experience(), clock=world.clock)
 
 
 def best_of_fixed(seconds, *rates):
@@ -103,7 +87,7 @@ def best_of_fixed(seconds, *rates):
         tokens = np.mean([sum(rate**depth for depth in range(size + 1)) for rate in rates])
         return costs[size] / tokens
 
-    costs = CostModel(seconds).relative
+    costs = relative(CostModel(seconds).seconds)
     return min(map(time_of_a_token, range(MOST_NODES + 1)))
 
 
@@ -137,19 +121,6 @@ def test_it_says_before_a_step_that_there_will_be_no_draft():
     assert not announced[0]
     assert sum(announced) > 150
     assert [Budget(number).pauses for number in (0, 1)] == [True, False]
-
-
-def test_a_pause_that_was_announced_is_not_ended_by_another_request():
-    world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
-    experience = Experience()
-    budget, other = auto(world, experience=experience), auto(world, experience=experience)
-    while not budget.pauses:
-        world.decode(budget, 1)
-    world.decode(other, 50)
-    before = world.num_drafts
-    assert budget.pauses
-    world.decode(budget, 1)
-    assert world.num_drafts == before
 
 
 @pytest.mark.parametrize(
@@ -222,15 +193,16 @@ def test_a_draft_leaves_out_nothing_that_pays(drafts, increments):
     seconds = np.cumsum([1.0, *increments])
     cost = CostModel(dict(zip(SIZES, seconds, strict=True)))
     sessions = [Listed(probs) for probs in drafts]
-    budget = AutoBudget(lambda: cost, Experience(1.0))
+    budget = AutoBudget(lambda: cost, Experience(1.0), len(sessions))
     budget.prepare()
     trees = budget.draft(sessions, [9] * len(sessions))
-    # What no size makes worth its while is left out in any case.
-    trees_of_all = [Listed(probs).draft(63, None, cost.least_worth) for probs in drafts]
-    gains = [tree.probs.tolist() for tree in trees_of_all]
-    expected, _ = best_size(gains, cost.relative)
-    verified = max(map(len, trees))
-    assert verified == expected
+    costs = relative(cost.seconds)
+    # A node beyond the first costs at least this: less likely ones are left out in any case.
+    first = max(size for size in range(64) if costs[size] <= costs[1])
+    beyond = [(costs[size] - costs[1]) / (size - first) for size in range(first + 1, 64)]
+    least = np.float32(min(beyond, default=0.0))
+    gains = [[prob for prob in map(np.float32, probs) if prob >= least] for probs in drafts]
+    assert max(map(len, trees)) == best_size(gains, costs)
 
 
 def test_sessions_are_asked_once_and_told_what_a_plain_step_takes():

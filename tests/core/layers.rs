@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::files::read_all;
 
-const FOLDERS: [&str; 11] = [
-    "base", "storage", "index", "lookup", "build", "draft", "weights", "memory", "papers", "fused",
-    "engine",
+const FOLDERS: [&str; 12] = [
+    "base", "storage", "index", "lookup", "build", "draft", "weights", "memory", "budget",
+    "papers", "fused", "engine",
 ];
 
 /// The source text of each file, by its module path below `crate::`.

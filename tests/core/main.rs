@@ -1,5 +1,6 @@
 //! The core from outside: every file against lies, and what tests through the binding cannot see.
 
+mod budget;
 mod draft;
 mod files;
 mod forgery;

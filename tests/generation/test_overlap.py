@@ -7,13 +7,10 @@ from models import (
     GREEDY,
     SAMPLING,
     mixed_drafter,
-    oracle_drafter,
     plain_generate,
     prompt,
     tiny_model,
 )
-from specds.budget.experience import Experience
-from specds.decoding import Decoding
 from specds.generation import generate
 from stand_in_device import StandInDevice
 
@@ -38,43 +35,6 @@ def test_texts_are_those_of_plain_decoding(mode, budget):
         assert output.sequences.tolist() == [expected]
         num_waits = output.stats.num_drafts - 1 if mode is GREEDY else 0
         assert len(device.waits_s) == num_waits
-
-
-@pytest.mark.parametrize("overlaps", [True, False], ids=["as it is", "control"])
-def test_a_budget_learns_while_the_device_works_and_drafts_while_it_waits(monkeypatch, overlaps):
-    model, device = tiny_model("llama"), StandInDevice(20e-3)
-    expected = plain_generate(model, num_tokens=99, **GREEDY)
-    drafter = oracle_drafter(expected, num_wrong=1)
-    while_busy = {"learn": [], "draft": []}
-    learn, grow = Experience.learn, drafter.grow
-
-    def noted_learn(*arguments):
-        while_busy["learn"].append(device.is_busy)
-        learn(*arguments)
-
-    def noted_grow(*arguments):
-        while_busy["draft"].append(device.is_busy)
-        return grow(*arguments)
-
-    monkeypatch.setattr(Experience, "learn", noted_learn)
-    drafter.grow = noted_grow
-    if not overlaps:
-        draft = Decoding._draft
-
-        def after_learning(self, rows):
-            self.budget.learn()
-            return draft(self, rows)
-
-        monkeypatch.setattr(Decoding, "_draft", after_learning)
-    ids = prompt()
-    output = generate_on(device, model, drafter, ids, num_tokens=99, budget="auto", **GREEDY)
-    assert output.sequences.tolist() == [expected]
-    assert len(while_busy["draft"]) > 3
-    assert not any(while_busy["draft"])
-    # The last step may have none after it, and a busy machine may keep the host from some.
-    learned = while_busy["learn"][:-1]
-    assert len(learned) > 2
-    assert sum(learned) > len(learned) / 2 if overlaps else not any(learned)
 
 
 def test_a_pass_that_fails_on_the_device_fails_the_request():

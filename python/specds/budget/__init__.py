@@ -1,5 +1,5 @@
 """How many nodes of a draft are verified: a fixed number, or what pays by the clock.
 
-Read in this order: `step_cost` (what a pass takes), `experience` (how far drafts are trusted),
-`policy` (drafting and sizing, step by step). Imports `specds.drafters` and `specds.verify`.
+The rule itself is the core's (`rust/core/budget`). `step_cost` measures what a pass takes, `policy`
+drafts and sizes, step by step. Imports `specds.drafters` and `specds.verify`.
 """

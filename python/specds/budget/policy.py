@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from time import perf_counter
 from typing import Literal, cast
+from weakref import WeakKeyDictionary
 
-from specds._core import DraftSession, TokenTree, draft_batch
-from specds.budget.experience import Experience
+from specds import _core
+from specds._core import DraftSession, Experience, TokenTree, draft_batch
 from specds.budget.step_cost import MOST_NODES, CostModel
-from specds.drafters.session import EMPTY_TREE, Session, within
-
-# A step must promise to be better than a plain one by this share.
-_MARGIN = 0.03
+from specds.drafters.session import EMPTY_TREE, Drafter, Session, within
 
 
 class Budget:
@@ -44,96 +41,77 @@ class Budget:
         `learning_s` is the time of the sessions' `observe`.
         """
 
-    def learn(self) -> None:
-        """Learns from what was recorded, once the device has its next work."""
+    def leave(self, row: int) -> None:
+        """Ends a row; the last one takes its number."""
 
 
 class AutoBudget(Budget):
-    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves."""
+    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
+
+    The rule is the core's; here are the sessions and the clock.
+    """
 
     def __init__(
         self,
         costs: Callable[[], CostModel],
         experience: Experience,
+        num_rows: int = 1,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._costs = costs
-        self._experience = experience
+        self._rule = _core.Budget(experience, num_rows)
         self._clock = clock
         self._cost: CostModel | None = None
-        self.pauses = not experience.is_time_to_draft()
         self._learning_s = 0.0
-        self._outcomes: list[tuple[TokenTree, int, Sequence[int]]] = []
+        self.pauses = False
 
     def prepare(self) -> None:
-        if not self.pauses:
-            self._cost = self._costs()
+        if self.pauses or (cost := self._costs()) is self._cost:
+            return
+        self._cost = cost
+        self._rule.set_costs(cost.seconds)
 
     def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
-        self._drafts: list[TokenTree] = []
-        self._num_nodes = 0
-        if self._cost is not None and not self.pauses and max(max_depths) > 0:
-            self._draft(self._cost, sessions, max_depths)
-        # Decided now, since what follows this step depends on it.
-        self.pauses = not self._experience.is_time_to_draft()
-        size = self._num_nodes
-        trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]
-        return trees or [EMPTY_TREE] * len(sessions)
-
-    def _draft(
-        self, cost: CostModel, sessions: Sequence[Session], max_depths: Sequence[int]
-    ) -> None:
+        drafts: list[TokenTree | None] = [None] * len(sessions)
         start = self._clock()
-        for session in sessions:
-            # A draft gains tokens for its own row alone, and all rows wait for it.
-            session.set_step_time(cost.seconds[0] / len(sessions))
-        # Less likely nodes seldom pay, whatever their rank.
-        least = min(cost.least_worth / self._experience.most_trust, 1.0)
-        drafts = zip(_draft_all(sessions, max_depths, least), max_depths, strict=True)
-        self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts]
-        gains = [self._experience.gains(tree) for tree in self._drafts]
-        self._num_nodes, expected = best_size(gains, cost.relative)
+        if self._cost is not None:
+            may_draft = zip(self._rule.drafts, max_depths, strict=True)
+            chosen = [row for row, (is_due, depth) in enumerate(may_draft) if is_due and depth > 0]
+            depths = [max_depths[row] for row in chosen]
+            for row in chosen:
+                # A draft gains tokens for its own row alone, and all rows wait for it.
+                sessions[row].set_step_time(self._cost.seconds[0] / len(sessions))
+            made = _draft_all([sessions[row] for row in chosen], depths, self._rule.least_gain)
+            for row, depth, tree in zip(chosen, depths, made, strict=True):
+                drafts[row] = within(tree, MOST_NODES, depth)
         # Sessions learn only if they draft in the next step, so this is a cost of drafting.
-        seconds = self._experience.draft_time(self._clock() - start + self._learning_s)
-        profit = 1.0 + expected - cost.relative[self._num_nodes]
-        self._experience.judge(profit - seconds / cost.seconds[0])
-
-    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
-        if self._drafts:
-            self._learning_s = learning_s
-        self._outcomes = [
-            (tree, self._num_nodes, tokens)
-            for tree, tokens in zip(self._drafts, emitted, strict=False)
-            if tree and tokens is not None
+        seconds = self._clock() - start + self._learning_s
+        sizes = self._rule.choose(drafts, seconds)
+        # Decided now, since what follows this step depends on it.
+        self.pauses = not any(self._rule.drafts)
+        return [
+            EMPTY_TREE if tree is None else tree if len(tree) <= size else tree.prefix(size)
+            for tree, size in zip(drafts, sizes, strict=True)
         ]
 
-    def learn(self) -> None:
-        for outcome in self._outcomes:
-            self._experience.learn(*outcome)
-        self._outcomes = []
+    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
+        self._learning_s = learning_s
+        self._rule.learn(emitted)
+
+    def leave(self, row: int) -> None:
+        self._rule.leave(row)
 
 
-def best_size(gains: Sequence[Sequence[float]], costs: Sequence[float]) -> tuple[int, float]:
-    """The number of nodes of each tree that gives the most tokens a second.
+_experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()
 
-    Args:
-        gains: For each tree the tokens to expect of its nodes.
-        costs: The cost of a step by number of nodes, in plain steps.
 
-    Returns:
-        The number, and the tokens to expect of these nodes, for each tree on average. Both are 0
-        where the gain is within the errors of expectations and costs.
-    """
-    total, best, best_tokens = 0.0, 0, 1.0
-    sums = gains[0] if len(gains) == 1 else map(sum, zip_longest(*gains, fillvalue=0.0))
-    for size, of_nodes in enumerate(sums, start=1):
-        total += of_nodes
-        tokens = 1.0 + total / len(gains)
-        if tokens * costs[best] > best_tokens * costs[size]:
-            best, best_tokens = size, tokens
-    if best_tokens < (1.0 + _MARGIN) * costs[best]:
-        return 0, 0.0
-    return best, best_tokens - 1.0
+def experience_of(drafter: Drafter) -> Experience:
+    """The experience with a drafter; a new one if there is none, or the drafter cannot be a key."""
+    new = Experience()
+    try:
+        return _experiences.setdefault(drafter, new)
+    except TypeError:
+        return new
 
 
 def _draft_all(

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 MOST_NODES = 63
 """The most nodes that an automatic budget verifies: with the last token they fill a tile of 64."""
 
-# In the order in which they are measured: time may run out before the last ones.
-_SIZES = (0, MOST_NODES, 8, 1, 32, 4, 16, 2)
+# In the order in which they are measured: time may run out before the last ones. The first node can
+# cost more than all others, and small passes of a slow model are not slow.
+_SIZES = (0, 1, 8, 3, MOST_NODES, 32, 16, 2, 4)
+_LEAST_PASSES = 4
 _MEASURING_S = 1.0
 _ROUNDS = 5
 # Shorter contexts cost as much as this; beyond it each doubling is measured.
@@ -32,30 +34,28 @@ _SHORT_CONTEXT = 1024
 class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
-    Linear between measured sizes, or a staircase where passes have few sizes. More nodes never cost
-    less: where a larger pass was faster, it can verify fewer nodes too.
+    Linear between measured sizes, beyond the last one as steep as before it, or a staircase where
+    passes have few sizes. More nodes never cost less: where a larger pass was faster, it can verify
+    fewer nodes too.
 
     Args:
-        seconds: As measured, by number of nodes, with that of 0 and of `MOST_NODES`.
+        measured: Seconds by number of nodes, with that of 0.
         steps: The sizes of passes, 0 and `MOST_NODES` among them; empty for any.
 
     Attributes:
         seconds: By number of nodes of each row.
-        relative: The same in plain steps.
-        least_worth: The least average cost of a node beyond the first size, in plain steps. A first
-            node may cost nothing, since a pass over one token uses other kernels.
     """
 
-    def __init__(self, seconds: Mapping[int, float], steps: Sequence[int] = ()) -> None:
+    def __init__(self, measured: Mapping[int, float], steps: Sequence[int] = ()) -> None:
         numbers = np.arange(MOST_NODES + 1)
         passes = np.array(steps)[np.searchsorted(steps, numbers)] if steps else numbers
-        known = sorted(seconds)
-        least = [min(seconds[size] for size in known[place:]) for place in range(len(known))]
+        known = sorted(measured)
+        least = [min(measured[size] for size in known[place:]) for place in range(len(known))]
+        if len(known) > 1 and known[-1] < MOST_NODES:
+            slope = (least[-1] - least[-2]) / (known[-1] - known[-2])
+            least.append(least[-1] + slope * (MOST_NODES - known[-1]))
+            known.append(MOST_NODES)
         self.seconds: list[float] = np.interp(passes, known, least).tolist()
-        plain, first = self.seconds[0], sorted(steps or _SIZES)[1]
-        self.relative = [taken / plain for taken in self.seconds]
-        beyond = enumerate(self.relative[first + 1 :], 1)
-        self.least_worth = min((cost - self.relative[first]) / more for more, cost in beyond)
 
 
 _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
@@ -88,13 +88,13 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or three passes if that is longer, and divides it evenly among the sizes;
+    Takes about a second, or four passes if that is longer, and divides it evenly among the sizes;
     if time is short, the first ones of `order` are measured. `verify` takes a number of nodes, at
     most `most_nodes`, and returns when they are verified.
 
     Returns:
-        The least seconds by number of nodes, with 0 and `MOST_NODES`: other work on the machine can
-        only add to them.
+        The least seconds by number of nodes, with 0: other work on the machine can only add to
+        them.
     """
 
     def timed(size: int) -> float:
@@ -105,7 +105,7 @@ def measure(
     samples: dict[int, list[float]] = {}
     left = [size for size in order if size <= most_nodes]
     deadline = clock() + _MEASURING_S
-    while left and (clock() <= deadline or len(samples) < min(3, most_nodes)):
+    while left and (clock() <= deadline or len(samples) < min(_LEAST_PASSES, most_nodes)):
         size = min(left, key=lambda size: sum(samples.get(size, ())))
         try:
             elapsed = timed(size)
@@ -120,6 +120,4 @@ def measure(
         samples.setdefault(size, []).append(elapsed)
         if len(samples[size]) == _ROUNDS:
             left.remove(size)
-    seconds = {size: min(taken) for size, taken in samples.items()}
-    seconds.setdefault(MOST_NODES, seconds[max(seconds)])
-    return seconds
+    return {size: min(taken) for size, taken in samples.items()}

@@ -14,8 +14,7 @@ import torch
 from specds._core import Datastore
 from specds.accept.draws import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
-from specds.budget.experience import experience_of
-from specds.budget.policy import AutoBudget, Budget, require_budget
+from specds.budget.policy import AutoBudget, Budget, experience_of, require_budget
 from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.decoding import Decoding, Row
 from specds.drafters.fused import FusedDrafter
@@ -239,7 +238,8 @@ def _decode(
     try:
         budget: Budget
         if num_nodes == "auto":
-            budget = AutoBudget(partial(step_costs, model, runner), experience_of(options.drafter))
+            costs = partial(step_costs, model, runner)
+            budget = AutoBudget(costs, experience_of(options.drafter), len(rows))
         else:
             budget = Budget(num_nodes)
             if options.stream_every is not None:

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::base::checks::check_within;
 use crate::base::error::{Error, Result};
-use crate::engine::load::StepCost;
+use crate::budget::step_cost::StepCost;
 use crate::fused::effort::Effort;
 use crate::memory::history::History;
 

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, Result};
+use crate::budget::rule::{Costs, Experience};
+use crate::budget::selection::Passes;
+use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
 use crate::draft::token_tree::TokenTree;
 use crate::engine::config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
-use crate::engine::load::{StepCost, StepTimes};
 use crate::engine::requests::{Context, Request, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
 use crate::fused::sources::recycled::NUM_KEPT;
@@ -48,6 +50,7 @@ pub struct EngineDrafter {
     memory: Option<Arc<Memory>>,
     sharing: Option<Sharing>,
     requests: Requests,
+    experience: Experience,
     times: StepTimes,
     /// Of the step that the last draft went into.
     num_step_tokens: usize,
@@ -83,6 +86,7 @@ impl EngineDrafter {
             sharing,
             config,
             requests: Requests::default(),
+            experience: Experience::default(),
             times: StepTimes::default(),
             num_step_tokens: 0,
             counts: EngineCounts::default(),
@@ -143,6 +147,14 @@ impl EngineDrafter {
             };
             self.counts.num_refused += u64::from(!is_served);
         }
+        if self.config.step_cost != LoadCost::Ignored {
+            let rows = self.requests.rows.iter_mut().flatten();
+            let outcomes = rows.map(|request| {
+                let emitted = &request.session.context()[request.length_before..];
+                (&mut request.budget, emitted)
+            });
+            self.experience.learn(outcomes);
+        }
     }
 
     /// For requests that begin from now on.
@@ -193,51 +205,78 @@ impl EngineDrafter {
     }
 
     /// Drafts for the rows of the last sync, each within its limits; empty for a row without a session.
-    /// Where the cost of a step is known, drafts are cut to what pays.
+    /// Where the cost of a step is known, drafts are cut to what pays, and rows pause whose drafts do not.
     pub fn draft(&mut self, limits: &[DraftLimits]) -> Vec<&TokenTree> {
-        let cost = self.step_cost();
+        let start = Instant::now();
         let num_rows = self.requests.rows.len();
-        let least_gain = cost.as_ref().map_or(0.0, |cost| cost.least_gain(num_rows));
-        let step_time = self.times.mean();
+        let least_gain = self.least_gain();
+        let step_time = self.times.usual();
         let mut batch = Vec::with_capacity(num_rows);
+        let mut budgets = Vec::with_capacity(num_rows);
         for (request, &limits) in self.requests.rows.iter_mut().zip(limits) {
             let Some(request) = request else { continue };
+            request.draft = TokenTree::default();
+            if !request.budget.drafts() {
+                request.budget.pause();
+                continue;
+            }
             request.session.set_step_time(step_time);
-            #[expect(clippy::cast_possible_truncation, reason = "a probability")]
-            let min_gain = limits.min_gain.max(least_gain as f32);
-            batch.push((&mut request.session, DraftLimits { min_gain, ..limits }));
+            let min_gain = limits.min_gain.max(least_gain);
+            let limits = DraftLimits { min_gain, ..limits };
+            batch.push((&mut request.session, limits));
+            budgets.push((&mut request.budget, &mut request.draft));
         }
         let trees = draft_batch(&mut batch, Some(self.config.num_threads)).unwrap_or_default();
-        let mut trees: Vec<_> = trees.into_iter().map(|tree| self.known(tree)).collect();
-        if let Some(cost) = cost {
-            let worth = cost.num_worth(&trees);
-            for (tree, worth) in trees.iter_mut().zip(worth) {
-                tree.truncate(worth);
-            }
-        }
-        self.num_step_tokens = num_rows + trees.iter().map(TokenTree::len).sum::<usize>();
-        let mut trees = trees.into_iter();
-        for request in self.requests.rows.iter_mut().flatten() {
-            request.draft = trees.next().unwrap_or_default();
+        let known = |tree| known_part(tree, self.vocab_size);
+        let trees: Vec<_> = trees.into_iter().map(known).collect();
+        let costs = match &self.config.step_cost {
+            LoadCost::Ignored => None,
+            LoadCost::Measured => Some(Costs::Measured(&mut self.times)),
+            LoadCost::Given(cost) => Some(Costs::Known(cost)),
+        };
+        let drafted: Vec<_> = trees.iter().collect();
+        let (mut rows, drafts): (Vec<_>, Vec<_>) = budgets.into_iter().unzip();
+        let sizes = costs.map(|costs| {
+            // The clocks of several ranks differ.
+            let is_alone = self.facts.num_ranks <= 1;
+            let draft_s = if is_alone {
+                start.elapsed().as_secs_f64()
+            } else {
+                0.0
+            };
+            self.experience.choose(
+                &mut rows,
+                &drafted,
+                num_rows,
+                costs,
+                Passes::Packed,
+                draft_s,
+            )
+        });
+        for (row, (draft, mut tree)) in drafts.into_iter().zip(trees).enumerate() {
+            tree.truncate(sizes.as_ref().map_or(usize::MAX, |sizes| sizes[row]));
+            *draft = tree;
         }
         let rows = self.requests.rows.iter();
-        rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft))
-            .collect()
+        let trees = rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft));
+        let trees: Vec<_> = trees.collect();
+        self.num_step_tokens = num_rows + trees.iter().map(|tree| tree.len()).sum::<usize>();
+        trees
     }
 
-    /// Cut before its first token that the engine does not know.
-    fn known(&self, mut tree: TokenTree) -> TokenTree {
-        let tokens = tree.token_ids().iter();
-        tree.truncate(tokens.take_while(|&&token| token < self.vocab_size).count());
-        tree
-    }
-
-    fn step_cost(&self) -> Option<StepCost> {
-        match &self.config.step_cost {
-            LoadCost::Ignored => None,
-            LoadCost::Measured => self.times.cost(),
-            LoadCost::Given(cost) => Some(cost.clone()),
-        }
+    /// The least probability of a node that could pay; 0 where that is not known. Measured times do not tell it,
+    /// since sizes that were never tried may be cheap.
+    fn least_gain(&self) -> f32 {
+        let LoadCost::Given(cost) = &self.config.step_cost else {
+            return 0.0;
+        };
+        let rows = self.requests.rows.iter().flatten().map(|row| &row.budget);
+        let least = self
+            .experience
+            .least_gain(rows, cost, self.requests.rows.len());
+        #[expect(clippy::cast_possible_truncation, reason = "a probability")]
+        let least = least as f32;
+        least
     }
 
     /// 0 for a row without a session.
@@ -250,11 +289,7 @@ impl EngineDrafter {
 
     /// Tells how long the step with the last drafts took. Several ranks ignore it: their clocks differ.
     pub fn observe_step_time(&mut self, seconds: f64) {
-        if self.facts.num_ranks <= 1
-            && seconds > 0.0
-            && seconds.is_finite()
-            && self.num_step_tokens > 0
-        {
+        if self.facts.num_ranks <= 1 {
             self.times.add(self.num_step_tokens, seconds);
         }
     }
@@ -286,6 +321,13 @@ impl EngineDrafter {
     pub fn end_all(&mut self) {
         finish(self.requests.take(|_| true));
     }
+}
+
+/// Cut before its first token that the engine does not know.
+fn known_part(mut tree: TokenTree, vocab_size: u32) -> TokenTree {
+    let tokens = tree.token_ids().iter();
+    tree.truncate(tokens.take_while(|&&token| token < vocab_size).count());
+    tree
 }
 
 static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);

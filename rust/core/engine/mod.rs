@@ -2,17 +2,15 @@
 //!
 //! An engine gives whole contexts in batches, and no ids: rows move, are preempted, come back and end
 //! without notice. [`EngineDrafter`] finds the session of each row by its text. Nothing that an engine
-//! gives is an error: a row that cannot be served drafts nothing. No clock and no random number decides
-//! anything, so ranks that are given the same draft the same.
+//! gives is an error: a row that cannot be served drafts nothing. Where there are several ranks, no clock
+//! decides anything, so those that are given the same draft the same.
 
 pub(crate) mod config;
 pub(crate) mod drafter;
-pub(crate) mod load;
 pub(crate) mod packed;
 pub(crate) mod requests;
 
 pub use config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
 pub use drafter::{EngineCounts, EngineDrafter};
-pub use load::StepCost;
 pub use packed::{PackedChains, PackedTrees};
 pub use requests::Context;

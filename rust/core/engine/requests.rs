@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use crate::budget::rule::RowBudget;
 use crate::draft::token_tree::TokenTree;
 use crate::fused::drafter::FusedSession;
 
@@ -33,6 +34,7 @@ pub(crate) struct Request {
     num_absent: usize,
     /// As far as it goes to the engine.
     pub(crate) draft: TokenTree,
+    pub(crate) budget: RowBudget,
 }
 
 impl Request {
@@ -45,6 +47,7 @@ impl Request {
             length_before: 0,
             num_absent: 0,
             draft: TokenTree::default(),
+            budget: RowBudget::default(),
         }
     }
 

@@ -1,0 +1,103 @@
+//! Which nodes of several drafts come first, and how many of them pay?
+
+/// A step must promise to be better than one without drafts by this factor: predictions are no better
+/// than that.
+pub(crate) const MIN_SPEEDUP: f64 = 1.03;
+
+/// What a pass over several rows costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passes {
+    /// The tokens of all rows, so each node goes to the row where it gains most.
+    Packed,
+    /// The tokens of its longest row, to which all others are padded.
+    Padded,
+}
+
+/// The nodes of drafts in the order in which they are added to a step.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    /// Tokens of a step without drafts: those that it costs, and that it gives.
+    start: f64,
+    /// What each further node gains; in padded passes a node of every row, on average.
+    gains: Vec<f64>,
+    /// The row of each node; empty in padded passes.
+    rows: Vec<usize>,
+}
+
+impl Selection {
+    /// `gains` has the tokens to expect of each node of the drafts; the rows of a step may be more.
+    pub(crate) fn new(gains: &[Vec<f64>], num_rows: usize, passes: Passes) -> Self {
+        match passes {
+            Passes::Packed => Self::packed(gains, num_rows),
+            Passes::Padded => Self::padded(gains, num_rows),
+        }
+    }
+
+    fn packed(gains: &[Vec<f64>], num_rows: usize) -> Self {
+        let mut nodes = Vec::new();
+        for (row, gains) in gains.iter().enumerate() {
+            // Trust may make a node seem likelier than one before it, which must come first all the same.
+            let mut rank = f64::INFINITY;
+            for (node, &gain) in gains.iter().enumerate() {
+                rank = rank.min(gain);
+                nodes.push((rank, node, row, gain));
+            }
+        }
+        nodes.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        Self {
+            start: to_f64(num_rows),
+            gains: nodes.iter().map(|node| node.3).collect(),
+            rows: nodes.iter().map(|node| node.2).collect(),
+        }
+    }
+
+    fn padded(gains: &[Vec<f64>], num_rows: usize) -> Self {
+        let longest = gains.iter().map(Vec::len).max().unwrap_or(0);
+        let sum = |node: usize| gains.iter().filter_map(|row| row.get(node)).sum::<f64>();
+        Self {
+            start: 1.0,
+            gains: (0..longest)
+                .map(|node| sum(node) / to_f64(num_rows))
+                .collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// The tokens that a step without drafts costs.
+    pub(crate) fn start(&self) -> f64 {
+        self.start
+    }
+
+    /// How many nodes give most tokens a second.
+    pub(crate) fn best(&self, seconds: &dyn Fn(f64) -> f64) -> usize {
+        let (mut tokens, mut places) = (self.start, self.start);
+        let mut best = MIN_SPEEDUP * tokens / seconds(places);
+        let mut num_best = 0;
+        for (index, gain) in self.gains.iter().enumerate() {
+            tokens += gain;
+            places += 1.0;
+            let speed = tokens / seconds(places);
+            if speed > best {
+                (best, num_best) = (speed, index + 1);
+            }
+        }
+        num_best
+    }
+
+    /// The nodes of each draft among the first `num_nodes` of all.
+    pub(crate) fn sizes(&self, num_nodes: usize, gains: &[Vec<f64>]) -> Vec<usize> {
+        if self.rows.is_empty() {
+            return gains.iter().map(|row| row.len().min(num_nodes)).collect();
+        }
+        let mut sizes = vec![0; gains.len()];
+        for &row in &self.rows[..num_nodes] {
+            sizes[row] += 1;
+        }
+        sizes
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+pub(crate) fn to_f64(number: usize) -> f64 {
+    number as f64
+}

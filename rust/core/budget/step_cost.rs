@@ -1,0 +1,71 @@
+//! How long does a step take by its tokens?
+
+use crate::base::error::{Error, Result};
+use crate::budget::selection::to_f64;
+
+/// The seconds of a step by its tokens: linear between points, level before the first, and as steep as
+/// between the last two beyond.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepCost {
+    points: Vec<(f64, f64)>,
+}
+
+impl StepCost {
+    /// Points of tokens and seconds, in any unit.
+    pub fn new(points: Vec<(f64, f64)>) -> Result<Self> {
+        let rises = |two: &[(f64, f64)]| two[0].0 < two[1].0 && two[0].1 <= two[1].1;
+        let is_usable = |&(tokens, seconds): &(f64, f64)| {
+            (0.0..1e12).contains(&tokens) && seconds > 0.0 && seconds.is_finite()
+        };
+        let is_curve = points.iter().all(is_usable) && points.windows(2).all(rises);
+        if points.is_empty() || !is_curve {
+            let reason =
+                "must be points [tokens, seconds] with rising tokens, and seconds that do not fall";
+            return Err(Error::invalid("step_cost", reason));
+        }
+        Ok(Self { points })
+    }
+
+    /// As measured, which may fall in places: some kernels are slower for odd sizes. Beyond the largest size a
+    /// token is taken to cost what it costs on average.
+    pub(crate) fn measured(mut points: Vec<(f64, f64)>) -> Self {
+        let beyond = points.last().map(|last| (2.0 * last.0, 2.0 * last.1));
+        points.extend(beyond);
+        Self { points }
+    }
+
+    pub fn seconds(&self, num_tokens: f64) -> f64 {
+        let end = self.points.partition_point(|point| point.0 <= num_tokens);
+        let end = end.min(self.points.len() - 1);
+        match self.points[..=end] {
+            [.., a, b] => a.1 + (num_tokens - a.0) * slope(a, b),
+            _ => self.points[0].1,
+        }
+    }
+
+    /// The least probability with which a node could pay in a step that has `start` tokens without it.
+    ///
+    /// A first node may cost nothing, since a pass over one token uses other kernels: this is the least
+    /// average cost of a node beyond those that cost as much as the first.
+    pub fn least_gain(&self, start: usize) -> f64 {
+        let start = to_f64(start);
+        let with_one = self.seconds(start + 1.0);
+        let level = self.points.iter().filter(|point| point.1 <= with_one);
+        let first = level.fold(start + 1.0, |first, point| first.max(point.0));
+        let beyond = self.points.iter().filter(|point| point.0 > first);
+        let average = |point: &(f64, f64)| slope((first, with_one), *point);
+        let steady = || {
+            self.points
+                .windows(2)
+                .last()
+                .map(|two| slope(two[0], two[1]))
+        };
+        let least = beyond.map(average).reduce(f64::min).or_else(steady);
+        let least = least.unwrap_or(0.0);
+        least * start / self.seconds(start)
+    }
+}
+
+fn slope(a: (f64, f64), b: (f64, f64)) -> f64 {
+    (b.1 - a.1) / (b.0 - a.0)
+}

@@ -1,0 +1,160 @@
+//! How right are the probabilities that a drafter promises?
+
+use crate::draft::token_tree::TokenTree;
+
+/// The weight of a step in the next one: after fifty steps it is a third.
+const DECAY: f64 = 0.98;
+/// So many expected tokens count as much as the trust in the depth above.
+const FAITH: f64 = 2.0;
+/// As many of a row count as much as the trust in all rows.
+const FAITH_IN_ROW: f64 = 4.0;
+/// The trust in an unknown drafter. Cheap nodes are verified all the same; where nodes are expensive, its
+/// first tokens tell as much at no cost.
+const FIRST: f64 = 0.3;
+/// Deeper nodes are trusted as the deepest of these.
+const DEPTHS: usize = 16;
+const MOST: f64 = 2.0;
+
+/// The tokens that were promised, and those that came.
+#[derive(Debug, Clone, Copy, Default)]
+struct Evidence {
+    promised: f64,
+    came: f64,
+}
+
+impl Evidence {
+    fn decay(&mut self) {
+        self.promised *= DECAY;
+        self.came *= DECAY;
+    }
+
+    /// The share that came, where `faith` tokens count as if `prior` of them had come.
+    fn factor(self, prior: f64, faith: f64) -> f64 {
+        let promised = self.promised + faith;
+        let factor = (self.came + faith * prior) / promised;
+        if promised > 0.0 {
+            factor.min(MOST)
+        } else {
+            0.0
+        }
+    }
+}
+
+/// The share of the expected tokens that came, over all requests of a drafter.
+///
+/// It is by depth, since drafters other than `fused` exaggerate more the deeper they draft; a depth with little
+/// evidence is trusted as the one above it. The evidence is the verified nodes and their children, whose
+/// outcome every step shows: so a drafter none of whose nodes are verified can win trust.
+#[derive(Debug, Clone)]
+pub(crate) struct Trust {
+    /// From depth 1 on.
+    depths: [Evidence; DEPTHS],
+    factors: [f64; DEPTHS],
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self::from(FIRST)
+    }
+}
+
+impl From<f64> for Trust {
+    fn from(first: f64) -> Self {
+        let mut depths = [Evidence::default(); DEPTHS];
+        depths[0] = Evidence {
+            promised: FAITH,
+            came: FAITH * first,
+        };
+        Self {
+            depths,
+            factors: [first; DEPTHS],
+        }
+    }
+}
+
+/// The same of one row, beside the trust in all.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RowTrust(Evidence);
+
+impl RowTrust {
+    fn factor(self) -> f64 {
+        self.0.factor(1.0, FAITH_IN_ROW)
+    }
+}
+
+impl Trust {
+    /// The largest factor by which a probability of these rows may be too small, at least 1.
+    pub(crate) fn most(&self, rows: impl Iterator<Item = RowTrust>) -> f64 {
+        let of_rows = rows.map(RowTrust::factor).fold(0.0, f64::max);
+        let of_depths = self.factors.iter().copied().fold(0.0, f64::max);
+        (of_rows * of_depths).clamp(1.0, MOST)
+    }
+
+    /// The tokens to expect of each node.
+    pub(crate) fn gains(&self, row: RowTrust, tree: &TokenTree) -> Vec<f64> {
+        let factor = row.factor();
+        let nodes = tree.depths().into_iter().zip(promises(tree));
+        let gain = |(depth, promise): (u32, f64)| {
+            promise * (factor * self.factors[index(depth)]).min(MOST)
+        };
+        nodes.map(gain).map(|gain| gain.min(1.0)).collect()
+    }
+
+    /// Compares drafts, whose first nodes were verified, with what was emitted.
+    pub(crate) fn learn<'a>(
+        &mut self,
+        outcomes: impl Iterator<Item = (&'a mut RowTrust, TokenTree, usize, &'a [u32])>,
+    ) {
+        let mut outcomes = outcomes.filter(|outcome| !outcome.1.is_empty()).peekable();
+        if outcomes.peek().is_none() {
+            return;
+        }
+        self.depths.iter_mut().for_each(Evidence::decay);
+        for (row, tree, num_verified, emitted) in outcomes {
+            self.note(row, &tree, num_verified, emitted);
+        }
+        let mut factor = self.depths[0].factor(0.0, 0.0);
+        self.factors[0] = factor;
+        for (evidence, of_depth) in self.depths.iter().zip(&mut self.factors).skip(1) {
+            factor = evidence.factor(factor, FAITH);
+            *of_depth = factor;
+        }
+    }
+
+    fn note(&mut self, row: &mut RowTrust, tree: &TokenTree, num_verified: usize, emitted: &[u32]) {
+        row.0.decay();
+        let depths = tree.depths();
+        let mut last = -1;
+        let nodes = tree
+            .parents()
+            .iter()
+            .zip(tree.token_ids())
+            .zip(promises(tree));
+        for (node, (((&parent, token), promise), &depth)) in (0..).zip(nodes.zip(&depths)) {
+            let came = parent == last && emitted.get(depth as usize - 1) == Some(token);
+            if came {
+                last = node;
+            }
+            if usize::try_from(parent).is_ok_and(|parent| parent >= num_verified) {
+                continue;
+            }
+            let came = f64::from(u8::from(came));
+            let evidence = &mut self.depths[index(depth)];
+            evidence.promised += promise;
+            evidence.came += came;
+            row.0.promised += promise * self.factors[index(depth)];
+            row.0.came += came;
+        }
+    }
+}
+
+fn index(depth: u32) -> usize {
+    (depth as usize).min(DEPTHS) - 1
+}
+
+/// The probabilities of a tree; 1 for each node if the drafter gives none.
+fn promises(tree: &TokenTree) -> impl Iterator<Item = f64> {
+    let has_none = tree.probs().iter().all(|&prob| prob == 0.0);
+    let promise = move |&prob: &f32| if has_none { 1.0 } else { f64::from(prob) };
+    tree.probs().iter().map(promise)
+}

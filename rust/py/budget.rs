@@ -1,0 +1,143 @@
+//! `specds._core.Budget`: how many nodes of the drafts of a request's rows are verified.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use specds::budget::{self, Costs, Passes, RowBudget, StepCost};
+
+use crate::arrays::from_zero;
+use crate::error::py_err;
+use crate::token_tree::TokenTree;
+
+/// What a drafter has been worth, in all its requests.
+///
+/// Args:
+///     trust: The share of its promised tokens that an unknown drafter is expected to be right about.
+#[pyclass(frozen, module = "specds")]
+pub(crate) struct Experience(Arc<Mutex<budget::Experience>>);
+
+#[pymethods]
+impl Experience {
+    #[new]
+    #[pyo3(signature = (trust = None))]
+    fn new(trust: Option<f64>) -> PyResult<Self> {
+        let experience = match trust {
+            Some(trust) => budget::Experience::trusting(from_zero(trust, "trust")?),
+            None => budget::Experience::default(),
+        };
+        Ok(Self(Arc::new(Mutex::new(experience))))
+    }
+}
+
+/// How many nodes of each row's draft are verified, and which rows draft.
+///
+/// Rows are padded to the longest one, so all may have the same number.
+///
+/// Args:
+///     experience: That with the drafter.
+///     num_rows: The rows of the request.
+#[pyclass(module = "specds")]
+pub(crate) struct Budget {
+    experience: Arc<Mutex<budget::Experience>>,
+    rows: Vec<RowBudget>,
+    costs: Option<StepCost>,
+}
+
+#[pymethods]
+impl Budget {
+    #[new]
+    fn new(experience: &Bound<'_, Experience>, num_rows: usize) -> Self {
+        Self {
+            experience: Arc::clone(&experience.get().0),
+            rows: vec![RowBudget::default(); num_rows],
+            costs: None,
+        }
+    }
+
+    /// Takes the seconds of a step by the number of nodes of each row, from 0 on.
+    ///
+    /// Raises:
+    ///     ValueError: They fall, or are none.
+    fn set_costs(&mut self, seconds: Vec<f64>) -> PyResult<()> {
+        let points = (1..).map(f64::from).zip(seconds).collect();
+        self.costs = Some(StepCost::new(points).map_err(py_err)?);
+        Ok(())
+    }
+
+    /// Whether each row drafts in the next step.
+    #[getter]
+    fn drafts(&self) -> Vec<bool> {
+        self.rows.iter().map(RowBudget::drafts).collect()
+    }
+
+    /// The least probability of a node that could pay.
+    #[getter]
+    fn least_gain(&self) -> f64 {
+        let least = |cost| self.lock().least_gain(self.rows.iter(), cost, 1);
+        self.costs.as_ref().map_or(0.0, least)
+    }
+
+    /// The nodes to verify of each row's draft; None stands for a row that does not draft in this step.
+    ///
+    /// Args:
+    ///     drafts: One a row.
+    ///     seconds: What all drafts took, and what was learned for them.
+    fn choose(&mut self, drafts: Vec<Option<Bound<'_, TokenTree>>>, seconds: f64) -> Vec<usize> {
+        let mut rows = Vec::with_capacity(drafts.len());
+        let mut trees = Vec::with_capacity(drafts.len());
+        for (row, draft) in self.rows.iter_mut().zip(&drafts) {
+            match draft {
+                Some(draft) if self.costs.is_some() => {
+                    rows.push(row);
+                    trees.push(&draft.get().0);
+                }
+                _ => row.pause(),
+            }
+        }
+        let Some(costs) = &self.costs else {
+            return vec![0; drafts.len()];
+        };
+        let mut experience = self
+            .experience
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let costs = Costs::Known(costs);
+        let chosen = experience.choose(
+            &mut rows,
+            &trees,
+            drafts.len(),
+            costs,
+            Passes::Padded,
+            seconds,
+        );
+        let mut chosen = chosen.into_iter();
+        let size = |draft: &Option<_>| draft.as_ref().and_then(|_| chosen.next()).unwrap_or(0);
+        drafts.iter().map(size).collect()
+    }
+
+    /// Learns from the tokens that each row emitted after its draft; None stands for a row that ended.
+    fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>) {
+        let rows = self.rows.iter_mut().zip(&emitted);
+        let outcomes = rows.filter_map(|(row, tokens)| Some((row, tokens.as_deref()?)));
+        let mut experience = self
+            .experience
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        experience.learn(outcomes);
+    }
+
+    /// Ends a row; the last one takes its number.
+    fn leave(&mut self, row: usize) {
+        if row < self.rows.len() {
+            self.rows.swap_remove(row);
+        }
+    }
+}
+
+impl Budget {
+    fn lock(&self) -> MutexGuard<'_, budget::Experience> {
+        self.experience
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

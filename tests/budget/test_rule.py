@@ -1,0 +1,65 @@
+"""The core's rule against an oracle in plain Python, over steps of small drafts."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from budget_rule import Rule
+from specds._core import Budget, Experience, TokenTree
+
+
+@st.composite
+def trees(draw):
+    """A small tree whose children are no likelier than their parents."""
+    parents, probs = [], []
+    has_probs = draw(st.booleans())
+    for node in range(draw(st.integers(0, 5))):
+        parents.append(draw(st.integers(-1, node - 1)))
+        above = probs[parents[-1]] if parents[-1] >= 0 else 1.0
+        probs.append(above * draw(st.sampled_from([0.3, 0.6, 0.95])))
+    return TokenTree(range(len(parents)), parents, probs if has_probs else None)
+
+
+STEPS = st.lists(
+    st.lists(st.tuples(trees(), st.lists(st.integers(0, 5), min_size=1, max_size=4)), min_size=3),
+    max_size=12,
+)
+
+
+@given(
+    steps=STEPS,
+    increments=st.lists(st.floats(0.01, 0.7), min_size=5, max_size=5),
+    trust=st.sampled_from([0.3, 1.0]),
+)
+def test_the_numbers_of_nodes_are_those_of_the_oracle(steps, increments, trust):
+    costs = np.cumsum([1.0, *increments]).tolist()
+    budget, rule = Budget(Experience(trust), 3), Rule(3, costs, trust)
+    budget.set_costs(costs)
+    for step in steps:
+        drafts, emitted = zip(*step[:3], strict=True)
+        # Drafts that take no time are never paused for.
+        assert budget.drafts == [True] * 3
+        sizes = budget.choose(drafts, 0.0)
+        assert sizes == rule.sizes(drafts)
+        rule.learn(drafts, sizes, emitted)
+        budget.learn(emitted)
+
+
+def test_a_row_that_ends_gives_its_number_to_the_last_one():
+    right, wrong = TokenTree([1], [-1], [0.5]), TokenTree([2], [-1], [0.5])
+    budget = Budget(Experience(), 3)
+    budget.set_costs([1.0, 1.1])
+    for _ in range(60):
+        budget.choose([wrong, wrong, right], 0.2)
+        budget.learn([[1], [1], [1]])
+    assert budget.drafts == [False, False, True]
+    budget.leave(0)
+    assert budget.drafts == [True, False]
+
+
+def test_costs_that_fall_and_trust_that_is_none_are_refused():
+    with pytest.raises(ValueError, match="seconds that do not fall"):
+        Budget(Experience(), 1).set_costs([2.0, 1.0])
+    with pytest.raises(ValueError, match="`trust` must be a number from 0 on"):
+        Experience(-1.0)

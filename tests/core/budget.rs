@@ -1,0 +1,380 @@
+//! A budget by the times of steps that ran, in worlds whose optimum is known. The clock is simulated.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    reason = "small numbers"
+)]
+
+use specds::budget::{Costs, Experience, Passes, RowBudget, StepCost, StepTimes};
+use specds::draft::TokenTree;
+
+use crate::random::Random;
+
+/// Relative seconds of a step by its tokens: straight lines between points.
+type Curve = &'static [(f64, f64)];
+
+fn relative(curve: Curve, tokens: f64) -> f64 {
+    let place = curve.partition_point(|point| point.0 < tokens);
+    let place = place.clamp(1, curve.len() - 1);
+    let (a, b) = (curve[place - 1], curve[place]);
+    a.1 + (tokens - a.0) * (b.1 - a.1) / (b.0 - a.0)
+}
+
+/// As measured in llama.cpp with two models on one and two threads, then as on a GPU, and in tiles.
+const CURVES: [(&str, Curve); 6] = [
+    (
+        "SmolLM2, one thread",
+        &[
+            (1.0, 1.0),
+            (2.0, 1.93),
+            (3.0, 2.66),
+            (4.0, 3.16),
+            (5.0, 4.55),
+            (9.0, 8.12),
+            (17.0, 14.04),
+        ],
+    ),
+    (
+        "SmolLM2, two threads",
+        &[
+            (1.0, 1.0),
+            (2.0, 1.56),
+            (3.0, 2.07),
+            (4.0, 2.3),
+            (5.0, 2.75),
+            (9.0, 3.94),
+            (17.0, 6.93),
+        ],
+    ),
+    (
+        "Gemma, one thread",
+        &[
+            (1.0, 1.0),
+            (2.0, 2.08),
+            (3.0, 3.49),
+            (4.0, 3.02),
+            (5.0, 4.34),
+            (9.0, 6.53),
+            (17.0, 10.13),
+        ],
+    ),
+    ("GPU", &[(1.0, 1.0), (17.0, 1.48)]),
+    (
+        "a first token that costs much",
+        &[(1.0, 1.0), (2.0, 2.3), (17.0, 2.6)],
+    ),
+    ("tiles", &[(1.0, 1.0), (8.0, 1.02), (9.0, 2.0), (17.0, 2.1)]),
+];
+
+/// How often the target takes the next token of a draft, and what the drafter says of that.
+#[derive(Clone, Copy)]
+struct Kind {
+    rate: f64,
+    claim: f64,
+}
+
+const fn honest(rate: f64) -> Kind {
+    Kind { rate, claim: rate }
+}
+
+const HOPELESS: Kind = honest(0.02);
+const CHAT: Kind = honest(0.3);
+const EDIT: Kind = honest(0.93);
+const LIAR: Kind = Kind {
+    rate: 0.1,
+    claim: 0.9,
+};
+const MODEST: Kind = Kind {
+    rate: 0.9,
+    claim: 0.55,
+};
+
+type Noise = fn(&mut Random, f64) -> f64;
+
+struct World {
+    curve: Curve,
+    step_s: f64,
+    draft_s: f64,
+    /// By the number of the step and its time: what other work makes of its seconds.
+    noise: Noise,
+    random: Random,
+    now: f64,
+}
+
+fn uniform(random: &mut Random) -> f64 {
+    f64::from(random.below(1 << 30)) / f64::from(1 << 30)
+}
+
+fn quiet(random: &mut Random, _: f64) -> f64 {
+    0.97 + 0.06 * uniform(random)
+}
+
+/// One step in fifteen reads a prompt as well, and every other two seconds the machine has other work.
+fn busy(random: &mut Random, now: f64) -> f64 {
+    let reads = if random.below(15) == 0 { 6.0 } else { 1.0 };
+    let load = if now % 4.0 > 2.0 { 1.8 } else { 1.0 };
+    reads * load * (0.9 + 0.2 * uniform(random))
+}
+
+fn chain(probs: &[f32]) -> TokenTree {
+    let length = u32::try_from(probs.len()).unwrap();
+    let parents = (-1..).take(probs.len()).collect();
+    TokenTree::new((0..length).collect(), parents, probs.to_vec()).unwrap()
+}
+
+fn promised(kind: Kind) -> TokenTree {
+    let probs: Vec<f32> = (1..=16)
+        .map(|depth| kind.claim.powi(depth) as f32)
+        .collect();
+    chain(&probs)
+}
+
+/// What came of a run after its first second.
+#[derive(Default)]
+struct Run {
+    seconds: f64,
+    /// What the same tokens take without drafts.
+    plain_s: f64,
+    nodes: f64,
+    steps: f64,
+}
+
+impl Run {
+    fn gain(&self) -> f64 {
+        self.plain_s / self.seconds
+    }
+}
+
+impl World {
+    fn new(curve: Curve, noise: Noise) -> Self {
+        Self {
+            curve,
+            step_s: 0.020,
+            draft_s: 0.000_1,
+            noise,
+            random: Random(7),
+            now: 0.0,
+        }
+    }
+
+    /// What a row emits: the nodes of a draft that are right, and the target's own token.
+    fn emitted(&mut self, kind: Kind, size: usize) -> Vec<u32> {
+        let is_right = |_: &u32| uniform(&mut self.random) < kind.rate;
+        let mut tokens: Vec<u32> = (0..16).take_while(is_right).collect();
+        let own = if tokens.len() > size { size as u32 } else { 99 };
+        tokens.truncate(size);
+        tokens.push(own);
+        tokens
+    }
+
+    /// Requests of 60 tokens, of these kinds one after the other in each row.
+    fn run(&mut self, kinds: &[Kind], num_rows: usize, seconds: f64) -> Run {
+        let (mut experience, mut times) = (Experience::default(), StepTimes::default());
+        let mut rows = vec![(RowBudget::default(), 0); num_rows];
+        let mut requests: Vec<usize> = (0..num_rows).collect();
+        let mut run = Run::default();
+        while self.now < seconds {
+            let kind_of = |row: usize| kinds[requests[row] % kinds.len()];
+            let (mut due, mut places, mut drafts) = (Vec::new(), Vec::new(), Vec::new());
+            for (row, (budget, _)) in rows.iter_mut().enumerate() {
+                if budget.drafts() {
+                    drafts.push(promised(kind_of(row)));
+                    places.push(row);
+                    due.push(budget);
+                } else {
+                    budget.pause();
+                }
+            }
+            let draft_s = self.draft_s * drafts.len() as f64;
+            let (drafted, costs) = (
+                drafts.iter().collect::<Vec<_>>(),
+                Costs::Measured(&mut times),
+            );
+            let passes = Passes::Packed;
+            let chosen = experience.choose(&mut due, &drafted, num_rows, costs, passes, draft_s);
+            let mut sizes = vec![0; num_rows];
+            for (&row, &size) in places.iter().zip(&chosen) {
+                sizes[row] = size;
+            }
+            let num_tokens = num_rows + chosen.iter().sum::<usize>();
+            let scale = self.step_s * (self.noise)(&mut self.random, self.now);
+            let step_s = scale * relative(self.curve, num_tokens as f64);
+            times.add(num_tokens, step_s);
+            self.now += step_s + draft_s;
+            let emitted: Vec<_> = (0..num_rows)
+                .map(|row| self.emitted(kind_of(row), sizes[row]))
+                .collect();
+            let budgets = rows.iter_mut().map(|(budget, _)| budget);
+            experience.learn(budgets.zip(emitted.iter().map(Vec::as_slice)));
+            if self.now > 1.0 {
+                let plain_s = scale * relative(self.curve, num_rows as f64) / num_rows as f64;
+                run.seconds += step_s + draft_s;
+                run.plain_s += plain_s * emitted.iter().map(Vec::len).sum::<usize>() as f64;
+                run.nodes += (num_tokens - num_rows) as f64;
+                run.steps += 1.0;
+            }
+            for (row, emitted) in emitted.iter().enumerate() {
+                rows[row].1 += emitted.len();
+                if rows[row].1 >= 60 {
+                    rows[row] = (RowBudget::default(), 0);
+                    requests[row] += 1;
+                }
+            }
+        }
+        run
+    }
+}
+
+/// The best fixed number of nodes: its tokens a plain step where requests of these kinds alternate.
+fn best_fixed(curve: Curve, kinds: &[Kind]) -> f64 {
+    let gain = |size: usize| {
+        let time = relative(curve, 1.0 + size as f64);
+        let steps = |kind: &Kind| {
+            1.0 / (0..=size as i32)
+                .map(|depth| kind.rate.powi(depth))
+                .sum::<f64>()
+        };
+        let steps = kinds.iter().map(steps).sum::<f64>() / kinds.len() as f64;
+        1.0 / (steps * time)
+    };
+    (0..=16).map(gain).fold(0.0, f64::max)
+}
+
+const KINDS: [(&str, &[Kind]); 6] = [
+    ("hopeless", &[HOPELESS]),
+    ("chat", &[CHAT]),
+    ("edit", &[EDIT]),
+    ("promises too much", &[LIAR]),
+    ("promises too little", &[MODEST]),
+    ("all in turn", &[HOPELESS, EDIT, CHAT, LIAR, MODEST]),
+];
+
+#[test]
+fn after_a_second_no_kind_of_request_is_slower_than_without_drafts_but_for_noise() {
+    let mut slower = Vec::new();
+    for (curve_name, curve) in CURVES {
+        for (kind, kinds) in KINDS {
+            for num_rows in [1, 4] {
+                let worlds = [("quiet", quiet as Noise, 0.97), ("busy", busy, 0.9)];
+                for (noise_name, noise, least) in worlds {
+                    let run = World::new(curve, noise).run(kinds, num_rows, 30.0);
+                    let case = format!("{curve_name}, {kind}, {num_rows} rows, {noise_name}");
+                    if run.gain() < least {
+                        slower.push(format!("{case}: {:.3}", run.gain()));
+                    }
+                }
+            }
+        }
+    }
+    assert!(slower.is_empty(), "{slower:#?}");
+}
+
+#[test]
+fn drafts_that_pay_are_about_as_long_as_the_best_fixed_ones() {
+    let mut shorter = Vec::new();
+    for (curve_name, curve) in CURVES {
+        for (kind, kinds) in KINDS {
+            // Promises that are wrong cost some.
+            let share = if kind.starts_with("promises") {
+                0.6
+            } else {
+                0.85
+            };
+            let best = best_fixed(curve, kinds);
+            let gain = World::new(curve, quiet).run(kinds, 1, 30.0).gain();
+            if gain < share * best {
+                shorter.push(format!("{curve_name}, {kind}: {gain:.3} of {best:.3}"));
+            }
+        }
+    }
+    assert!(shorter.is_empty(), "{shorter:#?}");
+}
+
+#[test]
+fn where_no_draft_pays_a_second_tells() {
+    for (_, curve) in &CURVES[..3] {
+        let run = World::new(curve, quiet).run(&[CHAT], 1, 6.0);
+        let nodes = run.nodes / run.steps;
+        assert!(nodes < 0.1, "{nodes}");
+    }
+}
+
+#[test]
+fn steps_that_all_have_one_size_tell_nothing_of_others() {
+    let mut times = StepTimes::default();
+    for _ in 0..100 {
+        times.add(17, 0.02);
+    }
+    assert!(times.cost(1).is_none());
+    for _ in 0..2 {
+        times.add(1, 0.02);
+    }
+    let cost = times.cost(1).unwrap();
+    assert!((cost.seconds(17.0) - 0.02).abs() < 1e-9);
+    // What never ran is not believed to be cheap.
+    assert!((cost.seconds(34.0) - 0.04).abs() < 1e-9);
+    for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        times.add(1, seconds);
+    }
+    assert_eq!(times.cost(1), Some(cost));
+}
+
+#[test]
+fn pooled_nodes_are_those_of_brute_force() {
+    let mut random = Random(3);
+    for _ in 0..300 {
+        let num_rows = 1 + random.below(3) as usize;
+        let probs = |random: &mut Random| {
+            let ratio = 0.2 + 0.79 * uniform(random);
+            let length = i32::try_from(random.below(5)).unwrap();
+            (1..=length).map(|depth| ratio.powi(depth) as f32).collect()
+        };
+        let probs: Vec<Vec<f32>> = (0..num_rows).map(|_| probs(&mut random)).collect();
+        let mut points = vec![(1.0, 1.0)];
+        for tokens in 2..16 {
+            let step = 0.3 * uniform(&mut random).powi(3);
+            points.push((f64::from(tokens), points.last().unwrap().1 + step));
+        }
+        let cost = StepCost::new(points).unwrap();
+        let speed = |sizes: &[usize]| {
+            let gains = probs
+                .iter()
+                .zip(sizes)
+                .flat_map(|(row, &size)| &row[..size]);
+            let tokens = gains.map(|&gain| f64::from(gain)).sum::<f64>() + num_rows as f64;
+            tokens / cost.seconds((num_rows + sizes.iter().sum::<usize>()) as f64)
+        };
+        let mut all = vec![vec![]];
+        for row in &probs {
+            let longer = |sizes: &Vec<usize>| {
+                let sizes = sizes.clone();
+                (0..=row.len()).map(move |size| [sizes.clone(), vec![size]].concat())
+            };
+            all = all.iter().flat_map(longer).collect();
+        }
+        let best = all.iter().map(|sizes| speed(sizes)).fold(0.0, f64::max);
+        let plain = speed(&vec![0; num_rows]);
+        let trees: Vec<_> = probs.iter().map(|probs| chain(probs)).collect();
+        let (mut rows, trees) = (
+            vec![RowBudget::default(); num_rows],
+            trees.iter().collect::<Vec<_>>(),
+        );
+        let mut rows: Vec<_> = rows.iter_mut().collect();
+        let sizes = Experience::trusting(1.0).choose(
+            &mut rows,
+            &trees,
+            num_rows,
+            Costs::Known(&cost),
+            Passes::Packed,
+            0.0,
+        );
+        let expected = if best < 1.03 * plain { plain } else { best };
+        assert!(
+            (speed(&sizes) / expected - 1.0).abs() < 1e-9,
+            "{probs:?} {sizes:?}"
+        );
+    }
+}

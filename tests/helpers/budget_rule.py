@@ -1,0 +1,84 @@
+"""The rule for how many nodes pay, in plain Python, slow and without caches: an oracle."""
+
+
+def best_size(gains, costs):
+    """The number of nodes of each row with most tokens a second; 0 where 3 % are not promised."""
+
+    def speed(size):
+        tokens = 1 + sum(sum(map(float, row[:size])) for row in gains) / len(gains)
+        return tokens / costs[size]
+
+    best = max(range(1 + max(map(len, gains))), key=speed)
+    return best if speed(best) > 1.03 * speed(0) else 0
+
+
+class Rule:
+    """What a drafter was worth in some rows, and how many nodes of its drafts pay."""
+
+    def __init__(self, num_rows, costs, trust):
+        self.costs, self.first = costs, trust
+        self.outcomes = []  # steps of (row, depth, promise, whether it came)
+        self.rows = [[] for _ in range(num_rows)]  # steps of (promise under the trust then, came)
+
+    def trust(self):
+        """By depth: the share of what was promised that came, older steps counting less."""
+        factor, factors = self.first, []
+        for depth in range(1, 17):
+            promised, came = (2.0, 2.0 * factor) if depth > 1 else (0.0, 0.0)
+            age = len(self.outcomes)
+            if depth == 1:
+                promised, came = 2.0 * 0.98**age, 2.0 * self.first * 0.98**age
+            for step, nodes in enumerate(self.outcomes):
+                for _, of_depth, promise, is_right in nodes:
+                    if min(of_depth, 16) == depth:
+                        promised += promise * 0.98 ** (age - 1 - step)
+                        came += is_right * 0.98 ** (age - 1 - step)
+            factor = min(came / promised, 2.0)
+            factors.append(factor)
+        return factors
+
+    def trust_in_row(self, row):
+        promised = came = 4.0
+        for age, (of_step, right) in enumerate(reversed(self.rows[row])):
+            promised += of_step * 0.98**age
+            came += right * 0.98**age
+        return min(came / promised, 2.0)
+
+    def sizes(self, trees):
+        trust = self.trust()
+        gains = []
+        for row, tree in enumerate(trees):
+            factor, nodes = self.trust_in_row(row), zip(probs(tree), tree.depths(), strict=True)
+            of_depth = [min(factor * trust[min(depth, 16) - 1], 2.0) for depth in tree.depths()]
+            gains.append([min(p * f, 1.0) for (p, _), f in zip(nodes, of_depth, strict=True)])
+        size = best_size(gains, self.costs)
+        return [min(size, len(tree)) for tree in trees]
+
+    def learn(self, trees, sizes, emitted):
+        trust, step = self.trust(), []
+        for row, (tree, size, tokens) in enumerate(zip(trees, sizes, emitted, strict=True)):
+            if not len(tree):
+                continue
+            promised = right = 0.0
+            for node, (path, promise) in enumerate(zip(paths(tree), probs(tree), strict=True)):
+                if tree.parents[node] < size:
+                    came = path == tokens[: len(path)]
+                    step.append((row, len(path), promise, came))
+                    promised += promise * trust[min(len(path), 16) - 1]
+                    right += came
+            self.rows[row].append((promised, right))
+        if step:
+            self.outcomes.append(step)
+
+
+def probs(tree):
+    """The probabilities of a tree; 1 for each node if it has none."""
+    return tree.probs.tolist() if any(tree.probs) else [1.0] * len(tree)
+
+
+def paths(tree):
+    """The tokens down to each node."""
+    found = []
+    for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
+        found.append([*(found[parent] if parent >= 0 else []), token])
+    return found
