@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from specds import BuildOptions, Datastore, FusedDrafter, build_datastore, open_corpus
+from specds import BuildOptions, Datastore, FusedDrafter, build_datastore
 from specds.drafters import fit_weights, refit
 
 NOTHING = fit_weights(None, [])
@@ -26,7 +26,7 @@ def folder(tmp_path_factory, demo_tokenizer):
     texts = [json.dumps({"text": lines(seed, 60)}) for seed in range(40)]
     (folder / "corpus.jsonl").write_text("\n".join(texts))
     build_datastore(
-        open_corpus(str(folder / "corpus.jsonl")),
+        str(folder / "corpus.jsonl"),
         demo_tokenizer,
         folder / "d.specds",
         tokenizer_name="demo",
@@ -47,7 +47,7 @@ def test_a_fused_drafter_starts_from_the_prior_of_its_datastore(folder):
 
 
 def test_a_build_fits_to_as_many_tokens_as_it_is_told(folder, tmp_path, demo_tokenizer, run):
-    corpus = open_corpus(str(folder / "corpus.jsonl"))
+    corpus = str(folder / "corpus.jsonl")
     without = BuildOptions(prior_tokens=0)
     build_datastore(corpus, demo_tokenizer, tmp_path / "none", without)
     assert Datastore.open(tmp_path / "none").prior is None
@@ -74,7 +74,7 @@ def test_a_prior_holds_nothing_of_which_tokens_the_texts_repeat():
 
 
 def test_fit_gives_a_datastore_the_prior_that_it_lacks(folder, tmp_path, demo_tokenizer, run):
-    corpus = open_corpus(str(folder / "corpus.jsonl"))
+    corpus = str(folder / "corpus.jsonl")
     build_datastore(corpus, demo_tokenizer, tmp_path / "d", BuildOptions(prior_tokens=0))
     assert json.loads(run("info", tmp_path / "d", "--json")[1])["has_prior"] is False
     code, out, _ = run("fit", "--datastore", tmp_path / "d", "--json")
