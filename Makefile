@@ -116,6 +116,9 @@ bench-papers: dev
 bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed: plain, its own n-grams, specds
 	$(BENCH) -m engines
 
+bench-real: dev ## real models write nine kinds of requests; ARGS="--models smollm2 --kinds edit chat --limit 3 --clock cpu"
+	$(BENCH) -m real $(ARGS)
+
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	$(BENCH) -m gpu $(ARGS)
 

@@ -126,7 +126,7 @@ def test_unknown_dtype_is_refused():
     "code",
     [
         "from specds.loading import load_model; load_model('org/none')",
-        "from specds import open_corpus; open_corpus('org/none')",
+        "from specds.corpora import open_corpus; open_corpus('org/none')",
     ],
 )
 def test_what_the_hub_has_is_refused_at_once_where_it_cannot_be_reached(code):

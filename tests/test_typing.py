@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import specds
 from numpy.typing import NDArray
-from specds.drafters import Memory
+from specds.corpora import CorpusOptions, open_corpus
 from typing_extensions import assert_type
 
 
@@ -37,7 +37,7 @@ def ask(path: Path) -> int:
 
 def draft(path: Path) -> specds.FusedDrafter:
     config = specds.FusedConfig()
-    drafter = specds.FusedDrafter(path, config, memory=Memory(100))
+    drafter = specds.FusedDrafter(path, config, memory=specds.Memory(100))
     session = drafter.session([5, 6])
     tree = session.draft(8)
     assert_type(tree.token_ids, NDArray[np.int64])
@@ -49,7 +49,7 @@ def draft(path: Path) -> specds.FusedDrafter:
 
 
 def build(tokenizer: Any) -> str:
-    corpus = specds.open_corpus("answers.jsonl", specds.CorpusOptions())
+    corpus = open_corpus("answers.jsonl", CorpusOptions())
     options = specds.BuildOptions(max_tokens=1000)
     report = specds.build_datastore(corpus, tokenizer, "answers.specds", options)
     assert_type(report.num_tokens, int)
@@ -62,7 +62,6 @@ def write(model: Any, tokenizer: Any) -> str:
     assert_type(output.stats.tokens_per_s, float)
     assert_type(output.stats.num_accepted_tokens, int)
     specds.warm_up(model)
-    specds.release(model)
     return specds.Chat(model, tokenizer, specds.PromptLookupDrafter()).send("Hello")
 
 
@@ -81,7 +80,7 @@ specds.Datastore("a").lookup([5], max_match="b")
 specds.Datastore("a").no_such
 specds.FusedDrafter(3)
 specds.generate(None, budget="much")
-specds.open_corpus(5)
+specds.build_datastore(5, None, "a")
 """
 
 

@@ -1,8 +1,8 @@
 """Speculative decoding from datastores: faster language models, the same text, nothing trained.
 
 Tokens go one way, and imports likewise: `specds.corpora` -> `specds.build` -> `specds.drafters` ->
-`specds.verify` and `specds.accept` -> `specds.budget` -> `specds.generation`. Here is what most
-programs need of them; the rest is in these folders.
+`specds.verify` and `specds.accept` -> `specds.budget` -> `specds.generation`. Here is what programs
+must name of them; the rest is in these folders.
 
 Importing this package needs numpy alone; torch and transformers are imported on first use.
 """
@@ -12,51 +12,76 @@ from __future__ import annotations
 import copyreg
 from typing import TYPE_CHECKING
 
-from specds._core import Datastore, EngineDrafter, FormatError, __version__
+from specds._core import Datastore, EngineDrafter, FormatError, Memory, TokenTree, __version__
 from specds._lazy import lazy
 
 if TYPE_CHECKING:
-    from specds.build import BuildOptions, build_datastore, build_from_token_ids
-    from specds.corpora import CorpusOptions, open_corpus
+    from specds.build import BuildOptions, BuildReport, build_datastore, build_from_token_ids
+    from specds.corpora import CorpusError
     from specds.drafters import (
+        AdedConfig,
         AdedDrafter,
+        Drafter,
         FusedConfig,
         FusedDrafter,
+        NGrammysConfig,
         NGrammysDrafter,
         PromptLookupDrafter,
+        RestConfig,
         RestDrafter,
+        Session,
     )
-    from specds.generation import Chat, accelerate, generate
+    from specds.generation import (
+        Chat,
+        GenerationOutput,
+        UnsupportedRequestError,
+        accelerate,
+        generate,
+    )
     from specds.generation.warming import warm_up
-    from specds.hierarchy import HierarchyDrafter
-    from specds.verify import check_model, release
+    from specds.hierarchy import HierarchyConfig, HierarchyDrafter
+    from specds.stats import GenerationStats
+    from specds.verify import UnsupportedModelError
 
 __all__ = [
+    "AdedConfig",
     "AdedDrafter",
     "BuildOptions",
+    "BuildReport",
     "Chat",
-    "CorpusOptions",
+    "CorpusError",
     "Datastore",
+    "Drafter",
     "EngineDrafter",
     "FormatError",
     "FusedConfig",
     "FusedDrafter",
+    "GenerationOutput",
+    "GenerationStats",
+    "HierarchyConfig",
     "HierarchyDrafter",
+    "Memory",
+    "NGrammysConfig",
     "NGrammysDrafter",
     "PromptLookupDrafter",
+    "RestConfig",
     "RestDrafter",
+    "Session",
+    "TokenTree",
+    "UnsupportedModelError",
+    "UnsupportedRequestError",
     "__version__",
     "accelerate",
     "build_datastore",
     "build_from_token_ids",
-    "check_model",
     "generate",
-    "open_corpus",
-    "release",
     "warm_up",
 ]
 
-_HOMES = ("corpora", "build", "drafters", "verify", "hierarchy", "generation", "generation.warming")
+_HOMES = (
+    *("stats", "corpora", "build", "drafters", "verify", "hierarchy"),
+    *("generation", "generation.warming"),
+)
 __getattr__ = lazy(__name__, *_HOMES)
 
 

@@ -189,7 +189,7 @@ def files(tmp_path_factory, demo_tokenizer):
     folder = tmp_path_factory.mktemp("files")
     for name, copies in (("small", 1), ("large", 3)):
         (folder / f"{name}.txt").write_text(TEXT * copies)
-        corpus = specds.open_corpus(str(folder / f"{name}.txt"))
+        corpus = str(folder / f"{name}.txt")
         specds.build_datastore(corpus, demo_tokenizer, folder / f"{name}.specds")
     for name in ("one", "two"):
         (folder / f"{name}.jsonl").write_text(json.dumps(GOOD))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specds import build_datastore, open_corpus
+from specds import build_datastore
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n" * 3
 
@@ -12,6 +12,6 @@ def datastore(tmp_path_factory, demo_tokenizer):
     """A datastore of a small text file, which lies beside it as `code.txt`."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "code.txt").write_text(TEXT)
-    corpus = open_corpus(str(folder / "code.txt"))
+    corpus = str(folder / "code.txt")
     build_datastore(corpus, demo_tokenizer, folder / "code.specds", tokenizer_name="demo")
     return folder / "code.specds"

@@ -8,7 +8,7 @@ import transformers.dynamic_module_utils
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from models import GREEDY, Recorder, random_drafter
-from specds import FusedDrafter, build_datastore, generate, open_corpus
+from specds import FusedDrafter, build_datastore, generate
 from specds.generation import UnsupportedRequestError, folder
 from specds.loading import demo_models
 
@@ -27,7 +27,7 @@ def _modules_are_kept_for_the_test_alone(tmp_path, monkeypatch):
 def datastore(tmp_path_factory, demo_tokenizer):
     made = tmp_path_factory.mktemp("folder")
     (made / "code.txt").write_text("def add(a, b):\n    return a + b\n" * 9)
-    corpus = open_corpus(str(made / "code.txt"))
+    corpus = str(made / "code.txt")
     return build_datastore(corpus, demo_tokenizer, made / "code.specds").path
 
 

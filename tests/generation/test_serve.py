@@ -14,7 +14,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from models import GREEDY
-from specds import build_datastore, open_corpus
+from specds import build_datastore
 
 NUM_TOKENS = 24
 MESSAGES = [{"role": "user", "content": "def add(a, b):\n"}]
@@ -93,7 +93,7 @@ def test_a_server_of_a_model_folder_drafts_and_answers_as_the_model_does(
     run, tmp_path, chat_model, demo_tokenizer, serve
 ):
     (tmp_path / "code.txt").write_text("def add(a, b):\n    return a + b\n" * 9)
-    corpus = open_corpus(str(tmp_path / "code.txt"))
+    corpus = str(tmp_path / "code.txt")
     datastore = build_datastore(corpus, demo_tokenizer, tmp_path / "code.specds").path
     home = shutil.copytree(chat_model, tmp_path / "model")
     code, _, err = run(

@@ -7,7 +7,7 @@ import specds
 from models import FAMILIES, GREEDY, build, mixed_drafter, plain_generate, prompt, unpackable
 from recorded import Recorded, kept_of, record
 from specds.budget import step_cost
-from specds.verify import recordings
+from specds.verify import recordings, release
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_a_first_request_sets_nothing_up(monkeypatch):
         assert Recorded.made == made
         specds.generate(model, ids, drafter, **{**settings, "budget": "auto"})
     assert kept_of(model).cache.storage == storage
-    specds.release(model)
+    release(model)
     assert model not in recordings._free
 
 

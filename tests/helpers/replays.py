@@ -51,7 +51,7 @@ def code_answers(folder, tokenizer, **places):
     """A datastore of code in a folder, and files of its lines as answers, from some places on."""
     text = "".join(f"def f{n}(a, b):\n    return a * {n} + b\n\n\n" for n in range(40))
     (folder / "code.txt").write_text(text)
-    corpus = specds.open_corpus(str(folder / "code.txt"))
+    corpus = str(folder / "code.txt")
     specds.build_datastore(corpus, tokenizer, folder / "code.specds")
     ids = tokenizer(text)["input_ids"]
     for name, starts in places.items():

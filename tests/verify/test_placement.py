@@ -22,6 +22,7 @@ def test_a_model_that_is_spread_over_devices_drafts_by_the_generic_way(tmp_path)
     assert output.stats.num_accepted_tokens > 20
 
 
+@pytest.mark.skipif(torch.__version__.startswith("2.7."), reason="it asks for a driver")
 def test_layers_on_several_devices_have_their_states_there():
     with FakeTensorMode(), torch.no_grad():  # of devices that are not here
         cache = TreeCache(8)

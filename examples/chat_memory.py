@@ -1,0 +1,21 @@
+"""A chat that remembers: what was answered before is drafted when it is asked again."""
+
+import tempfile
+from pathlib import Path
+
+import specds
+from specds.loading import load_model
+
+model, tokenizer = load_model("demo")
+# Chat models bring a template of their own; the demo's model only completes code.
+tokenizer.chat_template = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+
+with tempfile.TemporaryDirectory() as folder:
+    memory = Path(folder) / "mine.memory"
+    for _ in range(2):  # as two runs of a program
+        drafter = specds.FusedDrafter.resume(memory, tokenizer=tokenizer)
+        chat = specds.Chat(model, tokenizer, drafter, budget=8, max_new_tokens=32, do_sample=False)
+        print(chat.send("def read(path):"))
+        print(chat.stats)
+        chat.clear()  # the conversation goes into the memory
+        drafter.save(memory)

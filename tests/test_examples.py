@@ -1,0 +1,22 @@
+"""The programs in `examples/` run, without a network, and say what they did."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+def test_there_are_six_of_them():
+    assert len(EXAMPLES) == 6
+
+
+@pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs(program, capsys):
+    lines = program.read_text().count("\n")
+    names = runpy.run_path(str(program))
+    assert capsys.readouterr().out.strip()
+    assert lines <= 40
+    if program.stem == "chat_memory":  # the second run drafts what the first one answered
+        assert names["chat"].stats.mean_acceptance_length > 4
