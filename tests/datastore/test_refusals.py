@@ -166,7 +166,7 @@ CALLS = [
     *((said, lambda _, c=config: serve(config=c)) for said, config in ENGINES),
     *((f"`{next(iter(a))}` must ", lambda s, a=a: rest(s.store, RestConfig(**a))) for a in REST),
     *(
-        (f"`{next(iter(a))}` must ", lambda s, a=a: AdedDrafter(s.trigrams, AdedConfig(**a)))
+        (f"`{next(iter(a))}` ", lambda s, a=a: AdedDrafter(s.trigrams, AdedConfig(**a)))
         for a in ADED
     ),
 ]
