@@ -1,6 +1,6 @@
 # The types alone: `help(specds.Datastore)` has the documentation, which stands in `rust/py`.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
-from specds.drafters.session import Session
+from specds.drafters.session import Proposal, RequestRules
+from specds.stats import LevelStats
 
 __all__ = [
     "DEFAULT_PRIOR_TOKENS",
@@ -24,6 +25,7 @@ __all__ = [
     "Match",
     "Memory",
     "ModelTables",
+    "Session",
     "StoredDocument",
     "TokenTree",
     "Trigrams",
@@ -291,6 +293,36 @@ class Memory:
     def num_tokens(self) -> int: ...
     @property
     def num_tenants(self) -> int: ...
+
+class Session:
+    def __new__(cls, *arguments: Any, **named: Any) -> Self: ...
+    @property
+    def proposes(self) -> bool: ...
+    @property
+    def proposals(self) -> Mapping[int, Proposal]: ...
+    @property
+    def num_predictions(self) -> int: ...
+    @property
+    def level_stats(self) -> Mapping[str, LevelStats]: ...
+    @property
+    def match_length(self) -> int | None: ...
+    def begin(self, rules: RequestRules) -> None: ...
+    def draft(
+        self, max_nodes: int, max_depth: int | None = None, min_gain: float = 0.0
+    ) -> TokenTree: ...
+    def observe(
+        self, token_ids: Sequence[int] | NDArray[Any], num_verified: int | None = None
+    ) -> None: ...
+    def draft_after(self, token_ids: Sequence[int] | NDArray[Any], max_nodes: int) -> TokenTree: ...
+    def suggest(
+        self,
+        token_ids: Sequence[int] | NDArray[Any],
+        parents: Sequence[int] | NDArray[Any] | None = None,
+        probs: Sequence[float] | NDArray[Any] | None = None,
+    ) -> bool: ...
+    def set_step_time(self, step_seconds: float) -> None: ...
+    def observe_predictions(self, tree: TokenTree, predictions: NDArray[Any]) -> None: ...
+    def finish(self) -> None: ...
 
 @final
 class DraftSession(Session):

@@ -15,6 +15,7 @@ mod memory;
 mod papers;
 mod passes;
 mod sampling;
+mod session;
 mod storage;
 mod token_tree;
 
@@ -51,6 +52,8 @@ mod _core {
     use super::passes::{pack_rows, read_outcomes};
     #[pymodule_export]
     use super::sampling::{draw, likeliest};
+    #[pymodule_export]
+    use super::session::Session;
     #[pymodule_export]
     use super::storage::read_manifest;
     #[pymodule_export]

@@ -30,7 +30,7 @@ pub(crate) fn rest_session(
     min_match: usize,
     continuation: usize,
     max_samples: usize,
-) -> PyResult<DraftSession> {
+) -> PyResult<Py<DraftSession>> {
     let config = RestConfig {
         max_match,
         min_match,
@@ -52,7 +52,7 @@ pub(crate) fn n_grammys_session(
     w: usize,
     q: usize,
     strategy: &str,
-) -> PyResult<DraftSession> {
+) -> PyResult<Py<DraftSession>> {
     let strategy = Strategy::from_name(strategy).map_err(py_err)?;
     let config = NGrammysConfig { k, w, q, strategy };
     let tables = tables.map(|tables| Arc::clone(&tables.get().0));
@@ -64,7 +64,7 @@ pub(crate) fn n_grammys_session(
 /// `specds.drafters.PromptLookupDrafter` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
-pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<DraftSession> {
+pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<Py<DraftSession>> {
     let config = PromptLookupConfig {
         max_match,
         num_tokens,
@@ -255,7 +255,7 @@ pub(crate) fn aded_session(
     increment: f32,
     max_prob: f32,
     seed: u64,
-) -> PyResult<DraftSession> {
+) -> PyResult<Py<DraftSession>> {
     let is_greedy = match search {
         "mcts" => false,
         "greedy" => true,

@@ -106,7 +106,7 @@ def hierarchy(models, config, retrieval=None, threshold=0.0):
 def generated(target, session, length, processors=(), max_nodes=8, budget=None):
     """The decoding loop, without what only a real model needs."""
     budget = budget or Budget(max_nodes)
-    session.join(rules(length, processors))
+    session.begin(rules(length, processors))
     processors = LogitsProcessorList(processors)
     stop = StoppingCriteriaList([MaxLengthCriteria(len(START) + length)])
     emitter = Emitter(torch.tensor([START]), stop)

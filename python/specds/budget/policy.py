@@ -7,10 +7,10 @@ from itertools import zip_longest
 from time import perf_counter
 from typing import Literal, cast
 
-from specds._core import DraftSession, TokenTree, draft_batch
+from specds._core import DraftSession, Session, TokenTree, draft_batch
 from specds.budget.experience import Experience
 from specds.budget.step_cost import MOST_NODES, CostModel
-from specds.drafters.session import EMPTY_TREE, Session, within
+from specds.drafters.session import EMPTY_TREE, within
 
 # A step must promise to be better than a plain one by this share.
 _MARGIN = 0.03

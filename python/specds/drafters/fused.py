@@ -17,9 +17,10 @@ from specds._core import (
     FusedState,
     Memory,
     ModelTables,
+    Session,
     fit_weights,
 )
-from specds.drafters.session import Drafter, DrafterOf, Session, begin, opened
+from specds.drafters.session import Drafter, DrafterOf, opened, with_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -176,7 +177,7 @@ class FusedDrafter:
             ValueError: The prompt is empty or holds an id outside the vocabulary, or a name is too
                 long.
         """
-        return begin(self._state.session(tenant, predicted_output, group), prompt_ids)
+        return with_prompt(self._state.session(tenant, predicted_output, group), prompt_ids)
 
     def for_request(
         self,

@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 from transformers import PreTrainedModel
 
-from specds._core import TokenTree
+from specds._core import Session, TokenTree
 from specds.drafters import DrafterInputs, maker_of
-from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules, Session
+from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules
 from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
@@ -59,7 +59,7 @@ class HierarchySession(Session):
 
     @property
     def proposes(self) -> bool:
-        """As `Session.proposes`: tokens are sampled where the target samples."""
+        """Tokens are sampled where the target samples."""
         return True
 
     @property
@@ -79,10 +79,12 @@ class HierarchySession(Session):
         if self._joined:
             self._joined.session.observe_predictions(tree, predictions)
 
-    def join(self, rules: RequestRules) -> None:
+    def begin(self, rules: RequestRules) -> None:
         """Chooses tokens as the target does from now on."""
         self._require(rules)
         self._text = Text(self._text.tokens, rules)
+        for level in self._levels:
+            level.stats = LevelStats()
 
     def draft(
         self,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specds._core import TokenTree
+from specds._core import Session, TokenTree
 from specds.accept.on_host import walk
-from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
+from specds.drafters.session import EMPTY_TREE, Proposal, within
 from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats

@@ -17,11 +17,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from specds._core import DraftSession, TokenTree
+from specds._core import DraftSession, Session, TokenTree
 from specds.bench.engines import ENTRANTS, Engine, EngineError, Entrant
 from specds.bench.transcripts import ALL, Transcript
 from specds.drafters import Drafter, FusedDrafter
-from specds.drafters.session import EMPTY_TREE, Session, within
+from specds.drafters.session import EMPTY_TREE, within
 from specds.drafters.step import Step, right_path
 from specds.stats import GenerationStats
 
