@@ -264,13 +264,9 @@ def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
 
     Gemma 3's 1B model lacks the image token of its tokenizer, so a corpus may hold what it lacks.
     """
-    # In Python: between two passes numpy takes 20 us for this.
-    token_ids = tree.token_ids.tolist()
-    if max(token_ids, default=0) < vocab_size:
-        return tree
-    first = next(node for node, token in enumerate(token_ids) if token >= vocab_size)
-    message = (
-        f"a draft with token {token_ids[first]} is cut there: the model has {vocab_size} tokens"
-    )
-    warnings.warn(f"{message}; was the drafter made with its tokenizer?", stacklevel=2)
-    return tree.prefix(first)
+    known = tree.known(vocab_size)
+    if known is not tree:
+        unknown = tree.token_ids[len(known)]
+        message = f"a draft with token {unknown} is cut there: the model has {vocab_size} tokens"
+        warnings.warn(f"{message}; was the drafter made with its tokenizer?", stacklevel=2)
+    return known

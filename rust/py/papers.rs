@@ -64,7 +64,10 @@ pub(crate) fn n_grammys_session(
 /// `specds.drafters.PromptLookupDrafter` documents the arguments.
 #[pyfunction]
 #[pyo3(signature = (*, max_match = 3, num_tokens = 10))]
-pub(crate) fn prompt_lookup_session(max_match: usize, num_tokens: usize) -> PyResult<Py<DraftSession>> {
+pub(crate) fn prompt_lookup_session(
+    max_match: usize,
+    num_tokens: usize,
+) -> PyResult<Py<DraftSession>> {
     let config = PromptLookupConfig {
         max_match,
         num_tokens,

@@ -74,7 +74,7 @@ class ToyRetrieval(Session):
         first = (self.tokens[-1] + len(self.tokens)) % self.num_tokens
         second = (first + 1) % self.num_tokens
         tree = TokenTree([first, second, first, second, first], [-1, 0, 1, -1, 3])
-        return tree.prefix(max_nodes)
+        return tree.limited(max_nodes)
 
     def observe(self, token_ids, num_verified=None):
         self.tokens += token_ids

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference import TokenTree
+from specds._core import TokenTree
 from specds.budget.experience import Experience
 
 

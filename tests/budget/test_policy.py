@@ -85,7 +85,7 @@ class World(Session):
             right = self.rng.geometric(1 - self.truth(self.step)) - 1
             emitted = list(range(min(right, num_nodes) + 1))
             if right <= num_nodes:
-                emitted[-1] = -1  # the target's own, which was not drafted
+                emitted[-1] = 99  # the target's own, which was not drafted
             num_tokens += len(emitted)
             budget.record([emitted])
             budget.learn()

@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 
 from specds._core import TokenTree
 from specds.drafters.session import Drafter
-from specds.drafters.step import right_path
 
 # The weight of a step in the next one: after fifty steps it is a third.
 _DECAY = 0.98
@@ -57,7 +56,7 @@ class Experience:
         """Compares a draft, whose first nodes were verified, with what was emitted."""
         promised = self._promised = [_DECAY * number for number in self._promised]
         came = self._came = [_DECAY * number for number in self._came]
-        path = right_path(tree, emitted)
+        path = tree.follow(emitted)
         nodes = zip(tree.parents.tolist(), tree.depths().tolist(), _promises(tree), strict=True)
         for node, (parent, depth, promise) in enumerate(nodes):
             if parent < num_verified:

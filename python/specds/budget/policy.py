@@ -10,7 +10,7 @@ from typing import Literal, cast
 from specds._core import DraftSession, Session, TokenTree, draft_batch
 from specds.budget.experience import Experience
 from specds.budget.step_cost import MOST_NODES, CostModel
-from specds.drafters.session import EMPTY_TREE, within
+from specds.drafters.session import EMPTY_TREE
 
 # A step must promise to be better than a plain one by this share.
 _MARGIN = 0.03
@@ -34,7 +34,7 @@ class Budget:
         """The tree to verify for each session, no deeper than its entry in `max_depths`."""
         most = self._max_nodes
         return [
-            within(session.draft(most, depth), most, depth) if most and depth > 0 else EMPTY_TREE
+            session.draft(most, depth).limited(most, depth) if most and depth > 0 else EMPTY_TREE
             for session, depth in zip(sessions, max_depths, strict=True)
         ]
 
@@ -76,8 +76,7 @@ class AutoBudget(Budget):
             self._draft(self._cost, sessions, max_depths)
         # Decided now, since what follows this step depends on it.
         self.pauses = not self._experience.is_time_to_draft()
-        size = self._num_nodes
-        trees = [tree if len(tree) <= size else tree.prefix(size) for tree in self._drafts]
+        trees = [tree.limited(self._num_nodes) for tree in self._drafts]
         return trees or [EMPTY_TREE] * len(sessions)
 
     def _draft(
@@ -90,7 +89,7 @@ class AutoBudget(Budget):
         # Less likely nodes seldom pay, whatever their rank.
         least = min(cost.least_worth / self._experience.most_trust, 1.0)
         drafts = zip(_draft_all(sessions, max_depths, least), max_depths, strict=True)
-        self._drafts = [within(tree, MOST_NODES, depth) for tree, depth in drafts]
+        self._drafts = [tree.limited(MOST_NODES, depth) for tree, depth in drafts]
         gains = [self._experience.gains(tree) for tree in self._drafts]
         self._num_nodes, expected = best_size(gains, cost.relative)
         # Sessions learn only if they draft in the next step, so this is a cost of drafting.

@@ -118,10 +118,3 @@ def node_budget(drafter: Drafter, budget: int | Literal["auto"]) -> int | Litera
     """The budget; `auto` becomes the drafter's `max_nodes` if it has one."""
     own: int | None = getattr(drafter, "max_nodes", None)
     return own if budget == "auto" and own is not None else budget
-
-
-def within(tree: TokenTree, max_nodes: int, max_depth: int) -> TokenTree:
-    """The first `max_nodes` nodes of those of a tree that are not deeper than `max_depth`."""
-    if len(tree) > max_depth and tree.depths().max() > max_depth:
-        tree = tree.up_to_depth(max_depth)
-    return tree if len(tree) <= max_nodes else tree.prefix(max_nodes)

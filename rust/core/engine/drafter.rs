@@ -217,7 +217,10 @@ impl EngineDrafter {
             batch.push((&mut request.session, DraftLimits { min_gain, ..limits }));
         }
         let trees = draft_batch(&mut batch, Some(self.config.num_threads)).unwrap_or_default();
-        let mut trees: Vec<_> = trees.into_iter().map(|tree| self.known(tree)).collect();
+        let mut trees: Vec<_> = trees
+            .into_iter()
+            .map(|tree| tree.known(self.vocab_size))
+            .collect();
         if let Some(cost) = cost {
             let worth = cost.num_worth(&trees);
             for (tree, worth) in trees.iter_mut().zip(worth) {
@@ -232,13 +235,6 @@ impl EngineDrafter {
         let rows = self.requests.rows.iter();
         rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft))
             .collect()
-    }
-
-    /// Cut before its first token that the engine does not know.
-    fn known(&self, mut tree: TokenTree) -> TokenTree {
-        let tokens = tree.token_ids().iter();
-        tree.truncate(tokens.take_while(|&&token| token < self.vocab_size).count());
-        tree
     }
 
     fn step_cost(&self) -> Option<StepCost> {
