@@ -116,7 +116,7 @@ def test_demo_model_writes_the_same_text_with_every_drafter(code, models, demo_t
             ids,
             drafter,
             budget=budgets[place % 5],
-            verification=("fast", "tree")[(place + number) % 2],
+            verification=("packed", "model")[(place + number) % 2],
             **arguments,
         )
         assert output.sequences.tolist() == expected[dtype]

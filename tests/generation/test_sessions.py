@@ -62,7 +62,7 @@ class Recycling(Session):
         super().observe(token_ids)
 
 
-@pytest.mark.parametrize("verification", ["fast", "tree"])
+@pytest.mark.parametrize("verification", ["packed", "model"])
 def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verification):
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
@@ -111,7 +111,7 @@ def test_a_draft_ends_before_a_token_that_the_model_lacks():
         drafter = random_drafter()
         drafter.vocab_size = drafted
         assert tree_generate(model, drafter, **GREEDY).sequences[0].tolist() == expected
-    for verification in ("tree", "fast"):  # of tokens that the tokenizer has and the model lacks
+    for verification in ("model", "packed"):  # of tokens that the tokenizer has and the model lacks
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE + 1))
         output = tree_generate(model, drafter, verification=verification, **GREEDY)
         assert output.sequences[0].tolist() == expected

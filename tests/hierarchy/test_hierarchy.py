@@ -111,7 +111,7 @@ def test_greedy_text_is_that_of_plain_decoding(family, name):
         assert output.stats.num_accepted_tokens > 0 or name in ("joined", "only joined")
 
 
-@pytest.mark.parametrize("verification", ["fast", "tree"])
+@pytest.mark.parametrize("verification", ["packed", "model"])
 def test_sequences_of_a_batch_have_levels_of_their_own(verification):
     model, ids = tiny_model("llama"), torch.cat([prompt(seed=0), prompt(seed=1)])
     expected = [plain_generate(model, seed, num_tokens=20, **GREEDY) for seed in (0, 1)]

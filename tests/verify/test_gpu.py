@@ -58,7 +58,7 @@ def model():
     return build("LlamaConfig", FAMILIES["llama"][1]).to("cuda")
 
 
-check = partial(decodes_alike, drafter=partial(oracle_drafter, num_wrong=1), verification="fast")
+check = partial(decodes_alike, drafter=partial(oracle_drafter, num_wrong=1), verification="packed")
 
 
 def test_passes_are_recorded_and_replayed(model):

@@ -61,10 +61,11 @@ def generate(
             63, by the expected gain and the time of a step, which is measured before a model's
             first draft (about a second, once a process). The text does not depend on the budget;
             acceptance lengths do.
-        verification: `fast` verifies by packed attention, `tree` by the model's own attention with
-            a tree mask. `auto` is `fast`, or `tree` for models whose attention cannot be replaced;
-            a warning and `stats.reason` then say why. A class of a runner is accepted too, such as
-            `specds.papers.path_rows.PathRows`.
+        verification: `packed` verifies all rows as one sequence, by attention of our own; `model`
+            by the model as transformers computes it, with a tree mask. `auto` is `packed` on a
+            CPU, and `model` on other devices until `packed` has passed its tests there, or where
+            the model's attention cannot be replaced; `stats.reason` says why. A class of a runner
+            is accepted too, such as `specds.papers.path_rows.PathRows`.
         self_check: Whether to compare a small tree with plain passes before the model's first use
             (see `specds.check_model`).
         profile: Whether to wait for a CUDA device at each reading of the clock, so that the times
