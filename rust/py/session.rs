@@ -13,7 +13,7 @@ use crate::token_tree::TokenTree;
 pub(crate) struct Session;
 
 #[pymethods]
-#[expect(unused_variables, reason = "the names are documentation")]
+#[expect(unused_variables, clippy::unused_self, reason = "subclasses use them")]
 impl Session {
     /// Takes what the `__init__` of a subclass takes.
     #[new]

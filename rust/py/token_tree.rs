@@ -130,11 +130,11 @@ impl TokenTree {
 
     /// The first `max_nodes` of those nodes that are not deeper than `max_depth`; None for any number.
     #[pyo3(signature = (max_nodes = None, max_depth = None))]
-    fn limited<'py>(
-        slf: Bound<'py, Self>,
+    fn limited(
+        slf: Bound<'_, Self>,
         max_nodes: Option<usize>,
         max_depth: Option<usize>,
-    ) -> PyResult<Bound<'py, Self>> {
+    ) -> PyResult<Bound<'_, Self>> {
         let (max_nodes, max_depth) = (
             max_nodes.unwrap_or(usize::MAX),
             max_depth.unwrap_or(usize::MAX),
@@ -147,7 +147,7 @@ impl TokenTree {
     }
 
     /// The nodes before the first one whose token is not below `vocab_size`.
-    fn known<'py>(slf: Bound<'py, Self>, vocab_size: u32) -> PyResult<Bound<'py, Self>> {
+    fn known(slf: Bound<'_, Self>, vocab_size: u32) -> PyResult<Bound<'_, Self>> {
         let tree = slf.get().0.clone().known(vocab_size);
         if tree.len() == slf.get().0.len() {
             return Ok(slf);
