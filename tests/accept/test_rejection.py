@@ -132,7 +132,6 @@ CASES = {
     },
     "retrieval beneath one model": (1, HierarchyConfig(), ToyRetrieval, 0.5),
     "retrieval beneath two models": (2, HierarchyConfig(window=2), ToyRetrieval, 0.4),
-    "joined": (1, HierarchyConfig(beneath=False, joined=True), ToyRetrieval, 0.5),
     "beneath and joined": (1, HierarchyConfig(joined=True), ToyRetrieval, 0.5),
     "beneath two and joined": (2, HierarchyConfig(window=2, joined=True), ToyRetrieval, 0.4),
     "retrieval alone": (0, HierarchyConfig(), ToyRetrieval, 0.0),
@@ -186,7 +185,7 @@ def auto():
     return AutoBudget(lambda: costs, Experience(), lambda: 0.0)
 
 
-AUTO_CASES = ["full, 0.5", "joined", "beneath two and joined, on trial"]
+AUTO_CASES = ["full, 0.5", "beneath and joined", "beneath two and joined, on trial"]
 
 
 @pytest.mark.parametrize("name", AUTO_CASES)
@@ -231,7 +230,7 @@ def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
         return {} if not draft.chosen else {-1: Proposal(0, draft.chosen[0].probs)}
 
     monkeypatch.setattr(Draft, "proposals", property(proposals))
-    assert law_of_case("joined", monkeypatch) > 0.01
+    assert law_of_case("beneath and joined", monkeypatch) > 0.01
 
 
 # The parts ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from specds._core import (
     Session,
     fit_weights,
 )
-from specds.drafters.session import Drafter, DrafterOf, opened, with_prompt
+from specds.drafters.session import Drafter, opened, with_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -217,13 +217,13 @@ def read_weights(name: str | None) -> bytes | None:
     return fit_weights(None, []) if name == "none" else Path(name).read_bytes()
 
 
-class _ForRequest(DrafterOf):
+class _ForRequest:
     def __init__(self, drafter: FusedDrafter, **arguments: Any) -> None:
-        super().__init__(drafter)
-        self._arguments = arguments
+        self._drafter, self._arguments = drafter, arguments
+        self.vocab_size, self.max_nodes = drafter.vocab_size, drafter.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
-        return self.drafter.session(prompt_ids, **self._arguments)
+        return self._drafter.session(prompt_ids, **self._arguments)
 
 
 def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:

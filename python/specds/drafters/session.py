@@ -62,21 +62,6 @@ class Drafter(Protocol):
         ...
 
 
-class DrafterOf:
-    """Base class of drafters that wrap another drafter."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
-
-    @property
-    def vocab_size(self) -> int | None:
-        return self.drafter.vocab_size
-
-    @property
-    def max_nodes(self) -> int | None:
-        return getattr(self.drafter, "max_nodes", None)
-
-
 def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
     return datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
 

@@ -61,9 +61,8 @@ class Chat:
         self._settings = settings
         self._token_ids: list[int] = []
         self._cache = DynamicCache()
+        # It has observed these tokens.
         self._session: Session | None = None
-        # What the session has observed; none of it counts after a turn that failed.
-        self._observed: list[int] = []
 
     def send(self, text: str, streamer: BaseStreamer | None = None, **settings: Any) -> str:
         """Sends a message of the user and returns the reply, without special tokens.
@@ -86,18 +85,22 @@ class Chat:
         lengths = ("max_new_tokens", "max_length")
         if not any(name in settings or getattr(config, name, None) for name in lengths):
             settings["max_new_tokens"] = 1024
-        output = generate(
-            self._model,
-            ids,
-            self._drafter,
-            session=self._session_of(ids[0].tolist()),
-            cache=self._cache,
-            streamer=streamer,
-            tokenizer=self._tokenizer,
-            **settings,
-        )
+        try:
+            output = generate(
+                self._model,
+                ids,
+                self._drafter,
+                session=self._session_of(ids[0].tolist()),
+                cache=self._cache,
+                streamer=streamer,
+                tokenizer=self._tokenizer,
+                **settings,
+            )
+        except BaseException:
+            self._end_session()
+            raise
         self.stats.merge(output.stats)
-        self._token_ids = self._observed = output.sequences[0].tolist()
+        self._token_ids = output.sequences[0].tolist()
         reply: Any = self._tokenizer.decode(
             self._token_ids[ids.shape[1] :], skip_special_tokens=True
         )
@@ -121,23 +124,17 @@ class Chat:
 
     def _session_of(self, prompt_ids: list[int]) -> Session | None:
         """The session with a prompt; None where the drafter lacks a token, which ends a session."""
-        observed, self._observed = self._observed, []
-        size = self._drafter.vocab_size
+        size, length = self._drafter.vocab_size, len(self._token_ids)
         if size is not None and max(prompt_ids) >= size:
             self._end_session()
-        elif self._session is not None and _begins(prompt_ids, observed):
-            self._session.observe(prompt_ids[len(observed) :])
+        elif self._session is not None and prompt_ids[:length] == self._token_ids:
+            self._session.observe(prompt_ids[length:])
         else:
             self._end_session()
             self._session = self._drafter.session(prompt_ids)
         return self._session
 
     def _end_session(self) -> None:
-        ended, self._session, self._observed = self._session, None, []
+        ended, self._session = self._session, None
         if ended is not None:
             ended.finish()
-
-
-def _begins(token_ids: list[int], beginning: list[int]) -> bool:
-    length = len(beginning)
-    return 0 < length < len(token_ids) and token_ids[:length] == beginning

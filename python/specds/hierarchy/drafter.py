@@ -52,8 +52,7 @@ class HierarchySession(Session):
             models = models[-1:]
         for number, model in enumerate(models):
             pre_verifies = number > 0
-            beneath = retrieval if config.beneath else None
-            model.beneath = models[number - 1] if pre_verifies else beneath
+            model.beneath = models[number - 1] if pre_verifies else retrieval
             model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
             model.window = None if pre_verifies and config.dynamic_window else config.window
 
