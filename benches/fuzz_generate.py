@@ -119,7 +119,7 @@ def drawn(rng: random.Random) -> dict:
         "seed": rng.randrange(1000),
         "settings": settings,
         "budget": rng.choice([0, 1, 3, 9, 64, "auto"]),
-        "verification": rng.choice(["auto", "fast", "tree"]),
+        "verification": rng.choice(["auto", "packed", "model"]),
         "drafter": rng.choice(["random", "mixed", "oracle", "forked", "wrong", "fused", "few"]),
     }
     hides = request["budget"] != "auto" and rng.random() < 0.3

@@ -66,8 +66,8 @@ def hierarchy(**levels: Any) -> HierarchyDrafter:
 
 ALONE = {"num_rows": 8, "num_samples": 4_000}
 CASES = {
-    "fused, `fast`": Case(fused),
-    "fused, `tree`": Case(fused, settings={"budget": 8, "verification": "tree"}, **ALONE),
+    "fused, `packed`": Case(fused),
+    "fused, `model`": Case(fused, settings={"budget": 8, "verification": "model"}, **ALONE),
     "fused, `stream_every`": Case(fused, settings={"budget": 8, "stream_every": 2}),
     "fused, temperature 3": Case(fused, temperature=3.0),
     "fused, repetition penalty": Case(fused, repetition_penalty=1.3),

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specds._core import TokenTree
+from specds._core import Session, TokenTree
 from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, walk
 from specds.budget.policy import Budget
-from specds.drafters.session import EMPTY_TREE, Session, Silence
+from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
 from specds.stats import GenerationStats
 from specds.verify.generic import Runner
@@ -25,6 +25,10 @@ from specds.verify.static import StaticRunner
 
 # By row, the accepted nodes and the target's predictions at all nodes.
 _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
+
+
+_SILENT = Session()
+"""Drafts nothing: while the last token of a context is outside the drafter's vocabulary."""
 
 
 @dataclass
@@ -36,6 +40,7 @@ class Row:
         open: Opens a session for a prompt.
         known_tokens: The drafter's vocabulary; sessions get no other token.
         number: The row's number in the request.
+        kept: A session of the caller's, which has observed the prompt and outlives the request.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -46,20 +51,29 @@ class Row:
     open: Callable[[Sequence[int]], Session]
     known_tokens: int
     number: int = 0
+    kept: Session | None = None
     session: Session = field(init=False)
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._begin(self.prompt_ids[0].tolist())
+        if self.kept is None:
+            self._begin(self.prompt_ids[0].tolist())
+        else:
+            self.session = self.kept
 
     def _begin(self, token_ids: list[int]) -> None:
         """Opens a session for the tokens after the last one that the drafter does not know."""
         if max(token_ids) >= self.known_tokens:
             unknown = [token >= self.known_tokens for token in reversed(token_ids)]
             token_ids = token_ids[len(token_ids) - unknown.index(True) :]
-        self.session = self.open(token_ids) if token_ids else Silence()
-        self.num_predictions = self.session.num_predictions
+        self.session = self.open(token_ids) if token_ids else _SILENT
+
+    def finish(self) -> None:
+        """Ends the session, unless it is the caller's."""
+        ended, self.session = self.session, _SILENT
+        if ended is not self.kept:
+            ended.finish()
 
     def take(self, nodes: list[int], tokens: list[int]) -> list[int]:
         """Emits tokens that were accepted on the device, up to a stop; returns their nodes."""
@@ -80,12 +94,11 @@ class Row:
         """Gives the session the emitted tokens and, if there are any, the predictions."""
         if predictions is not None and predictions.size:
             self.session.observe_predictions(tree, predictions)
-        if max(self.new) < self.known_tokens and not isinstance(self.session, Silence):
+        if max(self.new) < self.known_tokens and self.session is not _SILENT:
             self.session.observe(self.new, len(tree))
         else:
             # An unknown token ends the session; what follows it begins another.
-            ended, self.session = self.session, Silence()
-            ended.finish()
+            self.finish()
             self._begin(self.new)
 
 
@@ -196,13 +209,13 @@ class Decoding:
         predictions = likeliest_on_host(joined, most, rows[0].known_tokens)
         parts = zip(rows, logits, accumulate(map(len, logits)), strict=True)
         return paths, [
-            predictions[end - len(of_row) : end, : row.num_predictions]
+            predictions[end - len(of_row) : end, : row.session.num_predictions]
             for row, of_row, end in parts
         ]
 
     def _num_predictions(self, rows: Sequence[Row]) -> int:
         """The most predictions that a session uses; 0 if the next step drafts nothing."""
-        return 0 if self.budget.pauses else max(row.num_predictions for row in rows)
+        return 0 if self.budget.pauses else max(row.session.num_predictions for row in rows)
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
         noise = None
@@ -220,7 +233,7 @@ class Decoding:
         paths, predictions = [], []
         for row, tree, (nodes, tokens, likeliest) in zip(rows, trees, outcomes, strict=True):
             paths.append(row.take(nodes, tokens))
-            predictions.append(likeliest[: 1 + len(tree), : row.num_predictions])
+            predictions.append(likeliest[: 1 + len(tree), : row.session.num_predictions])
         return paths, predictions
 
     def _draft(self, rows: Sequence[Row]) -> list[TokenTree]:
@@ -248,13 +261,9 @@ def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
 
     Gemma 3's 1B model lacks the image token of its tokenizer, so a corpus may hold what it lacks.
     """
-    # In Python: between two passes numpy takes 20 us for this.
-    token_ids = tree.token_ids.tolist()
-    if max(token_ids, default=0) < vocab_size:
-        return tree
-    first = next(node for node, token in enumerate(token_ids) if token >= vocab_size)
-    message = (
-        f"a draft with token {token_ids[first]} is cut there: the model has {vocab_size} tokens"
-    )
-    warnings.warn(f"{message}; was the drafter made with its tokenizer?", stacklevel=2)
-    return tree.prefix(first)
+    known = tree.known(vocab_size)
+    if known is not tree:
+        unknown = tree.token_ids[len(known)]
+        message = f"a draft with token {unknown} is cut there: the model has {vocab_size} tokens"
+        warnings.warn(f"{message}; was the drafter made with its tokenizer?", stacklevel=2)
+    return known

@@ -53,8 +53,8 @@ class GenerationStats:
         compact_s: Time to keep the accepted states of the KV cache.
         observe_s: Time in `Session.observe`, and for what an automatic budget learns of a step.
         levels: What the levels of a hierarchy did, by name, the lowest first.
-        verification: How drafts were verified: `fast` or `tree`, or the name of a class.
-        reason: Why not by a faster way that was asked for; empty where it was.
+        verification: How drafts were verified: `packed` or `model`, or the name of a class.
+        reason: Why not by a way that may be faster; empty where it was.
     """
 
     num_drafts: int = 0

@@ -5,21 +5,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use numpy::{AllowTypeChange, PyArrayLike1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::draft::{self, DraftLimits, Session};
+use specds::draft::{self, DraftLimits};
 
 use crate::arrays::{from_zero, integers, rows_of_integers};
 use crate::error::py_err;
+use crate::session::Session;
 use crate::token_tree::TokenTree;
 
-/// One request that a drafter of the core drafts for, a `specds.drafters.session.Session`. Safe to hand to
-/// other threads. A node's probability is how likely the model accepts it.
-#[pyclass(frozen, module = "specds")]
+/// One request that a drafter of the core drafts for. Safe to hand to other threads. A node's probability is
+/// how likely the model accepts it.
+#[pyclass(frozen, extends = Session, module = "specds")]
 pub(crate) struct DraftSession(Mutex<Option<Box<AnySession>>>);
 
 impl DraftSession {
-    pub(crate) fn new<S: Session + 'static>(session: specds::Result<S>) -> PyResult<Self> {
+    pub(crate) fn new<S: draft::Session + 'static>(
+        session: specds::Result<S>,
+    ) -> PyResult<Py<Self>> {
         let session = session.map_err(py_err)?;
-        Ok(Self(Mutex::new(Some(Box::new(session)))))
+        let own = Self(Mutex::new(Some(Box::new(session))));
+        Python::attach(|py| Py::new(py, (own, Session)))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Box<AnySession>>> {
@@ -42,11 +46,7 @@ impl DraftSession {
 
 #[pymethods]
 impl DraftSession {
-    /// Appends tokens to the context: the prompt first, then what the model emitted.
-    ///
-    /// Args:
-    ///     token_ids: Any integer dtype, shape `(n,)`.
-    ///     num_verified: How many of the last draft's first nodes were verified; None for all.
+    /// Appends tokens to the context, as `Session.observe`.
     ///
     /// Raises:
     ///     ValueError: A token id is not in the vocabulary; the context is then as it was.
@@ -93,7 +93,6 @@ impl DraftSession {
             .map(TokenTree)
     }
 
-    /// Drafts as if `token_ids` had been observed, and stays as it is.
     fn draft_after(
         &self,
         py: Python<'_>,
@@ -105,10 +104,6 @@ impl DraftSession {
         draft.map(TokenTree)
     }
 
-    /// Tells how long a plain step of the model takes, in seconds: what a draft may cost.
-    ///
-    /// Raises:
-    ///     ValueError: It is below 0, infinite or no number.
     fn set_step_time(&self, step_seconds: f64) -> PyResult<()> {
         let step_seconds = from_zero(step_seconds, "step_seconds")?;
         if let Some(session) = &mut *self.lock() {
@@ -117,7 +112,6 @@ impl DraftSession {
         Ok(())
     }
 
-    /// How many of the model's likeliest tokens at each node it uses; 0 where none.
     #[getter]
     fn num_predictions(&self) -> usize {
         self.lock()
@@ -125,15 +119,6 @@ impl DraftSession {
             .map_or(0, |session| session.num_predictions())
     }
 
-    /// Tells what the model itself predicted at the context and at each node of a tree.
-    ///
-    /// Args:
-    ///     tree: The draft that was verified.
-    ///     predictions: Any integer dtype, shape `(1 + num_nodes, num_predictions)`, likeliest first:
-    ///         row 0 after the context, row `1 + i` after node `i`, accepted or not.
-    ///
-    /// Raises:
-    ///     ValueError: There is not a row for each node, or a token id is not in the vocabulary.
     fn observe_predictions(
         &self,
         py: Python<'_>,
@@ -147,21 +132,6 @@ impl DraftSession {
         })
     }
 
-    /// Suggests what follows, from outside: a draft model's proposal, a tool's known arguments.
-    ///
-    /// The fused drafter learns what suggestions are worth, and drafts one tree of them and all else. A
-    /// suggestion replaces the one before, and stays while the text follows it.
-    ///
-    /// Args:
-    ///     token_ids: Any integer dtype, shape `(n,)`; at most 1,024.
-    ///     parents: Shape `(n,)`, as those of a `TokenTree`; by default the tokens are a chain.
-    ///     probs: Shape `(n,)`, in [0, 1]: of each token after its parent; 1 by default.
-    ///
-    /// Returns:
-    ///     Whether the drafter uses suggestions: the fused one alone does.
-    ///
-    /// Raises:
-    ///     ValueError: A token id is not in the vocabulary, it is no tree, or has too many nodes.
     #[pyo3(signature = (token_ids, parents = None, probs = None))]
     fn suggest(
         &self,
@@ -183,7 +153,6 @@ impl DraftSession {
         self.work(py, |session| session.suggest(tree))
     }
 
-    /// The length of the context suffix that the last draft was made from; 0 without one.
     #[getter]
     fn match_length(&self) -> usize {
         self.lock()
@@ -191,7 +160,6 @@ impl DraftSession {
             .map_or(0, |session| session.match_length())
     }
 
-    /// Ends the request, which drafters may remember. Nothing is observed or drafted after it.
     fn finish(&self, py: Python<'_>) {
         py.detach(|| {
             if let Some(mut session) = self.lock().take() {
@@ -258,7 +226,7 @@ pub(crate) fn draft_batch(
     .map(|trees| trees.into_iter().map(TokenTree).collect())
 }
 
-type AnySession = dyn Session;
+type AnySession = dyn draft::Session;
 
 const ENDED: &str = "the request has ended: start another session";
 

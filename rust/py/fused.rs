@@ -58,7 +58,7 @@ impl FusedState {
         tenant: &str,
         predicted_output: Option<&Bound<'_, PyAny>>,
         group: Option<&str>,
-    ) -> PyResult<DraftSession> {
+    ) -> PyResult<Py<DraftSession>> {
         let mut session = FusedSession::new(Arc::clone(&self.0), tenant).map_err(py_err)?;
         if let Some(group) = group {
             session.join(group).map_err(py_err)?;

@@ -17,6 +17,7 @@ mod options;
 mod papers;
 mod passes;
 mod sampling;
+mod session;
 mod storage;
 mod token_tree;
 
@@ -55,6 +56,8 @@ mod _core {
     use super::passes::{pack_rows, read_outcomes};
     #[pymodule_export]
     use super::sampling::{draw, likeliest};
+    #[pymodule_export]
+    use super::session::Session;
     #[pymodule_export]
     use super::storage::read_manifest;
     #[pymodule_export]

@@ -27,7 +27,7 @@ use crate::options;
 pub(crate) fn rest_session(
     datastore: &Bound<'_, Datastore>,
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<DraftSession> {
+) -> PyResult<Py<DraftSession>> {
     let datastore = datastore.get().opened()?;
     DraftSession::new(RestSession::new(datastore, options::read(options)?))
 }
@@ -40,7 +40,7 @@ pub(crate) fn rest_session(
 pub(crate) fn n_grammys_session(
     tables: Option<&Bound<'_, ModelTables>>,
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<DraftSession> {
+) -> PyResult<Py<DraftSession>> {
     let tables = tables.map(|tables| Arc::clone(&tables.get().0));
     DraftSession::new(NGrammysSession::new(tables, options::read(options)?))
 }
@@ -50,7 +50,9 @@ pub(crate) fn n_grammys_session(
 /// `specds.drafters.PromptLookupDrafter` documents the options.
 #[pyfunction]
 #[pyo3(signature = (**options))]
-pub(crate) fn prompt_lookup_session(options: Option<&Bound<'_, PyDict>>) -> PyResult<DraftSession> {
+pub(crate) fn prompt_lookup_session(
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Py<DraftSession>> {
     DraftSession::new(PromptLookupSession::new(options::read(options)?))
 }
 
@@ -223,7 +225,7 @@ impl AdaptiveTrigrams {
 pub(crate) fn aded_session(
     trigrams: &Bound<'_, AdaptiveTrigrams>,
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<DraftSession> {
+) -> PyResult<Py<DraftSession>> {
     let trigrams = Arc::clone(&trigrams.get().0);
     DraftSession::new(AdedSession::new(trigrams, options::read(options)?))
 }

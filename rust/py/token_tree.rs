@@ -114,18 +114,49 @@ impl TokenTree {
         (int64(py, path)?, int64(py, tokens)?).into_pyobject(py)
     }
 
-    /// The tree of the first `max_nodes` nodes.
-    fn prefix(&self, max_nodes: usize) -> Self {
-        Self(self.0.prefix(max_nodes))
+    /// The nodes of the longest path whose tokens a text begins with, in the order of the text.
+    ///
+    /// Args:
+    ///     token_ids: Any integer dtype, shape `(n,)`.
+    fn follow(&self, token_ids: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
+        let text: Vec<u32> = integers(token_ids, "token_ids")?;
+        Ok(self.0.follow(&text))
+    }
+
+    /// The child of a node, or of the context for -1, that holds a token; None if there is none.
+    fn child(&self, parent: i32, token: u32) -> Option<usize> {
+        self.0.child(parent, token)
+    }
+
+    /// The first `max_nodes` of those nodes that are not deeper than `max_depth`; None for any number.
+    #[pyo3(signature = (max_nodes = None, max_depth = None))]
+    fn limited(
+        slf: Bound<'_, Self>,
+        max_nodes: Option<usize>,
+        max_depth: Option<usize>,
+    ) -> PyResult<Bound<'_, Self>> {
+        let (max_nodes, max_depth) = (
+            max_nodes.unwrap_or(usize::MAX),
+            max_depth.unwrap_or(usize::MAX),
+        );
+        let tree = &slf.get().0;
+        if tree.len() <= max_nodes.min(max_depth) {
+            return Ok(slf);
+        }
+        Bound::new(slf.py(), Self(tree.clone().limited(max_nodes, max_depth)))
+    }
+
+    /// The nodes before the first one whose token is not below `vocab_size`.
+    fn known(slf: Bound<'_, Self>, vocab_size: u32) -> PyResult<Bound<'_, Self>> {
+        let tree = slf.get().0.clone().known(vocab_size);
+        if tree.len() == slf.get().0.len() {
+            return Ok(slf);
+        }
+        Bound::new(slf.py(), Self(tree))
     }
 
     /// The path whose probabilities sum to most, of equal ones the longest, of these the first.
     fn best_chain(&self) -> Self {
         Self(self.0.best_chain())
-    }
-
-    /// The tree without the nodes deeper than `max_depth`, the others in their order.
-    fn up_to_depth(&self, max_depth: usize) -> Self {
-        Self(self.0.up_to_depth(max_depth))
     }
 }

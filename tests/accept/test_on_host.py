@@ -20,7 +20,7 @@ from transformers import (
 
 from exact_law import ToyModel, distance, law_of
 from models import prompt
-from reference import TokenTree
+from specds._core import TokenTree
 from specds.accept import Emitter, Sampler, walk
 from specds.drafters.session import EMPTY_TREE
 

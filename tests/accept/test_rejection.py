@@ -74,7 +74,7 @@ class ToyRetrieval(Session):
         first = (self.tokens[-1] + len(self.tokens)) % self.num_tokens
         second = (first + 1) % self.num_tokens
         tree = TokenTree([first, second, first, second, first], [-1, 0, 1, -1, 3])
-        return tree.prefix(max_nodes)
+        return tree.limited(max_nodes)
 
     def observe(self, token_ids, num_verified=None):
         self.tokens += token_ids
@@ -106,7 +106,7 @@ def hierarchy(models, config, retrieval=None, threshold=0.0):
 def generated(target, session, length, processors=(), max_nodes=8, budget=None):
     """The decoding loop, without what only a real model needs."""
     budget = budget or Budget(max_nodes)
-    session.join(rules(length, processors))
+    session.begin(rules(length, processors))
     processors = LogitsProcessorList(processors)
     stop = StoppingCriteriaList([MaxLengthCriteria(len(START) + length)])
     emitter = Emitter(torch.tensor([START]), stop)
@@ -131,7 +131,6 @@ CASES = {
     },
     "retrieval beneath one model": (1, HierarchyConfig(), ToyRetrieval, 0.5),
     "retrieval beneath two models": (2, HierarchyConfig(window=2), ToyRetrieval, 0.4),
-    "joined": (1, HierarchyConfig(beneath=False, joined=True), ToyRetrieval, 0.5),
     "beneath and joined": (1, HierarchyConfig(joined=True), ToyRetrieval, 0.5),
     "beneath two and joined": (2, HierarchyConfig(window=2, joined=True), ToyRetrieval, 0.4),
     "retrieval alone": (0, HierarchyConfig(), ToyRetrieval, 0.0),
@@ -185,7 +184,7 @@ def auto():
     return AutoBudget(lambda: costs, Experience(), clock=lambda: 0.0)
 
 
-AUTO_CASES = ["full, 0.5", "joined", "beneath two and joined, on trial"]
+AUTO_CASES = ["full, 0.5", "beneath and joined", "beneath two and joined, on trial"]
 
 
 @pytest.mark.parametrize("name", AUTO_CASES)
@@ -230,7 +229,7 @@ def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
         return {} if not draft.chosen else {-1: Proposal(0, draft.chosen[0].probs)}
 
     monkeypatch.setattr(Draft, "proposals", property(proposals))
-    assert law_of_case("joined", monkeypatch) > 0.01
+    assert law_of_case("beneath and joined", monkeypatch) > 0.01
 
 
 # The parts ----------------------------------------------------------------------------------------

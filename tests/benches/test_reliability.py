@@ -9,7 +9,7 @@ from reliability import sampling
 
 
 def test_samples_follow_the_law_and_not_that_of_another_temperature():
-    case = replace(sampling.CASES["fused, `fast`"], num_samples=2000)
+    case = replace(sampling.CASES["fused, `packed`"], num_samples=2000)
     counts, num_accepted = sampling.sample(case)
     law = sampling.law(case)
     assert law.sum() == pytest.approx(1)

@@ -97,8 +97,8 @@ def test_no_way_to_draft_changes_the_text(run, datastore):
     options = ["generate", "--model", "demo-tiny", "--datastore", datastore, "def "]
     options += ["--max-new-tokens", 24, "--json"]
     texts, most = set(), {}
-    for way in ("--budget auto", "--budget 0", "--budget 3", "--verification tree",
-                "--verification fast", "--drafter n-grammys"):  # fmt: skip
+    for way in ("--budget auto", "--budget 0", "--budget 3", "--verification model",
+                "--verification packed", "--drafter n-grammys"):  # fmt: skip
         code, out, _ = run(*options, *way.split())
         assert code == 0
         result = json.loads(out)

@@ -27,7 +27,7 @@ USAGE = [
     (f"{NEW} a --limit-tokens {'9' * 23}", "2^63"),
     (f"{NEW} a --limit-documents -1", "at least 0"),
     (f"lookup a b --top {10**21}", "1000000"),
-    (f"{GENERATE} a --verification x", "'x' is not one of 'auto', 'fast', 'tree'"),
+    (f"{GENERATE} a --verification x", "'x' is not one of 'auto', 'packed', 'model'"),
     (f"{GENERATE} a --budget {10**8}", "4,096"),
     (f"{GENERATE} a --budget some", "is no budget"),
     (f"{GENERATE} a --budget -1", "is no budget"),

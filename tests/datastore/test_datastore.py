@@ -27,6 +27,11 @@ def test_answers_are_arrays_and_numbers_of_python(tmp_path):
     assert repr(document) == "StoredDocument(index=1, start=4, 3 tokens)"
 
 
+def first_from(tokens, least):
+    """The place of the first token of at least some number; their number if there is none."""
+    return next((place for place, token in enumerate(tokens) if token >= least), len(tokens))
+
+
 @given(st.lists(st.integers(0, 99), max_size=24), st.randoms(), st.integers(0, 30))
 def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
     """No two nodes have the same token, and each has a parent before it or none."""
@@ -35,8 +40,10 @@ def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
     tree, expected = TokenTree(*arrays), reference.TokenTree(*arrays)
     for mine, other in (
         (tree, expected),
-        (tree.prefix(cut), expected.prefix(cut)),
-        (tree.up_to_depth(cut // 4), expected.up_to_depth(cut // 4)),
+        (tree.limited(cut), expected.prefix(cut)),
+        (tree.limited(max_depth=cut // 4), expected.up_to_depth(cut // 4)),
+        (tree.limited(cut, cut // 4), expected.up_to_depth(cut // 4).prefix(cut)),
+        (tree.known(cut), expected.prefix(first_from(arrays[0], cut))),
     ):
         assert len(mine) == len(other)
         arrays = ("token_ids", "parents", "probs")

@@ -108,6 +108,12 @@ def test_a_tree_is_accepted_along_the_models_choices(draws, data):
         emitted.append(choices[1 + at])
     accepted, tokens = tree.accept(np.array(choices))
     assert (accepted.tolist(), tokens.tolist()) == (path, emitted)
+    assert [tree.child(*edge) for edge in nodes] == [*range(len(nodes))]
+    assert tree.child(at, emitted[-1]) is None
+    # A text leads down the same path, as far as it goes.
+    for length in range(len(emitted) + 1):
+        assert tree.follow(emitted[:length]) == path[:length]
+    assert tree.follow([*emitted, 0]) == path
     for wrong in (choices[1:], [*choices, 0], []):
         with pytest.raises(
             ValueError, match=f"one token for the context and each node: {len(choices)}"

@@ -99,7 +99,7 @@ def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
         assert session.match_length == len(pattern)
         assert {SOURCES[source] for source in tree.sources} <= {"datastore"}
         # Of a new session it is the same, and more nodes begin with it.
-        again = drafter.session(context).draft(max_nodes + 3).prefix(max_nodes)
+        again = drafter.session(context).draft(max_nodes + 3).limited(max_nodes)
         assert [*paths(again).items()] == [*drafted.items()]
 
 

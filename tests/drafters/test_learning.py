@@ -15,7 +15,6 @@ from replays import phrases, text_of, transcript, untaught
 from specds import FusedConfig, FusedDrafter
 from specds.bench.replay.measure import follow
 from specds.drafters import Memory
-from specds.drafters.step import right_path
 from specds.loading import load_encoder
 
 
@@ -76,11 +75,11 @@ def test_the_expected_acceptance_length_is_what_comes_also_of_few_nodes(verified
     session, begin, expected, came = FusedDrafter().session(text[:10]), 10, 0.0, 0
     while begin < len(text):
         tree, rest, number = session.draft(16), text[begin : begin + 20], verified[begin % 3]
-        emitted = rest[: 1 + len(right_path(tree.prefix(number), rest))]
+        emitted = rest[: 1 + len(tree.limited(number).follow(rest))]
         session.observe(emitted, number)
         if begin > len(text) // 3:
             expected += 1 + tree.probs.sum()
-            came += 1 + len(right_path(tree, rest))
+            came += 1 + len(tree.follow(rest))
         begin += len(emitted)
     assert expected / came == pytest.approx(1, abs=tolerance)
 

@@ -125,7 +125,7 @@ def test_budgets_are_those_of_the_papers():
     assert RestConfig().max_nodes is None
 
 
-@pytest.mark.parametrize("verification", ["tree", PathRows])
+@pytest.mark.parametrize("verification", ["model", PathRows])
 def test_the_whole_of_k_rows_of_w_tokens_is_verified(monkeypatch, tmp_path, verification):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
     model = tiny_model("llama")

@@ -13,7 +13,6 @@ from datastores import build
 from reference import shown
 from specds import FusedDrafter
 from specds.drafters import Memory
-from specds.drafters.step import right_path
 
 VOCAB_SIZE = 40
 # Less than three tenants teach and write in most of the tests.
@@ -31,7 +30,7 @@ def steps(drafter, tenant, text, group=None):
         tree, rest = session.draft(16), text[at:]
         ends = [text[at - 1], *tree.token_ids.tolist()]
         session.observe_predictions(tree, [[(end + 1) % VOCAB_SIZE] for end in ends])
-        emitted = rest[: 1 + len(right_path(tree, rest))]
+        emitted = rest[: 1 + len(tree.follow(rest))]
         session.observe(emitted)
         at += len(emitted)
         yield shown(tree)

@@ -16,8 +16,15 @@ from specds import (
     PromptLookupDrafter,
     RestDrafter,
 )
-from specds.drafters import SOURCES, AdedConfig, Memory, ModelTables, NGrammysConfig, RestConfig
-from specds.drafters.session import Silence
+from specds.drafters import (
+    SOURCES,
+    AdedConfig,
+    Memory,
+    ModelTables,
+    NGrammysConfig,
+    RestConfig,
+    Session,
+)
 
 TOKENS = st.lists(st.integers(0, 3), max_size=7)
 FEW = corpora(most=8, vocabularies=SMALL)
@@ -114,7 +121,7 @@ def test_a_suggestion_is_drafted_while_the_text_follows_it():
     session.suggest([])
     assert len(session.draft(2)) == 0
     assert not PromptLookupDrafter().session([1]).suggest([9])
-    assert not Silence().suggest([1])
+    assert not Session().suggest([1])
 
 
 def test_suggestions_get_the_trust_that_they_earn():

@@ -45,7 +45,7 @@ REFUSED = {
         f"budget {budget!r}": ({"budget": budget}, f"from 0 on, got {budget!r}")
         for budget in (-1, 1.5, True, "all", None)
     },
-    "way": ({"verification": "twice"}, "must be 'auto' or 'fast' or 'tree', got 'twice'"),
+    "way": ({"verification": "twice"}, "must be 'auto' or 'packed' or 'model', got 'twice'"),
     "drafter": ({"drafter": 5}, "expected a drafter, a datastore or the path of one"),
 }
 

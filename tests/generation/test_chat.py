@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import GenerationConfig, TextIteratorStreamer
 
-from models import GREEDY
-from specds import Chat, FusedDrafter, generate
+from models import GREEDY, random_drafter
+from specds import Chat, FusedDrafter, HierarchyDrafter, generate
 from specds._core import Memory
 from specds.loading import load_model
 from specds.tokenization import vocab_size
@@ -53,7 +53,7 @@ def test_replies_are_those_of_plain_decoding(loaded, mode):
 def test_only_what_is_new_is_read(loaded):
     model, tokenizer = loaded
     read = []
-    ways = {"budget": 0, "verification": "tree", "self_check": False}
+    ways = {"budget": 0, "verification": "model", "self_check": False}
     chat = Chat(model, tokenizer, max_new_tokens=8, **ways, **GREEDY)
     hook = model.register_forward_pre_hook(
         lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
@@ -85,6 +85,32 @@ def test_one_session_is_the_conversation_until_it_is_cleared(loaded):
     assert length <= memory.num_tokens <= length + 1
     assert chat.messages == []
     assert chat.send(SAID[0]) == plain_chat(model, tokenizer, max_new_tokens=8, **GREEDY)[0]
+
+
+@pytest.mark.parametrize("name", ["core", "python", "python, few tokens", "hierarchy"])
+def test_one_session_of_any_kind_sees_all_turns(loaded, name):
+    model, tokenizer = loaded
+    expected = plain_chat(model, tokenizer, max_new_tokens=8, **GREEDY)
+    if name == "core":
+        drafter = FusedDrafter()
+    elif name == "hierarchy":
+        drafter = HierarchyDrafter([model])
+    else:
+        drafter = random_drafter()
+        drafter.vocab_size = 300 if "few" in name else vocab_size(tokenizer)
+    opened, start = [], drafter.session
+    drafter.session = lambda prompt_ids: opened.append(start(prompt_ids)) or opened[-1]
+    chat = Chat(model, tokenizer, drafter, max_new_tokens=8, **GREEDY)
+    assert replies_of(chat) == expected
+    if "few" in name:  # what the drafter lacks ends a session
+        assert len(opened) > 1
+        assert all(session.finished == 1 for session in opened[:-1])
+    else:
+        assert len(opened) == 1
+    # Of each turn once.
+    levels = chat.stats.levels.values()
+    assert all(level.num_accepted == chat.stats.num_accepted_tokens for level in levels)
+    assert len(levels) == (name == "hierarchy")
 
 
 def test_each_conversation_begins_with_the_first_messages(loaded):

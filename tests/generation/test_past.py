@@ -68,7 +68,7 @@ def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
         lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
     longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
-    settings = {"max_new_tokens": 9, "verification": "tree", "budget": 0, **GREEDY}
+    settings = {"max_new_tokens": 9, "verification": "model", "budget": 0, **GREEDY}
     again = generate(model, longer, past_key_values=cache, **settings).sequences
     hook.remove()
     assert read == [6] + [1] * 8  # the last token that was emitted has no states yet

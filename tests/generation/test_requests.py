@@ -13,7 +13,7 @@ from specds.decoding import Row
 
 # Families whose passes can be recorded.
 PLAIN = ["llama", "mistral", "qwen3", "gemma3", "gpt2", "opt", "deepseek_v3"]
-WAYS = {"as they are": (180, None), "recorded": (60, "fast"), "by tensors": (60, Accepting)}
+WAYS = {"as they are": (180, None), "recorded": (60, "packed"), "by tensors": (60, Accepting)}
 
 
 @pytest.mark.filterwarnings("ignore:(.*generation flags|Unfeasible length):UserWarning")

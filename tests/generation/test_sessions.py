@@ -16,10 +16,11 @@ from models import (
     tiny_model,
     tree_generate,
 )
+from specds import drafters
 from specds._core import Memory, TokenTree
 from specds.drafters import FusedDrafter
 from specds.drafters import TokenTree as CoreTree
-from specds.generation import generate
+from specds.generation import UnsupportedRequestError, generate
 
 BUDGETS = {
     "drafts over the budget are cut": (None, 3, {3}),
@@ -61,7 +62,7 @@ class Recycling(Session):
         super().observe(token_ids)
 
 
-@pytest.mark.parametrize("verification", ["fast", "tree"])
+@pytest.mark.parametrize("verification", ["packed", "model"])
 def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verification):
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
@@ -110,10 +111,48 @@ def test_a_draft_ends_before_a_token_that_the_model_lacks():
         drafter = random_drafter()
         drafter.vocab_size = drafted
         assert tree_generate(model, drafter, **GREEDY).sequences[0].tolist() == expected
-    for verification in ("tree", "fast"):  # of tokens that the tokenizer has and the model lacks
+    for verification in ("model", "packed"):  # of tokens that the tokenizer has and the model lacks
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE + 1))
         output = tree_generate(model, drafter, verification=verification, **GREEDY)
         assert output.sequences[0].tolist() == expected
+
+
+def test_a_session_of_the_caller_goes_on_and_is_not_ended():
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    drafter = oracle_drafter(expected)
+    session = drafter.session(prompt()[0].tolist())
+    for max_new_tokens in (20, 12):
+        ids = torch.tensor([session.token_ids])
+        settings = {"max_new_tokens": max_new_tokens, **GREEDY}
+        output = generate(model, ids, drafter, session=session, **settings)
+        assert session.token_ids == output.sequences[0].tolist()
+        assert output.stats.num_accepted_tokens > 0
+    assert session.token_ids == expected
+    assert (drafter.sessions, session.finished) == ([session], 0)
+    # A token that the drafter lacks is for another session, and that one ends.
+    drafter.vocab_size = max(expected[21:])
+    output = generate(model, prompt(), drafter, session=session, max_new_tokens=32, **GREEDY)
+    assert output.sequences[0].tolist() == expected
+    assert session.finished == 0
+    assert drafter.sessions[1:]
+    assert all(other.finished == 1 for other in drafter.sessions[1:])
+    with pytest.raises(UnsupportedRequestError, match="session cannot be used: it has the context"):
+        generate(model, prompt().repeat(2, 1), drafter, session=session, max_new_tokens=2)
+
+
+def test_a_session_does_nothing_unless_its_class_says():
+    class Quiet(drafters.Session):
+        pass
+
+    for session in (drafters.Session(), Quiet(1, of=2)):
+        assert len(session.draft(8)) == len(session.draft_after([1], 8)) == 0
+        assert (session.proposes, session.proposals, session.level_stats) == (False, {}, {})
+        assert (session.num_predictions, session.match_length) == (0, None)
+        assert not session.suggest([1])
+        for told in (session.observe([1]), session.set_step_time(0.1), session.finish()):
+            assert told is None
+    assert isinstance(FusedDrafter().session([1]), drafters.Session)
 
 
 def test_a_session_that_is_none_is_refused_before_anything_is_generated():

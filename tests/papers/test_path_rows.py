@@ -12,16 +12,16 @@ REFUSED = {
     "gpt_oss": (
         "GptOssConfig",
         {**WIDE_SHAPE, "num_local_experts": 2, "num_experts_per_tok": 1},
-        "attention with s_aux cannot be packed: use verification='tree'",
+        "attention with s_aux cannot be packed: use verification='model'",
     ),
-    "gemma2": ("Gemma2Config", WIDE_SHAPE, "its attention caps logits: use verification='tree'"),
+    "gemma2": ("Gemma2Config", WIDE_SHAPE, "its attention caps logits: use verification='model'"),
 }
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "xglm"])
 def test_attention_of_another_kind_is_refused(name):
     if name == "xglm":
-        model, reason = unpackable(), "its attention cannot be exchanged: use verification='tree'"
+        model, reason = unpackable(), "its attention cannot be exchanged: use verification='model'"
     else:
         config_class, settings, reason = REFUSED[name]
         settings = {**settings, "pad_token_id": None, "eos_token_id": None}
@@ -39,5 +39,5 @@ def test_attention_of_another_kind_is_refused(name):
 
 
 def test_ways_to_check_that_there_are_not_are_an_error():
-    with pytest.raises(ValueError, match="verification must be 'fast' or 'tree', got 'rows'"):
+    with pytest.raises(ValueError, match="verification must be 'packed' or 'model', got 'rows'"):
         check_model(tiny_model("llama"), verification="rows")

@@ -63,11 +63,11 @@ def rows_begin_one_position_late(monkeypatch):
 @pytest.mark.parametrize(
     ("verification", "breaks"),
     [
-        ("tree", None),
-        ("tree", siblings_see_each_other),
-        ("tree", positions_count_slots),
-        ("tree", the_wrong_slot_is_kept),
-        ("tree", rejected_slots_are_kept),
+        ("model", None),
+        ("model", siblings_see_each_other),
+        ("model", positions_count_slots),
+        ("model", the_wrong_slot_is_kept),
+        ("model", rejected_slots_are_kept),
         (PathRows, None),
         (PathRows, siblings_see_each_other),
         (PathRows, the_first_row_is_kept),

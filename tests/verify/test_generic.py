@@ -17,7 +17,7 @@ CASES += [(family, torch.float64, "sdpa") for family in ("llama", "gemma3", "gpt
 CASES += [(family, torch.float32, "eager") for family in ("llama", "mistral", "gemma3", "opt")]
 
 
-def runner_for(model, verification="tree", max_length=200, max_nodes=16):
+def runner_for(model, verification="model", max_length=200, max_nodes=16):
     return RUNNERS[verification](
         model, prompt_length=21, max_length=max_length, max_nodes=max_nodes
     )

@@ -18,7 +18,7 @@ def test_a_model_that_is_spread_over_devices_drafts_by_the_generic_way(tmp_path)
         tmp_path, device_map=places, offload_folder=tmp_path / "offload", dtype=torch.float32
     )
     assert "forward" in vars(model.model.layers[1])
-    output = decodes_alike(model, oracle_drafter, verification="tree")
+    output = decodes_alike(model, oracle_drafter, verification="model")
     assert output.stats.num_accepted_tokens > 20
 
 

@@ -31,8 +31,8 @@ def recorded(monkeypatch):
     record(monkeypatch, 0, 4, 16, slots=(64, 128))
 
 
-same_text = partial(decodes_alike, verification="fast")
-fast = partial(tree_generate, verification="fast", **GREEDY)
+same_text = partial(decodes_alike, verification="packed")
+fast = partial(tree_generate, verification="packed", **GREEDY)
 
 
 @pytest.fixture
@@ -197,12 +197,12 @@ def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within, model
 
     with monkeypatch.context() as patched:
         patched.setattr(recordings, "recorder", lambda _: Short)
-        for verification in ("auto", "fast"):
+        for verification in ("auto", "packed"):
             with pytest.raises(torch.OutOfMemoryError):
                 decodes_alike(model, verification=verification)
     kept = kept_of(model)
     output = decodes_alike(model)
-    assert (output.stats.verification, output.stats.reason) == ("fast", "")
+    assert (output.stats.verification, output.stats.reason) == ("packed", "")
     assert kept_of(model) is kept
     assert Recorded.made > 0
 

@@ -108,30 +108,30 @@ def test_the_model_can_be_run_meanwhile():
         return output.sequences[0].tolist()
 
     with ThreadPoolExecutor(4) as threads:
-        assert [*threads.map(run, ["fast", None, PathRows, None])] == [expected] * 4
+        assert [*threads.map(run, ["packed", None, PathRows, None])] == [expected] * 4
 
 
 def test_models_that_cannot_be_packed_are_verified_as_they_are():
-    assert require_support(tiny_model("llama"), verification="auto") == (StaticRunner, "fast", "")
+    assert require_support(tiny_model("llama"), verification="auto") == (StaticRunner, "packed", "")
     model = build("LlamaConfig", FAMILIES["llama"][1])
     mlp = model.model.layers[0].mlp
     mlp.forward = mlp.forward  # bound to the layer itself, as offloading does
     why = "the forward of one of its modules was replaced"
-    with pytest.warns(UserWarning, match=f"'tree' and not by 'fast', which is faster: {why}"):
-        assert require_support(model, verification="auto")[1] == "tree"
+    with pytest.warns(UserWarning, match=f"'model' and not by 'packed', which is faster: {why}"):
+        assert require_support(model, verification="auto")[1] == "model"
     # It is told once, and in the statistics of every request.
     assert why in tree_generate(model, random_drafter(), **GREEDY).stats.reason
-    with pytest.raises(UnsupportedModelError, match="by 'fast': the forward of"):
-        tree_generate(model, random_drafter(), verification="fast")
+    with pytest.raises(UnsupportedModelError, match="by 'packed': the forward of"):
+        tree_generate(model, random_drafter(), verification="packed")
     xglm = unpackable()
-    assert "cannot be exchanged" in check_model(xglm, verification="fast").reasons[0]
+    assert "cannot be exchanged" in check_model(xglm, verification="packed").reasons[0]
     with pytest.warns(UserWarning, match="cannot be exchanged"):
         output = decodes_alike(xglm)
-    assert output.stats.verification == "tree"
+    assert output.stats.verification == "model"
 
 
 @pytest.mark.parametrize("asked", [{"softcap": 5.0}, {"s_aux": torch.ones(4)}, {}])
 def test_attention_that_is_more_than_packing_does_is_an_error(asked):
     states = torch.zeros(1, 4, 3, 8)
-    with pytest.raises(ValueError, match="cannot be packed: use verification='tree'"):
+    with pytest.raises(ValueError, match="cannot be packed: use verification='model'"):
         attend_packed(torch.nn.Identity(), states, states, states, None, **asked)

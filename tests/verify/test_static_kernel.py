@@ -64,7 +64,7 @@ def calls(monkeypatch):
 
 
 # A self-check draws on masks for its plain pass.
-FAST = {"budget": 6, "verification": "fast", "self_check": False}
+FAST = {"budget": 6, "verification": "packed", "self_check": False}
 same_text = partial(decodes_alike, **FAST)
 
 
@@ -164,7 +164,7 @@ def test_kernels_that_fail_are_told_of_and_done_without(name, monkeypatch):
     monkeypatch.setattr(attention, "tree_attention", Mock(side_effect=Exception("shared memory")))
     with pytest.warns(UserWarning, match="slower: Triton's kernels fail|attention with s_aux"):
         output = decodes_alike(model, num_tokens=8)
-    assert output.stats.verification == ("fast" if name == "llama" else "tree")
+    assert output.stats.verification == ("packed" if name == "llama" else "model")
     assert output.stats.reason
     again = decodes_alike(model, num_tokens=8)  # of which it is not warned again
     assert again.stats.reason == output.stats.reason

@@ -25,7 +25,14 @@ from models import (
 )
 from specds.generation import accelerate, generate
 from specds.papers.path_rows import PathRows
-from specds.verify import RUNNERS, Support, UnsupportedModelError, check_model
+from specds.verify import (
+    RUNNERS,
+    Runner,
+    StaticRunner,
+    Support,
+    UnsupportedModelError,
+    check_model,
+)
 from specds.verify.inputs import LocalAttention
 from specds.verify.support import require_support
 
@@ -123,7 +130,7 @@ UNFIT = {
     "mrope": ({"rope_parameters": _SECTIONS}, {}, "mrope"),
     "attention": (
         {},
-        {"attn_implementation": "flex_attention", "verification": "tree"},
+        {"attn_implementation": "flex_attention", "verification": "model"},
         "'flex_attention' takes no tree",
     ),
     "training": ({"attention_dropout": 0.1}, {"train": True}, r"call `model\.eval\(\)`"),
@@ -187,7 +194,7 @@ def test_a_model_that_was_loaded_with_flash_attention_decodes(monkeypatch):
     assert output.sequences[0].tolist() == expected
     assert output.stats.num_accepted_tokens > 12
     with pytest.raises(UnsupportedModelError, match="'flash_attention_2' takes no tree mask"):
-        generate(model, prompt(), random_drafter(), verification="tree", **settings)
+        generate(model, prompt(), random_drafter(), verification="model", **settings)
 
 
 @pytest.mark.parametrize("verification", RUNNERS)
@@ -262,7 +269,7 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
     refused = pytest.raises(UnsupportedModelError, match="logits differ")
     with accelerate(model, random_drafter()), refused:
         model.generate(prompt(), max_new_tokens=2)
-    assert calls == [(model, "fast"), (model, "tree")]
+    assert calls == [(model, "packed"), (model, "model")]
     with pytest.raises(UnsupportedModelError, match="cannot verify drafts by 'PathRows': logits"):
         generate_with(model, verification=PathRows)
     assert calls[2:] == [(model, PathRows)]
@@ -277,7 +284,7 @@ def test_old_transformers_are_refused(monkeypatch):
         require_support(tiny_model("llama"))
 
 
-@pytest.mark.parametrize("verification", ["fast", "tree"])
+@pytest.mark.parametrize("verification", ["packed", "model"])
 def test_layers_that_share_states_are_verified(verification):
     settings = {
         **_SHAPE,
@@ -298,10 +305,20 @@ def test_layers_that_share_states_are_verified(verification):
     decodes_alike(model, partial(oracle_drafter, num_wrong=1), verification=verification)
 
 
+def test_by_default_a_gpu_runs_the_model_alone_until_the_rest_has_passed_there():
+    with torch.device("meta"):
+        model = build("LlamaConfig", FAMILIES["llama"][1]).to("meta")
+    runner, name, why = require_support(model, verification="auto", self_check=False)
+    assert (runner, name) == (Runner, "model")
+    assert "`packed` has passed its tests on no such device yet" in why
+    named = require_support(model, verification="packed", self_check=False)
+    assert named == (StaticRunner, "packed", "")
+
+
 def test_queries_that_are_scaled_by_cache_slots_are_refused_and_others_are_not():
     config_class, settings = FAMILIES["llama4"]
     model = build(config_class, {**settings, "attn_temperature_tuning": True, "floor_scale": 8192})
-    for verification in ("auto", "fast", "tree"):
+    for verification in ("auto", "packed", "model"):
         with pytest.raises(UnsupportedModelError, match="scales queries by cache slots"):
             require_support(model, verification=verification)
     assert check_model(build(config_class, settings)).ok
@@ -313,5 +330,5 @@ def test_a_default_device_of_torch_is_not_the_one_of_a_request():
     drafter, ids = mixed_drafter(expected), prompt()
     with torch.device("meta"):
         output = generate(model, ids, drafter, budget=8, max_new_tokens=32, **GREEDY)
-    assert output.stats.verification == "fast"
+    assert output.stats.verification == "packed"
     assert output.sequences.tolist() == [expected]

@@ -233,12 +233,11 @@ def walk(
         The accepted nodes, root to leaf. A walk that finished on one emits no bonus token.
     """
     known, path, node = proposals or {}, list[int](), -1
-    nodes = enumerate(zip(tree.parents.tolist(), tree.token_ids.tolist(), strict=True))
     while True:
         token = emitter.emit(choose(emitter, logits[node + 1], known.get(node)))
-        # Children come after their parent, so one pass over the nodes serves the whole walk.
-        node = next((child for child, edge in nodes if edge == (node, token)), -1)
-        if node >= 0:
-            path.append(node)
-        if node < 0 or emitter.finished:
+        child = tree.child(node, token)
+        if child is None:
+            return path
+        path.append(node := child)
+        if emitter.finished:
             return path

@@ -93,7 +93,7 @@ class GenerateOptions(Options):
     seed: int = 0
     runs: int = 3
     batches: Sequence[int] = (1,)
-    verification: Literal["auto", "fast", "tree"] = "auto"
+    verification: Literal["auto", "packed", "model"] = "auto"
     device: str = "auto"
     dtype: str = "auto"
 

@@ -8,9 +8,9 @@ from typing import Literal, cast
 from weakref import WeakKeyDictionary
 
 from specds import _core
-from specds._core import DraftSession, Experience, TokenTree, draft_batch
+from specds._core import DraftSession, Experience, Session, TokenTree, draft_batch
 from specds.budget.step_cost import MOST_NODES, CostModel
-from specds.drafters.session import EMPTY_TREE, Drafter, Session, within
+from specds.drafters.session import EMPTY_TREE, Drafter
 
 
 class Budget:
@@ -31,7 +31,7 @@ class Budget:
         """The tree to verify for each session, no deeper than its entry in `max_depths`."""
         most = self._max_nodes
         return [
-            within(session.draft(most, depth), most, depth) if most and depth > 0 else EMPTY_TREE
+            session.draft(most, depth).limited(most, depth) if most and depth > 0 else EMPTY_TREE
             for session, depth in zip(sessions, max_depths, strict=True)
         ]
 
@@ -83,14 +83,14 @@ class AutoBudget(Budget):
                 sessions[row].set_step_time(self._cost.seconds[0] / len(sessions))
             made = _draft_all([sessions[row] for row in chosen], depths, self._rule.least_gain)
             for row, depth, tree in zip(chosen, depths, made, strict=True):
-                drafts[row] = within(tree, MOST_NODES, depth)
+                drafts[row] = tree.limited(MOST_NODES, depth)
         # Sessions learn only if they draft in the next step, so this is a cost of drafting.
         seconds = self._clock() - start + self._learning_s
         sizes = self._rule.choose(drafts, seconds)
         # Decided now, since what follows this step depends on it.
         self.pauses = not any(self._rule.drafts)
         return [
-            EMPTY_TREE if tree is None else tree if len(tree) <= size else tree.prefix(size)
+            EMPTY_TREE if tree is None else tree.limited(size)
             for tree, size in zip(drafts, sizes, strict=True)
         ]
 

@@ -53,8 +53,8 @@ class Running:
         memory: A file of earlier texts to draft from, which gets this one too; new if missing.
         tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
         model_tables: Also draft from the model's own bigrams; pays without a datastore.
-        verification: `fast`: every node once, by packed attention; `tree`: the same by the model's
-            own; `auto`: `fast` where the model allows it.
+        verification: `packed`: all rows as one sequence, by attention of our own; `model`: as
+            transformers computes the model; `auto`: `packed` on a CPU, where the model allows it.
         temperature: 0 is greedy.
         top_k (TOKENS): 0 is off.
         top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
@@ -71,7 +71,7 @@ class Running:
     tenant: str = ""
     model_tables: bool = False
     budget: Budget = "auto"
-    verification: Literal["auto", "fast", "tree"] = "auto"
+    verification: Literal["auto", "packed", "model"] = "auto"
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0

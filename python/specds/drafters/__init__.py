@@ -10,6 +10,7 @@ from specds._core import (
     DraftSession,
     Memory,
     ModelTables,
+    Session,
     TokenTree,
     Trigrams,
     draft_batch,
@@ -27,12 +28,7 @@ from specds.drafters.registry import (
     require_inputs,
 )
 from specds.drafters.rest import RestConfig, RestDrafter
-from specds.drafters.session import (
-    Drafter,
-    Proposal,
-    RequestRules,
-    Session,
-)
+from specds.drafters.session import Drafter, Proposal, RequestRules
 
 __all__ = [
     "KINDS",

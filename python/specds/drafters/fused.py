@@ -18,8 +18,9 @@ from specds._core import (
     FusedState,
     Memory,
     ModelTables,
+    Session,
 )
-from specds.drafters.session import Drafter, DrafterOf, Session, begin, opened
+from specds.drafters.session import Drafter, opened, with_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -171,7 +172,7 @@ class FusedDrafter:
             ValueError: The prompt is empty or holds an id outside the vocabulary, or a name is too
                 long.
         """
-        return begin(self._state.session(tenant, predicted_output, group), prompt_ids)
+        return with_prompt(self._state.session(tenant, predicted_output, group), prompt_ids)
 
     def for_request(
         self,
@@ -200,13 +201,13 @@ class FusedDrafter:
         return {source: number for source, number in accepted if number}
 
 
-class _ForRequest(DrafterOf):
+class _ForRequest:
     def __init__(self, drafter: FusedDrafter, **arguments: Any) -> None:
-        super().__init__(drafter)
-        self._arguments = arguments
+        self._drafter, self._arguments = drafter, arguments
+        self.vocab_size, self.max_nodes = drafter.vocab_size, drafter.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
-        return self.drafter.session(prompt_ids, **self._arguments)
+        return self._drafter.session(prompt_ids, **self._arguments)
 
 
 def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:

@@ -15,6 +15,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from specds._core import Session
 from specds.drafters.step import Step
 from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.request import Drafts, GenerationOutput, Options, run
@@ -37,6 +38,7 @@ def generate(
     profile: bool = False,
     stream_every: int | None = None,
     on_step: Callable[[Step], object] | None = None,
+    session: Session | None = None,
     streamer: BaseStreamer | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     stop_strings: str | list[str] | None = None,
@@ -59,10 +61,11 @@ def generate(
             63, by the expected gain and the time of a step, which is measured before a model's
             first draft (about a second, once a process). The text does not depend on the budget;
             acceptance lengths do.
-        verification: `fast` verifies by packed attention, `tree` by the model's own attention with
-            a tree mask. `auto` is `fast`, or `tree` for models whose attention cannot be replaced;
-            a warning and `stats.reason` then say why. A class of a runner is accepted too, such as
-            `specds.papers.path_rows.PathRows`.
+        verification: `packed` verifies all rows as one sequence, by attention of our own; `model`
+            by the model as transformers computes it, with a tree mask. `auto` is `packed` on a
+            CPU, and `model` on other devices until `packed` has passed its tests there, or where
+            the model's attention cannot be replaced; `stats.reason` says why. A class of a runner
+            is accepted too, such as `specds.papers.path_rows.PathRows`.
         self_check: Whether to compare a small tree with plain passes before the model's first use
             (see `specds.verify.check_model`).
         profile: Whether to wait for a CUDA device at each reading of the clock, so that the times
@@ -72,6 +75,9 @@ def generate(
             `budget` nodes, a number below `stream_every`. The time between releases still varies.
         on_step: Called with each `Step` of each row, the prefill included: the draft, its accepted
             nodes, and the emitted tokens with their sources.
+        session: A session of the drafter that has observed the only prompt. It takes what is
+            emitted and is not finished, so that another request can go on with it. By default each
+            row has a session of its own.
         streamer: Gets the prompts and each token, as from `model.generate`; of several rows, a
             token of each at a time.
         tokenizer: Needed for `stop_strings`.
@@ -103,6 +109,7 @@ def generate(
         profile=profile,
         stream_every=stream_every,
         on_step=on_step,
+        session=session,
     )
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
     call: Any = model.generate

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-import numpy as np
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-from specds._core import DraftSession, Memory
+from specds._core import Memory, Session
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import Drafter, DrafterOf, Session
 from specds.generation.calls import generate
 from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
@@ -59,10 +57,12 @@ class Chat:
             drafter = FusedDrafter(memory=Memory(vocab_size(tokenizer)))
         self._model = model
         self._tokenizer = tokenizer
-        self._drafter = _OneSession(Options.of(drafter).drafter)
+        self._drafter = Options.of(drafter).drafter
         self._settings = settings
         self._token_ids: list[int] = []
         self._cache = DynamicCache()
+        # It has observed these tokens.
+        self._session: Session | None = None
 
     def send(self, text: str, streamer: BaseStreamer | None = None, **settings: Any) -> str:
         """Sends a message of the user and returns the reply, without special tokens.
@@ -85,17 +85,22 @@ class Chat:
         lengths = ("max_new_tokens", "max_length")
         if not any(name in settings or getattr(config, name, None) for name in lengths):
             settings["max_new_tokens"] = 1024
-        output = generate(
-            self._model,
-            ids,
-            self._drafter,
-            cache=self._cache,
-            streamer=streamer,
-            tokenizer=self._tokenizer,
-            **settings,
-        )
+        try:
+            output = generate(
+                self._model,
+                ids,
+                self._drafter,
+                session=self._session_of(ids[0].tolist()),
+                cache=self._cache,
+                streamer=streamer,
+                tokenizer=self._tokenizer,
+                **settings,
+            )
+        except BaseException:
+            self._end_session()
+            raise
         self.stats.merge(output.stats)
-        self._token_ids = self._drafter.known = output.sequences[0].tolist()
+        self._token_ids = output.sequences[0].tolist()
         reply: Any = self._tokenizer.decode(
             self._token_ids[ids.shape[1] :], skip_special_tokens=True
         )
@@ -104,7 +109,7 @@ class Chat:
 
     def clear(self) -> None:
         """Ends the conversation, which the drafter may remember, and starts another."""
-        self._drafter.close()
+        self._end_session()
         self.messages = [*self._first_messages]
         self._token_ids, self._cache = [], DynamicCache()
 
@@ -117,49 +122,19 @@ class Chat:
         elif shared < self._cache.get_seq_length():
             self._cache.crop(shared - self._cache.get_seq_length())
 
-
-class _OneSession(DrafterOf):
-    """A drafter whose session stays open for prompts that continue its text.
-
-    Attributes:
-        known: What the open session has observed; empty after a turn that failed.
-    """
-
-    def __init__(self, drafter: Drafter) -> None:
-        super().__init__(drafter)
-        self.known: list[int] = []
-        self._open: _OpenSession | None = None
-
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Any:
-        length, prompt = len(self.known), [*prompt_ids]
-        if self._open is not None and 0 < length < len(prompt) and prompt[:length] == self.known:
-            self._open.observe(prompt[length:])
+    def _session_of(self, prompt_ids: list[int]) -> Session | None:
+        """The session with a prompt; None where the drafter lacks a token, which ends a session."""
+        size, length = self._drafter.vocab_size, len(self._token_ids)
+        if size is not None and max(prompt_ids) >= size:
+            self._end_session()
+        elif self._session is not None and prompt_ids[:length] == self._token_ids:
+            self._session.observe(prompt_ids[length:])
         else:
-            self.close()
-            session = self.drafter.session(prompt)
-            if not isinstance(session, DraftSession):
-                return session  # it cannot go on with another request
-            self._open = _OpenSession(session)
-        self.known = []
-        return self._open
+            self._end_session()
+            self._session = self._drafter.session(prompt_ids)
+        return self._session
 
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.session.finish()
-        self._open, self.known = None, []
-
-
-class _OpenSession:
-    """A session of the core that outlives its requests: only `finish` does nothing."""
-
-    def __init__(self, session: DraftSession) -> None:
-        self.session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-    def finish(self) -> None:
-        """The conversation goes on."""
-
-
-Session.register(_OpenSession)
+    def _end_session(self) -> None:
+        ended, self._session = self._session, None
+        if ended is not None:
+            ended.finish()

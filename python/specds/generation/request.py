@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import torch
 
-from specds._core import Datastore
+from specds._core import Datastore, Session
 from specds.accept.draws import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.policy import AutoBudget, Budget, experience_of, require_budget
 from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.decoding import Decoding, Row
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import Drafter, RequestRules, Session, node_budget
+from specds.drafters.session import Drafter, RequestRules, node_budget
 from specds.drafters.step import Step
-from specds.generation.arguments import require_past, require_request, require_rowwise
+from specds.generation.arguments import (
+    UnsupportedRequestError,
+    require_past,
+    require_request,
+    require_rowwise,
+)
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, in_step
 from specds.stats import GenerationStats
@@ -64,6 +69,7 @@ class Options:
     stream_every: int | None = None
     otherwise: str = "refuse"
     on_step: Callable[[Step], object] | None = None
+    session: Session | None = None
 
     @classmethod
     def of(cls, drafter: Drafts, **options: Any) -> Options:
@@ -139,6 +145,10 @@ def run(
     # A model may lack tokens of its own tokenizer: Gemma 3's 1B model has none for images.
     known_tokens = min(options.drafter.vocab_size or vocab_size, vocab_size)
     if len(input_ids) > 1:
+        if options.session is not None:
+            raise UnsupportedRequestError(
+                "session cannot be used: it has the context of one prompt"
+            )
         require_rowwise(logits_processor, stopping_criteria)
     padding = generation_config._pad_token_tensor
     padding_id = 0 if padding is None else int(padding)
@@ -168,8 +178,10 @@ def run(
             do_sample, eos = generation_config.do_sample, generation_config.eos_token_id
             eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
             rules = RequestRules(model, processors, do_sample, max_length, eos_ids)
-            opens = partial(_open, options.drafter, rules)
-            rows.append(Row(prompt_ids, sampler, emitter, opens, known_tokens, number))
+            opens, kept = partial(_open, options.drafter, rules), options.session
+            rows.append(Row(prompt_ids, sampler, emitter, opens, known_tokens, number, kept))
+            if kept is not None:
+                kept.begin(rules)
         if generation_config.do_sample:
             noise = Noise(len(rows), vocab_size, input_ids.device)
         stats, cache = _decode(
@@ -181,7 +193,7 @@ def run(
             if noise is not None:
                 finishing.callback(noise.close, max(len(row.emitter.emitted) for row in rows))
             for row in reversed(rows):
-                finishing.callback(row.session.finish)
+                finishing.callback(row.finish)
     if puts is not None:
         puts.end()
     return GenerationOutput(
@@ -206,7 +218,7 @@ def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Se
         raise TypeError(f"a drafter's session must be a `specds.drafters.Session`, not {name}")
     with ExitStack() as on_failure:
         on_failure.callback(session.finish)
-        session.join(rules)
+        session.begin(rules)
         on_failure.pop_all()
     return session
 

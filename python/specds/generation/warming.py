@@ -15,7 +15,7 @@ from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.generation.request import Drafts, Options
 from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
-from specds.verify.support import require_support
+from specds.verify.support import Verification, require_support
 
 # A length of the first recording of passes without the attention kernel.
 _SHORT_CONTEXT = 256
@@ -27,6 +27,8 @@ def warm_up(
     drafter: Drafts = None,
     max_context: int = 2048,
     rows: int | Sequence[int] = 1,
+    *,
+    verification: Verification = "auto",
 ) -> None:
     """Does in advance what a first request would wait for.
 
@@ -39,11 +41,12 @@ def warm_up(
         max_context: The longest row to prepare for, prompt included; longer ones set up more when
             they come.
         rows: Rows of a request, or several such numbers.
+        verification: As in `specds.generate`.
 
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
     """
-    verifies, *_ = require_support(model, verification="auto")
+    verifies, *_ = require_support(model, verification=verification)
     drafter = Options.of(drafter).drafter
     session = drafter.session([0])
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)

@@ -23,10 +23,9 @@ class HierarchyConfig:
         self_verify: Whether the level that drafts stops where its entropy passes its threshold.
         dynamic_window: Whether levels that pre-verify stop by theirs too; without, they hand up a
             full window.
-        beneath: Whether a retrieval drafter drafts for the lowest model.
-        joined: Whether its branches go up to the target as well, beside the models' tokens. Under
-            the budget ``auto``, each step then verifies as many of all of them as pay, so what is
-            sampled depends on the clock; its distribution does not.
+        joined: Whether a retrieval drafter's branches, which the lowest model verifies, go up to
+            the target as well. Under the budget ``auto``, each step then verifies as many of all
+            nodes as pay, so what is sampled depends on the clock; its distribution does not.
         max_nodes: The most nodes that go up to the target.
     """
 
@@ -34,7 +33,6 @@ class HierarchyConfig:
     pre_verify: bool = True
     self_verify: bool = True
     dynamic_window: bool = True
-    beneath: bool = True
     joined: bool = False
     max_nodes: int = 32
 

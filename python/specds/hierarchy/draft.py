@@ -10,7 +10,6 @@ import torch
 
 from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
-from specds.drafters.step import right_path
 from specds.stats import LevelStats
 
 # How many of a level's likeliest tokens are suggested in each place.
@@ -131,7 +130,7 @@ class Draft:
     def settle(self, tokens: Sequence[int]) -> None:
         """Learns from the tokens that came of it above: a rejected one tells what unsure means."""
         if not self.chosen:
-            self.stats.num_accepted += len(right_path(self.tree, tokens))
+            self.stats.num_accepted += len(self.tree.follow(tokens))
         for drawn, token in zip(self.chosen, tokens, strict=False):
             if drawn.token_id != token:
                 self.threshold.add(drawn.entropy)

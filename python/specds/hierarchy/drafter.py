@@ -8,9 +8,9 @@ from typing import cast
 import numpy as np
 from transformers import PreTrainedModel
 
-from specds._core import TokenTree
+from specds._core import Session, TokenTree
 from specds.drafters import DrafterInputs, maker_of
-from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules, Session
+from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules
 from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
@@ -52,14 +52,13 @@ class HierarchySession(Session):
             models = models[-1:]
         for number, model in enumerate(models):
             pre_verifies = number > 0
-            beneath = retrieval if config.beneath else None
-            model.beneath = models[number - 1] if pre_verifies else beneath
+            model.beneath = models[number - 1] if pre_verifies else retrieval
             model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
             model.window = None if pre_verifies and config.dynamic_window else config.window
 
     @property
     def proposes(self) -> bool:
-        """As `Session.proposes`: tokens are sampled where the target samples."""
+        """Tokens are sampled where the target samples."""
         return True
 
     @property
@@ -79,10 +78,12 @@ class HierarchySession(Session):
         if self._joined:
             self._joined.session.observe_predictions(tree, predictions)
 
-    def join(self, rules: RequestRules) -> None:
+    def begin(self, rules: RequestRules) -> None:
         """Chooses tokens as the target does from now on."""
         self._require(rules)
         self._text = Text(self._text.tokens, rules)
+        for level in self._levels:
+            level.stats = LevelStats()
 
     def draft(
         self,

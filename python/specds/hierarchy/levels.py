@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specds._core import TokenTree
+from specds._core import Session, TokenTree
 from specds.accept.on_host import walk
-from specds.drafters.session import EMPTY_TREE, Proposal, Session, within
+from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
@@ -152,7 +152,7 @@ class RetrievalLevel(Level):
                 tree = self.session.draft_after(on_trial, self._max_nodes_up)
         else:
             tree = self._of_context()
-        return self._handed_up(within(tree, self._max_nodes_up, most))
+        return self._handed_up(tree.limited(self._max_nodes_up, most))
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
         self._tree = None

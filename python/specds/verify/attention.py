@@ -83,7 +83,7 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
     found = [name for name in unknown if asked.get(name) is not None]
     if found or makes_masks:
         what = f"with {found[0]}" if found else "that makes its own masks"
-        raise ValueError(f"attention {what} cannot be packed: use verification='tree'")
+        raise ValueError(f"attention {what} cannot be packed: use verification='model'")
 
 
 def attend_tree(
@@ -142,4 +142,4 @@ def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) ->
         reasons.append("the forward of one of its modules was replaced, as by offloading")
     if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
         reasons.append("its attention caps logits")
-    return [f"{reason}: use verification='tree'" for reason in reasons]
+    return [f"{reason}: use verification='model'" for reason in reasons]

@@ -218,5 +218,5 @@ class StaticRunner(Runner):
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 
-RUNNERS: dict[str, type[Runner]] = {"fast": StaticRunner, "tree": Runner}
+RUNNERS: dict[str, type[Runner]] = {"packed": StaticRunner, "model": Runner}
 """The ways to verify a draft, by name."""

@@ -27,6 +27,7 @@ from specds.verify.recordings import autocast_dtype
 from specds.verify.static import RUNNERS
 
 _ATTENTION = {"sdpa", "eager"}
+_UNPROVEN = "`packed` has passed its tests on no such device yet: ask for it by its name"
 
 
 class UnsupportedModelError(ValueError):
@@ -56,7 +57,7 @@ _checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = Weak
 _warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
 
 
-def check_model(model: PreTrainedModel, *, verification: Verification = "tree") -> Support:
+def check_model(model: PreTrainedModel, *, verification: Verification = "model") -> Support:
     """Checks a model by its configuration, then by running it over a small tree.
 
     The logits of one pass over eight nodes are compared with plain passes over the tree's paths,
@@ -97,15 +98,15 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "tree") 
 
 
 def require_support(
-    model: PreTrainedModel, *, verification: Verification = "tree", self_check: bool = True
+    model: PreTrainedModel, *, verification: Verification = "model", self_check: bool = True
 ) -> tuple[type[Runner], str, str]:
     """Refuses a model on which a draft cannot be verified.
 
     With `self_check` the model is run once in its life for each way to verify.
 
     Returns:
-        The way to verify, its name, and why `auto` chose `tree` and not `fast`, if it did: then a
-        warning says so once.
+        The way to verify, its name, and why `auto` chose `model` and not `packed`, if it did. Where
+        the model is the reason, a warning says so once.
 
     Raises:
         UnsupportedModelError: With the reasons.
@@ -117,21 +118,22 @@ def require_support(
             "run `pip install 'transformers>=5.19'`"
         )
     why = ""
-    if verification == "auto":
-        why = "; ".join(_reasons(model, "fast", self_check))
-        verification = "tree" if why else "fast"
+    if verification == "auto" and model.device.type != "cpu":
+        verification, why = "model", _UNPROVEN
+    elif verification == "auto":
+        why = "; ".join(_reasons(model, "packed", self_check))
+        verification = "model" if why else "packed"
     runner = _runner_class(verification)
     name = verification if isinstance(verification, str) else runner.__name__
     if reasons := _reasons(model, verification, self_check):
-        what = "a token tree" if name == "tree" else f"drafts by {name!r}"
+        what = "a token tree" if name == "model" else f"drafts by {name!r}"
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
         )
-    if why and why not in _warned.setdefault(model, set()):
+    if why not in {"", _UNPROVEN, *_warned.setdefault(model, set())}:
         _warned[model].add(why)
-        warnings.warn(
-            f"drafts are verified by 'tree' and not by 'fast', which is faster: {why}", stacklevel=2
-        )
+        message = f"drafts are verified by 'model' and not by 'packed', which is faster: {why}"
+        warnings.warn(message, stacklevel=2)
     return runner, name, why
 
 
@@ -159,7 +161,7 @@ def require_verification(
         raise ValueError(f"verification must be {known}, got {verification!r}")
 
 
-def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tree") -> list[str]:
+def unsupported_reasons(model: PreTrainedModel, verification: Verification = "model") -> list[str]:
     """Why a draft cannot be verified on a model, as far as its configuration tells."""
     config = model.config.get_text_config(decoder=True)
     reasons = [*_training_reasons(model, config), *_family_reasons(model, config)]
@@ -169,14 +171,14 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "tr
         num = torch.distributed.get_world_size()
     if num > 1:
         reasons.append("its weights are spread over processes, and each of them drafts by itself")
-    # The fast way reads prompts by the model's own attention, and trees by packed attention.
-    if config._attn_implementation not in _ATTENTION and verification != "fast":
+    # `packed` reads prompts by the model's own attention, and trees by ours.
+    if config._attn_implementation not in _ATTENTION and verification != "packed":
         reasons.append(
             f"attention {config._attn_implementation!r} takes no tree mask: load the model with "
-            "`attn_implementation='sdpa'` or 'eager'"
+            "`attn_implementation='sdpa'` or 'eager', or use verification='packed'"
         )
-    if verification != "tree":
-        has_kernel = verification == "fast" and kernel_reason(model.device, model.dtype) is None
+    if verification != "model":
+        has_kernel = verification == "packed" and kernel_reason(model.device, model.dtype) is None
         reasons += packing_reasons(model, config, has_kernel=has_kernel)
     return reasons
 
@@ -227,7 +229,7 @@ _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 @torch.no_grad()
 def tree_error(
-    model: PreTrainedModel, prompt_length: int, verification: Verification = "tree"
+    model: PreTrainedModel, prompt_length: int, verification: Verification = "model"
 ) -> float:
     """Runs a small tree both ways, see `check_model`, and returns `Support.max_error`."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)

@@ -31,11 +31,7 @@ impl DraftLimits {
         } else {
             tree
         };
-        let mut tree = if tree.len() > self.max_depth {
-            tree.up_to_depth(self.max_depth)
-        } else {
-            tree
-        };
+        let mut tree = tree.limited(self.max_nodes, self.max_depth);
         let gains = tree.probs().iter();
         tree.truncate(gains.take_while(|&&gain| gain >= self.min_gain).count());
         tree

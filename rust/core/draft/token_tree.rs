@@ -191,30 +191,51 @@ impl TokenTree {
             );
             return Err(Error::invalid("predictions", reason));
         }
-        let (first, after) = (predictions[0], &predictions[1..]);
-        let (mut path, mut tokens) = (Vec::new(), vec![first]);
-        let mut last = (-1, first);
-        for (node, (&token, &parent)) in self.token_ids.iter().zip(&self.parents).enumerate() {
-            if (parent, token) == last {
-                path.push(node);
-                tokens.push(after[node]);
-                last = (i32::try_from(node).unwrap_or(i32::MAX), after[node]);
-            }
+        let (mut path, mut tokens) = (Vec::new(), vec![predictions[0]]);
+        while let Some(node) = self.next(&path, tokens[path.len()]) {
+            path.push(node);
+            tokens.push(predictions[node + 1]);
         }
         Ok((path, tokens))
     }
 
-    /// A drafter puts its best nodes first, so this is its best tree of at most that size. O(n).
-    #[must_use]
-    pub fn prefix(&self, num_nodes: usize) -> Self {
-        let mut prefix = self.clone();
-        prefix.truncate(num_nodes);
-        prefix
+    /// The nodes of the longest path whose tokens a text begins with, in the order of the text. O(n).
+    pub fn follow(&self, text: &[u32]) -> Vec<usize> {
+        let mut path = Vec::new();
+        for &token in text {
+            let Some(node) = self.next(&path, token) else {
+                break;
+            };
+            path.push(node);
+        }
+        path
     }
 
-    /// The others keep their order. O(n).
+    fn next(&self, path: &[usize], token: u32) -> Option<usize> {
+        let last = |&node: &usize| i32::try_from(node).unwrap_or(i32::MAX);
+        self.child(path.last().map_or(-1, last), token)
+    }
+
+    /// The child of a node, or of the context for -1, that holds a token. O(n).
+    pub fn child(&self, parent: i32, token: u32) -> Option<usize> {
+        // A child comes after its parent, so that following a path looks at each node once.
+        let first = usize::try_from(parent.saturating_add(1)).unwrap_or(0);
+        let is_it = |&node: &usize| (self.parents[node], self.token_ids[node]) == (parent, token);
+        (first..self.len()).find(is_it)
+    }
+
+    /// The first `max_nodes` of those nodes that are not deeper than `max_depth`. A drafter puts its best
+    /// nodes first, so these are its best tree of that size. O(n).
     #[must_use]
-    pub fn up_to_depth(&self, max_depth: usize) -> Self {
+    pub fn limited(mut self, max_nodes: usize, max_depth: usize) -> Self {
+        if self.len() > max_depth {
+            self = self.up_to_depth(max_depth);
+        }
+        self.truncate(max_nodes);
+        self
+    }
+
+    fn up_to_depth(&self, max_depth: usize) -> Self {
         let mut kept = Self::default();
         let mut new_places = vec![-1; self.len()];
         for (node, depth) in self.depths().into_iter().enumerate() {
@@ -225,6 +246,14 @@ impl TokenTree {
             }
         }
         kept
+    }
+
+    /// The nodes before the first one whose token is outside a vocabulary. O(n).
+    #[must_use]
+    pub fn known(mut self, vocab_size: u32) -> Self {
+        let tokens = self.token_ids.iter();
+        self.truncate(tokens.take_while(|&&token| token < vocab_size).count());
+        self
     }
 
     /// The path whose probabilities sum to most, of equal ones the longest, of these the first: without

@@ -227,8 +227,8 @@ impl EngineDrafter {
             budgets.push((&mut request.budget, &mut request.draft));
         }
         let trees = draft_batch(&mut batch, Some(self.config.num_threads)).unwrap_or_default();
-        let known = |tree| known_part(tree, self.vocab_size);
-        let trees: Vec<_> = trees.into_iter().map(known).collect();
+        let trees = trees.into_iter().map(|tree| tree.known(self.vocab_size));
+        let trees: Vec<_> = trees.collect();
         let costs = match &self.config.step_cost {
             LoadCost::Ignored => None,
             LoadCost::Measured => Some(Costs::Measured(&mut self.times)),
@@ -321,13 +321,6 @@ impl EngineDrafter {
     pub fn end_all(&mut self) {
         finish(self.requests.take(|_| true));
     }
-}
-
-/// Cut before its first token that the engine does not know.
-fn known_part(mut tree: TokenTree, vocab_size: u32) -> TokenTree {
-    let tokens = tree.token_ids().iter();
-    tree.truncate(tokens.take_while(|&&token| token < vocab_size).count());
-    tree
 }
 
 static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);

@@ -324,22 +324,14 @@ impl TreeBuilder {
 
     /// Finds the path that `tokens` follow.
     pub(crate) fn accepted(&self, tokens: &[u32]) -> Accepted {
-        let mut accepted = Accepted {
-            asked: Vec::with_capacity(tokens.len().min(MAX_DEPTH + 1)),
-            nodes: Vec::with_capacity(tokens.len().min(MAX_DEPTH + 1)),
-        };
-        let (mut index, mut number) = (-1, (!self.asked.is_empty()).then_some(0));
-        for &token in tokens {
-            accepted.asked.extend(number);
-            let mut edges = self.tree.parents().iter().zip(self.tree.token_ids());
-            let Some(child) = edges.position(|edge| edge == (&index, &token)) else {
-                break;
-            };
-            accepted.nodes.push(child);
-            number = self.numbers[child];
-            index = i32::try_from(child).unwrap_or(i32::MAX);
+        let nodes = self.tree.follow(tokens);
+        let root = (!self.asked.is_empty()).then_some(0);
+        let numbers = nodes.iter().map(|&node| self.numbers[node]);
+        let asked = std::iter::once(root).chain(numbers).take(tokens.len());
+        Accepted {
+            asked: asked.flatten().collect(),
+            nodes,
         }
-        accepted
     }
 
     pub(crate) fn learn(

@@ -17,12 +17,12 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from specds._core import DraftSession, TokenTree
+from specds._core import DraftSession, Session, TokenTree
 from specds.bench.engines import ENTRANTS, Engine, EngineError, Entrant
 from specds.bench.transcripts import ALL, Transcript
 from specds.drafters import Drafter, FusedDrafter
-from specds.drafters.session import EMPTY_TREE, Session, within
-from specds.drafters.step import Step, right_path
+from specds.drafters.session import EMPTY_TREE
+from specds.drafters.step import Step
 from specds.stats import GenerationStats
 
 Shape: TypeAlias = Literal["tree", "chain"]
@@ -65,8 +65,8 @@ def follow(
                 start = perf_counter_ns()
                 tree = _draft(session, max_nodes, max_depth, shape)
                 draft_ns = _elapsed(session, start)
-                tree = within(tree, max_nodes, max_depth)
-            path = right_path(tree, truth[position:])
+                tree = tree.limited(max_nodes, max_depth)
+            path = tree.follow(truth[position : position + len(tree)])
             emitted = truth[position : position + len(path) + 1]
             replayed = Replayed(Step(tree, path, emitted.tolist()), draft_ns)
             yield replayed
@@ -126,7 +126,7 @@ class _SuggestedSession(Session):
 
     def draft(self, max_nodes: int, *_: Any, **__: Any) -> TokenTree:
         tree, self._tree = self._tree, EMPTY_TREE
-        return tree.prefix(min(max_nodes, len(tree)))
+        return tree.limited(max_nodes)
 
     def observe(self, *_: Any) -> None:
         pass
