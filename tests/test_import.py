@@ -10,6 +10,7 @@ import pytest
 
 import specds
 from specds import _core
+from specds._core import DEFAULTS
 
 CORE = {
     name: value
@@ -53,9 +54,12 @@ def test_help_tells_what_each_name_of_the_core_does_and_takes(name):
     assert all(parameter.default is not Ellipsis for parameter in parameters.values())
     if "Args:" in text:
         block = text.split("Args:\n")[1].split("\n\n")[0]
-        assert re.findall(r"^    (\w+): ", block, re.MULTILINE) == [
-            name for name in parameters if name != "self"
-        ]
+        told = re.findall(r"^    (\w+): ", block, re.MULTILINE)
+        taken = [name for name in parameters if name not in ("self", "options")]
+        assert [name for name in told if name in taken] == taken
+        # The options of a record are keywords too; that without a step cost has no default to tell.
+        options = {*told} - {*taken} - {"step_cost"}
+        assert options in ([*map(set, DEFAULTS.values())] if "options" in parameters else [set()])
 
 
 def test_programs_that_use_it_see_its_types():
