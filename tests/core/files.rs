@@ -230,16 +230,16 @@ fn what_lies_where_a_datastore_should_be_is_called_what_it_is() {
     let manifest = Path::new("manifest.json");
     let text = String::from_utf8(victim.files[manifest].clone()).unwrap();
     let changed = |from, to| text.replace(from, to);
-    let ours = "\"format_version\": 4";
+    let ours = "\"format_version\": 5";
     let other = "{\"format\": \"other\", \"format_version\": 1}";
     let mut rows = vec![
         (
-            changed(ours, "\"format_version\": 3"),
-            "reads 4: rebuild it with `specds build`",
+            changed(ours, "\"format_version\": 4"),
+            "reads 5: rebuild it with `specds build`",
         ),
         (
-            changed(ours, "\"format_version\": 5"),
-            "reads 4: upgrade specds, or rebuild it",
+            changed(ours, "\"format_version\": 6"),
+            "reads 5: upgrade specds, or rebuild it",
         ),
         // Valid, and not as it was written.
         (changed("  ", " "), "has changed since it was written"),

@@ -1,7 +1,7 @@
 //! Folders of the core import only folders to their left, and no files import each other in a circle.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::files::read_all;
 
@@ -14,8 +14,9 @@ const FOLDERS: [&str; 12] = [
 type Sources = BTreeMap<String, String>;
 
 fn read(core: &Path) -> Sources {
+    let is_code = |(path, _): &(PathBuf, Vec<u8>)| path.extension() == Some("rs".as_ref());
     let files = read_all(core).into_iter();
-    let sources = files.map(|(path, text)| {
+    let sources = files.filter(is_code).map(|(path, text)| {
         let module = path.with_extension("").to_str().unwrap().replace('/', "::");
         (module, String::from_utf8(text).unwrap())
     });
