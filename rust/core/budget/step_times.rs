@@ -9,7 +9,7 @@ use crate::budget::step_cost::StepCost;
 ///
 /// A machine is faster or slower by the minute, and other work falls into some steps. So the times of sizes
 /// are compared by way of the pace of the steps between them, not by the clock. What a size costs is
-/// believed only after steps of that size: [`trial`](Self::trial) names the sizes that deserve one.
+/// believed only after steps of that size: `trial` names the sizes that deserve one.
 #[derive(Debug, Clone, Default)]
 pub struct StepTimes {
     /// Seconds of a step over its relative time.
