@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Literal, cast
 from weakref import WeakKeyDictionary
 
-from specds import _core
+from specds._core import Budget as Rule
 from specds._core import DraftSession, Experience, Session, TokenTree, draft_batch
 from specds.budget.step_cost import MOST_NODES, CostModel
 from specds.drafters.session import EMPTY_TREE, Drafter
@@ -59,7 +59,7 @@ class AutoBudget(Budget):
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._costs = costs
-        self._rule = _core.Budget(experience, num_rows)
+        self._rule = Rule(experience, num_rows)
         self._clock = clock
         self._cost: CostModel | None = None
         self._learning_s = 0.0
