@@ -165,7 +165,7 @@ impl Built {
 
 fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
     let options = DatastoreOptions {
-        max_shard_tokens,
+        max_shard_tokens: Some(max_shard_tokens),
         ..DatastoreOptions::new(VOCAB_SIZE, SEPARATOR)
     };
     let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");

@@ -9,8 +9,8 @@ from specds.loading import load_model
 model, tokenizer = load_model("demo")
 prompt = tokenizer("def merge(left, right):\n", return_tensors="pt")
 
-# Without a datastore, drafts come from the prompt, the text so far and earlier requests.
-drafter = specds.FusedDrafter()
+# Drafts come from the prompt, the text so far and, by the memory, from earlier requests.
+drafter = specds.FusedDrafter(memory=specds.Memory(len(tokenizer)))
 output = specds.generate(model, prompt["input_ids"], drafter, max_new_tokens=48, do_sample=False)
 print(tokenizer.decode(output.sequences[0]))
 print(output.stats)

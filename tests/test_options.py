@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import specds
+from specds import BuildOptions
 from specds._core import DEFAULTS, EngineDrafter
 from specds.drafters import (
     AdedConfig,
@@ -22,18 +23,24 @@ from specds.drafters import (
 
 RECORDS = {
     "aded": (AdedConfig, {"across_requests"}),
+    "build": (BuildOptions, {"engine", "ray_address"}),
     "fused": (FusedConfig, {"datastore", "memory", "model_tables", "max_nodes"}),
     "n_grammys": (NGrammysConfig, set()),
     "rest": (RestConfig, {"max_nodes"}),
 }
 """Which options are Python's own."""
 
+CORES = {"tokenizer_name", "tokenizer_fingerprint", "corpus", "plan"}
+"""What a build tells the core that is no option of its caller."""
+
 STUB = ast.parse(Path(specds.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
 
 
-def keywords(name, method):
-    (owner,) = (node for node in STUB.body if getattr(node, "name", None) == name)
-    (call,) = (node for node in owner.body if getattr(node, "name", None) == method)
+def keywords(*names):
+    """The keyword arguments of a function or a method, by the types."""
+    call = STUB
+    for name in names:
+        (call,) = (node for node in call.body if getattr(node, "name", None) == name)
     return {argument.arg for argument in call.args.kwonlyargs}
 
 
@@ -47,8 +54,11 @@ def known(call):
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_dataclass_has_the_names_and_defaults_of_the_core(name):
     record, pythons = RECORDS[name]
-    assert {field.name for field in fields(record)} == DEFAULTS[name].keys() | pythons
-    assert asdict(record()) == {**asdict(record()), **DEFAULTS[name]}
+    core = {key: value for key, value in DEFAULTS[name].items() if key not in CORES}
+    assert {field.name for field in fields(record)} == core.keys() | pythons
+    if name == "build":  # a builder that is given tokens one by one takes them all
+        core |= {"drop_duplicates": True, "commands": ()}
+    assert asdict(record()) == {**asdict(record()), **core}
 
 
 def test_a_drafter_without_a_record_has_the_names_and_defaults_of_the_core():
@@ -61,6 +71,9 @@ def test_the_types_have_the_names_of_the_core():
     names = known(EngineDrafter)
     assert names == DEFAULTS["engine"].keys() | {"step_cost"}
     assert keywords("EngineDrafter", "__new__") == names | about_the_engine
+    about_tokens = {"vocab_size", "separator"}
+    assert keywords("DatastoreBuilder", "__new__") == DEFAULTS["build"].keys() | about_tokens
+    assert keywords("compact") == DEFAULTS["compact"].keys() | {"progress"}
     assert keywords("Trigrams", "build") == DEFAULTS["trigrams"].keys() | {"progress"}
 
 

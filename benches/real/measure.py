@@ -75,7 +75,8 @@ def ways_of(model):
         return plain(ids, {**settings, "prompt_lookup_num_tokens": 10})
 
     def drafted(budget):
-        drafter = specds.FusedDrafter()  # it remembers the requests of a kind
+        memory = specds.Memory(model.config.vocab_size)  # of the requests of a kind
+        drafter = specds.FusedDrafter(memory=memory)
 
         def write(ids, settings):
             output = specds.generate(model, ids, drafter, budget=budget, **settings)

@@ -136,7 +136,7 @@ class DatastoreBuilder:
         tokenizer_name: str = "",
         tokenizer_fingerprint: str = "",
         corpus: Sequence[str] | None = None,
-        command: str = "",
+        commands: Sequence[str] | None = None,
         max_shard_tokens: int | None = None,
         max_memory: int | None = None,
         drop_duplicates: bool = False,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use specds::budget::{self, Costs, Passes, RowBudget, StepCost};
 
-use crate::arrays::from_zero;
+use crate::arrays::{from_zero, width};
 use crate::error::py_err;
 use crate::token_tree::TokenTree;
 
@@ -36,6 +36,9 @@ impl Experience {
 /// Args:
 ///     experience: That with the drafter.
 ///     num_rows: The rows of the request.
+///
+/// Raises:
+///     ValueError: `num_rows` is above 4096.
 #[pyclass(module = "specds")]
 pub(crate) struct Budget {
     experience: Arc<Mutex<budget::Experience>>,
@@ -46,12 +49,12 @@ pub(crate) struct Budget {
 #[pymethods]
 impl Budget {
     #[new]
-    fn new(experience: &Bound<'_, Experience>, num_rows: usize) -> Self {
-        Self {
+    fn new(experience: &Bound<'_, Experience>, num_rows: usize) -> PyResult<Self> {
+        Ok(Self {
             experience: Arc::clone(&experience.get().0),
-            rows: vec![RowBudget::default(); num_rows],
+            rows: vec![RowBudget::default(); width(num_rows, "num_rows")?],
             costs: None,
-        }
+        })
     }
 
     /// Takes the seconds of a step by the number of nodes of each row, from 0 on.
@@ -82,7 +85,15 @@ impl Budget {
     /// Args:
     ///     drafts: One a row.
     ///     seconds: What all drafts took, and what was learned for them.
-    fn choose(&mut self, drafts: Vec<Option<Bound<'_, TokenTree>>>, seconds: f64) -> Vec<usize> {
+    ///
+    /// Raises:
+    ///     ValueError: `seconds` is below 0, infinite or no number.
+    fn choose(
+        &mut self,
+        drafts: Vec<Option<Bound<'_, TokenTree>>>,
+        seconds: f64,
+    ) -> PyResult<Vec<usize>> {
+        let seconds = from_zero(seconds, "seconds")?;
         let mut rows = Vec::with_capacity(drafts.len());
         let mut trees = Vec::with_capacity(drafts.len());
         for (row, draft) in self.rows.iter_mut().zip(&drafts) {
@@ -95,7 +106,7 @@ impl Budget {
             }
         }
         let Some(costs) = &self.costs else {
-            return vec![0; drafts.len()];
+            return Ok(vec![0; drafts.len()]);
         };
         let mut experience = self
             .experience
@@ -112,7 +123,7 @@ impl Budget {
         );
         let mut chosen = chosen.into_iter();
         let size = |draft: &Option<_>| draft.as_ref().and_then(|_| chosen.next()).unwrap_or(0);
-        drafts.iter().map(size).collect()
+        Ok(drafts.iter().map(size).collect())
     }
 
     /// Learns from the tokens that each row emitted after its draft; None stands for a row that ended.

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use specds::Error;
-use specds::build::{self, DatastoreOptions, Existing};
+use specds::build::{self, DatastoreOptions};
 use specds::index::{Report, Stage};
-use specds::storage::MAX_SHARD_TOKENS;
 
 use crate::arrays::integers;
 use crate::datastore::Datastore;
 use crate::error::py_err;
+use crate::options;
 use crate::storage::located;
 
 /// Writes a datastore beside its target and publishes it when it is complete.
@@ -28,7 +28,7 @@ use crate::storage::located;
 ///     tokenizer_name: For people.
 ///     tokenizer_fingerprint: For programs.
 ///     corpus: Where the documents come from, one line a source.
-///     command: What asks for this build, for its readers; empty for nothing.
+///     commands: What asks for this build, for its readers, one line each.
 ///     max_shard_tokens: The most tokens of a shard; 2,147,483,647 by default.
 ///     max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
 ///         No bound by default.
@@ -68,55 +68,18 @@ impl DatastoreBuilder {
 #[pymethods]
 impl DatastoreBuilder {
     #[new]
-    #[pyo3(signature = (
-        path, *, vocab_size, separator, tokenizer_name = "", tokenizer_fingerprint = "",
-        corpus = None, command = "", max_shard_tokens = None, max_memory = None, drop_duplicates = false,
-        max_documents = None, max_tokens = None, overwrite = false, append = false, plan = None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments in Python")]
+    #[pyo3(signature = (path, *, vocab_size, separator, **options))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
         vocab_size: u32,
         separator: u32,
-        tokenizer_name: &str,
-        tokenizer_fingerprint: &str,
-        corpus: Option<Vec<String>>,
-        command: &str,
-        max_shard_tokens: Option<u64>,
-        max_memory: Option<u64>,
-        drop_duplicates: bool,
-        max_documents: Option<u64>,
-        max_tokens: Option<u64>,
-        overwrite: bool,
-        append: bool,
-        plan: Option<String>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let existing = match (overwrite, append) {
-            (false, false) => Existing::Refuse,
-            (true, false) => Existing::Replace,
-            (false, true) => Existing::Append,
-            (true, true) => {
-                let message = "`overwrite` and `append` exclude each other";
-                return Err(PyValueError::new_err(message));
-            }
-        };
         let options = DatastoreOptions {
-            tokenizer_name: tokenizer_name.to_owned(),
-            tokenizer_fingerprint: tokenizer_fingerprint.to_owned(),
-            corpus: corpus.unwrap_or_default(),
-            commands: (!command.is_empty())
-                .then(|| command.to_owned())
-                .into_iter()
-                .collect(),
-            max_shard_tokens: max_shard_tokens.unwrap_or(MAX_SHARD_TOKENS),
-            max_memory: max_memory.unwrap_or(u64::MAX),
-            drop_duplicates,
-            max_documents: max_documents.unwrap_or(u64::MAX),
-            max_tokens: max_tokens.unwrap_or(u64::MAX),
-            existing,
-            plan,
-            ..DatastoreOptions::new(vocab_size, separator)
+            vocab_size,
+            separator,
+            ..options::read(options)?
         };
         let builder = py.detach(|| build::DatastoreBuilder::create(&path, options));
         let builder = Mutex::new(Some(builder.map_err(py_err)?));
@@ -247,23 +210,14 @@ pub(crate) fn merge(
 ///     drop_duplicates: As for `DatastoreBuilder`.
 ///     progress: As for `DatastoreBuilder.finish`.
 #[pyfunction]
-#[pyo3(signature = (
-    path, *, max_shard_tokens = None, max_memory = None, drop_duplicates = false,
-    progress = None
-))]
+#[pyo3(signature = (path, *, progress = None, **options))]
 pub(crate) fn compact(
     py: Python<'_>,
     path: PathBuf,
-    max_shard_tokens: Option<u64>,
-    max_memory: Option<u64>,
-    drop_duplicates: bool,
     progress: Option<Py<PyAny>>,
+    options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Datastore> {
-    let options = build::CompactOptions {
-        max_shard_tokens: max_shard_tokens.unwrap_or(MAX_SHARD_TOKENS),
-        max_memory: max_memory.unwrap_or(u64::MAX),
-        drop_duplicates,
-    };
+    let options = options::read(options)?;
     let compact = |report: &mut Report<'_>| build::compact(&path, options, report);
     report_to(py, progress, compact).map(Datastore::from)
 }

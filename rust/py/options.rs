@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
+use specds::build::{CompactOptions, DatastoreOptions};
 use specds::engine::EngineConfig;
 use specds::fused::FusedConfig;
 use specds::papers::aded::{AdedConfig, TrigramOptions};
@@ -75,6 +76,8 @@ fn wrong(name: &str, error: impl std::fmt::Display) -> PyErr {
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let records = serde_json::json!({
         "aded": AdedConfig::default(),
+        "build": DatastoreOptions::default(),
+        "compact": CompactOptions::default(),
         "engine": EngineConfig::default(),
         "fused": FusedConfig::default(),
         "n_grammys": NGrammysConfig::default(),

@@ -75,7 +75,7 @@ impl Victim {
         documents: &[Vec<u32>],
     ) -> Self {
         let folder = tempdir().unwrap();
-        options.max_shard_tokens = max_shard_tokens;
+        options.max_shard_tokens = Some(max_shard_tokens);
         build(&folder.path().join("d"), options, documents).unwrap();
         let files = read_all(&folder.path().join("d"));
         Self { folder, files }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use specds::build::{DatastoreBuilder, DatastoreOptions, Existing, merge};
+use specds::build::{DatastoreBuilder, DatastoreOptions, merge};
 use specds::draft::Session;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::memory::{Memory, MemoryOptions};
@@ -79,7 +79,7 @@ fn rewrite(path: &Path, documents: &[Vec<u32>]) {
     let beside = path.with_file_name("merged");
     let _ = merge(&[path], &beside, true);
     let append = DatastoreOptions {
-        existing: Existing::Append,
+        append: true,
         drop_duplicates: true,
         ..options(VOCAB_SIZE, VOCAB_SIZE)
     };
@@ -245,7 +245,7 @@ fn snapshots() {
 fn notes_of_a_killed_build() {
     let documents = documents();
     let planned = || DatastoreOptions {
-        max_shard_tokens: 2500,
+        max_shard_tokens: Some(2500),
         drop_duplicates: true,
         plan: Some("a corpus".to_owned()),
         ..options(VOCAB_SIZE, VOCAB_SIZE)

@@ -50,9 +50,8 @@ fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Resu
 /// Rebuilds into as few shards as possible of at most `max_shard_tokens`.
 fn compacted(path: &Path, max_shard_tokens: u64) -> Result<Datastore> {
     let options = CompactOptions {
-        max_shard_tokens,
-        max_memory: u64::MAX,
-        drop_duplicates: false,
+        max_shard_tokens: Some(max_shard_tokens),
+        ..CompactOptions::default()
     };
     compact(path, options, &mut silent)
 }

@@ -47,6 +47,9 @@ SAMPLES = {
     "contexts": [ROW, ROW],
     "datastore": lambda path: core.Datastore(path),
     "documents": [ROW],
+    "drafts": [TREE, None],
+    "emitted": [ROW, None],
+    "experience": lambda _: core.Experience(),
     "group": "task",
     "index": 0,
     "k": 2,
@@ -65,6 +68,7 @@ SAMPLES = {
     "num_nodes": 1,
     "num_threads": 2,
     "num_verified": 1,
+    "num_rows": 2,
     "numbers": np.zeros(17, np.int64),
     "of": ROW,
     "parents": [-1, 0, 1],
@@ -74,6 +78,7 @@ SAMPLES = {
     "predictions": ROW,
     "probs": [0.5, 0.5, 0.5],
     "reported": np.zeros((1, 9), np.int64),
+    "row": 0,
     "scores": np.zeros((2, 3), np.float32),
     "seconds": 0.01,
     "separator": VOCAB_SIZE,
@@ -94,6 +99,7 @@ SAMPLES = {
 } | dict.fromkeys(["context", "pattern", "predicted_output", "token_ids", "tokens"], ROW)
 OF_ONE_CALL = {
     "AdaptiveTrigrams.trigrams": lambda path: trigrams(path),
+    "Budget.set_costs.seconds": [1.0, 1.5],
     "DatastoreBuilder.path": lambda path: path.parent / "new",
     "DatastoreBuilder.overwrite": True,
     "FusedState.context": True,
@@ -145,7 +151,14 @@ def builders(path):
     yield builder
 
 
+def budget():
+    made = core.Budget(core.Experience(), 2)
+    made.set_costs([1.0, 1.1])
+    return made
+
+
 OF = {
+    "Budget": lambda _: [budget()],
     "Datastore": lambda path: [core.Datastore(path)],
     "DatastoreBuilder": builders,
     "DraftSession": sessions,
@@ -160,6 +173,8 @@ OF = {
 def use(made):
     """Asks something of what a call has made."""
     match made:
+        case core.Budget():
+            made.choose([TREE, TREE], 0.01)
         case core.Datastore():
             made.lookup(ROW)
         case core.DatastoreBuilder():

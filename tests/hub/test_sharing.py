@@ -56,7 +56,7 @@ def datastore(tmp_path):
     """The folder of a datastore of two shards."""
     path = tmp_path / "chat.specds"
     documents = [[n % 7, n % 5, n % 3, 1] * 8 for n in range(60)]
-    options = BuildOptions(max_shard_tokens=1200, command=COMMAND)
+    options = BuildOptions(max_shard_tokens=1200, commands=(COMMAND,))
     build_from_token_ids(
         documents,
         path,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specds._core import Datastore, DatastoreBuilder
-from specds.build.local import FOR_BUILDER, open_builder, tokenise
+from specds.build.local import open_builder, tokenise
 from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
 from specds.build.report import BuildReport, Progress
@@ -90,7 +90,7 @@ def build_from_token_ids(
         separator=vocab_size if separator is None else separator,
         tokenizer_name=tokenizer_name,
         tokenizer_fingerprint=tokenizer_fingerprint,
-        **(options or BuildOptions()).for_core(*FOR_BUILDER),
+        **(options or BuildOptions()).for_core(),
     ) as builder:
         for document in documents:
             builder.add_documents(document, [len(np.asarray(document))])

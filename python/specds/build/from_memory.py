@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specds._core import Datastore, DatastoreBuilder, Memory
-from specds.build.local import FOR_BUILDER, facts_of
+from specds.build.local import facts_of
 from specds.build.options import BuildOptions
 from specds.build.report import Progress
 
@@ -78,7 +78,7 @@ def refresh(
     texts = kept.texts(tenant)
     added = (0, 0)
     if texts:
-        given = options.for_core(*FOR_BUILDER) | {"append": Path(path).exists()}
+        given = options.for_core() | {"append": Path(path).exists()}
         with DatastoreBuilder(
             path, **facts, corpus=[f"memory {Path(memory).name}"], **given
         ) as builder:

@@ -93,13 +93,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-FOR_BUILDER = (
-    *("append", "command", "drop_duplicates", "max_documents", "max_memory", "max_shard_tokens"),
-    *("max_tokens", "overwrite"),
-)
-"""The options that the core's builder takes."""
-
-
 def open_builder(
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
@@ -113,7 +106,7 @@ def open_builder(
         **facts_of(tokenizer, tokenizer_name),
         corpus=[corpus.name],
         plan=json.dumps({"corpus": corpus.name}),
-        **options.for_core(*FOR_BUILDER),
+        **options.for_core(),
     )
 
 

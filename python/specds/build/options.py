@@ -1,4 +1,4 @@
-"""How is a datastore built: the record of options, whole from the command line to the core."""
+"""How is a datastore built: records of options, whole from the command line to the core."""
 
 from __future__ import annotations
 
@@ -6,41 +6,20 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from specds._core import DEFAULTS
+
 
 @dataclass(frozen=True)
-class BuildOptions:
-    """How a datastore is built. The command line has an option for each of these, with this text.
+class ShardOptions:
+    """How shards are made of tokens.
 
     Attributes:
-        overwrite: Replace what is at the path, once the new datastore is complete.
-        append: Add to the datastore at the path, in shards of its own.
-        drop_duplicates: Leave out documents that came before, and count them.
-        max_documents: Index at most this many documents.
-        max_tokens: Index at most this many tokens, separators included.
         max_memory: Bytes that sorting may take; half of the machine's memory by default.
         max_shard_tokens: Cut shards smaller than memory asks for.
-        engine: ``local``, or ``ray`` for a cluster. Its workers do not see each other's documents:
-            ``specds compact --drop-duplicates`` leaves out what came to several of them.
-        ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
-        command: What asks for this build, told to those whom the datastore is shared with.
     """
 
-    overwrite: bool = False
-    append: bool = False
-    drop_duplicates: bool = True
-    max_documents: int | None = None
-    max_tokens: int | None = None
     max_memory: int | None = None
     max_shard_tokens: int | None = None
-    engine: Literal["local", "ray"] = "local"
-    ray_address: str | None = None
-    command: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("max_documents", "max_tokens"):
-            limit = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise ValueError(f"{name} must be at least 1, got {limit}")
 
     def sorting_memory(self) -> int:
         """Bytes that sorting may take; 4 GiB where the system does not say what it has."""
@@ -50,7 +29,48 @@ class BuildOptions:
             return 4 << 30
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
-    def for_core(self, *names: str) -> dict[str, Any]:
-        """Options of these names as keyword arguments of the core, which has its own defaults."""
+    def for_core(self) -> dict[str, Any]:
+        """The options that the core has, as its keywords."""
         values = asdict(self) | {"max_memory": self.sorting_memory()}
-        return {name: values[name] for name in names if values[name] is not None}
+        return {name: value for name, value in values.items() if name in DEFAULTS["build"]}
+
+
+@dataclass(frozen=True)
+class DocumentOptions(ShardOptions):
+    """Which documents are built from, and where.
+
+    Attributes:
+        drop_duplicates: Leave out documents that came before, and count them.
+        max_documents: Index at most this many documents.
+        max_tokens: Index at most this many tokens, separators included.
+        engine: ``local``, or ``ray`` for a cluster. Its workers do not see each other's documents:
+            ``specds compact --drop-duplicates`` leaves out what came to several of them.
+        ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
+    """
+
+    drop_duplicates: bool = True
+    max_documents: int | None = None
+    max_tokens: int | None = None
+    engine: Literal["local", "ray"] = "local"
+    ray_address: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_documents", "max_tokens"):
+            limit = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1, got {limit}")
+
+
+@dataclass(frozen=True)
+class BuildOptions(DocumentOptions):
+    """How a datastore is built. The command line has the options of these three records.
+
+    Attributes:
+        overwrite: Replace what is at the path, once the new datastore is complete.
+        append: Add to the datastore at the path, in shards of its own.
+        commands: What asks for this build, told to those whom the datastore is shared with.
+    """
+
+    overwrite: bool = False
+    append: bool = False
+    commands: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ import glob
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,9 @@ from typing import Annotated
 import typer
 
 from specds import terminal
+from specds._core import DEFAULTS
 from specds.build import BuildOptions
+from specds.build.options import DocumentOptions, ShardOptions
 from specds.cli import display
 from specds.cli.arguments import (
     DatastorePath,
@@ -20,7 +22,7 @@ from specds.cli.arguments import (
     listed,
     tokenizer_name,
 )
-from specds.cli.records import Only, Without, arguments_of
+from specds.cli.records import Without, arguments_of
 from specds.corpora import CorpusOptions
 
 _READING = Annotated[CorpusOptions, Without("without")]
@@ -42,7 +44,8 @@ def build(
     tokenizer: str,
     out: Path,
     reading: _READING,
-    options: Annotated[BuildOptions, Without("append", "command")],
+    options: DocumentOptions,
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Build a datastore from a corpus.
@@ -52,6 +55,7 @@ def build(
     Args:
         tokenizer: A name on the hub, a local folder, or `demo`.
         out (FOLDER): The folder to make.
+        overwrite: Replace what is there, once the new datastore is complete.
 
     Examples:
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
@@ -59,8 +63,8 @@ def build(
         specds build --corpus ultrachat --tokenizer ./vicuna --out chat.specds
         specds build --corpus the-stack --lang python --tokenizer ./vicuna --out py
     """
-    _require_out(out, overwrite=options.overwrite)
-    _build(corpus, tokenizer, out, reading, options, as_json=as_json)
+    _require_out(out, overwrite=overwrite)
+    _build(corpus, tokenizer, out, reading, options, as_json=as_json, overwrite=overwrite)
 
 
 def _require_out(out: Path, *, overwrite: bool) -> None:
@@ -82,7 +86,7 @@ def add(
     *,
     corpus: _CORPUS,
     reading: _READING,
-    options: Annotated[BuildOptions, Without("append", "command", "overwrite")],
+    options: DocumentOptions,
     tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
@@ -100,8 +104,7 @@ def add(
     from specds._core import Datastore
 
     tokenizer = tokenizer_name(tokenizer, Datastore.open(datastore))
-    options = replace(options, append=True)
-    _build(corpus, tokenizer, datastore, reading, options, as_json=as_json)
+    _build(corpus, tokenizer, datastore, reading, options, as_json=as_json, append=True)
 
 
 def _build(
@@ -109,9 +112,11 @@ def _build(
     tokenizer: str,
     out: Path,
     reading: CorpusOptions,
-    options: BuildOptions,
+    options: DocumentOptions,
     *,
     as_json: bool,
+    overwrite: bool = False,
+    append: bool = False,
 ) -> None:
     from specds.build import build_datastore
     from specds.corpora import open_corpora, render_with
@@ -122,11 +127,12 @@ def _build(
     with terminal.waiting(f"opening {', '.join(corpus)}"):
         loaded = load_encoder(tokenizer)
         opened = open_corpora(chain.from_iterable(named), reading, render=render_with(loaded))
-    options = replace(options, command=_command(corpus, tokenizer, reading, options))
+    command = _command(corpus, tokenizer, reading, options)
+    whole = BuildOptions(**vars(options), overwrite=overwrite, append=append, commands=(command,))
     try:
         with terminal.build_progress() as progress:
             report = build_datastore(
-                opened, loaded, out, options, tokenizer_name=tokenizer, progress=progress
+                opened, loaded, out, whole, tokenizer_name=tokenizer, progress=progress
             )
     except (Exception, KeyboardInterrupt) as error:
         if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
@@ -141,17 +147,14 @@ def _build(
 
 
 def _command(
-    corpus: Sequence[str], tokenizer: str, reading: CorpusOptions, options: BuildOptions
+    corpus: Sequence[str], tokenizer: str, reading: CorpusOptions, options: DocumentOptions
 ) -> str:
     """The command that gives the same shards anywhere: where they are made is left out."""
     corpora = [word for each in corpus for word in ("--corpus", each)]
     read = arguments_of(reading, *(field.name for field in fields(reading)))
-    built = arguments_of(options, *_SHAPING)
+    built = arguments_of(options, *DEFAULTS["build"])
     command = shlex.join(["specds", "build", *corpora, "--tokenizer", tokenizer, *read, *built])
     return os.fsencode(command).decode(errors="replace")
-
-
-_SHAPING = ("drop_duplicates", "max_documents", "max_tokens", "max_memory", "max_shard_tokens")
 
 
 def refresh(
@@ -159,7 +162,7 @@ def refresh(
     /,
     *,
     from_memory: Path,
-    options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens")],
+    options: ShardOptions,
     tenant: str = "",
     tokenizer: str | None = None,
     as_json: Json = False,
@@ -189,7 +192,7 @@ def refresh(
             datastore,
             from_memory,
             tenant,
-            options,
+            BuildOptions(**vars(options)),
             tokenizer=loaded,
             tokenizer_name=tokenizer,
             progress=progress,
@@ -202,7 +205,7 @@ def merge(
     /,
     *,
     out: Path,
-    options: Annotated[BuildOptions, Only("overwrite")],
+    overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Join datastores of one tokenizer into a new one.
@@ -213,13 +216,14 @@ def merge(
     Args:
         datastores (DATASTORE...): Folders made by `specds build`, of one tokenizer.
         out (FOLDER): The folder to make.
+        overwrite: Replace what is there, once the new datastore is complete.
 
     Example:
         specds merge chat.specds code.specds --out both.specds
     """
     from specds._core import merge as join
 
-    merged = join(datastores, out, overwrite=options.overwrite)
+    merged = join(datastores, out, overwrite=overwrite)
     display.show_datastore(merged, as_json=as_json)
 
 
@@ -227,7 +231,7 @@ def compact(
     datastore: DatastorePath,
     /,
     *,
-    options: Annotated[BuildOptions, Only("max_memory", "max_shard_tokens")],
+    options: ShardOptions,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Keep one copy of documents that recur.")
     ] = False,
@@ -243,6 +247,7 @@ def compact(
     from specds._core import compact as rebuild
 
     with terminal.build_progress() as progress:
-        given = options.for_core("max_memory", "max_shard_tokens")
-        rebuilt = rebuild(datastore, drop_duplicates=drop_duplicates, progress=progress, **given)
+        rebuilt = rebuild(
+            datastore, drop_duplicates=drop_duplicates, progress=progress, **options.for_core()
+        )
     display.show_datastore(rebuilt, as_json=as_json)

@@ -47,15 +47,11 @@ _PANELS = {
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}
 
 
-class Only:
-    """Marks the fields of a record that a command takes: ``Annotated[Record, Only("a", "b")]``."""
+class Without:
+    """Marks the fields of a record that a command does not take: ``Without("a", "b")``."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
-
-
-class Without(Only):
-    """Marks the fields of a record that a command does not take."""
 
 
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
@@ -135,7 +131,7 @@ def _options_of(annotation: Any) -> Iterator[inspect.Parameter]:
     marks = get_args(annotation)[1:]
     hints, told = get_type_hints(record, include_extras=True), _told(record, "Attributes")
     for field in fields(record):
-        if any((field.name in mark.names) is isinstance(mark, Without) for mark in marks):
+        if any(field.name in mark.names for mark in marks):
             continue
         is_required = field.default is MISSING
         default = inspect.Parameter.empty if is_required else field.default

@@ -131,8 +131,9 @@ impl StepTimes {
 
     /// The tokens that the next step should have, to learn what they cost.
     ///
-    /// `most_worth` is how many would be worth their time by a cost: a size is tried if it would pay at the
-    /// cost of the next smaller one, and is larger than the `best` number of nodes that is known. The smallest comes first, so that no step is much slower than one that ran.
+    /// `most_worth` is how many would be worth their time by a cost. A size is tried if it would pay at the
+    /// cost of the next smaller one, and has more than the `best` number of nodes that is known. The smallest
+    /// comes first, so that no step is much slower than one that ran.
     pub(crate) fn trial(
         &mut self,
         start: usize,

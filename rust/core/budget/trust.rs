@@ -123,22 +123,13 @@ impl Trust {
 
     fn note(&mut self, row: &mut RowTrust, tree: &TokenTree, num_verified: usize, emitted: &[u32]) {
         row.0.decay();
-        let depths = tree.depths();
-        let mut last = -1;
-        let nodes = tree
-            .parents()
-            .iter()
-            .zip(tree.token_ids())
-            .zip(promises(tree));
-        for (node, (((&parent, token), promise), &depth)) in (0..).zip(nodes.zip(&depths)) {
-            let came = parent == last && emitted.get(depth as usize - 1) == Some(token);
-            if came {
-                last = node;
-            }
+        let path = tree.follow(emitted);
+        let nodes = tree.parents().iter().zip(tree.depths());
+        for (node, ((&parent, depth), promise)) in nodes.zip(promises(tree)).enumerate() {
             if usize::try_from(parent).is_ok_and(|parent| parent >= num_verified) {
                 continue;
             }
-            let came = f64::from(u8::from(came));
+            let came = f64::from(u8::from(path.contains(&node)));
             let evidence = &mut self.depths[index(depth)];
             evidence.promised += promise;
             evidence.came += came;

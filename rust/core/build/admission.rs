@@ -26,7 +26,7 @@ pub(crate) struct Admission {
 impl Admission {
     /// Whether a limit is reached.
     pub(crate) fn is_full(&self, options: &DatastoreOptions) -> bool {
-        self.has_left_out || self.num_documents >= options.max_documents
+        self.has_left_out || self.num_documents >= options.max_documents.unwrap_or(u64::MAX)
     }
 
     /// Whether a document is taken; it counts. One without tokens is not.
@@ -40,7 +40,7 @@ impl Admission {
             return false;
         }
         let num_tokens = self.num_tokens.saturating_add(document.len() as u64 + 1);
-        if num_tokens > options.max_tokens {
+        if num_tokens > options.max_tokens.unwrap_or(u64::MAX) {
             self.has_left_out = true;
             return false;
         }

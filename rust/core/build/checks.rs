@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::build::options::{DatastoreOptions, Existing};
+use crate::build::options::DatastoreOptions;
 use crate::storage::manifest::{self, Manifest};
 
 pub(crate) fn check_documents(
@@ -43,20 +43,17 @@ pub(crate) fn split_documents<'a>(
 
 /// Gives the manifest of what is added to.
 pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
-    match options.existing {
-        Existing::Refuse => check_replaceable(target, false).map(|()| None),
-        Existing::Replace => check_replaceable(target, true).map(|()| None),
-        Existing::Append => {
-            let old = Manifest::read(target)?;
-            let ours = (
-                options.vocab_size,
-                options.separator,
-                options.tokenizer_fingerprint.as_str(),
-            );
-            check_tokenizer(target, &old, ours)?;
-            Ok(Some(old))
-        }
+    if !options.append {
+        return check_replaceable(target, options.overwrite).map(|()| None);
     }
+    let old = Manifest::read(target)?;
+    let ours = (
+        options.vocab_size,
+        options.separator,
+        options.tokenizer_fingerprint.as_str(),
+    );
+    check_tokenizer(target, &old, ours)?;
+    Ok(Some(old))
 }
 
 /// Whether tokens mean the same in the datastore at `path`.

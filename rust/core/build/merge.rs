@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::base::error::{Error, Result};
 use crate::build::builder::DatastoreBuilder;
 use crate::build::checks::{check_replaceable, check_tokenizer};
 use crate::build::document_log::Documents;
-use crate::build::options::{DatastoreOptions, Existing};
+use crate::build::options::DatastoreOptions;
 use crate::build::staging::Staging;
 use crate::index::write::{Report, Stage};
 use crate::lookup::datastore::Datastore;
@@ -70,10 +72,12 @@ fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How [`compact`] rebuilds, as of [`DatastoreOptions`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
-    pub max_shard_tokens: u64,
-    pub max_memory: u64,
+    pub max_shard_tokens: Option<u64>,
+    pub max_memory: Option<u64>,
     /// Whether equal documents are kept once.
     pub drop_duplicates: bool,
 }
@@ -113,7 +117,7 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
         max_shard_tokens: options.max_shard_tokens,
         max_memory: options.max_memory,
         drop_duplicates: options.drop_duplicates,
-        existing: Existing::Replace,
+        overwrite: true,
         plan: Some(format!("compact {}", old.build_id)),
         ..DatastoreOptions::new(old.vocab_size, old.separator)
     }

@@ -13,4 +13,4 @@ pub(crate) mod staging;
 
 pub use builder::DatastoreBuilder;
 pub use merge::{CompactOptions, compact, merge};
-pub use options::{DatastoreOptions, Existing};
+pub use options::DatastoreOptions;
