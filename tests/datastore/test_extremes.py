@@ -71,6 +71,7 @@ SAMPLES = {
     "num_rows": 2,
     "numbers": np.zeros(17, np.int64),
     "of": ROW,
+    "parent": 0,
     "parents": [-1, 0, 1],
     "path": lambda path: path,
     "patterns": [ROW, ROW],
@@ -79,6 +80,7 @@ SAMPLES = {
     "probs": [0.5, 0.5, 0.5],
     "reported": np.zeros((1, 9), np.int64),
     "row": 0,
+    "rules": None,
     "scores": np.zeros((2, 3), np.float32),
     "seconds": 0.01,
     "separator": VOCAB_SIZE,
@@ -88,6 +90,7 @@ SAMPLES = {
     "step_seconds": 0.01,
     "tables": None,
     "tenant": "ann",
+    "token": 1,
     "top_k": 2,
     "tree": TREE,
     "trees": [TREE],
@@ -165,6 +168,7 @@ OF = {
     "EngineDrafter": lambda _: [engine()],
     "FusedState": lambda path: [core.FusedState(core.Datastore(path))],
     "Memory": lambda _: [core.Memory(VOCAB_SIZE)],
+    "Session": lambda _: [core.Session()],
     "TokenTree": lambda _: [core.TokenTree(ROW, [-1, 0, 1])],
     "Trigrams": lambda path: [trigrams(path)],
 }
@@ -196,6 +200,8 @@ def use(made):
 
 # Whatever an engine says, it is served.
 LENIENT = {"EngineDrafter.draft_chains", "EngineDrafter.observe_step_time"}
+# The base class does nothing.
+LENIENT |= {"Session.draft", "Session.set_step_time"}
 
 
 def calls():
@@ -219,7 +225,7 @@ def calls():
 CALLS = {
     name: (of, function)
     for name, of, function in calls()
-    if set(inspect.signature(function).parameters) - {"self"}
+    if set(inspect.signature(function).parameters) - {"self"} and name != "DraftSession"
 }
 
 
@@ -236,13 +242,16 @@ RECORDS = {
 }
 """Whose keywords are the options of a record."""
 
+ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""A subclass of `Session` takes what it likes."""
+
 
 def parameters(name):
     for parameter in inspect.signature(CALLS[name][1]).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
+        if parameter.kind is parameter.VAR_KEYWORD and name in RECORDS:
             for option, default in core.DEFAULTS[RECORDS[name]].items():
                 yield inspect.Parameter(option, parameter.KEYWORD_ONLY, default=default)
-        elif parameter.name != "self":
+        elif parameter.name != "self" and parameter.kind not in ANY_NUMBER:
             yield parameter
 
 
