@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from specds._core import Datastore, DatastoreBuilder, FusedState, Memory
-from specds.drafters.step import right_path
 
 PRIOR = Path(__file__).parents[1] / "rust/core/weights/prior.bin"
 # In `learned`, the changes follow the version of the weights.
@@ -59,7 +58,7 @@ def learned(store: Datastore, document: np.ndarray, prior: np.ndarray) -> np.nda
     session, text, at = state.session(), document[:LONGEST].tolist(), PROMPT
     session.observe(text[:PROMPT])
     while at < len(text):
-        path = right_path(session.draft(NODES), text[at:])
+        path = session.draft(NODES).follow(text[at:])
         session.observe(text[at : at + len(path) + 1])
         at += len(path) + 1
     return np.frombuffer(state.learned(), "<f4", NUM_WEIGHTS, AT)
