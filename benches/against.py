@@ -1,7 +1,7 @@
 """Is this version better than a commit? Both replay the same recorded answers, in turn.
 
     make bench-against COMMIT=9e3915c \\
-        ARGS="--corpus chat --tokenizer NAME --transcripts FILE --budget 16,64"
+        ARGS="--corpus chat --tokenizer NAME --transcripts FILE --max-nodes 16,64"
 
 Each version runs its own `specds bench replay`, so names in the code may differ, and formats of
 files: with --corpus each builds a datastore of its own. What is not an option of this script goes
@@ -103,7 +103,7 @@ def main(
         times = [median(time_us(pair[side]) for pair in cell) for side in (0, 1)]
         lengths = [row["mean_acceptance_length"] for row in (old, new)]
         print(
-            f"{old['drafter']} -> {new['drafter']}, {new['budget']} nodes: "
+            f"{old['drafter']} -> {new['drafter']}, {new['max_nodes']} nodes: "
             f"{times[0]:.1f} -> {times[1]:.1f} us, ratio {median(ratios):.3f} "
             f"({ratios[0]:.3f} to {ratios[-1]:.3f}); tokens per forward "
             f"{lengths[0]:.3f} -> {lengths[1]:.3f} ({lengths[1] / lengths[0] - 1:+.1%})"

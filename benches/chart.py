@@ -25,8 +25,8 @@ Row = dict[str, Any]
 
 # What is kept of a row: first what tells it from all others, then its figures.
 KEYS = {
-    "replay": ("transcripts", "drafter", "budget"),
-    "generate": ("mode", "batch", "name", "budget"),
+    "replay": ("transcripts", "drafter", "max_nodes"),
+    "generate": ("mode", "batch", "name", "max_nodes"),
 }
 VALUES = {
     "replay": ("datastore_tokens", "num_requests", "mean_acceptance_length"),
@@ -69,9 +69,9 @@ DRAFTERS = {
     "aded:search=greedy": "`aded:search=greedy`",
     "aded:order=2": "`aded:order=2`",
     "aded:order=4": "`aded:order=4`",
-    "rest:match=2": "`rest:match=2`, its best match length",
+    "rest:max_match=2": "`rest:max_match=2`, its best match length",
     "rest": "`rest`, as in the paper",
-    "n-grammys:parts=context": "`n-grammys:parts=context`",
+    "n-grammys:strategy=context": "`n-grammys:strategy=context`",
     "prompt-lookup": "`prompt-lookup`",
     "draftretriever": "ADED's package, draftretriever 0.1.1",
     "arctic-suffix-corpus": "Arctic's suffix tree, 1 M tokens of the corpus in it",
@@ -84,7 +84,7 @@ HAS = {
     "fused": ("60 M tokens", "yes"),
     NO_MEMORY: ("60 M tokens", "no"),
     NO_DATASTORE: ("none", "yes"),
-    "rest:match=2": ("60 M tokens", "no"),
+    "rest:max_match=2": ("60 M tokens", "no"),
     "rest": ("60 M tokens", "no"),
     "draftretriever": ("60 M tokens", "yes"),
     "arctic-suffix-corpus": ("1 M tokens", "yes"),
@@ -145,23 +145,23 @@ def keep(path: Path, conditions: str) -> None:
 def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
     """Mean acceptance lengths by drafter, set and number of nodes."""
     return {
-        (row["drafter"], row["transcripts"], row["budget"]): row["mean_acceptance_length"]
+        (row["drafter"], row["transcripts"], row["max_nodes"]): row["mean_acceptance_length"]
         for row in rows
     }
 
 
 def table(drafters: list[str], only: int | None = None) -> str:
-    """Some drafters on all sets, as Markdown; at one budget with what each drafter has."""
+    """Some drafters on all sets, as Markdown; at one number of nodes with what each drafter has."""
     lengths = acceptance(rows_of("replay"))
     names = [name.replace("\n", ", ") + NOTES.get(group, "") for group, name in SETS.items()]
     about = ["corpus", "remembers requests"] if only else ["nodes"]
     rule = ["---"] * (1 + len(about)) if only else ["---", "---:"]
     lines = [["drafter", *about, *names], [*rule, *["---:"] * len(SETS)]]
     for drafter in drafters:
-        for budget in [only] if only else sorted({b for d, _, b in lengths if d == drafter}):
-            cells = [lengths.get((drafter, name, budget)) for name in SETS]
+        for max_nodes in [only] if only else sorted({b for d, _, b in lengths if d == drafter}):
+            cells = [lengths.get((drafter, name, max_nodes)) for name in SETS]
             shown = ["" if cell is None else f"{cell:.2f}" for cell in cells]
-            has = HAS[drafter] if only else [str(budget)]
+            has = HAS[drafter] if only else [str(max_nodes)]
             lines.append([DRAFTERS[drafter], *has, *shown])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -169,7 +169,7 @@ def table(drafters: list[str], only: int | None = None) -> str:
 def with_tables(page: str) -> str:
     """A page with a table between each pair of its marks, of the drafters that the mark names.
 
-    `<!-- acceptance of rest,aded -->` is a table of all budgets, `all` is all drafters, and
+    `<!-- acceptance of rest,aded -->` is a table of all sizes, `all` is all drafters, and
     `<!-- acceptance at 64 -->` one of those that differ in what they have.
     """
 

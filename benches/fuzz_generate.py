@@ -118,11 +118,11 @@ def drawn(rng: random.Random) -> dict:
         "padding": rng.choice([0, 0, 3]),
         "seed": rng.randrange(1000),
         "settings": settings,
-        "budget": rng.choice([0, 1, 3, 9, 64, "auto"]),
+        "max_nodes": rng.choice([0, 1, 3, 9, 64, "auto"]),
         "verification": rng.choice(["auto", "packed", "model"]),
         "drafter": rng.choice(["random", "mixed", "oracle", "forked", "wrong", "fused", "few"]),
     }
-    hides = request["budget"] != "auto" and rng.random() < 0.3
+    hides = request["max_nodes"] != "auto" and rng.random() < 0.3
     return request | {"stream_every": rng.choice([1, 4, 100]) if hides else None}
 
 
@@ -187,7 +187,7 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     else:
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE if request["drafter"] == "fused" else 70))
     given = given_by(request["settings"], seed)
-    ours = {name: request.get(name) for name in ("budget", "verification", "stream_every")}
+    ours = {name: request.get(name) for name in ("max_nodes", "verification", "stream_every")}
     output = generate(model, drafter=drafter, **prompts, **given, **ours)
     checks = {
         "text": output.sequences.tolist() == whole.tolist(),

@@ -14,7 +14,9 @@ with tempfile.TemporaryDirectory() as folder:
     memory = Path(folder) / "mine.memory"
     for _ in range(2):  # as two runs of a program
         drafter = specds.FusedDrafter.resume(memory, tokenizer=tokenizer)
-        chat = specds.Chat(model, tokenizer, drafter, budget=8, max_new_tokens=32, do_sample=False)
+        chat = specds.Chat(
+            model, tokenizer, drafter, max_nodes=8, max_new_tokens=32, do_sample=False
+        )
         print(chat.send("def read(path):"))
         print(chat.stats)
         chat.clear()  # the conversation goes into the memory

@@ -10,7 +10,7 @@ class RepeatSession(specds.Session):
     def __init__(self, prompt_ids):
         self.token_ids = [int(token) for token in prompt_ids]
 
-    def draft(self, max_nodes, max_depth=None, min_gain=0.0):
+    def draft(self, max_nodes, max_depth=None, min_prob=0.0):
         *before, last = self.token_ids
         if last not in before:
             return specds.TokenTree([], [])
@@ -31,6 +31,8 @@ class RepeatDrafter:
 
 model, tokenizer = load_model("demo")
 ids = tokenizer("x = [1, 2, 3]\ny = [1, 2, 3]\nz = [", return_tensors="pt")["input_ids"]
-output = specds.generate(model, ids, RepeatDrafter(), budget=4, max_new_tokens=24, do_sample=False)
+output = specds.generate(
+    model, ids, RepeatDrafter(), max_nodes=4, max_new_tokens=24, do_sample=False
+)
 print(tokenizer.decode(output.sequences[0]))
 print(output.stats)

@@ -51,7 +51,7 @@ def test_a_memory_makes_the_second_run_faster(chat_model, tmp_path, monkeypatch,
         names = {}
         capsys.readouterr()
         exec(
-            compile(code.replace("256", "40, budget=16, do_sample=False"), "tutorial", "exec"),
+            compile(code.replace("256", "40, max_nodes=16, do_sample=False"), "tutorial", "exec"),
             names,
         )
         said.append(capsys.readouterr().out.rpartition("40 tokens in")[0])

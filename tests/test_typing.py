@@ -58,7 +58,7 @@ def build(tokenizer: Any) -> str:
 
 
 def write(model: Any, tokenizer: Any) -> str:
-    output = specds.generate(model, None, "answers.specds", budget=16, max_new_tokens=8)
+    output = specds.generate(model, None, "answers.specds", max_nodes=16, max_new_tokens=8)
     assert_type(output.stats.tokens_per_s, float)
     assert_type(output.stats.num_accepted_tokens, int)
     specds.warm_up(model)
@@ -79,7 +79,7 @@ import specds
 specds.Datastore("a").lookup([5], max_match="b")
 specds.Datastore("a").no_such
 specds.FusedDrafter(3)
-specds.generate(None, budget="much")
+specds.generate(None, max_nodes="much")
 specds.build_datastore(5, None, "a")
 """
 

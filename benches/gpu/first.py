@@ -80,7 +80,7 @@ def _prompt(model: Any, size: int) -> torch.Tensor:
 
 
 def _generate(model: Any, prompt: torch.Tensor) -> Any:
-    asked = {"budget": 7, "verification": "packed", **GREEDY}
+    asked = {"max_nodes": 7, "verification": "packed", **GREEDY}
     return generate(model, prompt, make_drafter("fused", DrafterInputs()), **asked)
 
 

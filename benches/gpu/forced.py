@@ -86,10 +86,10 @@ class Forced(Forces, StaticRunner):
 
 
 def forced(
-    target: Target, make: Callable[[], Drafter], budget: Any
+    target: Target, make: Callable[[], Drafter], max_nodes: Any
 ) -> Callable[[Batch, dict[str, Any]], Result]:
     """Our loop, which emits what was recorded."""
-    call = own_calls(target, make, budget)
+    call = own_calls(target, make, max_nodes)
 
     def forced_call(batch: Batch, settings: dict[str, Any]) -> Result:
         for row, prompt in enumerate(batch):
@@ -117,7 +117,7 @@ def measure_forced(
     new_tokens: int,
     runs: int,
     tokenizer: str | None = None,
-    budget: Any = "auto",
+    max_nodes: Any = "auto",
     compiled: bool = True,
 ) -> list[Row]:
     """Plain decoding and `fused`, as the rows of `specds bench generate`."""
@@ -138,7 +138,7 @@ def measure_forced(
     make = partial(FusedDrafter, store, FusedConfig(recycled=False))
     ways = [
         Way(PLAIN, partial(forced, target, PromptLookupDrafter, 0), is_plain=True, is_ours=True),
-        Way("fused", partial(forced, target, make, budget), is_ours=True, budget=budget),
+        Way("fused", partial(forced, target, make, max_nodes), is_ours=True, max_nodes=max_nodes),
     ]
     if compiled:
         ways.insert(0, baseline_way("compiled", target))

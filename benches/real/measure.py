@@ -74,12 +74,12 @@ def ways_of(model):
     def lookup(ids, settings):
         return plain(ids, {**settings, "prompt_lookup_num_tokens": 10})
 
-    def drafted(budget):
+    def drafted(max_nodes):
         memory = specds.Memory(model.config.vocab_size)  # of the requests of a kind
         drafter = specds.FusedDrafter(memory=memory)
 
         def write(ids, settings):
-            output = specds.generate(model, ids, drafter, budget=budget, **settings)
+            output = specds.generate(model, ids, drafter, max_nodes=max_nodes, **settings)
             return output.sequences, 1 + output.stats.num_drafts, output.stats.shares
 
         return write

@@ -54,7 +54,7 @@ class Case:
 
     make: Callable[[], Any]
     num_rows: int = 64
-    settings: dict[str, Any] = field(default_factory=lambda: {"budget": 8})
+    settings: dict[str, Any] = field(default_factory=lambda: {"max_nodes": 8})
     temperature: float = 0.9
     repetition_penalty: float = 1.0
     num_samples: int = 20_000
@@ -67,8 +67,8 @@ def hierarchy(**levels: Any) -> HierarchyDrafter:
 ALONE = {"num_rows": 8, "num_samples": 4_000}
 CASES = {
     "fused, `packed`": Case(fused),
-    "fused, `model`": Case(fused, settings={"budget": 8, "verification": "model"}, **ALONE),
-    "fused, `stream_every`": Case(fused, settings={"budget": 8, "stream_every": 2}),
+    "fused, `model`": Case(fused, settings={"max_nodes": 8, "verification": "model"}, **ALONE),
+    "fused, `stream_every`": Case(fused, settings={"max_nodes": 8, "stream_every": 2}),
     "fused, temperature 3": Case(fused, temperature=3.0),
     "fused, repetition penalty": Case(fused, repetition_penalty=1.3),
     "two models": Case(

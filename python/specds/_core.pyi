@@ -214,7 +214,7 @@ class Budget:
     @property
     def drafts(self) -> list[bool]: ...
     @property
-    def least_gain(self) -> float: ...
+    def min_prob(self) -> float: ...
     def choose(self, drafts: Sequence[TokenTree | None], seconds: float) -> list[int]: ...
     def learn(self, emitted: Sequence[Sequence[int] | None]) -> None: ...
     def leave(self, row: int) -> None: ...
@@ -250,19 +250,18 @@ class EngineDrafter:
     ) -> None: ...
     def draft_chains(
         self,
-        k: int,
-        min_prob: float | None = None,
+        width: int,
         *,
-        budgets: Sequence[int] | None = None,
-        min_probs: Sequence[float] | None = None,
+        max_nodes: int | Sequence[int] | None = None,
+        min_prob: float | Sequence[float] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]: ...
     def draft_trees(
         self,
-        n: int,
+        width: int,
         *,
-        budgets: Sequence[int] | None = None,
-        max_depths: Sequence[int] | None = None,
-        min_gains: Sequence[float] | None = None,
+        max_nodes: int | Sequence[int] | None = None,
+        max_depth: int | Sequence[int] | None = None,
+        min_prob: float | Sequence[float] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]: ...
     def observe_step_time(self, seconds: float) -> None: ...
     @property
@@ -324,7 +323,7 @@ class Session:
     def match_length(self) -> int | None: ...
     def begin(self, rules: RequestRules) -> None: ...
     def draft(
-        self, max_nodes: int, max_depth: int | None = None, min_gain: float = 0.0
+        self, max_nodes: int, max_depth: int | None = None, min_prob: float = 0.0
     ) -> TokenTree: ...
     def observe(
         self, token_ids: Sequence[int] | NDArray[Any], num_verified: int | None = None
@@ -347,7 +346,7 @@ class DraftSession(Session):
         self,
         max_nodes: int,
         max_depth: int | None = None,
-        min_gain: float = 0.0,
+        min_prob: float = 0.0,
         *,
         is_chain: bool = False,
     ) -> TokenTree: ...
@@ -448,6 +447,6 @@ def draft_batch(
     max_nodes: int,
     *,
     max_depths: Sequence[int] | None = None,
-    min_gain: float = 0.0,
+    min_prob: float = 0.0,
     num_threads: int | None = None,
 ) -> list[TokenTree]: ...

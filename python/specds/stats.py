@@ -41,7 +41,7 @@ class GenerationStats:
 
     Attributes:
         num_drafts: Target forwards after the prefill.
-        num_draft_tokens: Nodes verified, after a draft was cut to the budget and to `max_length`.
+        num_draft_tokens: Nodes verified, after a draft was cut to `max_nodes` and to `max_length`.
         num_accepted_tokens: Emitted tokens that had been drafted.
         num_accepted_tokens_per_pos: How many drafts had at least ``i + 1`` tokens accepted.
         num_drafts_per_size: How many drafts had `i` nodes verified.

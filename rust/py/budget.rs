@@ -75,7 +75,7 @@ impl Budget {
 
     /// The least probability of a node that could pay.
     #[getter]
-    fn least_gain(&self) -> f64 {
+    fn min_prob(&self) -> f64 {
         let least = |cost| self.lock().least_gain(self.rows.iter(), cost, 1);
         self.costs.as_ref().map_or(0.0, least)
     }

@@ -66,26 +66,26 @@ impl DraftSession {
     /// Args:
     ///     max_nodes: The most nodes.
     ///     max_depth: Deeper nodes are left out; a child of the context has depth 1.
-    ///     min_gain: The least probability of a node.
+    ///     min_prob: The least probability of a node.
     ///     is_chain: Whether no node may have two children. The fused drafter goes on with the
     ///         likeliest child; others cut the best path out of a tree.
     ///
     /// Raises:
-    ///     ValueError: `min_gain` is below 0, infinite or no number.
+    ///     ValueError: `min_prob` is below 0, infinite or no number.
     #[pyo3(signature = (
-        max_nodes, max_depth = None, min_gain = 0.0, *, is_chain = false
+        max_nodes, max_depth = None, min_prob = 0.0, *, is_chain = false
     ))]
     fn draft(
         &self,
         py: Python<'_>,
         max_nodes: usize,
         max_depth: Option<usize>,
-        min_gain: f32,
+        min_prob: f32,
         is_chain: bool,
     ) -> PyResult<TokenTree> {
         let limits = DraftLimits {
             max_nodes,
-            min_gain: from_zero(min_gain, "min_gain")?,
+            min_prob: from_zero(min_prob, "min_prob")?,
             max_depth: max_depth.unwrap_or(usize::MAX),
             is_chain,
         };
@@ -185,21 +185,21 @@ impl DraftSession {
 ///     sessions: What the drafters' `session` returns, each at most once.
 ///     max_nodes: As for one session.
 ///     max_depths: As for one session, one for each.
-///     min_gain: As for one session.
+///     min_prob: As for one session.
 ///     num_threads: The most threads; all processors by default. It changes no tree.
 ///
 /// Raises:
 ///     ValueError: A session comes twice or drafts in another thread, or an argument does not fit.
 #[pyfunction]
 #[pyo3(signature = (
-    sessions, max_nodes, *, max_depths = None, min_gain = 0.0, num_threads = None
+    sessions, max_nodes, *, max_depths = None, min_prob = 0.0, num_threads = None
 ))]
 pub(crate) fn draft_batch(
     py: Python<'_>,
     sessions: Vec<Bound<'_, DraftSession>>,
     max_nodes: usize,
     max_depths: Option<Vec<usize>>,
-    min_gain: f32,
+    min_prob: f32,
     num_threads: Option<usize>,
 ) -> PyResult<Vec<TokenTree>> {
     let sessions: Vec<_> = sessions.iter().map(|session| &session.get().0).collect();
@@ -210,10 +210,10 @@ pub(crate) fn draft_batch(
             format!("`max_depths` must have one for each session: {expected}, not {found}");
         return Err(PyValueError::new_err(reason));
     }
-    let min_gain = from_zero(min_gain, "min_gain")?;
+    let min_prob = from_zero(min_prob, "min_prob")?;
     let limits = max_depths.into_iter().map(|max_depth| DraftLimits {
         max_nodes,
-        min_gain,
+        min_prob,
         max_depth,
         is_chain: false,
     });

@@ -8,7 +8,7 @@ use pyo3::types::{IntoPyDict, PyDict};
 use specds::draft::DraftLimits;
 use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, PackedTrees};
 
-use crate::arrays::{integers, rows_of_integers, shaped, width};
+use crate::arrays::{self, from_zero, integers, rows_of_integers, shaped};
 use crate::error::py_err;
 use crate::options;
 use crate::storage::located;
@@ -107,7 +107,9 @@ impl EngineDrafter {
         let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
             Some(Context {
                 tokens: tokens.as_ref()?.as_slice(),
-                start: of_row(starts.as_deref(), row, 0),
+                start: starts
+                    .as_ref()
+                    .map_or(0, |starts| starts.get(row).copied().unwrap_or(0)),
                 name: text_of_row(names.as_deref(), row),
                 tenant: text_of_row(tenants.as_deref(), row).unwrap_or(""),
             })
@@ -119,83 +121,89 @@ impl EngineDrafter {
     /// Drafts a chain for each row of the last sync.
     ///
     /// Args:
-    ///     k: The most tokens.
-    ///     min_prob: The least probability of a path; by default that of the configuration.
-    ///     budgets: The most tokens of each row, where that is less.
-    ///     min_probs: The least probability for each row.
+    ///     width: The most tokens of any row.
+    ///     max_nodes: The most tokens where that is less, of all rows or of each.
+    ///     min_prob: The least probability of a path, of all rows or of each; by default that of the
+    ///         options.
     ///
     /// Returns:
-    ///     Tokens, int64 `(num_rows, k)`, after the last one -1; how many each row has, int64
-    ///     `(num_rows,)`; the probability of each path, float32 `(num_rows, k)`.
+    ///     Tokens, int64 `(num_rows, width)`, after the last one -1; how many each row has, int64
+    ///     `(num_rows,)`; the probability of each path, float32 `(num_rows, width)`.
     ///
     /// Raises:
-    ///     ValueError: `k` is above 4096.
-    #[pyo3(signature = (k, min_prob = None, *, budgets = None, min_probs = None))]
+    ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or no number.
+    #[pyo3(signature = (width, *, max_nodes = None, min_prob = None))]
     fn draft_chains<'py>(
         &self,
         py: Python<'py>,
-        k: usize,
-        min_prob: Option<f32>,
-        budgets: Option<Vec<usize>>,
-        min_probs: Option<Vec<f32>>,
+        width: usize,
+        max_nodes: Option<PerRow<usize>>,
+        min_prob: Option<PerRow<f32>>,
     ) -> PyResult<Chains<'py>> {
-        let k = width(k, "k")?;
+        let width = arrays::width(width, "width")?;
+        min_prob.as_ref().map_or(Ok(()), PerRow::check)?;
         let packed = py.detach(|| {
             let mut drafter = self.lock();
-            let min_prob = min_prob.unwrap_or(drafter.config().min_prob);
+            let least = drafter.config().min_prob;
             let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
-                min_gain: of_row(min_probs.as_deref(), row, min_prob),
+                min_prob: of_row(min_prob.as_ref(), row, least),
                 is_chain: true,
-                ..DraftLimits::nodes(of_row(budgets.as_deref(), row, k).min(k))
+                ..DraftLimits::nodes(of_row(max_nodes.as_ref(), row, width).min(width))
             });
-            PackedChains::new(&drafter.draft(&limits.collect::<Vec<_>>()), k)
+            PackedChains::new(&drafter.draft(&limits.collect::<Vec<_>>()), width)
         });
         let rows = packed.lengths.len();
-        let token_ids = shaped(py, (rows, k), packed.token_ids)?;
-        let probs = shaped(py, (rows, k), packed.probs)?;
+        let token_ids = shaped(py, (rows, width), packed.token_ids)?;
+        let probs = shaped(py, (rows, width), packed.probs)?;
         Ok((token_ids, packed.lengths.into_pyarray(py), probs))
     }
 
-    /// Drafts a tree for each row of the last sync, of exactly `n` nodes.
+    /// Drafts a tree for each row of the last sync, filled up to exactly `width` nodes.
     ///
     /// Node 0 is the last token of the context. Children of it with other tokens than the drafted ones fill
     /// the tree up.
     ///
     /// Args:
-    ///     n: The nodes.
-    ///     budgets: The most drafted nodes of each row, where that is less than ``n - 1``.
-    ///     max_depths: Of the nodes of each row; a child of the context has depth 1.
-    ///     min_gains: The least probability of a node of each row.
+    ///     width: The nodes of a row, node 0 included.
+    ///     max_nodes: The most drafted nodes where that is less than ``width - 1``, of all rows or of
+    ///         each.
+    ///     max_depth: Of the nodes, of all rows or of each; a child of the context has depth 1.
+    ///     min_prob: The least probability of a node, of all rows or of each.
     ///
     /// Returns:
-    ///     Tokens, int64 `(num_rows, n)`; how many each row has drafted, int64 `(num_rows,)`;
-    ///     whether node j is node i or an ancestor of it, bool `(num_rows, n, n)`.
+    ///     Tokens, int64 `(num_rows, width)`; how many each row has drafted, int64 `(num_rows,)`;
+    ///     whether node j is node i or an ancestor of it, bool `(num_rows, width, width)`.
     ///
     /// Raises:
-    ///     ValueError: `n` is above 4096.
-    #[pyo3(signature = (n, *, budgets = None, max_depths = None, min_gains = None))]
+    ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or no number.
+    #[pyo3(signature = (width, *, max_nodes = None, max_depth = None, min_prob = None))]
     fn draft_trees<'py>(
         &self,
         py: Python<'py>,
-        n: usize,
-        budgets: Option<Vec<usize>>,
-        max_depths: Option<Vec<usize>>,
-        min_gains: Option<Vec<f32>>,
+        width: usize,
+        max_nodes: Option<PerRow<usize>>,
+        max_depth: Option<PerRow<usize>>,
+        min_prob: Option<PerRow<f32>>,
     ) -> PyResult<Trees<'py>> {
-        let most = width(n, "n")?.saturating_sub(1);
+        let most = arrays::width(width, "width")?.saturating_sub(1);
+        min_prob.as_ref().map_or(Ok(()), PerRow::check)?;
         let packed = py.detach(|| {
             let mut drafter = self.lock();
             let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
-                max_depth: of_row(max_depths.as_deref(), row, usize::MAX),
-                min_gain: of_row(min_gains.as_deref(), row, 0.0),
-                ..DraftLimits::nodes(of_row(budgets.as_deref(), row, most).min(most))
+                max_depth: of_row(max_depth.as_ref(), row, usize::MAX),
+                min_prob: of_row(min_prob.as_ref(), row, 0.0),
+                ..DraftLimits::nodes(of_row(max_nodes.as_ref(), row, most).min(most))
             });
             let last_tokens = drafter.last_tokens();
-            PackedTrees::new(&drafter.draft(&limits.collect::<Vec<_>>()), &last_tokens, n)
+            PackedTrees::new(
+                &drafter.draft(&limits.collect::<Vec<_>>()),
+                &last_tokens,
+                width,
+            )
         });
         let rows = packed.lengths.len();
-        let token_ids = shaped(py, (rows, n), packed.token_ids)?;
-        let mask = shaped(py, (rows, n, n), packed.mask)?;
+        let token_ids = shaped(py, (rows, width), packed.token_ids)?;
+        let mask = shaped(py, (rows, width, width), packed.mask)?;
         Ok((token_ids, packed.lengths.into_pyarray(py), mask))
     }
 
@@ -312,10 +320,32 @@ impl<'py> Tokens<'py> {
     }
 }
 
-fn of_row<T: Copy>(values: Option<&[T]>, row: usize, default: T) -> T {
-    values
-        .and_then(|values| values.get(row).copied())
-        .unwrap_or(default)
+/// What holds for all rows of a batch, or for each one by one.
+#[derive(FromPyObject)]
+enum PerRow<T> {
+    All(T),
+    Each(Vec<T>),
+}
+
+impl PerRow<f32> {
+    /// Refuses what is no probability.
+    fn check(&self) -> PyResult<()> {
+        let values = match self {
+            Self::All(value) => std::slice::from_ref(value),
+            Self::Each(values) => values,
+        };
+        values
+            .iter()
+            .try_for_each(|&value| from_zero(value, "min_prob").map(drop))
+    }
+}
+
+fn of_row<T: Copy>(values: Option<&PerRow<T>>, row: usize, default: T) -> T {
+    match values {
+        Some(PerRow::All(value)) => *value,
+        Some(PerRow::Each(values)) => values.get(row).copied().unwrap_or(default),
+        None => default,
+    }
 }
 
 fn text_of_row(texts: Option<&[String]>, row: usize) -> Option<&str> {

@@ -65,9 +65,9 @@ impl Session {
     /// Args:
     ///     max_nodes: The most nodes.
     ///     max_depth: The caller drops deeper nodes; a child of the context has depth 1.
-    ///     min_gain: Nodes of a lower probability do not pay.
-    #[pyo3(signature = (max_nodes, max_depth = None, min_gain = 0.0))]
-    fn draft(&self, max_nodes: usize, max_depth: Option<usize>, min_gain: f32) -> TokenTree {
+    ///     min_prob: Nodes of a lower probability do not pay.
+    #[pyo3(signature = (max_nodes, max_depth = None, min_prob = 0.0))]
+    fn draft(&self, max_nodes: usize, max_depth: Option<usize>, min_prob: f32) -> TokenTree {
         TokenTree(draft::TokenTree::default())
     }
 

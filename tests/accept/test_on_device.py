@@ -135,7 +135,7 @@ def predictions_of(model, **settings):
     drafter, told = random_drafter(), []
     make = drafter.session
     drafter.session = lambda prompt_ids: Predictions(make(prompt_ids), lambda *p: told.append(p))
-    output = generate(model, prompt(), drafter, budget=7, max_new_tokens=24, **settings)
+    output = generate(model, prompt(), drafter, max_nodes=7, max_new_tokens=24, **settings)
     assert len(told) == 1 + output.stats.num_drafts
     return told
 

@@ -63,7 +63,7 @@ def test_figures_are_those_of_the_clock(clock, tiny_model):
         Way("generate", FakeWay(clock, 3).start, is_plain=True),
         Way("plain", FakeWay(clock, 2, forward_s=4.0).start, is_plain=True, is_ours=True),
         Way("transformers-prompt-lookup", FakeWay(clock, 0.1).start),
-        Way("fused", FakeWay(clock, 1, drift=1).start, is_ours=True, budget=8),
+        Way("fused", FakeWay(clock, 1, drift=1).start, is_ours=True, max_nodes=8),
     ]
     rows = {row["name"]: row for row in rows_by(tiny_model[0], ways)}
     assert [row["kind"] for row in rows.values()] == ["baseline"] * 3 + ["drafter"]
@@ -123,7 +123,7 @@ TINY = ("--model", "demo-tiny", "--device", "cpu", "--runs", "1", "--max-new-tok
 def test_the_command_prints_a_row_for_each_way(command, files):
     code, out, _ = command(
         *(*TINY, "--transcripts", files / "one.jsonl", files / "two.jsonl"),
-        *("--datastore", files / "code.specds", "--drafter", "rest", "--budget", "2,auto"),
+        *("--datastore", files / "code.specds", "--drafter", "rest", "--max-nodes", "2,auto"),
         *("--baseline", "generate,static,plain,transformers-prompt-lookup", "--batch", "1,2"),
         *("--modes", "greedy", "--json"),
     )

@@ -208,7 +208,12 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", f"{files}/small.specds,{files}/large.specds"),
-        *("--drafter", "fused,rest,transformers-prompt-lookup,draftretriever", "--budget", "4,8"),
+        *(
+            "--drafter",
+            "fused,rest,transformers-prompt-lookup,draftretriever",
+            "--max-nodes",
+            "4,8",
+        ),
         *("--no-warm-memory", "--json"),
     )
     report = json.loads(out)
@@ -217,7 +222,9 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
     assert about.items() <= report.items()
     assert report["memory_tokens"] == 0
     rows = report["rows"]
-    cells = [(r["drafter"], r["datastore"], r["budget"]) for r in rows if r["transcripts"] == "all"]
+    cells = [
+        (r["drafter"], r["datastore"], r["max_nodes"]) for r in rows if r["transcripts"] == "all"
+    ]
     # Prompt lookup takes no datastore; draftretriever is absent from each.
     assert len(set(cells)) == len(cells) == 2 * (2 + 2 + 1 + 2)
     assert len(rows) == 3 * 2 * (2 + 2 + 1) + 2 * 2
@@ -234,7 +241,7 @@ def test_a_table_for_people_answers_first_who_gives_how_many_tokens(replay_comma
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl"),
         *("--datastore", files / "small.specds", "--datastore", files / "large.specds"),
-        *("--drafter", "rest,draftretriever", "--budget", "4"),
+        *("--drafter", "rest,draftretriever", "--max-nodes", "4"),
     )
     assert code == 0
     heading, *rows = [line.split() for line in out.splitlines() if line.strip()][1:]

@@ -39,7 +39,7 @@ def files(tmp_path_factory, demo_tokenizer):
 
 def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer):
     path, tiny = files / "one.jsonl", {"shape": "tiny", "device": "cpu", "dtype": "float32"}
-    sizes = {"batch": 1, "limit": 2, "new_tokens": 20, "runs": 1, "budget": 8}
+    sizes = {"batch": 1, "limit": 2, "new_tokens": 20, "runs": 1, "max_nodes": 8}
     plain, row = measure_forced([path], files / "code.specds", **tiny, **sizes, compiled=False)
     config = specds.FusedConfig(recycled=False)
     drafter, trace = specds.FusedDrafter(files / "code.specds", config), Trace()

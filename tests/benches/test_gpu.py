@@ -18,7 +18,7 @@ def test_every_part_runs_on_a_cpu(tmp_path, capsys):
     main([*parts, "--dry", "--out", str(out)])
     printed, figures = capsys.readouterr().out, figures_of(out)
     assert "failed" not in printed
-    assert figures["verified the fast way"]["met"]
+    assert figures["verified by `packed`"]["met"]
     assert all(figures[f"texts that miss {what}"]["met"] for what in ("a hook", "a scaling"))
     assert all(figures[f"5 tokens, {part}"]["value"] > 0 for part in ("pass", "linear layers"))
     assert figures["63 nodes after 16 tokens, over none"]["met"] is not None

@@ -47,11 +47,11 @@ class World(Session):
     def observe(self, token_ids, num_verified=None):
         pass
 
-    def draft(self, max_nodes, max_depth=None, min_gain=0.0):
+    def draft(self, max_nodes, max_depth=None, min_prob=0.0):
         self.now += self.draft_s
         self.num_drafts += 1
         probs = self.claims(self.step) ** np.arange(1, max_nodes + 1)
-        probs = probs[probs >= min_gain]
+        probs = probs[probs >= min_prob]
         return TokenTree(np.arange(len(probs)), np.arange(-1, len(probs) - 1), probs)
 
     def decode(self, budget, num_steps, start=0):
@@ -172,9 +172,9 @@ class Listed(Session):
     def observe(self, *_):
         pass
 
-    def draft(self, max_nodes, max_depth=None, min_gain=0.0):
+    def draft(self, max_nodes, max_depth=None, min_prob=0.0):
         self.asked.append(max_nodes)
-        probs = self.probs[self.probs >= min_gain][:max_nodes]
+        probs = self.probs[self.probs >= min_prob][:max_nodes]
         return TokenTree(np.arange(len(probs)), [-1] * len(probs), probs)
 
     def set_step_time(self, step_seconds):

@@ -45,8 +45,8 @@ SKIP = "--corpus rows.jsonl --on-bad-row skip"
         ("--corpus src,code.txt --max-shard-tokens 1k", 3, "src + code.txt"),
         (SKIP, 2, "rows.jsonl on_bad_row=skip"),
         (f"{SKIP} --keep-duplicates", 9, "rows.jsonl on_bad_row=skip"),
-        (f"{SKIP} --keep-duplicates --limit-documents 4", 4, "rows.jsonl on_bad_row=skip"),
-        (f"{SKIP} --keep-duplicates --limit-tokens 0.2k", 1, "rows.jsonl on_bad_row=skip"),
+        (f"{SKIP} --keep-duplicates --max-documents 4", 4, "rows.jsonl on_bad_row=skip"),
+        (f"{SKIP} --keep-duplicates --max-tokens 0.2k", 1, "rows.jsonl on_bad_row=skip"),
     ],
 )
 def test_a_build_is_told_to_people_and_programs(run, corpora, options, num_documents, corpus):

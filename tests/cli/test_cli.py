@@ -97,7 +97,7 @@ def test_no_way_to_draft_changes_the_text(run, datastore):
     options = ["generate", "--model", "demo-tiny", "--datastore", datastore, "def "]
     options += ["--max-new-tokens", 24, "--json"]
     texts, most = set(), {}
-    for way in ("--budget auto", "--budget 0", "--budget 3", "--verification model",
+    for way in ("--max-nodes auto", "--max-nodes 0", "--max-nodes 3", "--verification model",
                 "--verification packed", "--drafter n-grammys"):  # fmt: skip
         code, out, _ = run(*options, *way.split())
         assert code == 0
@@ -107,9 +107,9 @@ def test_no_way_to_draft_changes_the_text(run, datastore):
         verification = way.partition("verification ")[2] or result["stats"]["verification"]
         assert result["stats"]["verification"] == verification
     assert len(texts) == 1
-    assert max(most["--budget 0"], 0) == 0
-    assert most["--budget 3"] <= 3
-    assert most["--drafter n-grammys"] > 64, "its own budget is a hundred nodes"
+    assert max(most["--max-nodes 0"], 0) == 0
+    assert most["--max-nodes 3"] <= 3
+    assert most["--drafter n-grammys"] > 64, "its own draft has a hundred nodes"
 
 
 def test_sampled_generation_repeats_with_its_seed(run, datastore):

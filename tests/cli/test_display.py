@@ -100,8 +100,8 @@ def test_nothing_is_written_to_a_terminal_but_through_one_module():
 def test_a_narrow_terminal_shows_fewer_figures_and_each_whole():
     row = {"status": "ok", "nodes": 63.5, "tokens": 2.5, "p99": 4170}
     columns = ("nodes", "nodes", "{:.1f}"), ("tokens", "tokens", "{:.3f}"), ("p99", "p99", "{}")
-    figures = table("Replay", [row], lambda _: "rest:match=2", columns)
+    figures = table("Replay", [row], lambda _: "aded:order=2", columns)
     for width, num_columns in (80, 3), (32, 2), (24, 1):
         words = " ".join(shown(figures, width=width).split())
-        assert "rest:match=2 " + " ".join(["63.5", "2.500", "4170"][:num_columns]) in words
+        assert "aded:order=2 " + " ".join(["63.5", "2.500", "4170"][:num_columns]) in words
         assert ("4170" in words) == (num_columns == 3)

@@ -16,7 +16,7 @@ GENERATE = ["generate", "--model", "demo-small", "import os\n\ndef main(", "--js
 
 def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(run):
     options = ["--max-new-tokens", 12]
-    alone = json.loads(run(*GENERATE, *options, "--budget", 0)[1])
+    alone = json.loads(run(*GENERATE, *options, "--max-nodes", 0)[1])
     code, out, _ = run(*GENERATE, *options, "--drafter", "hierarchy:demo-tiny")
     result = json.loads(out)
     assert code == 0
@@ -41,7 +41,7 @@ def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypa
 
 def test_hierarchies_are_measured_beside_other_drafters(run, datastore):
     options = ["--datastore", datastore, "--baseline", "plain", "--limit", 1, "--runs", 1]
-    options += ["--max-new-tokens", 8, "--modes", "greedy", "--budget", 4, "--json"]
+    options += ["--max-new-tokens", 8, "--modes", "greedy", "--max-nodes", 4, "--json"]
     names = "prompt-lookup,hierarchy:demo-tiny+joined=yes"
     code, out, _ = run("bench", "generate", "--model", "demo", "--drafter", names, *options)
     assert code == 0

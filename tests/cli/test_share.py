@@ -20,7 +20,7 @@ def built(run, tmp_path):
     corpus, out = tmp_path / "a b.txt", tmp_path / "d.specds"
     corpus.write_text("for i in range(10):\n    print(i)\n" * 20)
     given = ["--corpus", corpus, "--tokenizer", "demo"]
-    shaping = ["--keep-duplicates", "--limit-tokens", 300]
+    shaping = ["--keep-duplicates", "--max-tokens", 300]
     code, _, err = run("build", *given, *shaping, "--out", out, "--json")
     assert code == 0, err
     return out, corpus
@@ -31,7 +31,7 @@ def test_command_that_gives_the_same_shards_is_kept(built, run, tmp_path):
     (command,) = Datastore.open(out).commands
     assert shlex.split(command) == [
         *("specds", "build", "--corpus", str(corpus), "--tokenizer", "demo"),
-        *("--keep-duplicates", "--limit-tokens", "300"),
+        *("--keep-duplicates", "--max-tokens", "300"),
     ]
     again = tmp_path / "again"
     assert run(*shlex.split(command)[1:], "--out", again, "--json")[0] == 0
@@ -45,7 +45,7 @@ def test_acceptance_is_that_of_a_replay(built, tmp_path):
     row = {"prompt": "for i in range(", "completion": "10):\n    print(i)\nfor i in range(10):\n"}
     answers.write_text(json.dumps(row) + "\n")
     rows = _acceptance(built[0], [answers])
-    assert [(row["transcripts"], row["drafter"], row["budget"]) for row in rows] == [
+    assert [(row["transcripts"], row["drafter"], row["max_nodes"]) for row in rows] == [
         ("answers", "fused", 16),
         ("answers", "fused", 64),
     ]

@@ -49,7 +49,7 @@ def told(tiny_model):
     model, tokenizer = tiny_model
     ids = tokenizer("import os\nimport os\nimport os\n", return_tensors="pt")["input_ids"]
     steps = []
-    settings = {"max_new_tokens": 48, "do_sample": False, "budget": 8}
+    settings = {"max_new_tokens": 48, "do_sample": False, "max_nodes": 8}
     output = generate(model, ids, FusedDrafter(), on_step=steps.append, **settings)
     return output, output.sequences[0, ids.shape[1] :].tolist(), steps, tokenizer
 
@@ -99,11 +99,11 @@ def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
     from specds.loading import load_model
 
     loaded = load_model(str(chat_model), device="cpu")
-    chat = Chat(*loaded, budget=0, max_new_tokens=12, do_sample=False)
+    chat = Chat(*loaded, max_nodes=0, max_new_tokens=12, do_sample=False)
     expected = [chat.send("def add(a, b):"), chat.send("import os")]
     memory = tmp_path / "m"
     options = ["chat", "--model", chat_model, "--max-new-tokens", 12, "--memory", memory]
-    options += ["--budget", 8]
+    options += ["--max-nodes", 8]
     ends = []
     for _ in range(2):
         monkeypatch.setattr(sys, "stdin", io.StringIO("def add(a, b):\n\nimport os\n"))

@@ -198,7 +198,7 @@ def test_options_make_the_ablations(tmp_path, datastore, trigrams):
         ),
         ("aded:order=5", "option `order` of `aded` is none of 3, 2, 4: got `5`"),
         ("fused:effort", "option `effort` of `fused` is none of auto, low, normal"),
-        ("rest:exact=yes", "drafter `rest` has no option `exact`: try `rest:match=1`"),
+        ("rest:exact=yes", "drafter `rest` has no option `exact`: try `rest:max_match=1`"),
         ("prompt-lookup:q=1", "drafter `prompt-lookup` has no option `q`, and takes none"),
     ],
 )

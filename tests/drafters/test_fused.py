@@ -174,13 +174,13 @@ def test_only_nodes_of_enough_probability_are_drafted_until_a_gain():
     random = np.random.default_rng(1)
     session = FusedDrafter().session(text_of(random, phrases(random, 6, 6, 30), 300))
     whole = paths(session.draft(64))
-    for min_gain in (0.0, 0.05, 0.3, 1.0):
-        found = paths(session.draft(64, min_gain=min_gain))
-        assert all(prob >= min_gain for prob in found.values())
+    for min_prob in (0.0, 0.05, 0.3, 1.0):
+        found = paths(session.draft(64, min_prob=min_prob))
+        assert all(prob >= min_prob for prob in found.values())
         # What follows nodes that are not twice as likely is not looked up; all else is there.
         assert found.keys() <= whole.keys()
-        assert found.keys() >= {path for path, prob in whole.items() if prob >= 2 * min_gain}
-    assert len(session.draft(64, min_gain=0.05)) > 1
+        assert found.keys() >= {path for path, prob in whole.items() if prob >= 2 * min_prob}
+    assert len(session.draft(64, min_prob=0.05)) > 1
 
 
 def test_an_effort_is_an_option_of_the_name():

@@ -100,10 +100,10 @@ def test_a_strategy_that_needs_a_model_says_so():
     for strategy in set(STRATEGIES) - {"context"}:
         with pytest.raises(ValueError, match="`tables` are needed for all strategies but context"):
             NGrammysDrafter(None, NGrammysConfig(strategy=strategy))
-    for name in ("n-grammys", "n-grammys:parts=bigram"):
+    for name in ("n-grammys", "n-grammys:strategy=bigram"):
         with pytest.raises(ValueError, match=f"`{name}` needs the target model: give one by --m"):
             make_drafter(name, DrafterInputs())
-    assert make_drafter("n-grammys:parts=context", DrafterInputs()).config.strategy == "context"
+    assert make_drafter("n-grammys:strategy=context", DrafterInputs()).config.strategy == "context"
 
 
 def test_tables_give_back_their_arrays():
@@ -115,7 +115,7 @@ def test_tables_give_back_their_arrays():
     assert repr(tables) == "ModelTables(3 tokens, 2 after each)"
 
 
-def test_budgets_are_those_of_the_papers():
+def test_numbers_of_nodes_are_those_of_the_papers():
     tables = ModelTables([list(range(25))] * 25, [[0.0] * 25] * 25, range(25))
     assert NGrammysDrafter(tables).max_nodes == 100
     assert NGrammysDrafter(tables, NGrammysConfig(25, 14)).max_nodes == 350

@@ -37,7 +37,7 @@ CALLS = {
 def test_calls_return_what_they_do_without(model, name):
     expected = CALLS[name](model)
     drafter = random_drafter()
-    with accelerate(model, drafter, budget=5):
+    with accelerate(model, drafter, max_nodes=5):
         output = CALLS[name](model)
         assert type(output) is type(expected)
         assert output.tolist() == expected.tolist()
@@ -55,7 +55,7 @@ def test_the_last_acceleration_counts_and_each_is_undone_by_itself(model):
         after = [len(drafter.sessions) for drafter in drafters]
         return [one != other for one, other in zip(before, after, strict=True)]
 
-    first, second, third = [accelerate(model, drafter, budget=2) for drafter in drafters]
+    first, second, third = [accelerate(model, drafter, max_nodes=2) for drafter in drafters]
     assert used() == [False, False, True]
     second.undo()
     assert used() == [False, False, True]

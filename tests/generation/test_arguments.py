@@ -42,8 +42,8 @@ REFUSED = {
     ),
     "nobody": ({"inputs": torch.ones((0, 5))}, r"must not be empty, got shape \(0, 5\)"),
     **{
-        f"budget {budget!r}": ({"budget": budget}, f"from 0 on, got {budget!r}")
-        for budget in (-1, 1.5, True, "all", None)
+        f"max_nodes {number!r}": ({"max_nodes": number}, f"from 0 on, got {number!r}")
+        for number in (-1, 1.5, True, "all", None)
     },
     "way": ({"verification": "twice"}, "must be 'auto' or 'packed' or 'model', got 'twice'"),
     "drafter": ({"drafter": 5}, "expected a drafter, a datastore or the path of one"),
@@ -95,7 +95,7 @@ def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
         settings["attention_mask"] = mask
     expected = model.generate(ids, **settings)
     drafter = mixed_drafter(expected[0].tolist())
-    output = generate(model, ids, drafter, budget=8, **settings)
+    output = generate(model, ids, drafter, max_nodes=8, **settings)
     assert output.sequences.tolist() == expected.tolist()
     # A control: the text is another where all tokens are seen.
     all_seen = settings | {"attention_mask": torch.ones_like(ids)}
@@ -109,7 +109,7 @@ def test_a_session_follows_each_token_that_the_drafter_lacks():
     expected = model.generate(prompt(), max_new_tokens=40, **GREEDY)[0].tolist()
     known = 80
     drafter = Drafter(None, vocab_size=known)
-    output = generate(model, prompt(), drafter, max_new_tokens=40, budget=0, **GREEDY)
+    output = generate(model, prompt(), drafter, max_new_tokens=40, max_nodes=0, **GREEDY)
     assert output.sequences[0].tolist() == expected
     last = max(place for place, token in enumerate(expected[:21]) if token >= known)
     texts = [[]]
@@ -155,7 +155,7 @@ def test_models_that_see_generate_from_text(make):
         del settings["token_type_ids"]
     expected = model.generate(ids, **settings)
     drafter = mixed_drafter(expected[0].tolist())
-    output = generate(model, ids, drafter, budget=8, **settings)
+    output = generate(model, ids, drafter, max_nodes=8, **settings)
     assert output.sequences.tolist() == expected.tolist()
     assert output.stats.num_accepted_tokens > 0
     image = {"pixel_values": torch.zeros(1, 3, 28, 28)}

@@ -37,7 +37,7 @@ def test_a_finished_row_leaves_the_batch():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StaticRunner, "verify_rows", spy)
-        output = generate(model, ids, random_drafter(), budget=4, self_check=False, **settings)
+        output = generate(model, ids, random_drafter(), max_nodes=4, self_check=False, **settings)
     assert output.sequences.tolist() == expected.tolist()
     ends = [int((row == PAD).sum()) for row in expected]
     assert widths[0] == 3

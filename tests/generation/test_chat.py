@@ -53,7 +53,7 @@ def test_replies_are_those_of_plain_decoding(loaded, mode):
 def test_only_what_is_new_is_read(loaded):
     model, tokenizer = loaded
     read = []
-    ways = {"budget": 0, "verification": "model", "self_check": False}
+    ways = {"max_nodes": 0, "verification": "model", "self_check": False}
     chat = Chat(model, tokenizer, max_new_tokens=8, **ways, **GREEDY)
     hook = model.register_forward_pre_hook(
         lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True

@@ -53,7 +53,7 @@ def test_a_call_that_names_the_folder_goes_through_specds(tiny_model, tmp_path, 
     free = model.generate(ids, **SETTINGS)
     stop = tokenizer.decode(free[0, -6:-4])
     drafter, criterion = random_drafter(), {"stop_strings": stop, "tokenizer": tokenizer}
-    settings = {"drafter": drafter, "budget": 3, "stream_every": 4}
+    settings = {"drafter": drafter, "max_nodes": 3, "stream_every": 4}
     for more, own in (({}, {}), (criterion, {}), ({}, settings)):
         plain, ours = Recorder(), Recorder()
         expected = model.generate(ids, streamer=plain, **SETTINGS, **more)

@@ -42,11 +42,11 @@ def test_nothing_is_drafted_past_max_length(num_tokens):
     start = prompt(limit - num_tokens)
     longer = [*model.generate(start, max_new_tokens=num_tokens)[0].tolist(), *range(50)]
     drafter = oracle_drafter(longer)
-    output = generate(model, start, drafter, budget=16, max_length=limit, do_sample=False)
+    output = generate(model, start, drafter, max_nodes=16, max_length=limit, do_sample=False)
     assert output.sequences.tolist() == [longer[:limit]]
     assert output.stats.num_draft_tokens <= max(0, num_tokens - 2)
     wide = Drafter(lambda rng, *_: random_tree(rng, 16))
-    output = generate(model, start, wide, budget=16, max_length=limit, do_sample=False)
+    output = generate(model, start, wide, max_nodes=16, max_length=limit, do_sample=False)
     assert output.sequences.tolist() == [longer[:limit]]
 
 

@@ -56,7 +56,7 @@ def test_stop_strings_inside_a_draft(tokenizer):
     expected = model.generate(ids, **batch)
     assert expected.shape[1] == 21 + 32  # one ends before the other
     assert (expected[0, 29:] == 0).all()
-    output = generate(model, ids, oracle_drafter(free), budget=16, **batch)
+    output = generate(model, ids, oracle_drafter(free), max_nodes=16, **batch)
     assert output.sequences.tolist() == expected.tolist()
 
 

@@ -22,16 +22,16 @@ def generate_on(device, model, drafter, ids, seed=0, num_tokens=32, **settings):
         return generate(model, ids, drafter, **settings)
 
 
-@pytest.mark.parametrize("budget", [0, 16, "auto"])
+@pytest.mark.parametrize("max_nodes", [0, 16, "auto"])
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampled"])
-def test_texts_are_those_of_plain_decoding(mode, budget):
+def test_texts_are_those_of_plain_decoding(mode, max_nodes):
     model = tiny_model("qwen3")
     for seed in range(2):
         device = StandInDevice(1e-3)
         expected = plain_generate(model, seed, **mode)
         ids = prompt(seed=seed)
         drafter = mixed_drafter(expected)
-        output = generate_on(device, model, drafter, ids, seed, budget=budget, **mode)
+        output = generate_on(device, model, drafter, ids, seed, max_nodes=max_nodes, **mode)
         assert output.sequences.tolist() == [expected]
         num_waits = output.stats.num_drafts - 1 if mode is GREEDY else 0
         assert len(device.waits_s) == num_waits
@@ -46,4 +46,4 @@ def test_a_pass_that_fails_on_the_device_fails_the_request():
 
     device.begin = lambda _: begin(fail)
     with pytest.raises(RuntimeError, match="the device is lost"):
-        generate_on(device, model, mixed_drafter(list(range(60))), prompt(), budget=4, **GREEDY)
+        generate_on(device, model, mixed_drafter(list(range(60))), prompt(), max_nodes=4, **GREEDY)

@@ -45,7 +45,7 @@ def test_a_conversation_is_that_of_plain_decoding(family, kind, mode, verificati
 
     def write(ids, **settings):
         drafter = mixed_drafter(expected[len(drafted)])
-        settings |= {"budget": 7, "verification": verification, "return_dict_in_generate": True}
+        settings |= {"max_nodes": 7, "verification": verification, "return_dict_in_generate": True}
         output = generate(model, ids, drafter, **settings)
         assert output.cache is output.past_key_values is ours
         drafted.append(output.stats.num_accepted_tokens)
@@ -68,7 +68,7 @@ def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
         lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
     longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
-    settings = {"max_new_tokens": 9, "verification": "model", "budget": 0, **GREEDY}
+    settings = {"max_new_tokens": 9, "verification": "model", "max_nodes": 0, **GREEDY}
     again = generate(model, longer, past_key_values=cache, **settings).sequences
     hook.remove()
     assert read == [6] + [1] * 8  # the last token that was emitted has no states yet
@@ -90,7 +90,7 @@ def test_a_request_that_fails_leaves_the_cache_as_it_was():
 
     longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
     with pytest.raises(RuntimeError, match="out of ideas"):
-        generate(model, longer, Drafter(fail), max_new_tokens=9, cache=cache, budget=4)
+        generate(model, longer, Drafter(fail), max_new_tokens=9, cache=cache, max_nodes=4)
     assert all(
         torch.equal(*pair) for pair in zip(held, [x.keys for x in cache.layers], strict=True)
     )

@@ -73,7 +73,7 @@ def draws_are_not_put_back(monkeypatch):
 )
 def test_what_is_wrong_is_found(breaks, found, monkeypatch):
     settings = {"max_new_tokens": 30, "pad_token_id": 1, "do_sample": True}
-    request = {"family": "llama", "lengths": [9, 5], "padding": 0, "seed": 1, "budget": 9}
+    request = {"family": "llama", "lengths": [9, 5], "padding": 0, "seed": 1, "max_nodes": 9}
     request |= {"settings": settings, "verification": Accepting, "drafter": "mixed"}
     if found == ["random numbers"]:
         # Drawn ahead are those of nodes that are not reached, where no scores are kept.

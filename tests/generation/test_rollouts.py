@@ -39,7 +39,7 @@ def test_a_trainer_samples_the_same(family):
         return build(*FAMILIES[family], torch.float64)
 
     expected, accelerated = rollouts(model()), model()
-    with accelerate(accelerated, budget=4):
+    with accelerate(accelerated, max_nodes=4):
         assert rollouts(accelerated) == expected
     # A control: what is learned changes the samples, and rows of a group differ.
     assert expected[0] != expected[1]

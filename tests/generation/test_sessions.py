@@ -22,26 +22,26 @@ from specds.drafters import FusedDrafter
 from specds.drafters import TokenTree as CoreTree
 from specds.generation import UnsupportedRequestError, generate
 
-BUDGETS = {
-    "drafts over the budget are cut": (None, 3, {3}),
-    "none is asked for with a budget of zero": (None, 0, set()),
+NODES = {
+    "drafts over the number of nodes are cut": (None, 3, {3}),
+    "none is asked for with no nodes": (None, 0, set()),
     "a drafter names its own": (5, "auto", {5}),
     "a number comes before the drafter's own": (5, 3, {3}),
     "elsewhere auto decides": (None, "auto", {63}),
 }
 
 
-@pytest.mark.parametrize("name", BUDGETS)
-def test_drafts_have_the_nodes_of_the_budget(name):
-    own, asked, budgets = BUDGETS[name]
+@pytest.mark.parametrize("name", NODES)
+def test_drafts_have_the_nodes_that_are_asked_for(name):
+    own, asked, nodes = NODES[name]
     drafter = Drafter(lambda rng, *_: random_tree(rng, 70))
     if own is not None:
         drafter.max_nodes = own
     model = tiny_model("llama")
-    output = tree_generate(model, drafter, num_tokens=8, budget=asked, **GREEDY)
+    output = tree_generate(model, drafter, num_tokens=8, max_nodes=asked, **GREEDY)
     assert output.sequences.tolist() == [plain_generate(model, num_tokens=8, **GREEDY)]
-    assert set(drafter.sessions[0].budgets) == budgets
-    assert output.stats.num_draft_tokens <= max(budgets, default=0) * output.stats.num_drafts
+    assert set(drafter.sessions[0].asked_nodes) == nodes
+    assert output.stats.num_draft_tokens <= max(nodes, default=0) * output.stats.num_drafts
 
 
 class Recycling(Session):
@@ -77,7 +77,7 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
     settings = {"verification": verification, "max_new_tokens": 32, **GREEDY}
     # What the second row drafts is wrong, so that it goes on by itself.
     ids = torch.cat([prompt(), prompt(seed=1)])
-    output = generate(model, ids, drafter, budget=16, **settings)
+    output = generate(model, ids, drafter, max_nodes=16, **settings)
     assert output.sequences[0].tolist() == expected
     assert max(len(tree) for tree, _, _ in sessions[0].recycled) > 4
     assert len(sessions[1].recycled) > len(sessions[0].recycled)
@@ -91,7 +91,7 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
 
     drafter.vocab_size = 7
     drafter.grow = lambda *_: CoreTree([], [])
-    tree_generate(model, drafter, budget=1, **GREEDY)
+    tree_generate(model, drafter, max_nodes=1, **GREEDY)
     told = [entry[1] for later in sessions[2:] for entry in later.recycled]
     assert told
     assert all(predictions.max() < 7 for predictions in told)

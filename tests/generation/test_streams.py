@@ -46,7 +46,7 @@ def observed(repeats_at_end, trial, **settings):
     observer, ids = Observer(model), prompt()
     Forces.texts = torch.tensor([[*ids[0].tolist(), *text.tolist()]])
     drafter = FusedDrafter(config=FusedConfig(recycled=False))
-    own = {"budget": BUDGET, "verification": ForcedTree, "self_check": False}
+    own = {"max_nodes": BUDGET, "verification": ForcedTree, "self_check": False}
     generate(model, ids, drafter, max_new_tokens=LENGTH, streamer=observer, **own, **settings)
     # The prompt comes before any pass, and the last pass cannot emit a node.
     releases = [(at, len([*tokens])) for at, tokens in groupby(observer.at[1:])]
@@ -74,7 +74,7 @@ def test_an_accelerated_model_releases_the_same_tokens_later(every):
     plain = Recorder()
     expected = model.generate(ids, streamer=plain, **settings)
     drafter = mixed_drafter(expected[0].tolist())
-    hidden = {"budget": 5, "stream_every": every}
+    hidden = {"max_nodes": 5, "stream_every": every}
     with accelerate(model, drafter, **hidden):
         ours = Recorder()
         model.generate(ids, streamer=ours, **settings)
@@ -84,5 +84,5 @@ def test_an_accelerated_model_releases_the_same_tokens_later(every):
 def test_what_would_show_the_text_is_refused():
     with pytest.raises(ValueError, match="stream_every must be at least 1, got 0"):
         generate(tiny_model("llama"), prompt(), stream_every=0)
-    with pytest.raises(ValueError, match="which budget 'auto' shows: give budget a number"):
+    with pytest.raises(ValueError, match="which max_nodes 'auto' shows: give max_nodes a number"):
         accelerate(tiny_model("llama"), random_drafter(), stream_every=4)

@@ -33,7 +33,7 @@ def test_a_first_request_sets_nothing_up(monkeypatch):
 
     monkeypatch.setattr(step_cost, "measure", fail)
     storage = kept.cache.storage
-    settings = {"budget": 7, "max_new_tokens": 12, **GREEDY}
+    settings = {"max_nodes": 7, "max_new_tokens": 12, **GREEDY}
     for num_rows in (1, 2):
         ids = prompt().repeat(num_rows, 1)
         made = Recorded.made
@@ -42,7 +42,7 @@ def test_a_first_request_sets_nothing_up(monkeypatch):
             output.sequences.tolist() == model.generate(ids, max_new_tokens=12, **GREEDY).tolist()
         )
         assert Recorded.made == made
-        specds.generate(model, ids, drafter, **{**settings, "budget": "auto"})
+        specds.generate(model, ids, drafter, **{**settings, "max_nodes": "auto"})
     assert kept_of(model).cache.storage == storage
     release(model)
     assert model not in recordings._free

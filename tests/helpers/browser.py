@@ -12,7 +12,7 @@ def rendered(url, folder, *, width=1400, height=1000, shot=None):
     command = [
         CHROMIUM,
         *("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
-        *("--disable-dev-shm-usage", "--enable-logging=stderr", "--virtual-time-budget=4000"),
+        *("--disable-dev-shm-usage", "--enable-logging=stderr", "--virtual-time-max_nodes=4000"),
         f"--user-data-dir={folder / 'profile'}",
         f"--window-size={width},{height}",
         f"--screenshot={shot}" if shot else "--dump-dom",

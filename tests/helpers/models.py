@@ -146,9 +146,9 @@ def plain_generate(model, seed=0, num_tokens=32, **kwargs):
     return model.generate(ids, max_new_tokens=num_tokens, **kwargs)[0].tolist()
 
 
-def tree_generate(model, drafter, seed=0, num_tokens=32, budget=16, **kwargs):
+def tree_generate(model, drafter, seed=0, num_tokens=32, max_nodes=16, **kwargs):
     torch.manual_seed(seed)
-    kwargs = {"budget": budget, "max_new_tokens": num_tokens, **kwargs}
+    kwargs = {"max_nodes": max_nodes, "max_new_tokens": num_tokens, **kwargs}
     return generate(model, prompt(seed=seed).to(model.device), drafter, **kwargs)
 
 
@@ -182,11 +182,11 @@ class Session(drafters.Session):
         self.grow = grow
         self.token_ids = [int(token) for token in prompt_ids]
         self.rng = np.random.default_rng(5)
-        self.budgets = []
+        self.asked_nodes = []
         self.finished = 0
 
     def draft(self, max_nodes, *_):
-        self.budgets.append(max_nodes)
+        self.asked_nodes.append(max_nodes)
         return self.grow(self.rng, len(self.token_ids), max_nodes)
 
     def observe(self, token_ids, num_verified=None):

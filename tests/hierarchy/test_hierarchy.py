@@ -104,7 +104,7 @@ def test_greedy_text_is_that_of_plain_decoding(family, name):
         expected = plain_generate(model, seed, **mode)
         below = {"retrieval": mixed_drafter(expected)} if seed or "join" in name else {}
         drafter = HierarchyDrafter({**below, **levels(family)}, CONFIGS[name])
-        output = tree_generate(model, drafter, seed, budget="auto", **mode)
+        output = tree_generate(model, drafter, seed, max_nodes="auto", **mode)
         assert output.sequences.tolist() == [expected]
         # Elsewhere what is verified depends on the clock.
         assert output.stats.num_accepted_tokens > 0 or name == "joined"
@@ -142,7 +142,7 @@ def test_self_verify_drafts_no_further_than_the_model_is_sure():
 def test_levels_are_counted_by_name_and_merged():
     model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
     drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected), **levels()})
-    stats = tree_generate(model, drafter, budget="auto", **GREEDY).stats
+    stats = tree_generate(model, drafter, max_nodes="auto", **GREEDY).stats
     assert list(stats.levels) == ["retrieval", "small", "middle"]
     middle = stats.levels["middle"]
     assert middle.num_drafted == stats.num_draft_tokens
@@ -183,7 +183,7 @@ def test_retrieval_serves_every_pass_of_a_long_draft_where_it_drafts_on_trial():
         retrieval = make(grow)
         config = HierarchyConfig.ablation("sd")
         drafter = HierarchyDrafter({"retrieval": retrieval, "same": model}, config)
-        output = tree_generate(model, drafter, budget=32, **GREEDY)
+        output = tree_generate(model, drafter, max_nodes=32, **GREEDY)
         assert output.sequences.tolist() == [expected]
         stats[make] = output.stats
     alone, on_trial = (stats[make].levels["same"] for make in (Drafter, TrialDrafter))
@@ -200,7 +200,7 @@ def test_what_is_retrieved_is_counted_where_it_is_handed_up():
     model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
     config = HierarchyConfig(joined=True)
     drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected)}, config)
-    stats = tree_generate(model, drafter, budget=32, **GREEDY).stats
+    stats = tree_generate(model, drafter, max_nodes=32, **GREEDY).stats
     level = stats.levels["retrieval"]
     # At the end of the text, nodes that are too deep are handed up and not verified.
     assert stats.num_draft_tokens <= level.num_drafted < stats.num_draft_tokens + 2 * 32
@@ -213,7 +213,7 @@ def test_a_draft_ends_with_the_text():
     expected = plain_generate(model, **GREEDY)
     eos = expected[30]
     output = tree_generate(
-        model, HierarchyDrafter([model]), budget="auto", eos_token_id=eos, pad_token_id=eos
+        model, HierarchyDrafter([model]), max_nodes="auto", eos_token_id=eos, pad_token_id=eos
     )
     assert output.sequences[0].tolist() == expected[: expected.index(eos, 21) + 1]
 
@@ -274,6 +274,6 @@ def test_a_fused_drafter_that_knows_nothing_drafts_what_a_copy_of_the_target_sug
     model = tiny_model("llama")
     config = HierarchyConfig(joined=True, self_verify=False, window=6)
     drafter = HierarchyDrafter({"fused": FusedDrafter(), "copy": model}, config)
-    output = tree_generate(model, drafter, budget=8, **GREEDY)
+    output = tree_generate(model, drafter, max_nodes=8, **GREEDY)
     assert output.sequences[0].tolist() == plain_generate(model, **GREEDY)
     assert output.stats.mean_acceptance_length > 5

@@ -15,7 +15,7 @@ from specds.tokenization import TokenizerError
 
 pytest.importorskip("huggingface_hub")
 
-COMMAND = "specds build --corpus a.txt --tokenizer other --limit-tokens 900"
+COMMAND = "specds build --corpus a.txt --tokenizer other --max-tokens 900"
 
 
 @pytest.fixture(scope="module")

@@ -204,7 +204,7 @@ def test_a_row_without_a_context_of_the_vocabulary_within_the_limit_has_no_draft
     assert ours.stats()["num_opened"] == 2
 
 
-def test_rows_have_budgets_depths_and_gains_of_their_own(tmp_path):
+def test_rows_have_numbers_depths_and_probabilities_of_their_own(tmp_path):
     ours, plain = drafters(tmp_path)
     text = [0, 1, 2, 1, 0, 1, 2]
     ours.sync([text] * 4)
@@ -213,11 +213,11 @@ def test_rows_have_budgets_depths_and_gains_of_their_own(tmp_path):
     shallow, likely = (plain.session(text).draft(8, *limits) for limits in ((1,), (None, gain)))
     assert len(likely) < 8
     _, lengths, mask = ours.draft_trees(
-        9, budgets=[8, 3, 8, 8], max_depths=[9, 9, 1, 9], min_gains=[0, 0, 0, gain]
+        9, max_nodes=[8, 3, 8, 8], max_depth=[9, 9, 1, 9], min_prob=[0, 0, 0, gain]
     )
     assert lengths.tolist() == [8, 3, len(shallow), len(likely)]
     assert mask[2].sum() == 9 + 8
-    _chains, lengths, probs = ours.draft_chains(5, budgets=[5, 2, 0, 9], min_probs=[0, 0, 0, 1])
+    _chains, lengths, probs = ours.draft_chains(5, max_nodes=[5, 2, 0, 9], min_prob=[0, 0, 0, 1])
     assert lengths.tolist() == [5, 2, 0, 0]
     assert (np.diff(probs[0]) <= 0).all()
 

@@ -134,7 +134,7 @@ def test_requests_leave_no_memory_behind(model):
 def test_half_precision_departs_only_at_near_ties(model, dtype):
     model.to(dtype)
     ids = prompt().to("cuda")
-    output = generate(model, ids, random_drafter(), budget=16, max_new_tokens=32, **PACKED)
+    output = generate(model, ids, random_drafter(), max_nodes=16, max_new_tokens=32, **PACKED)
     with torch.no_grad():
         logits = model(output.sequences[:, :-1], use_cache=False).logits[0, 20:].float()
     emitted = output.sequences[0, 21:, None]

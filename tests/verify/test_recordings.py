@@ -134,7 +134,7 @@ def test_a_model_that_changed_in_python_is_recorded_again(change, model):
 def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
     model = build("LlamaConfig", WIDE_SHAPE)
     for ids in (prompt(2000), prompt(8).repeat(8, 1)):
-        output = generate(model, ids, random_drafter(), budget=0, max_new_tokens=2, **GREEDY)
+        output = generate(model, ids, random_drafter(), max_nodes=0, max_new_tokens=2, **GREEDY)
         assert output.sequences.tolist() == model.generate(ids, max_new_tokens=2, **GREEDY).tolist()
         (block,) = kept_of(model).cache._blocks
         assert block.shape[1] <= 2176

@@ -104,7 +104,7 @@ def test_the_model_can_be_run_meanwhile():
         if verification is None:
             return plain_generate(model, **GREEDY)
         drafter = oracle_drafter(expected, num_wrong=2)
-        output = tree_generate(model, drafter, budget=8, verification=verification, **GREEDY)
+        output = tree_generate(model, drafter, max_nodes=8, verification=verification, **GREEDY)
         return output.sequences[0].tolist()
 
     with ThreadPoolExecutor(4) as threads:

@@ -190,7 +190,7 @@ def test_a_model_that_was_loaded_with_flash_attention_decodes(monkeypatch):
     expected = model.generate(prompt(), **settings)[0].tolist()
     model.config._attn_implementation_internal = "flash_attention_2"
     assert model.generate(prompt(), **settings)[0].tolist() == expected
-    output = generate(model, prompt(), oracle_drafter(expected), budget=8, **settings)
+    output = generate(model, prompt(), oracle_drafter(expected), max_nodes=8, **settings)
     assert output.sequences[0].tolist() == expected
     assert output.stats.num_accepted_tokens > 12
     with pytest.raises(UnsupportedModelError, match="'flash_attention_2' takes no tree mask"):
@@ -329,6 +329,6 @@ def test_a_default_device_of_torch_is_not_the_one_of_a_request():
     expected = plain_generate(model, **GREEDY)
     drafter, ids = mixed_drafter(expected), prompt()
     with torch.device("meta"):
-        output = generate(model, ids, drafter, budget=8, max_new_tokens=32, **GREEDY)
+        output = generate(model, ids, drafter, max_nodes=8, max_new_tokens=32, **GREEDY)
     assert output.stats.verification == "packed"
     assert output.sequences.tolist() == [expected]

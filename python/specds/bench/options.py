@@ -21,8 +21,8 @@ class Options:
     Attributes:
         transcripts (FILE): A file of recorded answers, JSONL of `prompt` and `completion`.
         datastores (FOLDER,...): A folder made by `specds build`, or several.
-        drafters: Drafters by name; each runs at each budget.
-        budgets (NODES,...): The most nodes of a draft; for `generate`, `auto` leaves it to specds.
+        drafters: Drafters by name; each runs with each number of nodes.
+        max_nodes (NODES,...): The most nodes of a draft; `auto`, for `generate`: what pays.
         tokenizer: Of the transcripts; by default the model's or the datastore's.
         model: The target: a name on the hub, a local folder, or `demo`. A replay needs it for
             drafters that are made of its weights.
@@ -33,16 +33,16 @@ class Options:
     transcripts: Sequence[Path] = ()
     datastores: Sequence[Path] = ()
     drafters: Sequence[str] = ("fused",)
-    budgets: Sequence[int | Literal["auto"]] = ("auto",)
+    max_nodes: Sequence[int | Literal["auto"]] = ("auto",)
     tokenizer: str | None = None
     model: str | None = None
     limit: int | None = None
     warm_memory: bool = True
 
     def __post_init__(self) -> None:
-        least = min((each for each in self.budgets if each != "auto"), default=1)
+        least = min((each for each in self.max_nodes if each != "auto"), default=1)
         if least < 1:
-            raise ValueError(f"budget `{least}` is no number of nodes: try 8,16,32,64")
+            raise ValueError(f"max_nodes `{least}` is no number of nodes: try 8,16,32,64")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, got {self.limit}")
 
@@ -57,14 +57,14 @@ class ReplayOptions(Options):
             its time is that of a server which has run for a while.
     """
 
-    budgets: Sequence[int | Literal["auto"]] = (64,)
+    max_nodes: Sequence[int | Literal["auto"]] = (64,)
     shape: Literal["tree", "chain"] = "tree"
     memory_tokens: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if "auto" in self.budgets:
-            raise ValueError("budget `auto` is no number of nodes: try 8,16,32,64")
+        if "auto" in self.max_nodes:
+            raise ValueError("max_nodes `auto` is no number of nodes: try 8,16,32,64")
 
 
 @dataclass(frozen=True, kw_only=True)

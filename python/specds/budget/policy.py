@@ -81,7 +81,7 @@ class AutoBudget(Budget):
             for row in chosen:
                 # A draft gains tokens for its own row alone, and all rows wait for it.
                 sessions[row].set_step_time(self._cost.seconds[0] / len(sessions))
-            made = _draft_all([sessions[row] for row in chosen], depths, self._rule.least_gain)
+            made = _draft_all([sessions[row] for row in chosen], depths, self._rule.min_prob)
             for row, depth, tree in zip(chosen, depths, made, strict=True):
                 drafts[row] = tree.limited(MOST_NODES, depth)
         # Sessions learn only if they draft in the next step, so this is a cost of drafting.
@@ -115,18 +115,20 @@ def experience_of(drafter: Drafter) -> Experience:
 
 
 def _draft_all(
-    sessions: Sequence[Session], max_depths: Sequence[int], min_gain: float
+    sessions: Sequence[Session], max_depths: Sequence[int], min_prob: float
 ) -> list[TokenTree]:
     """Drafts for each row, in parallel if all sessions are the core's."""
     if len(sessions) > 1 and all(isinstance(session, DraftSession) for session in sessions):
         of_core = cast("list[DraftSession]", [*sessions])
-        return draft_batch(of_core, MOST_NODES, max_depths=[*max_depths], min_gain=min_gain)
+        return draft_batch(of_core, MOST_NODES, max_depths=[*max_depths], min_prob=min_prob)
     rows = zip(sessions, max_depths, strict=True)
-    return [session.draft(MOST_NODES, depth, min_gain) for session, depth in rows]
+    return [session.draft(MOST_NODES, depth, min_prob) for session, depth in rows]
 
 
-def require_budget(budget: int | Literal["auto"]) -> None:
-    """Raises a ValueError if a budget is neither `auto` nor a number of nodes."""
-    is_number = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
-    if budget != "auto" and not is_number:
-        raise ValueError(f"budget must be 'auto' or a number of nodes from 0 on, got {budget!r}")
+def require_max_nodes(max_nodes: int | Literal["auto"]) -> None:
+    """Raises a ValueError if `max_nodes` is neither `auto` nor a number of nodes."""
+    is_number = isinstance(max_nodes, int) and not isinstance(max_nodes, bool) and max_nodes >= 0
+    if max_nodes != "auto" and not is_number:
+        raise ValueError(
+            f"max_nodes must be 'auto' or a number of nodes from 0 on, got {max_nodes!r}"
+        )

@@ -53,7 +53,7 @@ class Reading:
     def nothing(self) -> str:
         """Why there is no datastore of a corpus without tokens."""
         if self.is_full:
-            return "the first document has more tokens than the limit: raise --limit-tokens"
+            return "the first document has more tokens than the limit: raise --max-tokens"
         skipped = [f"{count:,} left out: {reason}" for reason, count in self.skipped.items()]
         found = "; ".join([f"{self.num_read:,} documents read, none with text", *skipped])
         return f"the corpus is empty: {found}"

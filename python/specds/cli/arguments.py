@@ -43,7 +43,7 @@ def size(text: str | int) -> int:
     return value
 
 
-def budget(text: str | int) -> int | Literal["auto"]:
+def most_nodes(text: str | int) -> int | Literal["auto"]:
     if text == "auto":
         return "auto"
     try:
@@ -52,15 +52,15 @@ def budget(text: str | int) -> int | Literal["auto"]:
         number = -1
     if not 0 <= number <= _MOST_NODES:
         raise typer.BadParameter(
-            f"`{text}` is no budget: try auto, or a number of nodes from 0 to {_MOST_NODES:,}"
+            f"`{text}` is no number of nodes: try auto, or a number from 0 to {_MOST_NODES:,}"
         )
     return number
 
 
-Budget = Annotated[
+MaxNodes = Annotated[
     Any,
     typer.Option(
-        parser=budget,
+        parser=most_nodes,
         metavar="auto|NODES",
         rich_help_panel="Drafting",
         help="Nodes of a draft that are verified. `auto`: what the drafter's paper says; else in "

@@ -43,14 +43,14 @@ def replay(
     """Replay recorded answers: how many of their tokens does a drafter predict, and how fast?
 
     Needs no model: greedy acceptance depends on the recorded tokens alone. Rows may hold
-    `prompt_ids` and `completion_ids` instead of texts. Several drafters, budgets or
+    `prompt_ids` and `completion_ids` instead of texts. Several drafters, numbers of nodes or
     datastores are separated by commas.
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
 
     Examples:
-        specds bench replay --transcripts a.jsonl --datastore a.specds --budget 8,64
+        specds bench replay --transcripts a.jsonl --datastore a.specds --max-nodes 64
         specds bench replay --transcripts *.jsonl --tokenizer demo
     """
     from specds.bench.replay.report import tables
@@ -71,7 +71,7 @@ def generate(
 ) -> None:
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
 
-    All take turns, prompt by prompt. Several names, budgets, batches or datastores are separated by
+    All take turns, prompt by prompt. Several names, numbers, batches or datastores are separated by
     commas.
 
     Args:

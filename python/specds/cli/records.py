@@ -17,14 +17,11 @@ from specds.cli.arguments import listed, size
 _FLAGS = {
     "text_field": "--field",
     "language": "--lang",
-    "max_documents": "--limit-documents",
-    "max_tokens": "--limit-tokens",
     "drop_duplicates": "--drop-duplicates/--keep-duplicates",
     "licence": "--license",
     "private": "--private/--public",
     "datastores": "--datastore",
     "drafters": "--drafter",
-    "budgets": "--budget",
     "baselines": "--baseline",
     "batches": "--batch",
 }
@@ -38,7 +35,7 @@ _PANELS = {
         *("on_bad_row", "include", "exclude"),
     ),
     "What is measured": (
-        *("transcripts", "datastores", "drafters", "budgets", "baselines", "modes", "batches"),
+        *("transcripts", "datastores", "drafters", "max_nodes", "baselines", "modes", "batches"),
         *("model", "tokenizer", "max_new_tokens"),
     ),
     "Drafting": ("datastore", "memory", "tenant", "model_tables", "verification"),

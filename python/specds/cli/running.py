@@ -10,7 +10,7 @@ import typer
 
 from specds import terminal
 from specds.cli import arguments, display
-from specds.cli.arguments import Budget
+from specds.cli.arguments import MaxNodes
 from specds.cli.writing import Interrupt, Writer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DrafterOption = Annotated[
         "own predictions; `rest`: datastore alone; `aded`: tri-grams that adapt to the text; "
         "`prompt-lookup`: the request's own text alone; `n-grammys`: that and the model's bigrams; "
         "`hierarchy:MODEL,...`: models of one tokenizer that draft for each other, the smallest "
-        "first. Options follow a colon: `fused:effort=low`, `rest:match=2`; an error lists them.",
+        "first. Options follow a colon: `fused:effort=low`, `rest:max_match=2`; an error has all.",
     ),
 ]
 NewTokens = Annotated[
@@ -70,7 +70,7 @@ class Running:
     memory: Path | None = None
     tenant: str = ""
     model_tables: bool = False
-    budget: Budget = "auto"
+    max_nodes: MaxNodes = "auto"
     verification: Literal["auto", "packed", "model"] = "auto"
     temperature: float = 0.0
     top_k: int = 0
@@ -106,7 +106,7 @@ class Running:
             names = ("temperature", "top_k", "top_p")
             sampling |= {name: getattr(self, name) for name in names}
         return {
-            "budget": self.budget,
+            "max_nodes": self.max_nodes,
             "verification": self.verification,
             "stopping_criteria": StoppingCriteriaList([interrupt]),
             **sampling,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from specds import terminal
 from specds.cli.arguments import Json
 
-_BUDGETS = (16, 64)
+_MAX_NODES = (16, 64)
 
 
 def push(
@@ -92,7 +92,7 @@ def _acceptance(datastore: Path, transcripts: Sequence[Path]) -> list[dict[str, 
 
     if not transcripts:
         return []
-    options = ReplayOptions(transcripts=transcripts, datastores=[datastore], budgets=_BUDGETS)
+    options = ReplayOptions(transcripts=transcripts, datastores=[datastore], max_nodes=_MAX_NODES)
     with terminal.waiting("replaying the transcripts"):
         rows: list[dict[str, Any]] = run_replay(options)["rows"]
     return rows

@@ -38,7 +38,7 @@ class FusedConfig:
         memory: Earlier requests; without it, the drafter keeps no texts.
         recycled: What the model predicted at other nodes, rejected ones included: its 8 likeliest
             tokens at every node.
-        max_nodes: Nodes of a draft for the budget `auto`; by default `generate` chooses.
+        max_nodes: Nodes of a draft where a request asks for `auto`; by default `generate` chooses.
         learns: Whether weights change with what is accepted.
         effort: How much a draft reads. Normal accepts 1.5 % more than low and takes some tens of
             microseconds longer. Auto is low where a step takes less than 8 ms.

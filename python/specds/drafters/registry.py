@@ -65,8 +65,8 @@ def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Maker:
     return make
 
 
-def _rest(inputs: DrafterInputs, match: str = "16") -> Maker:
-    datastore, config = cast("Datastore", inputs.datastore), RestConfig(max_match=int(match))
+def _rest(inputs: DrafterInputs, max_match: str = "16") -> Maker:
+    datastore, config = cast("Datastore", inputs.datastore), RestConfig(max_match=int(max_match))
     return partial(RestDrafter, datastore, config)
 
 
@@ -76,9 +76,9 @@ def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Make
     return partial(AdedDrafter, trigrams, config, order=int(order))
 
 
-def _n_grammys(inputs: DrafterInputs, parts: Any = "mixed") -> Maker:
-    tables = None if parts == "context" else inputs.tables()
-    return partial(NGrammysDrafter, tables, NGrammysConfig(strategy=parts))
+def _n_grammys(inputs: DrafterInputs, strategy: Any = "mixed") -> Maker:
+    tables = None if strategy == "context" else inputs.tables()
+    return partial(NGrammysDrafter, tables, NGrammysConfig(strategy=strategy))
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Kind:
 _MATCHES = tuple(str(length) for length in range(16, 0, -1))
 KINDS = {
     "fused": Kind(_fused, {"effort": get_args(Effort)}, "used", takes_tables=True),
-    "rest": Kind(_rest, {"match": _MATCHES}, "needed"),
+    "rest": Kind(_rest, {"max_match": _MATCHES}, "needed"),
     "aded": Kind(_aded, {"search": ("mcts", "greedy"), "order": ("3", "2", "4")}, "needed"),
     "prompt-lookup": Kind(lambda _: PromptLookupDrafter),
-    "n-grammys": Kind(_n_grammys, {"parts": get_args(Strategy)}, needs_model=True),
+    "n-grammys": Kind(_n_grammys, {"strategy": get_args(Strategy)}, needs_model=True),
 }
 """The drafters of `--drafter`; `specds.hierarchy` adds its own."""
 
@@ -163,7 +163,7 @@ class DrafterName:
     @property
     def needs_model(self) -> bool:
         """Whether it needs the target model's weights."""
-        return KINDS[self.kind].needs_model and self.options.get("parts") != "context"
+        return KINDS[self.kind].needs_model and self.options.get("strategy") != "context"
 
 
 def require_inputs(

@@ -20,7 +20,7 @@ class RestConfig:
         continuation: Tokens taken after each occurrence of the match (m).
         max_samples: Occurrences to look at, evenly spread over all of them; the paper's program
             takes the first 5,000 in lexicographic order.
-        max_nodes: The nodes of a draft for the budget `auto` (c).
+        max_nodes: Nodes of a draft where a request asks for `auto` (c).
     """
 
     max_match: int = DEFAULTS["rest"]["max_match"]

@@ -48,7 +48,7 @@ EMPTY_TREE = TokenTree([], [])
 class Drafter(Protocol):
     """Opens a session for each request; shared by all of them.
 
-    An attribute `max_nodes`, if there is one, is the number of nodes for the budget `auto`, such as
+    An attribute `max_nodes`, if there is one, is what `auto` stands for, such as
     the size of a draft in a paper.
     """
 
@@ -99,7 +99,7 @@ class CoreDrafter:
         return with_prompt(self._start(), prompt_ids)
 
 
-def node_budget(drafter: Drafter, budget: int | Literal["auto"]) -> int | Literal["auto"]:
-    """The budget; `auto` becomes the drafter's `max_nodes` if it has one."""
+def own_max_nodes(drafter: Drafter, max_nodes: int | Literal["auto"]) -> int | Literal["auto"]:
+    """The number of nodes; `auto` becomes the drafter's `max_nodes` if it has one."""
     own: int | None = getattr(drafter, "max_nodes", None)
-    return own if budget == "auto" and own is not None else budget
+    return own if max_nodes == "auto" and own is not None else max_nodes

@@ -34,7 +34,7 @@ def accelerate(
         drafter: As in `generate`; shared by all calls, so it learns from one for the next.
         otherwise: What to do with a call that drafts cannot serve: `refuse` it by name, or decode
             it by `plain` decoding.
-        **options: `budget`, `verification`, `self_check` and `stream_every`, as in `generate`.
+        **options: `max_nodes`, `verification`, `self_check` and `stream_every`, as in `generate`.
 
     Returns:
         A handle: `undo()`, or the end of a `with` block, undoes it.

@@ -32,7 +32,7 @@ def generate(
     drafter: Drafts = None,
     *,
     inputs: torch.Tensor | None = None,
-    budget: int | Literal["auto"] = "auto",
+    max_nodes: int | Literal["auto"] = "auto",
     verification: Verification = "auto",
     self_check: bool = True,
     profile: bool = False,
@@ -56,10 +56,10 @@ def generate(
         drafter: Drafts the trees, with one session a row. A datastore or its path makes a
             `FusedDrafter`; None makes one that drafts from the request alone.
         inputs: Another name of `input_ids`, that of `model.generate`.
-        budget: The most nodes of a draft to verify; 0 is plain decoding. `auto` is the drafter's
+        max_nodes: The most nodes of a draft to verify; 0 is plain decoding. `auto` is the drafter's
             own `max_nodes`, if it has one. Otherwise each step verifies the number that pays, up to
             63, by the expected gain and the time of a step, which is measured before a model's
-            first draft (about a second, once a process). The text does not depend on the budget;
+            first draft (about a second, once a process). The text does not depend on it;
             acceptance lengths do.
         verification: `packed` verifies all rows as one sequence, by attention of our own; `model`
             by the model as transformers computes it, with a tree mask. `auto` is `packed` on a
@@ -72,7 +72,7 @@ def generate(
             in `stats` are exact. It costs speed.
         stream_every: Hides how many tokens a step emitted, which tells texts apart: the streamer
             gets this many tokens at once (fewer at the end), and each step computes for exactly
-            `budget` nodes, a number below `stream_every`. The time between releases still varies.
+            `max_nodes`, a number below `stream_every`. The time between releases still varies.
         on_step: Called with each `Step` of each row, the prefill included: the draft, its accepted
             nodes, and the emitted tokens with their sources.
         session: A session of the drafter that has observed the only prompt. It takes what is
@@ -103,7 +103,7 @@ def generate(
         )
     options = Options.of(
         drafter,
-        budget=budget,
+        max_nodes=max_nodes,
         verification=verification,
         self_check=self_check,
         profile=profile,

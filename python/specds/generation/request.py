@@ -14,11 +14,11 @@ import torch
 from specds._core import Datastore, Session
 from specds.accept.draws import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
-from specds.budget.policy import AutoBudget, Budget, experience_of, require_budget
+from specds.budget.policy import AutoBudget, Budget, experience_of, require_max_nodes
 from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.decoding import Decoding, Row
 from specds.drafters.fused import FusedDrafter
-from specds.drafters.session import Drafter, RequestRules, node_budget
+from specds.drafters.session import Drafter, RequestRules, own_max_nodes
 from specds.drafters.step import Step
 from specds.generation.arguments import (
     UnsupportedRequestError,
@@ -51,7 +51,7 @@ Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 class DraftOptions(TypedDict, total=False):
     """The options of every call; see `specds.generate`."""
 
-    budget: int | Literal["auto"]
+    max_nodes: int | Literal["auto"]
     verification: Verification
     self_check: bool
     stream_every: int | None
@@ -62,7 +62,7 @@ class Options:
     """How a caller wants requests to be drafted; see `specds.generate` and `accelerate`."""
 
     drafter: Drafter
-    budget: int | Literal["auto"] = "auto"
+    max_nodes: int | Literal["auto"] = "auto"
     verification: Verification = "auto"
     self_check: bool = True
     profile: bool = False
@@ -82,7 +82,7 @@ class Options:
         return cls(drafter, **options)
 
     def __post_init__(self) -> None:
-        require_budget(self.budget)
+        require_max_nodes(self.max_nodes)
         require_verification(self.verification)
         if self.otherwise not in ("refuse", "plain"):
             raise ValueError(f"otherwise must be 'refuse' or 'plain', got {self.otherwise!r}")
@@ -90,10 +90,10 @@ class Options:
             return
         if self.stream_every < 1:
             raise ValueError(f"stream_every must be at least 1, got {self.stream_every}")
-        if node_budget(self.drafter, self.budget) == "auto":
+        if own_max_nodes(self.drafter, self.max_nodes) == "auto":
             raise ValueError(
-                "stream_every hides how much of a text is drafted, which budget 'auto' shows: give "
-                "budget a number"
+                "stream_every hides how much of a text is drafted, which max_nodes 'auto' shows: "
+                "give max_nodes a number"
             )
 
 
@@ -234,7 +234,7 @@ def _decode(
     generation_config: GenerationConfig,
 ) -> tuple[GenerationStats, DynamicCache | None]:
     """Decodes all rows together."""
-    num_nodes = node_budget(options.drafter, options.budget)
+    num_nodes = own_max_nodes(options.drafter, options.max_nodes)
     runner = verifies(
         model,
         prompt_length=max(row.prompt_ids.shape[1] for row in rows),

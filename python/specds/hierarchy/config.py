@@ -24,7 +24,7 @@ class HierarchyConfig:
         dynamic_window: Whether levels that pre-verify stop by theirs too; without, they hand up a
             full window.
         joined: Whether a retrieval drafter's branches, which the lowest model verifies, go up to
-            the target as well. Under the budget ``auto``, each step then verifies as many of all
+            the target as well. Under ``max_nodes="auto"``, each step then verifies as many of all
             nodes as pay, so what is sampled depends on the clock; its distribution does not.
         max_nodes: The most nodes that go up to the target.
     """

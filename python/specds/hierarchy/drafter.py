@@ -89,7 +89,7 @@ class HierarchySession(Session):
         self,
         max_nodes: int,
         max_depth: int | None = None,
-        min_gain: float = 0.0,
+        min_prob: float = 0.0,
     ) -> TokenTree:
         max_nodes = min(max_nodes, self._config.max_nodes)
         left = self._text.tokens_left
@@ -170,7 +170,7 @@ class HierarchyDrafter:
 
     @property
     def max_nodes(self) -> int | None:
-        """The node budget that the configuration names; none where the time of a step decides."""
+        """The nodes that the configuration names; none where the time of a step decides."""
         return None if self.config.joined else self.config.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> HierarchySession:

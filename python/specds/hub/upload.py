@@ -51,7 +51,7 @@ def card_of(
         more += ["| recorded answers | drafter | nodes | tokens a forward pass |"]
         more += ["| --- | --- | ---: | ---: |"]
         more += [
-            f"| {_code(row['transcripts'])} | {_code(row['drafter'])} | {row['budget']} "
+            f"| {_code(row['transcripts'])} | {_code(row['drafter'])} | {row['max_nodes']} "
             f"| {row['mean_acceptance_length']:.2f} |"
             for row in acceptance
         ]

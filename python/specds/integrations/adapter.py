@@ -76,13 +76,13 @@ class Adapter:
         """Call after drafting: the engine's step begins."""
         self._ended_at = perf_counter()
 
-    def chains(self, k: int, num_left: Iterable[int]) -> list[list[int]]:
-        """Drafts a chain of at most `k` tokens for each row.
+    def chains(self, max_nodes: int, num_left: Iterable[int]) -> list[list[int]]:
+        """Drafts a chain of at most `max_nodes` tokens for each row.
 
         `num_left` is how many tokens each row may still get: one place is for the bonus token.
         """
-        budgets = [max(left - 1, 0) for left in num_left]
-        token_ids, numbers, _ = self.drafter.draft_chains(k, budgets=budgets)
+        left = [max(number - 1, 0) for number in num_left]
+        token_ids, numbers, _ = self.drafter.draft_chains(max_nodes, max_nodes=left)
         rows = zip(token_ids.tolist(), numbers.tolist(), strict=True)
         return [row[:number] for row, number in rows]
 

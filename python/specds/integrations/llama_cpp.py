@@ -17,7 +17,7 @@ class DraftModel(Adapter):
 
     Args:
         options: The configuration of `EngineDrafter`.
-        k: The most tokens of a draft.
+        max_nodes: The most tokens of a draft.
         max_length: The context size of the `Llama`; drafts end before it.
         **about: As of `Adapter`. Pass the `tokenizer` of the original model: a GGUF file has no
             fingerprint to compare with the datastore's.
@@ -26,20 +26,20 @@ class DraftModel(Adapter):
     def __init__(
         self,
         options: Mapping[str, Any],
-        k: int = 8,
+        max_nodes: int = 8,
         *,
         max_length: int | None = None,
         **about: Any,
     ) -> None:
         super().__init__(options, **about)
-        self.k, self.max_length = k, max_length
+        self.max_nodes, self.max_length = max_nodes, max_length
 
     @guarded(lambda *_, **__: np.zeros(0, np.intc))
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
-        """Drafts at most `k` tokens after a context, which includes the token just sampled."""
+        """Drafts at most `max_nodes` tokens after a context, the token just sampled included."""
         self.drafter.sync([input_ids.view(np.uint32)])
         self.begin_draft()
         max_length = sys.maxsize if self.max_length is None else self.max_length
-        [draft] = self.chains(self.k, [max_length - len(input_ids)])
+        [draft] = self.chains(self.max_nodes, [max_length - len(input_ids)])
         self.end_draft()
         return np.array(draft, np.intc)

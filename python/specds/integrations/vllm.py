@@ -30,7 +30,7 @@ class VllmAdapter(Adapter):
             tokenizer=model.tokenizer,
             num_ranks=vllm_config.parallel_config.tensor_parallel_size,
         )
-        self.k: int = vllm_config.speculative_config.num_speculative_tokens
+        self.max_nodes: int = vllm_config.speculative_config.num_speculative_tokens
         self.max_length: int = model.max_model_len
 
 
@@ -46,7 +46,7 @@ class Proposer(VllmAdapter):
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Drafts at most `k` tokens for each row of the batch.
+        """Drafts at most `max_nodes` tokens for each row of the batch.
 
         Args:
             sampled_token_ids: What each row emitted in this step; empty during its prefill.
@@ -58,6 +58,6 @@ class Proposer(VllmAdapter):
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
         self.drafter.sync([row[:length] if emitted else None for emitted, length, row in rows])
         self.begin_draft(is_decoding=all(sampled_token_ids))
-        drafts = self.chains(self.k, [self.max_length - length for length in lengths])
+        drafts = self.chains(self.max_nodes, [self.max_length - length for length in lengths])
         self.end_draft()
         return drafts

@@ -38,11 +38,11 @@ class ChainSpeculator(VllmAdapter):
 
         super().__init__(vllm_config)
         config = vllm_config.speculative_config
-        self.num_speculative_steps = self.k
+        self.num_speculative_steps = self.max_nodes
         self.enable_adaptive_verification: bool = config.enable_adaptive_verification
         self.device, self.req_states = device, req_states
         self.draft_token_confidence_probs = torch.zeros(
-            vllm_config.scheduler_config.max_num_seqs, self.k, device=device
+            vllm_config.scheduler_config.max_num_seqs, self.max_nodes, device=device
         )
         self._lengths: dict[str, int] = {}
 
@@ -66,10 +66,10 @@ class ChainSpeculator(VllmAdapter):
         dummy_run: bool = False,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Drafts for the batch: int64 `(num_reqs, k)`, filled up with the last tokens."""
+        """Drafts for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens."""
         places = input_batch.idx_mapping[: input_batch.num_reqs]
         self.draft_token_confidence_probs[places] = 0
-        fill = last_sampled.view(-1)[places, None].expand(-1, self.k).long().clone()
+        fill = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
         return fill if dummy_run else self._drafted(input_batch, fill)
 
     @guarded(lambda _, __, drafts: drafts)
@@ -90,10 +90,10 @@ class ChainSpeculator(VllmAdapter):
         )
         served = zip(names, totals, is_prefilling, strict=True)
         self._lengths = {name: total for name, total, prefilling in served if not prefilling}
-        budgets = [max(self.max_length - total - 1, 0) for total in totals]
-        token_ids, lengths, probs = self.drafter.draft_chains(self.k, budgets=budgets)
+        left = [max(self.max_length - total - 1, 0) for total in totals]
+        token_ids, lengths, probs = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
-        steps = torch.arange(self.k, device=self.device)
+        steps = torch.arange(self.max_nodes, device=self.device)
         is_drafted = steps < torch.from_numpy(lengths).to(self.device)[:, None]
         confidences = torch.from_numpy(probs).to(self.device).where(is_drafted, 0.0)
         self.draft_token_confidence_probs[places] = confidences

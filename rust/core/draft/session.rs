@@ -8,7 +8,7 @@ use crate::draft::token_tree::TokenTree;
 pub struct DraftLimits {
     pub max_nodes: usize,
     /// The least probability of a node that is worth its verification.
-    pub min_gain: f32,
+    pub min_prob: f32,
     /// A child of the context has depth 1.
     pub max_depth: usize,
     /// Whether neither a node nor the context has two children.
@@ -19,7 +19,7 @@ impl DraftLimits {
     pub fn nodes(max_nodes: usize) -> Self {
         Self {
             max_nodes,
-            min_gain: 0.0,
+            min_prob: 0.0,
             max_depth: usize::MAX,
             is_chain: false,
         }
@@ -33,7 +33,7 @@ impl DraftLimits {
         };
         let mut tree = tree.limited(self.max_nodes, self.max_depth);
         let gains = tree.probs().iter();
-        tree.truncate(gains.take_while(|&&gain| gain >= self.min_gain).count());
+        tree.truncate(gains.take_while(|&&gain| gain >= self.min_prob).count());
         tree
     }
 }

@@ -221,8 +221,8 @@ impl EngineDrafter {
                 continue;
             }
             request.session.set_step_time(step_time);
-            let min_gain = limits.min_gain.max(least_gain);
-            let limits = DraftLimits { min_gain, ..limits };
+            let min_prob = limits.min_prob.max(least_gain);
+            let limits = DraftLimits { min_prob, ..limits };
             batch.push((&mut request.session, limits));
             budgets.push((&mut request.budget, &mut request.draft));
         }

@@ -143,7 +143,7 @@ impl TreeBuilder {
             // Curves of different sums may cross.
             let prob = corners.calibrated(inputs.weights);
             let prob = min_finite(prob, self.tree.probs().last().copied().unwrap_or(1.0));
-            if prob < limits.min_gain {
+            if prob < limits.min_prob {
                 break;
             }
             self.pending.pop();
@@ -201,8 +201,8 @@ impl TreeBuilder {
         let hoped = path_prob * inputs.reading.child_ratio;
         let is_end = |datastore: &Datastore| self.tree.token_ids()[node] == datastore.separator();
         let can_gain = || {
-            limits.min_gain <= 0.0
-                || Corners::of(hoped, self.sum).calibrated(inputs.weights) >= limits.min_gain
+            limits.min_prob <= 0.0
+                || Corners::of(hoped, self.sum).calibrated(inputs.weights) >= limits.min_prob
         };
         let free = self.free(draft);
         let least = self.least(draft, path_prob, free);

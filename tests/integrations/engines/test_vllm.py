@@ -75,7 +75,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
     random = np.random.default_rng(0)
 
     def garbage(self, sampled, *_, **__):
-        return [random.integers(0, 2000, self.k).tolist() if row else [] for row in sampled]
+        return [random.integers(0, 2000, self.max_nodes).tolist() if row else [] for row in sampled]
 
     def fails(*_, **__):
         raise RuntimeError

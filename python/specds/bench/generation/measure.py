@@ -39,14 +39,14 @@ class Way:
             takes a batch and arguments of `model.generate`.
         is_plain: Whether it makes one token a forward.
         is_ours: Whether it is our loop, which reports its phases.
-        budget: Nodes of a draft; None for `model.generate`.
+        max_nodes: Nodes of a draft; None for `model.generate`.
     """
 
     name: str
     start: Callable[[], Callable[[Batch, dict[str, Any]], Result]]
     is_plain: bool = False
     is_ours: bool = False
-    budget: int | Literal["auto"] | None = None
+    max_nodes: int | Literal["auto"] | None = None
     datastore: Datastore | None = None
 
 
@@ -77,7 +77,7 @@ class Target:
 
 
 def own_calls(
-    target: Target, make: Callable[[], Drafter], budget: int | Literal["auto"]
+    target: Target, make: Callable[[], Drafter], max_nodes: int | Literal["auto"]
 ) -> Callable[[Batch, dict[str, Any]], Result]:
     """Calls of our `generate` with a new drafter."""
     drafter = make()
@@ -88,7 +88,7 @@ def own_calls(
             target.model,
             ids,
             drafter,
-            budget=budget,
+            max_nodes=max_nodes,
             verification=target.verification,
             attention_mask=mask,
             pad_token_id=0,
@@ -103,7 +103,7 @@ def own_calls(
 def baseline_way(name: str, target: Target) -> Way:
     if name == PLAIN:
         start = partial(own_calls, target, PromptLookupDrafter, 0)
-        return Way(name, start, is_plain=True, is_ours=True, budget=0)
+        return Way(name, start, is_plain=True, is_ours=True, max_nodes=0)
     static, compilation = {"cache_implementation": "static"}, CompileConfig()
     # Transformers compiles on a GPU alone unless it is asked so.
     compilation._compile_all_devices = target.model.device.type == "cpu"  # type: ignore[assignment]

@@ -38,7 +38,7 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
         "batch": cell.batch,
         "name": way.name,
         "kind": "drafter" if way.is_ours and not way.is_plain else "baseline",
-        "budget": way.budget,
+        "max_nodes": way.max_nodes,
         "datastore": None if way.datastore is None else str(way.datastore.path),
         "status": "ok" if cell.reason is None else "refused",
         "reason": cell.reason,
@@ -77,7 +77,7 @@ def _drafting(cell: Cell, plain: Cell | None) -> Row:
         return dict.fromkeys((*_COUNTS, *_COSTS))
     stats = sum((run.stats for run in cell.runs), GenerationStats())
     shares = cell.profile.stats.shares
-    # What an automatic budget measures before the first step belongs to none.
+    # What `max_nodes="auto"` measures before the first step belongs to none.
     steps = 1 - shares["prefill"] - shares["measure"]
     cost = _pass_cost(cell, plain)
     has_steps = steps > 0 and cell.profile.stats.num_drafts
@@ -141,8 +141,8 @@ def title_of(row: Row) -> str:
 
 
 def way_label(row: Row, rows: Sequence[Row]) -> str:
-    """The name of a way, with datastore and budget where several ways share the name."""
-    return label(row, rows, "datastore", "budget")
+    """The name of a way, with datastore and nodes where several ways share the name."""
+    return label(row, rows, "datastore", "max_nodes")
 
 
 FIGURES: Columns = (

@@ -69,12 +69,12 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
             ways += [
                 Way(
                     engine.name,
-                    partial(own_calls, target, make, budget),
+                    partial(own_calls, target, make, max_nodes),
                     is_ours=True,
-                    budget=budget,
+                    max_nodes=max_nodes,
                     datastore=engine.datastore,
                 )
-                for budget in options.budgets
+                for max_nodes in options.max_nodes
             ]
         plan = Plan(
             target,

@@ -208,13 +208,13 @@ def replay(
 
 @dataclass(frozen=True)
 class Cell:
-    """One engine at one budget: its traces by file of transcripts, and over all files.
+    """One engine with one number of nodes: its traces by file of transcripts, and over all files.
 
     Where the engine failed there are none; status and reason are those of the `EngineError`.
     """
 
     engine: Engine
-    budget: int
+    max_nodes: int
     traces: dict[str, Trace] = field(default_factory=dict)
     status: str = "ok"
     reason: str | None = None
@@ -222,7 +222,7 @@ class Cell:
 
 def measure(
     engines: Sequence[Engine],
-    budgets: Sequence[int],
+    limits: Sequence[int],
     transcripts: Sequence[Transcript],
     *,
     warm_memory: bool,
@@ -234,7 +234,7 @@ def measure(
     No cell profits from another. `progress` is told the engine's name before each request.
     """
     for engine in engines:
-        left = list(budgets)
+        left = list(limits)
         try:
             with engine.open() as make:
                 while left:
@@ -245,13 +245,13 @@ def measure(
                         traces[ALL] = together(traces.values())
                     yield Cell(engine, left.pop(0), traces)
         except EngineError as error:
-            for budget in left:
-                yield Cell(engine, budget, status=error.status, reason=str(error))
+            for max_nodes in left:
+                yield Cell(engine, max_nodes, status=error.status, reason=str(error))
 
 
 def replay_all(
     drafter_of: Callable[[], Drafter],
-    budget: int,
+    max_nodes: int,
     transcripts: Sequence[Transcript],
     progress: Callable[[], None] = lambda: None,
     shape: Shape = "tree",
@@ -261,7 +261,7 @@ def replay_all(
     served: Counter[Hashable] = Counter()
     for number, transcript in enumerate(transcripts):
         progress()
-        trace = replay(_session(drafter_of(), transcript), transcript, budget, shape)
+        trace = replay(_session(drafter_of(), transcript), transcript, max_nodes, shape)
         group = transcript.prompt_ids.tobytes() if transcript.group is None else transcript.group
         trace.requests = [number] * len(trace.accepted)
         trace.samples = [served[transcript.source, group]] * len(trace.accepted)

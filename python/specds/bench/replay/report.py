@@ -1,4 +1,4 @@
-"""The figures of a replay: one row a file of transcripts, a drafter, a datastore and a budget.
+"""The figures of a replay: one row a file of transcripts, a drafter, a datastore and a limit.
 
 A rival that is absent, refused or failed has one row, for ``all``, and null for every figure.
 """
@@ -35,7 +35,7 @@ def rows_of(cell: Cell) -> list[Row]:
         "drafter": cell.engine.name,
         "datastore": None if datastore is None else str(datastore.path),
         "datastore_tokens": None if datastore is None else datastore.num_tokens,
-        "budget": cell.budget,
+        "max_nodes": cell.max_nodes,
         "status": cell.status,
         "reason": cell.reason,
     }
@@ -123,7 +123,7 @@ def tables(document: Document) -> list[Table]:
 
 FIGURES: Columns = (
     ("nodes_per_draft", "nodes", "{:.1f}"),
-    ("budget", "of", "{}"),
+    ("max_nodes", "of", "{}"),
     ("mean_acceptance_length", "tokens", "{:.3f}"),
     ("draft_acceptance_rate", "rate", "{:.0%}"),
     ("accepted_over_expected", "hoped", "{:.2f}"),
@@ -132,7 +132,7 @@ FIGURES: Columns = (
     ("observe_p50_us", "learn", "{:.1f}"),
 )
 CAPTION = (
-    "nodes: drafted; of: the budget; tokens: per forward, bonus token included; rate: of the "
+    "nodes: drafted; of: the most; tokens: per forward, bonus token included; rate: of the "
     "drafted tokens, those accepted; hoped: tokens accepted over those that the drafter expected; "
     "p50, p99: µs to draft; learn: median µs to observe what was accepted."
 )

@@ -20,7 +20,7 @@ from specds.loading import load_model
 
 
 def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> Document:
-    """Replays every drafter at every budget; `rows` are ordered by transcripts."""
+    """Replays every drafter with every number of nodes; `rows` are ordered by transcripts."""
     for name in options.drafters:
         if name.startswith("hierarchy"):
             raise ValueError(f"drafter `{name}` samples: measure it by `specds bench generate`")
@@ -32,10 +32,10 @@ def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> 
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
     own = DrafterInputs(model=target, tokenizer=tokenizer)
     engines = engines_of(options.drafters, datastores, own, requests, options.memory_tokens)
-    total = len(engines) * len(options.budgets) * len(requests)
+    total = len(engines) * len(options.max_nodes) * len(requests)
     cells = measure(
         engines,
-        [int(budget) for budget in options.budgets],
+        [int(each) for each in options.max_nodes],
         requests,
         warm_memory=options.warm_memory,
         shape=options.shape,
