@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::base::portable_math::{hash, rank_of, saturating_u32};
 use crate::draft::token_tree::Source;
-use crate::weights::kind::Kind;
+use crate::weights::kind::ExpertKind;
 use crate::weights::learned::Keys;
 
 /// The greatest depth of a node.
@@ -18,7 +18,7 @@ pub(crate) const END: u32 = u32::MAX;
 /// What one source matched.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matched {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ExpertKind,
     /// The length of the match, at least 1.
     pub(crate) order: usize,
     /// How many experts of its kind have longer matches; of an edited match, how many more tokens than one
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
     pub(crate) share: f32,
     /// The most that one expert gives it, and which.
     pub(crate) largest: f32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ExpertKind,
     /// What experts' opinions come to, beside that of those which do not name it.
     pub(crate) opinions: f32,
 }

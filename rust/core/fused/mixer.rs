@@ -32,7 +32,7 @@ use crate::weights::initial::{
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
     RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE,
 };
-use crate::weights::kind::Kind;
+use crate::weights::kind::ExpertKind;
 use crate::weights::learned::Keys;
 use crate::weights::learned::{Known, Learned};
 
@@ -116,7 +116,7 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
     let last = request.tail.last().copied().unwrap_or(0);
     let named = &evidence.named[known.named.clone()];
     let experts = &mut evidence.experts[known.experts.clone()];
-    let mut favourites = [None; Kind::COUNT];
+    let mut favourites = [None; ExpertKind::COUNT];
     for expert in experts.iter().rev() {
         favourites[expert.matched.kind.index()] = Some(expert.top);
     }
@@ -127,9 +127,9 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
         let order = order_level(matched.order);
         let order_index = (kind * MAX_ORDER + order - 1) * NUM_SIZES + level(size / 2.0, NUM_SIZES);
         let others = match matched.kind {
-            Kind::Corpus => [Kind::Context, Kind::Memory],
-            Kind::Context => [Kind::Corpus, Kind::Memory],
-            _ => [Kind::Corpus, Kind::Context],
+            ExpertKind::DATASTORE => [ExpertKind::CONTEXT, ExpertKind::MEMORY],
+            ExpertKind::CONTEXT => [ExpertKind::DATASTORE, ExpertKind::MEMORY],
+            _ => [ExpertKind::DATASTORE, ExpertKind::CONTEXT],
         };
         let [first, second] = others.map(|other| match favourites[other.index()] {
             None => 0,
@@ -241,7 +241,7 @@ fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request
                 keys: candidate_keys(token, share, is_favourite, &recent, request),
                 score: 0.0,
                 prob: share,
-                source: kind.label(),
+                source: kind.source(),
             }
         }));
     known.candidates = first..evidence.candidates.len();

@@ -12,7 +12,7 @@ use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::suggestion::Suggestion;
 use crate::lookup::datastore::Datastore;
 use crate::memory::history::History;
-use crate::weights::kind::Kind;
+use crate::weights::kind::ExpertKind;
 use crate::weights::learned::{Known, Learned};
 
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence);
 
     /// The kind of its skip-grams, and how much less each of their tokens counts than the one before.
-    fn skip_grams(&self, _inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+    fn skip_grams(&self, _inputs: &Inputs<'_>) -> Option<(ExpertKind, f32)> {
         None
     }
 
@@ -133,7 +133,7 @@ impl Skipped {
         }
     }
 
-    pub(crate) fn add_expert(&self, kind: Kind, decay: f32, evidence: &mut Evidence) {
+    pub(crate) fn add_expert(&self, kind: ExpertKind, decay: f32, evidence: &mut Evidence) {
         let matched = Matched {
             kind,
             order: self.order,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::base::portable_math::hash;
-use crate::weights::kind::Kind;
+use crate::weights::kind::ExpertKind;
 
 /// How many lengths of matches are told apart.
 pub(crate) const MAX_ORDER: usize = 8;
@@ -46,7 +46,7 @@ impl Table {
 
     /// A part of this length for each kind of expert.
     const fn of_kinds(before: Self, len: usize) -> Self {
-        Self::after(before, Kind::COUNT * len)
+        Self::after(before, ExpertKind::COUNT * len)
     }
 
     pub(crate) const fn key(self, index: usize) -> usize {
@@ -54,7 +54,7 @@ impl Table {
     }
 
     /// The key of a token, where each kind of expert has weights for tokens.
-    pub(crate) fn key_of(self, kind: Kind, token: u32) -> usize {
+    pub(crate) fn key_of(self, kind: ExpertKind, token: u32) -> usize {
         self.key((kind.index() << KIND_BITS) + hash::<KIND_BITS>(token))
     }
 
@@ -123,40 +123,12 @@ impl Weights {
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
     /// text more than a corpus; what leaves out a token counts least.
     fn untaught() -> Self {
-        const OWN: [Kind; 5] = [
-            Kind::Context,
-            Kind::Memory,
-            Kind::Expected,
-            Kind::Recycled,
-            Kind::Group,
-        ];
-        const LOOSE: [Kind; 9] = [
-            Kind::CorpusSkip,
-            Kind::ContextSkip,
-            Kind::MemorySkip,
-            Kind::ExpectedSkip,
-            Kind::GroupSkip,
-            Kind::ContextEdited,
-            Kind::MemoryEdited,
-            Kind::ExpectedEdited,
-            Kind::GroupEdited,
-        ];
-        /// As much as a long match: suggestions come from someone who knows the model.
-        const SUGGESTED: f32 = 5.0;
         let weights = vec![0.0; NUM_SHAPES].try_into();
         let mut weights: Box<[f32; NUM_SHAPES]> = weights.expect("as many");
         let sizes = NUM_SIZES * NUM_SPREADS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
-            let is_kind = |other: &Kind| other.index() == kind;
-            let own = if OWN.iter().any(is_kind) { 1.5 } else { 0.0 };
-            *weight = if LOOSE.iter().any(is_kind) {
-                -1.0
-            } else if is_kind(&Kind::Suggested) {
-                SUGGESTED
-            } else {
-                0.9 * order as f32 + own
-            };
+            *weight = ExpertKind::start_weight(kind, order);
         }
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;

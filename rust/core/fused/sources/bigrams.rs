@@ -1,8 +1,11 @@
 //! What does the target model predict after a single token?
 
+use crate::draft::token_tree::Source;
 use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::weights::kind::Kind;
+use crate::weights::kind::{ExpertKind, Form};
+
+const KIND: ExpertKind = ExpertKind::of(Source::Bigram, Form::Plain);
 
 /// Less likely tokens of a row hardly ever come.
 const MAX_TOKENS: usize = 8;
@@ -16,7 +19,7 @@ impl DraftSource for Bigrams {
             return;
         };
         let matched = Matched {
-            kind: Kind::Bigram,
+            kind: KIND,
             order: 1,
             rank: 0,
             num_matches: 1.0,

@@ -3,13 +3,17 @@
 use std::ops::Range;
 
 use crate::base::portable_math::saturating_u32;
+use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::lookup::continuations::{Samples, runs};
 use crate::lookup::datastore::Datastore;
 use crate::lookup::matches::Match;
-use crate::weights::kind::Kind;
+use crate::weights::kind::{ExpertKind, Form};
+
+const KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Plain);
+const SKIP_KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Skip);
 
 /// In tokens.
 const PASSAGE_LENGTH: usize = 8;
@@ -55,8 +59,8 @@ impl DraftSource for Corpus {
         self.nodes.push(found);
     }
 
-    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
-        inputs.datastore.map(|_| (Kind::CorpusSkip, 1.0))
+    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(ExpertKind, f32)> {
+        inputs.datastore.map(|_| (SKIP_KIND, 1.0))
     }
 
     fn skip(&self, node: usize, token: u32, _reading: Reading, skipped: &mut Skipped) {
@@ -93,7 +97,7 @@ fn add_next_tokens(
     let next_tokens = datastore.next_tokens().of(&datastore.shards, token);
     if let Some(next_tokens) = next_tokens {
         let matched = Matched {
-            kind: Kind::Corpus,
+            kind: KIND,
             order: 1,
             rank,
             num_matches: next_tokens.num_matches,
@@ -322,7 +326,7 @@ impl Passages {
                 last = group.num_matches;
                 let rows = self.rows[group.rows.clone()].iter();
                 let matched = Matched {
-                    kind: Kind::Corpus,
+                    kind: KIND,
                     order: group.order,
                     rank,
                     num_matches: group.num_matches,

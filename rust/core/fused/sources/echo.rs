@@ -2,12 +2,15 @@
 //!
 //! [`Anchors`](crate::weights::anchors) says what they are.
 
+use crate::draft::token_tree::Source;
 use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
 use crate::memory::history::History;
 use crate::weights::anchors::{Anchors, NUM_ANCHORS};
-use crate::weights::kind::Kind;
+use crate::weights::kind::{ExpertKind, Form};
 use crate::weights::learned::Learned;
+
+const KIND: ExpertKind = ExpertKind::of(Source::Context, Form::Echo);
 
 /// At most this many of the latest places of a token are read, and at most this many anchors are
 /// learned from them.
@@ -79,7 +82,7 @@ impl LedTo {
         let sum: f32 = counts.clone().map(|(_, count)| count).sum();
         let total = f32::from(total) + 1.0;
         let matched = Matched {
-            kind: Kind::Echo,
+            kind: KIND,
             order: confidence(largest / total),
             rank: 0,
             num_matches: total,

@@ -7,7 +7,7 @@ use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::Skipped;
 use crate::memory::history::History;
-use crate::weights::kind::Kind;
+use crate::weights::kind::ExpertKind;
 
 /// Longer matches are not told apart.
 const MAX_LENGTH: usize = 32;
@@ -241,7 +241,7 @@ impl Places {
     }
 
     /// The experts of the longest lengths: the places with at least that length.
-    pub(super) fn add_experts(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
+    pub(super) fn add_experts(&self, found: &Found, kind: ExpertKind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
         // A bit for each length that there is.
         let mut lengths = 0_u64;
@@ -271,7 +271,7 @@ impl Places {
 
     /// Adds an expert for places that match far beyond an edit: a name, a value or a word has changed, and
     /// what comes next is the same.
-    pub(super) fn add_edited(&self, found: &Found, kind: Kind, evidence: &mut Evidence) {
+    pub(super) fn add_edited(&self, found: &Found, kind: ExpertKind, evidence: &mut Evidence) {
         let places = self.0[found.range.clone()].iter();
         let places = places.filter(|place| place.beyond >= MIN_BEYOND);
         let (mut number, mut length, mut beyond) = (0.0, 1, 0);

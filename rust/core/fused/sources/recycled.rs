@@ -1,9 +1,11 @@
 //! What did the target model itself predict after these tokens before?
 
-use crate::draft::token_tree::TokenTree;
+use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::weights::kind::Kind;
+use crate::weights::kind::{ExpertKind, Form};
+
+const KIND: ExpertKind = ExpertKind::of(Source::Recycled, Form::Plain);
 
 /// Of each node.
 pub(crate) const NUM_KEPT: usize = 8;
@@ -45,7 +47,7 @@ impl DraftSource for Recycled {
                 && slot.key == key
             {
                 let matched = Matched {
-                    kind: Kind::Recycled,
+                    kind: KIND,
                     order,
                     rank,
                     num_matches: 1.0,

@@ -1,8 +1,11 @@
 //! What does somebody else suggest: a draft model, a grammar, a tool's known arguments?
 
+use crate::draft::token_tree::Source;
 use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::weights::kind::Kind;
+use crate::weights::kind::{ExpertKind, Form};
+
+const KIND: ExpertKind = ExpertKind::of(Source::Suggested, Form::Plain);
 
 /// One expert: what it is worth is learned as for any other.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +34,7 @@ impl DraftSource for Suggested {
         let top = suggestion.children(here).map(|child| probs[child]);
         let top = top.fold(0.0, f32::max);
         let matched = Matched {
-            kind: Kind::Suggested,
+            kind: KIND,
             order: 1,
             rank: 0,
             // Tells certain suggestions from others.

@@ -6,15 +6,15 @@ use crate::fused::evidence::Evidence;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::sources::places::{DECAY, Found, Places, Reach};
 use crate::memory::history::History;
-use crate::weights::kind::Kind;
+use crate::weights::kind::{ExpertKind, Form};
 
 /// The request's own text, earlier ones of its tenant or group, or an expected output.
 #[derive(Debug, Clone)]
 pub(crate) struct Text {
     label: Source,
-    kind: Kind,
-    skip_kind: Kind,
-    edited_kind: Kind,
+    kind: ExpertKind,
+    skip_kind: ExpertKind,
+    edited_kind: ExpertKind,
     places: Places,
     /// Of each node.
     nodes: Vec<Found>,
@@ -22,17 +22,11 @@ pub(crate) struct Text {
 
 impl Text {
     pub(crate) fn new(label: Source) -> Self {
-        let [kind, skip_kind, edited_kind] = match label {
-            Source::Memory => [Kind::Memory, Kind::MemorySkip, Kind::MemoryEdited],
-            Source::Group => [Kind::Group, Kind::GroupSkip, Kind::GroupEdited],
-            Source::Predicted => [Kind::Expected, Kind::ExpectedSkip, Kind::ExpectedEdited],
-            _ => [Kind::Context, Kind::ContextSkip, Kind::ContextEdited],
-        };
         Self {
             label,
-            kind,
-            skip_kind,
-            edited_kind,
+            kind: ExpertKind::of(label, Form::Plain),
+            skip_kind: ExpertKind::of(label, Form::Skip),
+            edited_kind: ExpertKind::of(label, Form::Edited),
             places: Places::default(),
             nodes: Vec::new(),
         }
@@ -65,7 +59,7 @@ impl DraftSource for Text {
         self.nodes.push(found);
     }
 
-    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(Kind, f32)> {
+    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(ExpertKind, f32)> {
         self.of(inputs).map(|_| (self.skip_kind, DECAY))
     }
 
