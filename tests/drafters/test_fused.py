@@ -13,8 +13,9 @@ from models import GREEDY, VOCAB_SIZE, plain_generate, tiny_model, tree_generate
 from reference import paths, shown
 from reference_datastore import corpora
 from reference_fused import Request
-from replays import phrases, text_of, untaught
+from replays import phrases, text_of, transcript, untaught
 from specds import FormatError, FusedConfig, FusedDrafter
+from specds.bench.replay.measure import follow
 from specds.drafters import (
     SOURCES,
     DrafterInputs,
@@ -306,3 +307,12 @@ def test_threads_share_a_drafter():
     for num_threads in (None, 1, 3):
         trees = draft_batch(sessions, 16, num_threads=num_threads)
         assert [tree.token_ids.tolist() for tree in trees] == alone
+
+
+@pytest.mark.parametrize(("max_nodes", "least"), [(64, 55), (128, 100)])
+def test_a_copy_is_drafted_as_deep_as_the_budget_allows(max_nodes, least):
+    text = np.random.default_rng(1).integers(10, 32_000, 1000)
+    drafter = FusedDrafter(memory=Memory(32_000))
+    prompt = [*text.tolist(), 1]
+    steps = [*follow(drafter.session(prompt), transcript(prompt, text.tolist()), max_nodes)]
+    assert len(text) / len(steps) > least

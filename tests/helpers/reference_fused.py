@@ -138,7 +138,7 @@ class Request:
                 for factor in (1, 0.9999, 1.0001)
             )
             self.is_on_edge |= edges[0] != edges[1]
-            if is_hopeful and path[-1] != self.separator and len(path) < 40:
+            if is_hopeful and path[-1] != self.separator:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
                 least = min(RARE_IN_CHAIN, prob / 10) if is_chain else least
                 self.expand(path, prob, pending, max(MIN_PROB, self.effort.slack * least))

@@ -9,9 +9,6 @@ use crate::draft::token_tree::Source;
 use crate::weights::kind::ExpertKind;
 use crate::weights::learned::Keys;
 
-/// The greatest depth of a node.
-pub(crate) const MAX_DEPTH: usize = 40;
-
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
 

@@ -8,7 +8,7 @@ use crate::draft::session::DraftLimits;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::calibration::{self, Corners};
 use crate::fused::effort::Reading;
-use crate::fused::evidence::{Evidence, MAX_DEPTH, NodePrediction};
+use crate::fused::evidence::{Evidence, NodePrediction};
 use crate::fused::mixer::{self, Request, TokenCounts};
 use crate::fused::registry::REGISTRY;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
@@ -208,7 +208,7 @@ impl TreeBuilder {
         let least = self.least(draft, path_prob, free);
         if free == 0
             || inputs.datastore.is_some_and(is_end)
-            || self.depths[node] as usize >= limits.max_depth.min(MAX_DEPTH)
+            || self.depths[node] as usize >= limits.max_depth
             || hoped <= least
             || !can_gain()
         {
