@@ -65,7 +65,7 @@ def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Maker:
     return make
 
 
-def _rest(inputs: DrafterInputs, max_match: str = "16") -> Maker:
+def _rest(inputs: DrafterInputs, max_match: int | str = RestConfig.max_match) -> Maker:
     datastore, config = cast("Datastore", inputs.datastore), RestConfig(max_match=int(max_match))
     return partial(RestDrafter, datastore, config)
 
@@ -76,7 +76,7 @@ def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Make
     return partial(AdedDrafter, trigrams, config, order=int(order))
 
 
-def _n_grammys(inputs: DrafterInputs, strategy: Any = "mixed") -> Maker:
+def _n_grammys(inputs: DrafterInputs, strategy: Any = NGrammysConfig.strategy) -> Maker:
     tables = None if strategy == "context" else inputs.tables()
     return partial(NGrammysDrafter, tables, NGrammysConfig(strategy=strategy))
 
