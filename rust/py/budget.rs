@@ -76,7 +76,7 @@ impl Budget {
     /// The least probability of a node that could pay.
     #[getter]
     fn min_prob(&self) -> f64 {
-        let least = |cost| self.lock().least_gain(self.rows.iter(), cost, 1);
+        let least = |cost| lock(&self.experience).least_gain(self.rows.iter(), cost, 1);
         self.costs.as_ref().map_or(0.0, least)
     }
 
@@ -108,10 +108,7 @@ impl Budget {
         let Some(costs) = &self.costs else {
             return Ok(vec![0; drafts.len()]);
         };
-        let mut experience = self
-            .experience
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut experience = lock(&self.experience);
         let costs = Costs::Known(costs);
         let chosen = experience.choose(
             &mut rows,
@@ -130,10 +127,7 @@ impl Budget {
     fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>) {
         let rows = self.rows.iter_mut().zip(&emitted);
         let outcomes = rows.filter_map(|(row, tokens)| Some((row, tokens.as_deref()?)));
-        let mut experience = self
-            .experience
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut experience = lock(&self.experience);
         experience.learn(outcomes);
     }
 
@@ -145,10 +139,6 @@ impl Budget {
     }
 }
 
-impl Budget {
-    fn lock(&self) -> MutexGuard<'_, budget::Experience> {
-        self.experience
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(experience: &Mutex<budget::Experience>) -> MutexGuard<'_, budget::Experience> {
+    experience.lock().unwrap_or_else(PoisonError::into_inner)
 }

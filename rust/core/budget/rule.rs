@@ -1,4 +1,4 @@
-//! How many nodes of each row's draft are verified, and which rows draft at all?
+//! The rule that says how many nodes of each row's draft are verified, and which rows draft at all.
 
 use crate::budget::selection::{Passes, Selection, to_f64};
 use crate::budget::step_cost::StepCost;
@@ -6,8 +6,9 @@ use crate::budget::step_times::StepTimes;
 use crate::budget::trust::{RowTrust, Trust};
 use crate::draft::token_tree::TokenTree;
 
+/// The weight of a new value in an average.
 const AVERAGING: f64 = 0.1;
-/// For a draft that took less than usual.
+/// The weight of a draft that took less time than usual.
 const AVERAGING_DOWN: f64 = 0.5;
 /// While drafts lose, they take at most this share of the time.
 const LOSING_SHARE: f64 = 0.01;
@@ -41,6 +42,18 @@ impl RowBudget {
     pub fn pause(&mut self) {
         self.draft = TokenTree::default();
         self.wait = self.wait.saturating_sub(1);
+    }
+
+    /// Takes what a draft gained, less what it cost, in tokens; while drafts lose on average, they wait.
+    fn judge(&mut self, profit: f64, wait: f64) {
+        self.worth += AVERAGING * (profit - self.worth);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 to 31"
+        )]
+        let wait = wait.clamp(0.0, LONGEST_WAIT) as usize;
+        self.wait = if self.worth <= 0.0 { wait } else { 0 };
     }
 }
 
@@ -133,20 +146,6 @@ impl Experience {
         let usual = usual + rate * (seconds.min(3.0 * usual) - usual);
         self.draft_s = Some(usual);
         usual
-    }
-}
-
-impl RowBudget {
-    /// Takes what a draft gained, less what it cost, in tokens; while drafts lose on average, they wait.
-    fn judge(&mut self, profit: f64, wait: f64) {
-        self.worth += AVERAGING * (profit - self.worth);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "0 to 31"
-        )]
-        let wait = wait.clamp(0.0, LONGEST_WAIT) as usize;
-        self.wait = if self.worth <= 0.0 { wait } else { 0 };
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which nodes of several drafts come first, and how many of them pay?
+//! The order in which the nodes of several drafts are added to a step, and how many of them pay.
 
 /// A step must promise to be better than one without drafts by this factor: predictions are no better
 /// than that.

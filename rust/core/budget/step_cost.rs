@@ -1,4 +1,4 @@
-//! How long does a step take by its tokens?
+//! The seconds that a step takes by its tokens.
 
 use crate::base::error::{Error, Result};
 use crate::budget::selection::to_f64;

@@ -1,4 +1,4 @@
-//! How long do steps take by their tokens, as those that ran tell?
+//! The seconds that steps take by their tokens, learned from the steps that ran.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct StepTimes {
     trials_s: f64,
     /// If the next step is a trial, the seconds of one without a draft, and the most that count.
     trial: Option<(f64, f64)>,
-    /// By how much the last step was off.
+    /// The time of the last step over what its size usually takes.
     last_off: f64,
 }
 
@@ -33,6 +33,13 @@ struct Size {
     relative: f64,
     num_steps: usize,
     last_step: usize,
+}
+
+impl Size {
+    /// Forgets the steps that ran, so that the size is measured anew.
+    fn forget(&mut self) {
+        (self.num_steps, self.relative) = (0, f64::INFINITY);
+    }
 }
 
 /// One step may have met other work of the machine, or the first use of a kernel; of two the faster one tells.
@@ -47,8 +54,9 @@ const STEPS_WITHOUT_PLAIN: (usize, usize) = (32, 128);
 const MOST_OFF: f64 = 1.5;
 /// No size is tried while steps are off by this one.
 const STEADY: f64 = 1.3;
+/// A step counts at least this much in the time of its size.
 const LEARNED: f64 = 0.01;
-/// How much of it the pace follows at once. As the pace and a size follow the same steps, a size that is
+/// How much of a step's deviation the pace follows at once. As the pace and a size follow the same steps, a size that is
 /// alone drifts by no more than a thirtieth of what the pace does.
 const PACE: f64 = 0.3;
 /// Trials may lose so many seconds at first, or so many steps, and such a share of all time later.
@@ -80,7 +88,7 @@ impl StepTimes {
             last_step: 0,
         });
         if is_due && size.num_steps >= STEPS_KNOWN {
-            (size.num_steps, size.relative) = (0, f64::INFINITY);
+            size.forget();
         }
         size.num_steps += 1;
         size.last_step = self.num_steps;
@@ -112,18 +120,18 @@ impl StepTimes {
         let patience = (self.num_steps / PLAIN_SHARE).clamp(least, most);
         let plain = self.sizes.get_mut(&bucket(start))?;
         if plain.last_step + patience < self.num_steps {
-            (plain.num_steps, plain.relative) = (0, f64::INFINITY);
+            plain.forget();
         }
-        let plain = self.sizes.get(&bucket(start))?;
         if plain.num_steps < STEPS_KNOWN {
             return None;
         }
+        let least_of_larger = plain.relative;
         let known = self.sizes.iter();
         let known = known.filter(|(_, size)| size.num_steps >= STEPS_KNOWN);
         // No draft makes a step faster.
         let seconds = |(&place, size): (&usize, &Size)| {
             let is_larger = place > bucket(start);
-            let least = if is_larger { plain.relative } else { 0.0 };
+            let least = if is_larger { least_of_larger } else { 0.0 };
             (size.tokens, size.relative.max(least) * self.pace)
         };
         Some(StepCost::measured(known.map(seconds).collect()))

@@ -1,18 +1,19 @@
-//! How right are the probabilities that a drafter promises?
+//! The trust in the probabilities that a drafter promises, by depth and by row.
 
 use crate::draft::token_tree::TokenTree;
 
 /// The weight of a step in the next one: after fifty steps it is a third.
 const DECAY: f64 = 0.98;
-/// So many expected tokens count as much as the trust in the depth above.
+/// The trust in the depth above counts as much as the evidence of so many promised tokens.
 const FAITH: f64 = 2.0;
-/// As many of a row count as much as the trust in all rows.
+/// The trust in all rows counts as much as the evidence of so many promised tokens of one row.
 const FAITH_IN_ROW: f64 = 4.0;
 /// The trust in an unknown drafter. Cheap nodes are verified all the same; where nodes are expensive, its
 /// first tokens tell as much at no cost.
 const FIRST: f64 = 0.3;
 /// Deeper nodes are trusted as the deepest of these.
 const DEPTHS: usize = 16;
+/// No probability is raised by a larger factor.
 const MOST: f64 = 2.0;
 
 /// The tokens that were promised, and those that came.
