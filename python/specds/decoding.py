@@ -158,6 +158,8 @@ class Decoding:
         self._lap("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
+        if self.noise is not None:
+            self.noise.drop_before(min(len(row.emitter.emitted) for row in rows))
         trees = self._draft(rows)
         self._lap("draft_s")
         accept = self._accept_on_host if self._accepts is None else self._accept_on_device
@@ -220,9 +222,9 @@ class Decoding:
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
         noise = None
         if self.noise is not None:
-            depth = max(int(tree.depths().max(initial=0)) for tree in trees)
+            nums = [1 + int(tree.depths().max(initial=0)) for tree in trees]
             positions = [len(row.emitter.emitted) for row in rows]
-            noise = self.noise.ahead([row.number for row in rows], positions, depth + 1)
+            noise = self.noise.ahead([row.number for row in rows], positions, nums)
         wait = self._accepts.launch(  # type: ignore[union-attr]
             [row.new[-1] for row in rows],
             trees,

@@ -11,8 +11,8 @@ import torch
 from specds._core import draw as draw_by_uniforms
 from specds.drafters.session import Proposal
 
-# Most bytes of the drawn numbers that are stored for rows that lag behind others. What was dropped
-# is drawn again, from the generator's state before it.
+# Most bytes of the drawn numbers that are stored for rows that lag behind others. What is not
+# stored is drawn again, from the generator's state before it.
 _MOST_BYTES = 256e6
 
 
@@ -33,40 +33,63 @@ class Noise:
             torch.cuda.init()  # type: ignore[no-untyped-call]
             index = torch.cuda.current_device() if device.index is None else device.index
             self._generator = torch.cuda.default_generators[index]
-        # The generator's state before each draw, and the draws that are stored.
-        self._states: list[torch.Tensor] = []
+        # The generator's state before each draw that a row may still need, and what is stored.
+        self._states: dict[int, torch.Tensor] = {}
         self._drawn: dict[int, torch.Tensor] = {}
+        self._num_draws = 0
 
     def at(self, position: int) -> torch.Tensor:
         """The draw of a position, float32 `(num_rows, vocab_size)`."""
-        while len(self._states) <= position:
-            self._states.append(self._generator.get_state())
-            self._draw(len(self._states) - 1)
-        if position not in self._drawn:
+        drawn = self._drawn.get(position)
+        while self._num_draws <= position:
+            self._states[self._num_draws] = self._generator.get_state()
+            drawn = self._draw(self._num_draws)
+            self._num_draws += 1
+        if drawn is None:
             now = self._generator.get_state()
             self._generator.set_state(self._states[position])
-            self._draw(position)
+            drawn = self._draw(position)
             self._generator.set_state(now)
-        return self._drawn[position]
+        return drawn
 
-    def _draw(self, position: int) -> None:
+    def _draw(self, position: int) -> torch.Tensor:
         drawn = torch.empty(self._shape, device=self._device)
         drawn.exponential_(generator=self._generator)
-        while self._drawn and (len(self._drawn) + 1) * drawn.nbytes > _MOST_BYTES:
-            self._drawn.pop(next(iter(self._drawn)))
-        self._drawn[position] = drawn
+        # Rows come one after the other, so a full store keeps what it has: each step needs it all.
+        if not self._drawn or (len(self._drawn) + 1) * drawn.nbytes <= _MOST_BYTES:
+            self._drawn[position] = drawn
+        return drawn
+
+    def drop_before(self, position: int) -> None:
+        """Drops what no row needs once all have reached a position."""
+        for stored in (self._drawn, self._states):
+            for passed in [known for known in stored if known < position]:
+                del stored[passed]
 
     def close(self, num_positions: int) -> None:
         """Leaves the generator as plain decoding of this number of tokens would."""
-        if len(self._states) > num_positions:
+        if num_positions in self._states:
             self._generator.set_state(self._states[num_positions])
         self._drawn.clear()
 
-    def ahead(self, rows: Sequence[int], positions: Sequence[int], num: int) -> torch.Tensor:
-        """What the next `num` tokens of rows at some positions may need, by row and token."""
-        places = zip(rows, positions, strict=True)
-        drawn = [[self.at(first + i)[row] for i in range(num)] for row, first in places]
-        return torch.stack([torch.stack(of_row) for of_row in drawn])
+    def ahead(
+        self, rows: Sequence[int], positions: Sequence[int], nums: Sequence[int]
+    ) -> torch.Tensor:
+        """What rows at some positions may need for their next tokens, `nums` of each.
+
+        Returns:
+            `(len(rows), max(nums), vocab_size)`, undefined behind a row's number.
+        """
+        shape = len(rows), max(nums), self._shape[1]
+        ahead = torch.empty(shape, device=self._device)
+        ends = [first + num for first, num in zip(positions, nums, strict=True)]
+        # Positions outside, rows inside: what is not stored is drawn again once, for all rows.
+        for position in range(min(positions), max(ends)):
+            asking = [i for i, end in enumerate(ends) if positions[i] <= position < end]
+            drawn = self.at(position) if asking else None
+            for i in asking:
+                ahead[i, position - positions[i]] = drawn[rows[i]]  # type: ignore[index]
+        return ahead
 
 
 def draw(probs: torch.Tensor) -> int:

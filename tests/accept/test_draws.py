@@ -1,0 +1,46 @@
+"""A batch draws the random numbers of plain decoding, each as seldom as can be."""
+
+import random
+
+import pytest
+import torch
+
+from specds.accept import draws
+
+VOCAB_SIZE, NUM_ROWS, NUM_STEPS = 5, 32, 60
+
+
+@pytest.mark.parametrize(("num_stored", "most_again"), [(10**6, 0), (15, 48)])
+def test_a_batch_draws_each_position_once_and_again_only_what_there_is_no_room_for(
+    num_stored, most_again, monkeypatch
+):
+    monkeypatch.setattr(draws, "_MOST_BYTES", num_stored * NUM_ROWS * VOCAB_SIZE * 4)
+    generator = torch.Generator().manual_seed(3)
+    plain = [
+        torch.empty(NUM_ROWS, VOCAB_SIZE).exponential_(generator=generator) for _ in range(400)
+    ]
+    made, draw = [], draws.Noise._draw
+    monkeypatch.setattr(
+        draws.Noise, "_draw", lambda self, place: made.append(place) or draw(self, place)
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        noise = draws.Noise(NUM_ROWS, VOCAB_SIZE, torch.device("cpu"))
+        rng, at = random.Random(0), [0] * NUM_ROWS
+        for _ in range(NUM_STEPS):
+            nums, before, made[:] = [rng.randint(1, 9) for _ in at], noise._num_draws, []
+            noise.drop_before(min(at))
+            ahead = noise.ahead(range(NUM_ROWS), at, nums)
+            assert len(made) - (noise._num_draws - before) <= most_again
+            assert len(noise._drawn) <= num_stored
+            assert min({**noise._drawn, **noise._states}) >= min(at)
+            for row, (first, num) in enumerate(zip(at, nums, strict=True)):
+                expected = torch.stack(plain[first : first + num])[:, row]
+                assert torch.equal(ahead[row, :num], expected)
+            at = [place + rng.randint(1, num) for place, num in zip(at, nums, strict=True)]
+        noise.close(max(at))
+        generator.manual_seed(3)
+        torch.empty(max(at), NUM_ROWS, VOCAB_SIZE).exponential_(generator=generator)
+        assert torch.equal(
+            torch.empty(9).exponential_(), torch.empty(9).exponential_(generator=generator)
+        )
