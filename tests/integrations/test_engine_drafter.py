@@ -119,6 +119,14 @@ def check_mask(mask, token_ids, tree):
     assert len(set(siblings)) == len(siblings)
 
 
+@pytest.mark.parametrize("num_new", [0, 9])
+def test_another_request_of_a_template_in_the_same_row_gets_a_session_of_its_own(num_new):
+    ours, end = EngineDrafter(vocab_size=300), [*range(100, 200)]
+    ours.sync([np.array([1, *end], np.uint32)])
+    ours.sync([np.array([2, *end, *range(num_new)], np.uint32)])
+    assert ours.stats()["num_opened"] == 2
+
+
 def test_what_has_ended_is_remembered_once_and_what_was_taken_back_is_not(tmp_path):
     ours, plain = drafters(tmp_path, memory="shared")
     text = [0, 1, 2, 1, 0, 0, 2, 2, 1]

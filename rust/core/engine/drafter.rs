@@ -125,7 +125,8 @@ impl EngineDrafter {
     /// otherwise from the one with the longest such text, that was in the batch in one of the last 64
     /// syncs. After these a request has ended: its text goes into the memory, if there is one. Where a
     /// context lacks only what the last sync brought, or has other tokens for it, that session is abandoned
-    /// and not remembered. O(tokens of all contexts).
+    /// and not remembered. A row that grew by a step is told by its last
+    /// tokens: O(rows), and O(tokens) for each other row.
     pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
         if let Some(datastore) = self.sharing.as_ref().and_then(Sharing::take_replaced) {
             self.go_on_with(&datastore);

@@ -21,6 +21,9 @@ pub struct Context<'a> {
     pub tenant: &'a str,
 }
 
+/// The last tokens of a text, which tell it from others.
+const TAIL: usize = 32;
+
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) session: FusedSession,
@@ -59,29 +62,53 @@ impl Request {
         self.name.as_deref() == context.name && *self.tenant == *context.tenant
     }
 
-    /// The tokens after the text; `None` where the context does not go on from it.
+    /// The tokens after the text; `None` where there is no place for the text before them.
     pub(crate) fn news<'a>(&self, context: &Context<'a>) -> Option<&'a [u32]> {
-        self.after(context, self.session.context())
+        let (_, news) = self.split(context, self.session.context())?;
+        Some(news)
     }
 
-    fn after<'a>(&self, context: &Context<'a>, text: &[u32]) -> Option<&'a [u32]> {
-        if !self.is_of(context) {
-            return None;
-        }
+    /// Whether the context goes on from the text. O(tokens).
+    fn fits(&self, context: &Context<'_>) -> bool {
+        self.begins(context, self.session.context(), usize::MAX)
+    }
+
+    /// Whether it is still the request of its row. Where it grew as one step lets it, its last tokens tell:
+    /// another request that came into the row would have to be as much longer, and have them there.
+    fn stays(&self, context: &Context<'_>) -> bool {
+        let is_a_step = |news: &[u32]| (1..=self.draft.len() + 1).contains(&news.len());
+        let most = if self.news(context).is_some_and(is_a_step) {
+            TAIL
+        } else {
+            usize::MAX
+        };
+        self.begins(context, self.session.context(), most)
+    }
+
+    /// Whether a context begins with a text, by the text's last `most` tokens.
+    fn begins(&self, context: &Context<'_>, text: &[u32], most: usize) -> bool {
+        let is_same = |(known, _): (&[u32], _)| {
+            let known = &known[known.len().saturating_sub(most)..];
+            let text = &text[text.len() - known.len()..];
+            // Requests of one template differ at their ends.
+            let tail = known.len().saturating_sub(TAIL);
+            known[tail..] == text[tail..] && known[..tail] == text[..tail]
+        };
+        self.is_of(context) && self.split(context, text).is_some_and(is_same)
+    }
+
+    /// A context's tokens that stand where a text does, and those after them.
+    fn split<'a>(&self, context: &Context<'a>, text: &[u32]) -> Option<(&'a [u32], &'a [u32])> {
         let end = (self.offset + text.len()).checked_sub(context.start)?;
         let (known, news) = context.tokens.split_at_checked(end)?;
-        let known = &known[self.offset.saturating_sub(context.start)..];
-        let text = &text[text.len() - known.len()..];
-        // Requests of one template differ at their ends.
-        let tail = known.len().saturating_sub(16);
-        (known[tail..] == text[tail..] && known[..tail] == text[..tail]).then_some(news)
+        Some((&known[self.offset.saturating_sub(context.start)..], news))
     }
 
     /// Whether the engine has taken back some of what it gave in the last sync.
     fn is_taken_back(&self, context: &Context<'_>) -> bool {
         let is_renamed = context.name.is_some() && self.is_of(context);
         let before = &self.session.context()[..self.length_before];
-        is_renamed || self.length_before > 0 && self.after(context, before).is_some()
+        is_renamed || self.length_before > 0 && self.begins(context, before, usize::MAX)
     }
 }
 
@@ -107,9 +134,8 @@ impl Requests {
         let mut before = std::mem::take(&mut self.rows);
         self.rows.resize_with(contexts.len(), || None);
         for (row, (request, context)) in before.iter_mut().zip(contexts).enumerate() {
-            let stays = |request: &mut Request| {
-                context.is_some_and(|context| request.news(&context).is_some())
-            };
+            let stays =
+                |request: &mut Request| context.is_some_and(|context| request.stays(&context));
             self.rows[row] = request.take_if(stays);
         }
         let mut num_moved = 0;
@@ -137,7 +163,7 @@ impl Requests {
     /// The one with the longest text that the context goes on from, of equals the first.
     fn find(&mut self, before: &mut [Option<Request>], context: &Context<'_>) -> Option<Request> {
         let fits = |request: &Request| {
-            let news = request.news(context)?;
+            let news = request.news(context).filter(|_| request.fits(context))?;
             Some(news.len())
         };
         let present = before.iter().enumerate();
