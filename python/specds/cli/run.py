@@ -1,7 +1,5 @@
 """Commands that run a model: generate, chat, demo."""
 
-import sys
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -9,6 +7,7 @@ import typer
 from specds import terminal
 from specds.cli.arguments import Json, text_of, utf8
 from specds.cli.running import NewTokens, Running, opened, require
+from specds.cli.saying import messages
 from specds.cli.writing import stopped_by_interrupt
 
 _VERBOSE = Annotated[
@@ -86,8 +85,8 @@ def chat(
 ) -> None:
     """Talk to a model; drafted and accepted tokens are green.
 
-    Ctrl-C stops a reply, and the conversation continues from there; Ctrl-D quits. `/clear` starts a
-    new conversation.
+    A pasted text is one message, and so is what stands between triple quotes. Ctrl-C stops a reply,
+    and the conversation continues from there; Ctrl-D quits. `/help` lists the commands.
 
     Args:
         system (TEXT): The system message.
@@ -104,35 +103,16 @@ def chat(
         said = [] if system is None else [{"role": "system", "content": utf8(system)}]
         talk = Chat(at.model, at.tokenizer, at.drafter, messages=said, on_step=at.writer)
         try:
-            for line in _lines():
-                if line == "/clear":
-                    talk.clear()
-                    continue
+            for text in messages(talk.clear, f"{running.model}, {running.drafts_from}"):
                 with stopped_by_interrupt() as interrupt:
                     settings = running.settings(interrupt)
-                    talk.send(line, **settings, max_new_tokens=max_new_tokens)
+                    talk.send(text, **settings, max_new_tokens=max_new_tokens)
                 at.writer.end()
         except KeyboardInterrupt:  # at the prompt, or twice: the conversation ends as by Ctrl-D
             terminal.out.print()
         finally:
             talk.clear()
         at.report(talk.stats, verbose=verbose)
-
-
-def _lines() -> Iterator[str]:
-    """What the user says, line by line, without empty ones."""
-    prompt = ""
-    if sys.stdin.isatty():
-        import readline  # noqa: F401  (a line can be edited, and earlier ones called back)
-
-        prompt = "> "
-    while True:
-        try:
-            line = input(prompt)
-        except EOFError:
-            return
-        if line.strip():
-            yield utf8(line)
 
 
 def demo(

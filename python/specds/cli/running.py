@@ -98,6 +98,12 @@ class Running:
         terminal.note(f"drafting from `{named}`, which {self.model} names")
         return replace(self, datastore=Path(named))
 
+    @property
+    def drafts_from(self) -> str:
+        """What drafts, and from which files."""
+        files = [str(file) for file in (self.datastore, self.memory) if file is not None]
+        return f"drafted by {self.drafter.value}" + f" from {' and '.join(files)}" * bool(files)
+
     def settings(self, interrupt: Interrupt) -> dict[str, Any]:
         from transformers import StoppingCriteriaList
 

@@ -1,0 +1,72 @@
+"""What does the user of a chat say? Messages of one or more lines, and commands: `/clear`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+
+from specds import terminal
+from specds.cli.arguments import utf8
+
+_COMMANDS = {
+    "/clear": "start a new conversation",
+    "/help": "show this",
+    "/quit": "end, as Ctrl-D does",
+}
+_QUOTES = '"""'
+_KEYS = f"{_QUOTES} begins and ends a text of several lines, Ctrl-C stops a reply"
+
+
+def messages(clear: Callable[[], None], banner: str = "") -> Iterator[str]:
+    """What the user says to the model, one message after the other, until the end.
+
+    A message is a line, a text that was pasted, or what stands between triple quotes. `clear` is
+    what `/clear` does. Whoever is at a terminal sees `banner` and a line of hints first.
+    """
+    prompts = "", ""
+    if sys.stdin.isatty():
+        prompts = "> ", "... "
+        _keep_pasted_lines_together()
+        terminal.err.print(f"{banner}\n/help lists the commands. {_KEYS}.", soft_wrap=True)
+    for said in _texts(*prompts):
+        command = re.match(r"/[a-z]+(?=\s|$)", said)
+        if command is None or "\n" in said:
+            yield said
+        elif command[0] == "/clear":
+            clear()
+            terminal.note("a new conversation")
+        elif command[0] == "/quit":
+            return
+        elif command[0] == "/help":
+            rows = (f"{name:8}{about}" for name, about in _COMMANDS.items())
+            terminal.err.print("\n".join([*rows, _KEYS]), soft_wrap=True)
+        else:
+            terminal.note(f"no command `{command[0]}`: try /help, or begin a message with a space")
+
+
+def _texts(prompt: str, next_prompt: str) -> Iterator[str]:
+    """Lines, and texts between quotes, without empty ones."""
+    while True:
+        text = ""
+        try:
+            text = input(prompt)
+            while text.startswith(_QUOTES) and not text[len(_QUOTES) :].rstrip().endswith(_QUOTES):
+                text += "\n" + input(next_prompt)
+        except EOFError:
+            if not text:
+                return
+        if text.startswith(_QUOTES):
+            text = text.strip().removeprefix(_QUOTES).removesuffix(_QUOTES).strip("\n")
+        if text.strip():
+            yield utf8(text)
+
+
+def _keep_pasted_lines_together() -> None:
+    """Has a line be edited, earlier ones called back, and pasted lines come as one text."""
+    try:
+        import readline
+    except ImportError:  # there is none on Windows
+        return
+    # Some versions have it off unless they are asked; editors other than GNU's know no such.
+    readline.parse_and_bind("set enable-bracketed-paste on")
