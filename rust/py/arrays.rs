@@ -121,6 +121,15 @@ pub(crate) fn from_zero<T: Copy + Into<f64>>(value: T, name: &str) -> PyResult<T
     Err(PyValueError::new_err(message))
 }
 
+/// Reads the argument of this name.
+pub(crate) fn max_nodes(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let number: i64 = value.extract()?;
+    usize::try_from(number).map_err(|_| {
+        let message = format!("`max_nodes` must be a number of nodes from 0 on, not {number}");
+        PyValueError::new_err(message)
+    })
+}
+
 /// Refuses drafts of more nodes than any batch has: arrays are filled up to this number.
 pub(crate) fn width(nodes: usize, name: &str) -> PyResult<usize> {
     const MOST: usize = 4096;

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::draft::{self, DraftLimits};
 
-use crate::arrays::{from_zero, integers, rows_of_integers};
+use crate::arrays::{from_zero, integers, max_nodes, rows_of_integers};
 use crate::error::py_err;
 use crate::session::Session;
 use crate::token_tree::TokenTree;
@@ -78,7 +78,7 @@ impl DraftSession {
     fn draft(
         &self,
         py: Python<'_>,
-        max_nodes: usize,
+        #[pyo3(from_py_with = max_nodes)] max_nodes: usize,
         max_depth: Option<usize>,
         min_prob: f32,
         is_chain: bool,
@@ -97,7 +97,7 @@ impl DraftSession {
         &self,
         py: Python<'_>,
         token_ids: &Bound<'_, PyAny>,
-        max_nodes: usize,
+        #[pyo3(from_py_with = max_nodes)] max_nodes: usize,
     ) -> PyResult<TokenTree> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         let draft = self.work(py, |session| session.draft_after(&tokens, max_nodes));
@@ -197,7 +197,7 @@ impl DraftSession {
 pub(crate) fn draft_batch(
     py: Python<'_>,
     sessions: Vec<Bound<'_, DraftSession>>,
-    max_nodes: usize,
+    #[pyo3(from_py_with = max_nodes)] max_nodes: usize,
     max_depths: Option<Vec<usize>>,
     min_prob: f32,
     num_threads: Option<usize>,

@@ -72,6 +72,13 @@ BAD_ROWS = {
     "text for ids": ({"prompt_ids": "a", "completion": "a"}, r"must be a list of token ids"),
     "large id": ({"prompt_ids": [1, 10**6], "completion": "a"}, r"holds 1000000 at position 1"),
     "true": ({"prompt": "a", "completion_ids": [True]}, r"holds True at position 0"),
+    **{
+        f"half a character in {field}": (
+            {**IDS, "completion": "a", field: "ab \ud83d"},
+            rf"`{field}` holds half a character, '\\ud83d', at position 3",
+        )
+        for field in ("prompt", "predicted_output", "group", "workload")
+    },
     "a list": ([], r"not a JSON object, but list"),
 }
 

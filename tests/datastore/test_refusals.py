@@ -138,6 +138,14 @@ CALLS = [
     (f"`model_tables` {OTHERS} 2", lambda s: FusedDrafter(s.store, model_tables=s.tables)),
     ("max_nodes must not be negative, got -1", lambda _: FusedConfig(max_nodes=-1)),
     *(
+        ("`max_nodes` must be a number of nodes from 0 on, not -1", draft)
+        for draft in (
+            lambda s: s.session.draft(-1),
+            lambda s: s.session.draft_after([1], -1),
+            lambda s: draft_batch([s.session], -1),
+        )
+    ),
+    *(
         ("expected one of `auto`, `low`", lambda _, e=e: FusedDrafter(config=FusedConfig(effort=e)))
         for e in ("", "Low", "high")
     ),

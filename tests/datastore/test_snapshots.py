@@ -194,6 +194,8 @@ def test_what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten(path, 
     (tmp_path / "nowhere").mkdir()
     with pytest.raises(OSError, match="nowhere"):
         ours.save(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="missing/memory'"):
+        ours.save(tmp_path / "missing" / "memory")
     ours.save(path, merge=True)
     for merged in (ours, opened(path)):
         assert (texts(merged, "ann"), merged.num_tenants) == ([[4, 5], [1, 2]], 1)

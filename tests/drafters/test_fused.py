@@ -224,6 +224,13 @@ def test_no_token_is_drafted_that_the_other_sources_do_not_have():
     drafted = set(drafter.session([1]).draft(30).token_ids.tolist())
     assert 3 in drafted
     assert drafted <= set(range(5))
+    # And fewer by a few: a model may lack tokens of its tokenizer.
+    tables = ModelTables([[7]] * 198, [[1.0]] * 198, range(198))
+    drafter = FusedDrafter(memory=Memory(200), model_tables=tables)
+    assert 7 in drafter.session([199, 5]).draft(8).token_ids
+    assert 7 not in drafter.session([5, 199]).draft(8).token_ids
+    with pytest.raises(ValueError, match="must have the vocabulary of the other sources: 201"):
+        FusedDrafter(memory=Memory(201), model_tables=tables)
 
 
 def test_a_drafter_goes_on_where_it_was_saved(tmp_path):

@@ -1,15 +1,33 @@
 """What requests may ask for, in the forms that callers give it, and what is refused by name."""
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
-from models import _SHAPE, GREEDY, Drafter, build, mixed_drafter, prompt, random_drafter, tiny_model
+from models import (
+    _SHAPE,
+    GREEDY,
+    Drafter,
+    build,
+    decodes_alike,
+    mixed_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+)
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arguments import require_request
 
 REFUSED = {
     "beams": ({"num_beams": 2}, "generation mode 'beam_search'"),
+    **{
+        f"healing {where}": (settings, "token_healing cannot be used: pass `model.heal_tokens")
+        for where, settings in (
+            ("asked for", {"token_healing": True, "tokenizer": object()}),
+            ("set", {"generation_config": transformers.GenerationConfig(token_healing=True)}),
+        )
+    },
     "dola": ({"dola_layers": "low"}, "generation mode 'dola_generation'"),
     "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "generation mode 'contrastive_search'"),
     "lookup": ({"prompt_lookup_num_tokens": 3}, "generation mode 'assisted_generation'"),
@@ -57,6 +75,13 @@ def test_arguments_that_a_tree_cannot_honour_are_named(name):
     settings = {"inputs": prompt(), "drafter": random_drafter(), "max_new_tokens": 2, **settings}
     with pytest.raises((ValueError, TypeError), match=message):
         generate(model, **settings)
+
+
+def test_the_number_of_nodes_may_be_of_numpy():
+    for verification in ("packed", "model"):
+        settings = {"verification": verification, "stream_every": np.int32(10)}
+        output = decodes_alike(tiny_model("llama"), max_nodes=np.int64(9), **settings)
+        assert output.stats.num_accepted_tokens > 0
 
 
 def test_masks_of_other_shapes_are_refused():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import GenerationConfig, TextIteratorStreamer
 
-from models import GREEDY, random_drafter
+from models import FAMILIES, GREEDY, build, random_drafter
 from specds import Chat, FusedDrafter, HierarchyDrafter, generate
 from specds._core import Memory
 from specds.loading import load_model
@@ -41,8 +41,12 @@ def replies_of(chat):
     return replies
 
 
-@pytest.mark.parametrize("mode", ["greedy", "sampled"])
+@pytest.mark.parametrize("mode", ["greedy", "sampled", "without a cache"])
 def test_replies_are_those_of_plain_decoding(loaded, mode):
+    if mode == "without a cache":  # what is chunked cannot be taken back
+        config_class, shape = FAMILIES["llama4"]
+        sizes = {"vocab_size": vocab_size(loaded[1]), "max_position_embeddings": 512}
+        loaded = build(config_class, shape | sizes), loaded[1]
     settings = {"do_sample": mode == "sampled", "max_new_tokens": 20}
     chat = Chat(*loaded, **settings)
     assert replies_of(chat) == plain_chat(*loaded, **settings)

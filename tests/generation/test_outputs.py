@@ -4,11 +4,17 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+)
 
 from models import (
     GREEDY,
     VOCAB_SIZE,
+    mixed_drafter,
     oracle_drafter,
     plain_generate,
     prompt,
@@ -58,6 +64,25 @@ def test_stop_strings_inside_a_draft(tokenizer):
     assert (expected[0, 29:] == 0).all()
     output = generate(model, ids, oracle_drafter(free), max_nodes=16, **batch)
     assert output.sequences.tolist() == expected.tolist()
+
+
+class Writes(LogitsProcessor):
+    """Changes the tokens that it gets, all but the last."""
+
+    def __call__(self, input_ids, scores):
+        input_ids[:, :-1] = (input_ids[:, :-1] + 1) % VOCAB_SIZE
+        return scores + input_ids[:, :1] % 5 * torch.arange(VOCAB_SIZE) / 9
+
+
+def test_tokens_that_a_processor_changes_are_changed_as_in_plain_decoding():
+    model, settings = tiny_model("llama"), {"max_new_tokens": 12, **GREEDY}
+    settings["logits_processor"] = LogitsProcessorList([Writes()])
+    given, ours = prompt(), prompt()
+    expected = model.generate(given, **settings)
+    drafter = mixed_drafter(plain_generate(model, **GREEDY))
+    output = generate(model, ours, drafter, max_nodes=8, **settings)
+    assert output.sequences.tolist() == expected.tolist()
+    assert ours.tolist() == given.tolist() != prompt().tolist()
 
 
 def test_stats_of_requests_add_up():

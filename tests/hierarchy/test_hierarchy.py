@@ -13,6 +13,7 @@ from models import (
     GREEDY,
     VOCAB_SIZE,
     Drafter,
+    Session,
     mixed_drafter,
     plain_generate,
     prompt,
@@ -218,6 +219,41 @@ def test_a_draft_ends_with_the_text():
     assert output.sequences[0].tolist() == expected[: expected.index(eos, 21) + 1]
 
 
+@pytest.mark.filterwarnings("ignore:a draft with token 97 is cut there")
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("known", [VOCAB_SIZE + 1, 60])
+def test_a_retrieval_drafter_may_know_more_or_fewer_tokens_than_the_models(known, joined):
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
+    right = mixed_drafter(expected)
+
+    def grow(rng, position, num_nodes):
+        tree = right.grow(rng, position, num_nodes - 1)
+        tree = tree.known(min(known, VOCAB_SIZE))
+        return TokenTree([*tree.token_ids, known - 1], [*tree.parents, len(tree) - 1])
+
+    class Strict(Session):
+        def observe(self, token_ids, num_verified=None):
+            assert max(token_ids) < known
+            super().observe(token_ids, num_verified)
+
+        def draft_after(self, token_ids, max_nodes):
+            assert max(token_ids) < known
+            return self.grow(self.rng, len(self.token_ids) + len(token_ids), max_nodes)
+
+        def suggest(self, token_ids, *_):
+            assert max(token_ids) < known
+            return True
+
+    retrieval = Drafter(grow, vocab_size=known)
+    retrieval.session = lambda prompt_ids: Strict(grow, prompt_ids)
+    drafter = HierarchyDrafter({"retrieval": retrieval, **levels()}, HierarchyConfig(joined=joined))
+    assert drafter.vocab_size == min(known, VOCAB_SIZE)
+    output = tree_generate(model, drafter, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.num_accepted_tokens > 0
+
+
 # What goes wrong ----------------------------------------------------------------------------------
 
 
@@ -244,7 +280,6 @@ WRONG = [
     ("all but the first must be models", lambda: HierarchyDrafter([])),
     ("all but the first must be models", lambda: HierarchyDrafter([FITS, RETRIEVAL])),
     ("all but the first must be models", lambda: HierarchyDrafter([RETRIEVAL, RETRIEVAL])),
-    ("drafts of 98 tokens", lambda: drafts_with(Drafter(None, vocab_size=98), FITS)),
     ("`level 0` has vocabulary 50, the target 97", lambda: drafts_with(changed(vocab_size=50))),
     (
         "dtype torch.float64, the target torch.float32: load it",

@@ -127,6 +127,7 @@ def _ids(
         raise ValueError(f"`{field}` is empty: leave the row out")
     ids = value or []
     if isinstance(value, str):
+        _require_characters(field, value)
         ids = tokenizer.encode(value, add_special_tokens=name == "prompt")
         # The model stopped there, and had to be right about that as well.
         if name == "completion" and isinstance(tokenizer.eos_token_id, int):
@@ -146,7 +147,18 @@ def _text(row: dict[str, Any], field: str) -> str | None:
     value = row.get(field)
     if value is not None and not isinstance(value, str):
         raise ValueError(f"`{field}` must be a text, not {type(value).__name__}")
+    _require_characters(field, value or "")
     return value
+
+
+def _require_characters(field: str, text: str) -> None:
+    """Refuses the halves of characters that JSON can hold: no tokenizer takes them."""
+    for position, character in enumerate(text):
+        if "\ud800" <= character <= "\udfff":
+            raise ValueError(
+                f"`{field}` holds half a character, {character!r}, at position {position}: was the "
+                "text cut inside a surrogate pair?"
+            )
 
 
 _MOST_SUGGESTED = 1024

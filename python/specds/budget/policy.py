@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from time import perf_counter
 from typing import Literal, cast
 from weakref import WeakKeyDictionary
@@ -127,8 +128,8 @@ def _draft_all(
 
 def require_max_nodes(max_nodes: int | Literal["auto"]) -> None:
     """Raises a ValueError if `max_nodes` is neither `auto` nor a number of nodes."""
-    is_number = isinstance(max_nodes, int) and not isinstance(max_nodes, bool) and max_nodes >= 0
-    if max_nodes != "auto" and not is_number:
+    is_number = isinstance(max_nodes, Integral) and not isinstance(max_nodes, bool)
+    if max_nodes != "auto" and not (is_number and max_nodes >= 0):
         raise ValueError(
             f"max_nodes must be 'auto' or a number of nodes from 0 on, got {max_nodes!r}"
         )

@@ -107,6 +107,11 @@ def _has_windows(model: PreTrainedModel) -> bool:
     return set(layer_types(config)) != {"full_attention"}
 
 
+def takes_past(model: PreTrainedModel) -> bool:
+    """Whether a tree can continue from states: a cache with chunks has dropped earlier ones."""
+    return "chunked_attention" not in layer_types(model.config.get_text_config(decoder=True))
+
+
 def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> DynamicCache | None:
     """The cache that a caller passed, or None.
 
@@ -126,7 +131,7 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
             f"it holds {cache.get_seq_length()} tokens, and input_ids must begin with these and "
             f"have more, got {shown.shape[1]}"
         )
-    elif "chunked_attention" in layer_types(model.config.get_text_config(decoder=True)):
+    elif not takes_past(model):
         reason = "this model's attention is chunked"
     if reason is not None:
         raise UnsupportedRequestError(f"cache cannot be used: {reason}")

@@ -134,7 +134,7 @@ def through(
             raise UnsupportedRequestError(f"{name} cannot be used: {why_not}")
     for name in {"cache", "past_key_values"} & arguments.keys():
         arguments[CACHE_NAME] = arguments.pop(name)
-    _resolve_stop_strings(model, tokenizer, stop_strings, arguments)
+    _resolve_what_needs_a_tokenizer(model, tokenizer, stop_strings, arguments)
 
     def loop(
         model: PreTrainedModel,
@@ -170,14 +170,18 @@ def as_transformers(
     )
 
 
-def _resolve_stop_strings(
+def _resolve_what_needs_a_tokenizer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     stop_strings: str | list[str] | None,
     kwargs: dict[str, Any],
 ) -> None:
-    """Turns stop strings into a stopping criterion: transformers passes a loop no tokenizer."""
+    """Makes a criterion of stop strings: transformers passes a loop no tokenizer."""
     configs = (kwargs.get("generation_config"), model.generation_config)
+    if any([kwargs.get("token_healing"), *(getattr(each, "token_healing", 0) for each in configs)]):
+        raise UnsupportedRequestError(
+            "token_healing cannot be used: pass `model.heal_tokens(input_ids, tokenizer)` as prompt"
+        )
     in_configs = (getattr(config, "stop_strings", None) for config in configs)
     stop_strings = stop_strings or next(filter(None, in_configs), None)
     if stop_strings is None:

@@ -11,6 +11,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from specds._core import Memory, Session
 from specds.drafters.fused import FusedDrafter
+from specds.generation.arguments import takes_past
 from specds.generation.calls import generate
 from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
@@ -20,8 +21,8 @@ from specds.tokenization import vocab_size
 class Chat:
     """A conversation with a model, by the chat template of its tokenizer.
 
-    Each reply is what `model.generate` would write after the whole conversation. The key-value
-    cache and the drafter's session last for all turns.
+    Each reply is what `model.generate` would write after the whole conversation. The drafter's
+    session lasts for all turns, and so does the key-value cache, except where attention is chunked.
 
     Args:
         model: A decoder-only transformers model.
@@ -60,7 +61,7 @@ class Chat:
         self._drafter = Options.of(drafter).drafter
         self._settings = settings
         self._token_ids: list[int] = []
-        self._cache = DynamicCache()
+        self._cache = self._empty_cache()
         # It has observed these tokens.
         self._session: Session | None = None
 
@@ -111,14 +112,17 @@ class Chat:
         """Ends the conversation, which the drafter may remember, and starts another."""
         self._end_session()
         self.messages = [*self._first_messages]
-        self._token_ids, self._cache = [], DynamicCache()
+        self._token_ids, self._cache = [], self._empty_cache()
+
+    def _empty_cache(self) -> DynamicCache | None:
+        return DynamicCache() if takes_past(self._model) else None
 
     def _roll_back(self, token_ids: list[int]) -> None:
         """Keeps the states of the prompt's known beginning: a template may change earlier text."""
         pairs = zip(self._token_ids, token_ids[:-1], strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if shared == 0:
-            self._cache = DynamicCache()
+        if shared == 0 or self._cache is None:
+            self._cache = self._empty_cache()
         elif shared < self._cache.get_seq_length():
             self._cache.crop(shared - self._cache.get_seq_length())
 

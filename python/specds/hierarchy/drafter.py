@@ -165,8 +165,10 @@ class HierarchyDrafter:
 
     @property
     def vocab_size(self) -> int | None:
+        """That of the level with the fewest tokens: a model may lack some of its tokenizer's."""
         sizes = [_vocab_size(model) for model in self._models.values()]
-        return sizes[0] if sizes else next(iter(self._retrieval.values())).vocab_size
+        sizes += [drafter.vocab_size for drafter in self._retrieval.values() if drafter.vocab_size]
+        return min(sizes, default=None)
 
     @property
     def max_nodes(self) -> int | None:
@@ -186,6 +188,7 @@ class HierarchyDrafter:
                 name,
                 drafter.session(prompt_ids),
                 len(prompt_ids),
+                self.vocab_size or 2**32 - 1,
                 _RETRIEVED_NODES,
                 self.config.max_nodes if self.config.joined else _RETRIEVED_NODES,
             )
@@ -197,13 +200,6 @@ class HierarchyDrafter:
     def _require_target(self, rules: RequestRules) -> None:
         """Refuses a target of another vocabulary, device or dtype."""
         target = rules.model
-        for name, drafter in self._retrieval.items():
-            size, known = drafter.vocab_size or 0, _vocab_size(target)
-            if size > known:
-                raise ValueError(
-                    f"level `{name}` drafts of {size} tokens, the target has {known}: use a "
-                    "datastore made with the target's tokenizer"
-                )
         for name, model in self._models.items():
             for what, own, wanted, way_out in (
                 ("vocabulary", _vocab_size(model), _vocab_size(target), "use models of one family"),

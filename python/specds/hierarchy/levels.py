@@ -16,6 +16,7 @@ import torch
 
 from specds._core import Session, TokenTree
 from specds.accept.on_host import walk
+from specds.decoding import known_part
 from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.text import Text
@@ -117,15 +118,23 @@ class RetrievalLevel(Level):
 
     Args:
         session: Has the prompt, of `prompt_length` tokens.
+        known_tokens: The tokens below this are known to the session and to the models.
         max_nodes_up: The most nodes that the model above verifies.
         max_nodes: The most nodes of the tree where the context ends.
     """
 
     def __init__(
-        self, name: str, session: Session, prompt_length: int, max_nodes_up: int, max_nodes: int
+        self,
+        name: str,
+        session: Session,
+        prompt_length: int,
+        known_tokens: int,
+        max_nodes_up: int,
+        max_nodes: int,
     ) -> None:
         super().__init__(name)
         self.session = session
+        self._known_tokens = known_tokens
         self._max_nodes_up = max_nodes_up
         self._max_nodes = max(max_nodes, max_nodes_up)
         self._tree: TokenTree | None = None
@@ -137,22 +146,24 @@ class RetrievalLevel(Level):
         The fused drafter takes what those hold to be likely as one more source.
         """
         is_used = False
-        if above.chosen:
+        suggestion = above.suggestion()
+        if above.chosen and self._knows(suggestion[0]):
             with self._timed():
-                is_used = self.session.suggest(*above.suggestion())
+                is_used = self.session.suggest(*suggestion)
             self._tree = None
         return replace(self._handed_up(self._of_context()), holds_above=is_used)
 
     def draft(self, text: Text, most: int) -> Draft:
-        if most <= 0:
-            return Draft(EMPTY_TREE)
         on_trial = text.tokens[self._context_length :]
+        if most <= 0 or not self._knows(on_trial):
+            return Draft(EMPTY_TREE)
         if on_trial:
             with self._timed():
                 tree = self.session.draft_after(on_trial, self._max_nodes_up)
         else:
             tree = self._of_context()
-        return self._handed_up(tree.limited(self._max_nodes_up, most))
+        tree = tree.limited(self._max_nodes_up, most)
+        return self._handed_up(known_part(tree, self._known_tokens))
 
     def observe(self, token_ids: Sequence[int], num_verified: int | None) -> None:
         self._tree = None
@@ -162,6 +173,9 @@ class RetrievalLevel(Level):
 
     def finish(self) -> None:
         self.session.finish()
+
+    def _knows(self, token_ids: Sequence[int]) -> bool:
+        return max(token_ids, default=0) < self._known_tokens
 
     def _of_context(self) -> TokenTree:
         if self._tree is None:

@@ -99,6 +99,14 @@ impl Error {
         }
     }
 
+    /// Names what the caller asked for where an aid of ours, such as a lock, could not be opened.
+    pub(crate) fn at(self, asked: &Path) -> Self {
+        match self {
+            Self::Io { source, .. } => Self::io(asked)(source),
+            other => other,
+        }
+    }
+
     pub(crate) fn corrupt(path: &Path, reason: impl Into<String>) -> Self {
         Self::Corrupt {
             path: path.to_owned(),

@@ -54,7 +54,8 @@ impl Memory {
         };
         let partial = path.with_file_name(hidden(name, ".new"));
         // Nobody else may read the users' texts.
-        let file = lock(&partial, path, true, || open_private(&partial).map(Some))?;
+        let open = || open_private(&partial).map(Some);
+        let file = lock(&partial, path, true, open).map_err(|error| error.at(path))?;
         let mut forgotten = BTreeSet::new();
         let mut write = || {
             let checksum = self.write(&file, &mut forgotten)?;
