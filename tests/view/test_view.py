@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -107,6 +108,25 @@ def test_an_address_that_is_none_is_answered(served):
         host = f"Host: {served[0]}:{served[1]}"
         connection.sendall(f"GET http://[::1/ HTTP/1.1\r\n{host}\r\n\r\n".encode())
         assert connection.recv(1000).startswith(b"HTTP/1.1 404 ")
+
+
+def test_who_goes_away_before_the_answer_is_not_told_of(served, capfd, monkeypatch):
+    gone, wait = threading.Event(), Explorer.explore
+    monkeypatch.setattr(Explorer, "explore", lambda *asked: gone.wait(30) and wait(*asked))
+    with closing(socket.create_connection(served, timeout=30)) as connection:
+        # Closed with a reset, so that the first write of the answer fails.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        head = (
+            f"POST /explore HTTP/1.1\r\nHost: {served[0]}:{served[1]}\r\nContent-Length: 24\r\n\r\n"
+        )
+        connection.sendall(f'{head}{{"text": "a", "nodes": 1}}'.encode())
+    gone.set()
+    assert ask(served, "GET", "/about")[0] == 200
+    for _ in range(100):
+        if threading.active_count() <= 2:
+            break
+        time.sleep(0.05)
+    assert capfd.readouterr().err == ""
 
 
 def test_of_a_long_text_only_the_end_is_tokenised(served):

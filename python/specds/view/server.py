@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -16,7 +17,7 @@ _MOST_BYTES = 1 << 20
 
 def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
     """A server on the loopback address; `serve_forever` runs it."""
-    return ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, explorer, page()))
+    return _Server(("127.0.0.1", port), partial(_Handler, explorer, page()))
 
 
 def page() -> bytes:
@@ -27,6 +28,13 @@ def page() -> bytes:
         return (assets / name).read_text(encoding="utf-8")
 
     return re.sub(r"\{\{([\w.]+)\}\}", lambda found: text(found[1]), text("page.html")).encode()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *request: Any) -> None:
+        """A browser that goes away before it has its answer is no error to tell."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(*request)
 
 
 class _Handler(BaseHTTPRequestHandler):
