@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specds.corpora import render_with
-from specds.loading import LoadingError, load_encoder, load_model, load_tokenizer
+from specds.loadable import LoadingError
+from specds.loading import load_encoder, load_model, load_tokenizer
 from specds.tokenization import FastTokenizer, encode_batch, fingerprint, vocab_size
 
 

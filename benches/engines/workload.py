@@ -32,7 +32,7 @@ def prompts():
 
 
 def model_path():
-    from specds.loading import demo_models
+    from specds.loadable import demo_models
 
     return str(demo_models() / "main")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
@@ -12,21 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specds._lazy import advice, imported
-from specds.hub.client import TIMEOUT_S, connection_errors, hub, status_of, unreachable
+from specds.loadable import LoadingError, require_loadable, resolve, whole_dtype
 from specds.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_OF_DEMO = {"demo": "main", "demo-small": "small", "demo-tiny": "tiny"}
-
-
-class LoadingError(ValueError):
-    """There is no model or tokenizer under this name."""
-
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Loads a tokenizer: ``demo``, a local folder, or a name on the Hugging Face hub."""
+    require_loadable("tokenizer", name)
     tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "tokenizer", name)
     return tokenizer
 
@@ -36,12 +30,16 @@ def load_encoder(name: str) -> PreTrainedTokenizerBase:
 
     Every other one is `load_tokenizer`'s.
     """
-    fast = FastTokenizer.read(Path(_resolve(name))) if find_spec("tokenizers") else None
+    fast = FastTokenizer.read(Path(resolve(name))) if find_spec("tokenizers") else None
     return load_tokenizer(name) if fast is None else cast("PreTrainedTokenizerBase", fast)
 
 
 def load_model(
-    name: str, *, device: str = "auto", dtype: str = "auto"
+    name: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads a causal language model, ready to generate, and its tokenizer.
 
@@ -50,16 +48,19 @@ def load_model(
         device: ``auto`` is the first GPU where there is one, else the CPU.
         dtype: ``auto`` is float32 on a CPU, where half precision gains nothing and costs ties, and
             what the checkpoint says elsewhere.
+        tokenizer: That of the model, where it is loaded already.
 
     Raises:
         LoadingError: There is none under this name, or no such device or dtype.
     """
-    device, dtype = resolve_placement(device, dtype)
-    tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "model", name)
+    require_loadable("model", name, device, dtype)
+    device, dtype = resolve_placement(device, whole_dtype(dtype))
+    if tokenizer is None or isinstance(tokenizer, FastTokenizer):
+        tokenizer = _load("AutoTokenizer", "model", name)
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
     model: PreTrainedModel = _load("AutoModelForCausalLM", "model", name, dtype=dtype)
-    return model.to(device).eval(), tokenizer  # type: ignore[arg-type]
+    return model.to(device).eval(), cast("PreTrainedTokenizerBase", tokenizer)  # type: ignore[arg-type]
 
 
 def one_thread_for(name: str) -> None:
@@ -82,8 +83,6 @@ def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
         raise LoadingError(f"no device `{device}`: try auto, cpu or cuda") from error
     if kind == "cuda" and not torch.cuda.is_available():
         raise LoadingError(f"no device `{device}` on this machine: try auto or cpu")
-    if dtype != "auto" and not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise LoadingError(f"no dtype `{dtype}`: try float32, bfloat16 or float16")
     return device, dtype
 
 
@@ -92,33 +91,14 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
         if find_spec(package) is None:
             raise ImportError(advice(package))
     loader = getattr(import_module("transformers"), auto_class)
-    path = _resolve(name)
-    _require_hub(path)
+    path = resolve(name)
     try:
         # A download shows how far it is; what lies here is read in a moment.
         with _no_bars() if Path(path).is_dir() else nullcontext():
             return loader.from_pretrained(path, **arguments)
     except (OSError, ValueError) as error:
-        if name.startswith((".", "/", "~")) and not Path(name).exists():
-            raise LoadingError(f"no {kind} `{name}`: there is no such folder") from error
         reason = " ".join(str(error).split())
         raise LoadingError(f"no {kind} `{name}`: {reason}") from error
-
-
-def _require_hub(name: str) -> None:
-    """Refuses at once what only an unreachable hub could have: clients try for half a minute."""
-    if Path(name).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):
-        return
-    if any(isinstance(hub().try_to_load_from_cache(name, file), str) for file in _FILES):
-        return
-    try:
-        hub().model_info(name, timeout=TIMEOUT_S)
-    except connection_errors() as error:
-        if status_of(error) is None:
-            raise LoadingError(unreachable(name, error)) from error
-
-
-_FILES = ("config.json", "tokenizer_config.json", "tokenizer.json")
 
 
 @contextmanager
@@ -131,14 +111,3 @@ def _no_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _resolve(name: str) -> str:
-    """The folder of a model of the demo, or the name unchanged."""
-    return str(demo_models() / _OF_DEMO[name]) if name in _OF_DEMO else name
-
-
-def demo_models() -> Path:
-    """The folder of the demo's models: in a source checkout, or of the package that brings them."""
-    beside = Path(__file__).parents[2] / "packages" / "demo" / "specds_demo"
-    return beside if beside.is_dir() else Path(imported("specds_demo").__file__).parent

@@ -122,6 +122,12 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
+def require_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses a tokenizer that does not know how its model sees a conversation."""
+    if not tokenizer.chat_template:
+        raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
+
+
 def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises `TokenizerError` unless a datastore was built with this tokenizer."""
     own = fingerprint(tokenizer)

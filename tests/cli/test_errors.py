@@ -3,11 +3,15 @@
 import json
 import shlex
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from datastores import build, files
-from specds.loading import demo_models, load_tokenizer
+from specds import Memory
+from specds.loadable import demo_models
+from specds.loading import load_tokenizer
 from specds.tokenization import fingerprint
 
 NEW = "build --tokenizer demo --out o --corpus"
@@ -56,8 +60,30 @@ USAGE = [
     (f"{MEASURE} one.jsonl --model demo-tiny --modes best", "no mode `best`: choose of greedy"),
     (f"{MEASURE} one.jsonl --model demo-tiny --modes ,", "no mode ``: choose of greedy, sampled"),
 ]
-# What does not fit, or is not there: exit code 1.
+# What does not fit, or is not there: exit code 1. These are told before torch is imported.
+AT_ONCE = [
+    (f"{GENERATE} a --drafter rest", "drafter `rest` needs a datastore: give one by --datastore"),
+    (f"{GENERATE} a --device foo", "no device `foo`: try auto, cpu or cuda"),
+    (f"{GENERATE} a --dtype float3", "no dtype `float3`: try float32, bfloat16 or float16"),
+    ("generate --model ./no a", "no model `./no`: there is no such folder"),
+    ("generate --model ./d a", "no model `./d`: that folder has no config.json"),
+    (f"{GENERATE} a --drafter hierarchy:/no", "no model `/no`: there is no such folder"),
+    ("bench generate --model ./no --transcripts one.jsonl", "no model `./no`: there is no such"),
+    ("chat --model demo-tiny", "has no chat template"),
+    (f"{GENERATE} ''", "the prompt is empty: give a text"),
+    ("generate --model other-model --datastore d a", "built with the tokenizer `demo`"),
+    (f"{GENERATE} a --tenant ann", "a tenant is whose requests a memory keeps: give it by"),
+    (f"{GENERATE} a --drafter prompt-lookup --memory m", "keeps no memory: leave out"),
+    (f"{GENERATE} a --drafter prompt-lookup --model-tables", "takes no tables"),
+    (f"{GENERATE} a --memory /nowhere/m", "/nowhere: no such folder"),
+    (f"{GENERATE} a --memory there", "is no memory of specds: name another file by --memory"),
+    (
+        f"{GENERATE} a --drafter hierarchy:demo-tiny --memory m",
+        "`hierarchy:demo-tiny` keeps no mem",
+    ),
+]
 FAILURES = [
+    *AT_ONCE,
     (f"{NEW} nowhere", "no corpus `nowhere`"),
     (f"{NEW} [bold]", "no file matches `[bold]`"),
     ("build --out o --corpus stdlib --tokenizer /no/such", "no tokenizer"),
@@ -81,21 +107,6 @@ FAILURES = [
     ("push none.specds org/name", "none.specds: no such file"),
     ("pull name", "`name` is no datastore of the hub"),
     ("refresh new.specds --from-memory requests.bin", "name its tokenizer"),
-    (f"{GENERATE} a --drafter rest", "drafter `rest` needs a datastore: give one by --datastore"),
-    (f"{GENERATE} a --device foo", "no device `foo`: try auto, cpu or cuda"),
-    ("generate --model ./no a", "no model `./no`: there is no such folder"),
-    (f"{GENERATE} a --drafter hierarchy:/no", "no model `/no`: there is no such folder"),
-    ("chat --model demo-tiny", "has no chat template"),
-    ("generate --model demo-tiny ''", "the prompt is empty"),
-    ("generate --model no a --tenant ann", "a tenant is whose requests a memory keeps: give it by"),
-    ("generate --model no a --drafter prompt-lookup --memory m", "keeps no memory: leave out"),
-    ("generate --model no a --drafter prompt-lookup --model-tables", "takes no tables"),
-    ("generate --model no a --memory /nowhere/m", "/nowhere: no such folder"),
-    ("generate --model no a --memory there", "is no memory of specds: name another file by --mem"),
-    (
-        "generate --model no a --drafter hierarchy:a --memory m",
-        "`hierarchy:a` keeps no memory",
-    ),
     ("export-generate foreign", "remove it, or choose another folder"),
     ("export-generate model --datastore small.specds", "another vocabulary"),
     ("export-generate new --into .", "no model is there"),
@@ -132,6 +143,10 @@ def folder(tmp_path_factory, datastore, demo_tokenizer):
     assert fingerprint(other) != fingerprint(demo_tokenizer)
     build(folder / "small.specds", [[1, 2, 3]])
     shutil.copytree(demo_models() / "tiny", folder / "model")
+    Memory(4096, tokenizer="another").save(folder / "other.memory")
+    # A model of another tokenizer, whose weights nobody could read.
+    shutil.copytree(folder / "other", folder / "other-model")
+    (folder / "other-model/config.json").touch()
     (folder / "foreign/custom_generate").mkdir(parents=True)
     (folder / "foreign/custom_generate/generate.py").write_text("def generate(): ...")
     return folder
@@ -152,3 +167,24 @@ def test_an_error_is_one_line_and_changes_nothing(run, monkeypatch, folder, comm
     assert message in line
     assert all("━" in shown for shown in progress)
     assert files(folder) == before
+
+
+PROGRAM = """
+import json, sys
+from specds.cli import main
+
+sys.modules["torch"] = sys.modules["transformers"] = None
+for sys.argv in json.loads(sys.argv[1]):
+    try:
+        main()
+    except SystemExit:
+        pass
+"""
+
+
+def test_what_can_be_known_is_told_before_torch_is_imported(folder):
+    calls = [["specds", *shlex.split(command)] for command, _ in AT_ONCE]
+    called = [sys.executable, "-c", PROGRAM, json.dumps(calls)]
+    done = subprocess.run(called, cwd=folder, capture_output=True, text=True, check=True)
+    for line, (_, message) in zip(done.stderr.splitlines(), AT_ONCE, strict=True):
+        assert message in line

@@ -6,7 +6,7 @@ import pytest
 
 from specds.corpora import stdlib_documents
 from specds.demo import HELD_OUT, prompts
-from specds.loading import demo_models
+from specds.loadable import demo_models
 
 MODELS = demo_models()
 
@@ -133,8 +133,8 @@ def test_the_demo_takes_one_thread_unless_told(monkeypatch):
 
 
 def test_who_has_no_models_is_told_what_brings_them(monkeypatch):
-    from specds import loading
+    from specds import loadable
 
-    monkeypatch.setattr(loading, "__file__", "/site-packages/specds/loading.py")
+    monkeypatch.setattr(loadable, "__file__", "/site-packages/specds/loadable.py")
     with pytest.raises(ImportError, match=r"specds_demo is not installed: .*'specds\[demo\]'"):
         demo_models()

@@ -81,6 +81,9 @@ def generate(
         specds bench generate --model demo
         specds bench generate --model ./vicuna --transcripts a.jsonl --drafter fused
     """
+    from specds.loadable import require_loadable
+
+    require_loadable("model", options.model, options.device, options.dtype)
     from specds.bench.generation.report import altered, tables
     from specds.bench.generation.run import run_generate
 

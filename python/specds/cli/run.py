@@ -39,14 +39,14 @@ def generate(
         specds generate --model demo --drafter hierarchy:demo-tiny "def main("
     """
     text = text_of(prompt)
+    if not text:
+        raise ValueError("the prompt is empty: give a text")
     running = running.with_datastore()
     require(running)
     with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:
         from specds.generation import generate as run
 
         ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
-        if not ids.numel():
-            raise ValueError("the prompt is empty: give a text")
         if terminal.out.is_terminal and not as_json:
             terminal.out.print(text, style="dim", end="", soft_wrap=True)
         output = run(
@@ -97,7 +97,7 @@ def chat(
     """
     running = running.with_datastore()
     require(running)
-    with opened(running, hides_special=True) as at:
+    with opened(running, is_chat=True) as at:
         from specds.generation import Chat
 
         said = [] if system is None else [{"role": "system", "content": utf8(system)}]

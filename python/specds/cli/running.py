@@ -61,7 +61,7 @@ class Running:
         seed: The seed of the sampling.
         by_source: A colour for each source that drafted, and a legend.
         device: `auto`, `cpu`, `cuda`, ...
-        dtype: `auto`, `float32`, `bfloat16`, ...
+        dtype: `auto`, `float32`, `bf16`, ...
     """
 
     model: str
@@ -138,8 +138,9 @@ class Opened:
 
 
 def require(running: Running) -> None:
-    """Refuses what cannot be run, before anything is loaded."""
+    """Refuses what cannot be run, before torch is imported and anything is read."""
     from specds.drafters import require_inputs
+    from specds.loadable import require_loadable
 
     memory = running.memory
     require_inputs(
@@ -158,6 +159,8 @@ def require(running: Running) -> None:
             is_memory = file.read(len(_MEMORY)) == _MEMORY
         if not is_memory:
             raise ValueError(f"{memory} is no memory of specds: name another file by --memory")
+    for model in (running.model, *running.drafter.models):
+        require_loadable("model", model, running.device, running.dtype)
 
 
 _MEMORY = b"SPECDS\0M"
@@ -165,37 +168,48 @@ _MEMORY = b"SPECDS\0M"
 
 
 @contextmanager
-def opened(
-    running: Running, *, is_silent: bool = False, hides_special: bool = False
-) -> Iterator[Opened]:
+def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) -> Iterator[Opened]:
     """Loads the model and makes what drafts for it; at the end, a memory is written."""
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
-    from specds.loading import load_model, one_thread_for
-    from specds.tokenization import check_tokenizer
+    from specds.loading import load_encoder, load_model, one_thread_for
+    from specds.tokenization import check_tokenizer, require_chat_template
 
     datastore = None if running.datastore is None else Datastore.open(running.datastore)
-    model, tokenizer = load_model(running.model, device=running.device, dtype=running.dtype)
-    one_thread_for(running.model)
+    # What the tokenizer alone can tell is told before the weights are read.
+    encoder = load_encoder(running.model)
+    if is_chat:
+        require_chat_template(encoder)
     if datastore is not None:
-        check_tokenizer(datastore, tokenizer)
+        check_tokenizer(datastore, encoder)
+
+    def make(model: "PreTrainedModel | None") -> "Drafter":
+        with terminal.build_progress(after_s=2.0) as progress:
+            inputs = DrafterInputs(
+                datastore,
+                model,
+                progress=progress,
+                tokenizer=encoder,
+                memory=running.memory,
+                model_tables=running.model_tables,
+            )
+            return make_drafter(running.drafter, inputs)
+
+    name = running.drafter
+    needs_model = name.needs_model or name.models or running.model_tables
+    made = None if needs_model else make(None)
+    model, tokenizer = load_model(
+        running.model, device=running.device, dtype=running.dtype, tokenizer=encoder
+    )
+    one_thread_for(running.model)
     import torch
 
     torch.manual_seed(running.seed)
-    with terminal.build_progress(after_s=2.0) as progress:
-        inputs = DrafterInputs(
-            datastore,
-            model,
-            progress=progress,
-            tokenizer=tokenizer,
-            memory=running.memory,
-            model_tables=running.model_tables,
-        )
-        made = make_drafter(running.drafter, inputs)
+    made = make(model) if made is None else made
     writer = Writer(
         tokenizer,
         by_source=running.by_source,
-        hidden=tokenizer.all_special_ids if hides_special else (),
+        hidden=tokenizer.all_special_ids if is_chat else (),
         is_silent=is_silent,
     )
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made

@@ -15,7 +15,7 @@ from specds.generation.arguments import takes_past
 from specds.generation.calls import generate
 from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
-from specds.tokenization import vocab_size
+from specds.tokenization import require_chat_template, vocab_size
 
 
 class Chat:
@@ -49,8 +49,7 @@ class Chat:
         messages: Sequence[dict[str, str]] = (),
         **settings: Any,
     ) -> None:
-        if not tokenizer.chat_template:
-            raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
+        require_chat_template(tokenizer)
         self._first_messages = [*messages]
         self.messages = [*messages]
         self.stats = GenerationStats()
