@@ -83,8 +83,9 @@ fuzz: ## more than a million forged files, with overflow checks; TIMES=1000 READ
 	cargo test --release --quiet --test core fuzz::$(READER)
 
 fuzz-sanitized:
-	SPECDS_FUZZ=$(or $(TIMES),10) CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address \
-	cargo +nightly test --release --quiet --target x86_64-unknown-linux-gnu --test core fuzz::$(READER)
+	export SPECDS_FUZZ=$(or $(TIMES),10) CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address; \
+	sanitized='cargo +nightly test --release --quiet --target x86_64-unknown-linux-gnu'; \
+	$$sanitized --test core fuzz::$(READER) && $$sanitized -p specds-c --test c calls::
 
 reliability: dev ## what was tried to break it, into docs/RELIABILITY.md (hours); ARGS="fuzz faults"
 	$(BENCH) -m reliability $(ARGS)
@@ -104,10 +105,10 @@ bench: dev ## microbenchmarks of the core on the standard library
 bench-against: dev ## this version beside a commit, in turn; COMMIT=9e3915c ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
 	$(BENCH) benches/against.py --commit $(COMMIT) $(ARGS)
 
-bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused,draftretriever"
+bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded answers (bench-rivals: the index); ARGS="--transcripts FILE --datastore PATH --drafter fused"
 	$(BENCH) -m rivals --rivals-python $(VENV)-rivals/bin/python $(ARGS)
 
-bench-rivals: dev $(VENV)-rivals/installed ## the index beside others; ARGS="--transcripts FILE --datastore PATH"
+bench-rivals: dev $(VENV)-rivals/installed
 	$(BENCH) -m rivals.index --rivals-python $(VENV)-rivals/bin/python $(ARGS)
 
 bench-papers: dev
@@ -131,6 +132,12 @@ chart: dev
 	$(BIN)/python benches/chart.py $(ARGS)
 
 # Releases.
+
+c-library: ## the library for C with its header, into target/c
+	SPECDS_HEADER=1 cargo test --quiet -p specds-c --test c header::the_header_is
+	$(or $(BUILD),cargo build) --quiet --release -p specds-c $(if $(TARGET),--target $(TARGET)$(GLIBC))
+	mkdir -p target/c && cp LICENSE rust/c/specds.h rust/c/example.c target/c
+	find target/$(TARGET)/release -maxdepth 1 -name '*specds.*' ! -name '*.d' ! -name '*.rlib' -exec cp '{}' target/c ';'
 
 wheel: dev
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel

@@ -38,6 +38,24 @@ pub struct EngineCounts {
     pub num_refused: u64,
 }
 
+impl EngineCounts {
+    /// Lets a request observe what is new; whether it could.
+    fn observe(&mut self, request: &mut Request, news: &[u32]) -> bool {
+        let draft = std::mem::take(&mut request.draft);
+        let num_accepted = request.session.num_accepted(news).min(draft.len());
+        request.length_before = request.session.context().len();
+        if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
+            return false;
+        }
+        self.num_row_steps += 1;
+        self.num_emitted_tokens += news.len() as u64;
+        self.num_drafts += u64::from(!draft.is_empty());
+        self.num_draft_tokens += draft.len() as u64;
+        self.num_accepted_tokens += num_accepted as u64;
+        true
+    }
+}
+
 /// Drafts for the batches of a serving engine: [`sync`](Self::sync), then [`draft`](Self::draft).
 #[derive(Debug)]
 pub struct EngineDrafter {
@@ -174,18 +192,7 @@ impl EngineDrafter {
             return false;
         };
         let news = request.news(context).unwrap_or_default();
-        let draft = std::mem::take(&mut request.draft);
-        let num_accepted = request.session.num_accepted(news).min(draft.len());
-        request.length_before = request.session.context().len();
-        if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
-            return false;
-        }
-        self.counts.num_row_steps += 1;
-        self.counts.num_emitted_tokens += news.len() as u64;
-        self.counts.num_drafts += u64::from(!draft.is_empty());
-        self.counts.num_draft_tokens += draft.len() as u64;
-        self.counts.num_accepted_tokens += num_accepted as u64;
-        true
+        self.counts.observe(request, news)
     }
 
     fn begin(&mut self, row: usize, context: &Context<'_>) -> bool {
@@ -317,6 +324,17 @@ impl EngineDrafter {
     pub fn end(&mut self, names: &[&str]) {
         let is_named = |request: &Request| names.iter().any(|name| request.is_named(name));
         finish(self.requests.take(is_named));
+    }
+
+    /// Ends the requests of this name with their whole text, as far as it goes on from what they have.
+    pub fn end_with(&mut self, name: &str, tokens: &[u32]) {
+        let mut ended = self.requests.take(|request| request.is_named(name));
+        for request in &mut ended {
+            if let Some(news @ [_, ..]) = request.last_news(tokens) {
+                self.counts.observe(request, news);
+            }
+        }
+        finish(ended);
     }
 
     pub fn end_all(&mut self) {

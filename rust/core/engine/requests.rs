@@ -68,6 +68,18 @@ impl Request {
         Some(news)
     }
 
+    /// The tokens of its whole text after what it has.
+    pub(crate) fn last_news<'a>(&self, tokens: &'a [u32]) -> Option<&'a [u32]> {
+        let context = Context {
+            tokens,
+            start: 0,
+            name: self.name.as_deref(),
+            tenant: &self.tenant,
+        };
+        let num_new = self.fits(&context).then(|| self.news(&context))??.len();
+        tokens.get(tokens.len() - num_new..)
+    }
+
     /// Whether the context goes on from the text. O(tokens).
     fn fits(&self, context: &Context<'_>) -> bool {
         self.begins(context, self.session.context(), usize::MAX)
@@ -99,7 +111,8 @@ impl Request {
 
     /// A context's tokens that stand where a text does, and those after them.
     fn split<'a>(&self, context: &Context<'a>, text: &[u32]) -> Option<(&'a [u32], &'a [u32])> {
-        let end = (self.offset + text.len()).checked_sub(context.start)?;
+        let length = self.offset.checked_add(text.len())?;
+        let end = length.checked_sub(context.start)?;
         let (known, news) = context.tokens.split_at_checked(end)?;
         Some((&known[self.offset.saturating_sub(context.start)..], news))
     }

@@ -1,0 +1,131 @@
+//! No panic crosses to C, and each failure has a text.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+
+use specds_core::engine::EngineDrafter;
+
+/// An argument or the configuration is wrong; nothing was done.
+pub const SPECDS_REFUSED: i32 = -1;
+/// A defect of the library; the drafter drafts nothing from now on.
+pub const SPECDS_BROKEN: i32 = -2;
+
+/// A drafter. Threads may share it: calls wait for each other.
+pub struct Drafter(Mutex<Option<EngineDrafter>>);
+
+impl Drafter {
+    pub(crate) fn new(drafter: EngineDrafter) -> Self {
+        Self(Mutex::new(Some(drafter)))
+    }
+
+    pub(crate) fn end(self: Box<Self>) {
+        let drafter = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mut drafter) = drafter {
+            drafter.end_all();
+        }
+    }
+
+    /// A drafter in which something panicked is gone: what it holds may be half done.
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut EngineDrafter) -> Result<T, Refusal>,
+    ) -> Result<T, i32> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut drafter) = held.take() else {
+            return Err(failed(
+                "the drafter broke in an earlier call",
+                SPECDS_BROKEN,
+            ));
+        };
+        guarded(|| {
+            let result = work(&mut drafter);
+            *held = Some(drafter);
+            result
+        })
+    }
+}
+
+/// Why an argument cannot be used.
+pub(crate) struct Refusal(String);
+
+impl Refusal {
+    pub(crate) fn of(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+pub(crate) fn refused(error: impl Display) -> Refusal {
+    Refusal(error.to_string())
+}
+
+/// Works with a drafter; below 0 is a failure.
+pub(crate) fn call(
+    drafter: *mut Drafter,
+    work: impl FnOnce(&mut EngineDrafter) -> Result<usize, Refusal>,
+) -> i32 {
+    // SAFETY: it is null, or `specds_open` gave it and it is not closed.
+    let drafter = unsafe { drafter.as_ref() };
+    let result = match drafter {
+        Some(drafter) => drafter.with(work),
+        None => Err(failed("`drafter` is NULL", SPECDS_REFUSED)),
+    };
+    result.map_or_else(
+        |status| status,
+        |number| number.try_into().unwrap_or(i32::MAX),
+    )
+}
+
+/// What `work` gives, or a status.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, i32> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|Refusal(reason)| failed(&reason, SPECDS_REFUSED)),
+        Err(_) => Err(failed(
+            "a defect of specds: please report it",
+            SPECDS_BROKEN,
+        )),
+    }
+}
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+fn failed(reason: &str, status: i32) -> i32 {
+    let reason = CString::new(reason.replace('\0', " ")).unwrap_or_default();
+    LAST_ERROR.set(reason);
+    status
+}
+
+pub(crate) fn last_error() -> *const c_char {
+    LAST_ERROR.with_borrow(|reason| reason.as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use specds_core::engine::{EngineConfig, EngineFacts};
+
+    #[test]
+    fn a_panic_breaks_its_drafter_and_goes_no_further() {
+        let facts = EngineFacts {
+            vocab_size: Some(10),
+            tokenizer: String::new(),
+            num_ranks: 1,
+        };
+        let drafter = EngineDrafter::open(EngineConfig::default(), &facts).unwrap();
+        let drafter = Box::into_raw(Box::new(Drafter::new(drafter)));
+        assert_eq!(call(drafter, |_| Ok(7)), 7);
+        assert_eq!(call(drafter, |_| Err(Refusal::of("no"))), SPECDS_REFUSED);
+        assert_eq!(call(drafter, |_| Ok(8)), 8);
+        assert_eq!(
+            call(drafter, |_| panic!("as a defect would")),
+            SPECDS_BROKEN
+        );
+        assert_eq!(call(drafter, |_| Ok(9)), SPECDS_BROKEN);
+        // SAFETY: it was made above.
+        unsafe { Box::from_raw(drafter) }.end();
+    }
+}

@@ -1,0 +1,293 @@
+//! The C library: what `specds.h` declares, over the core's `EngineDrafter`. No logic.
+//!
+//! A pointer is null or as the header says; nothing else that a caller gives is trusted. No panic leaves.
+#![expect(unsafe_code, reason = "C passes pointers")]
+#![allow(clippy::missing_safety_doc)] // the header says it once: pointers are null or as long as said
+
+mod fingerprint;
+mod guard;
+mod input;
+
+use std::ffi::c_char;
+use std::ptr;
+
+use serde_json::json;
+use specds_core::draft::DraftLimits;
+use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineFacts, PackedChains};
+
+pub use crate::guard::{Drafter, SPECDS_BROKEN, SPECDS_REFUSED};
+use crate::guard::{Refusal, call, guarded, last_error, refused};
+use crate::input::{name, output, slice, text, texts};
+
+/// Rises with each change that a caller would notice.
+pub const SPECDS_ABI: u32 = 1;
+
+/// A request that is in the batch of this step.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// Where the engine keeps the request.
+    pub slot: u32,
+    /// The most tokens to draft.
+    pub max_tokens: u32,
+    /// Which request of the slot it is: another number, another request.
+    pub generation: u64,
+    /// The request's tokens so far, the one that was just sampled included.
+    pub tokens: *const u32,
+    pub num_tokens: usize,
+    /// How many tokens of the request come before these; 0 if these are all.
+    pub start: usize,
+    /// Whose request it is, for `"memory": "tenants"`; may be NULL.
+    pub tenant: *const c_char,
+    /// The least probability of a path; below 0, `min_prob` of the options holds.
+    pub min_prob: f32,
+}
+
+/// The ABI of the library; compare it with `SPECDS_ABI`.
+#[unsafe(no_mangle)]
+pub extern "C" fn specds_abi() -> u32 {
+    SPECDS_ABI
+}
+
+/// Opens a drafter. `options` is the JSON object of docs/serving.md.
+///
+/// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: a datastore of
+/// another tokenizer is refused by them. May be NULL; then only you know. Gives NULL if it fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_open(
+    options: *const c_char,
+    vocab_size: u32,
+    token_texts: *const *const c_char,
+) -> *mut Drafter {
+    let open = || {
+        // SAFETY: both are null or as the header says.
+        let (options, texts) =
+            unsafe { (text(options, "options")?, texts(token_texts, vocab_size)?) };
+        let config: EngineConfig = serde_json::from_str(options).map_err(refused)?;
+        let facts = EngineFacts {
+            vocab_size: Some(vocab_size),
+            tokenizer: fingerprint::of_engine(&texts, &config)?,
+            num_ranks: 1,
+        };
+        let drafter = EngineDrafter::open(config, &facts).map_err(refused)?;
+        Ok(Box::into_raw(Box::new(Drafter::new(drafter))))
+    };
+    guarded(open).unwrap_or(ptr::null_mut())
+}
+
+/// Drafts a chain for each row; requests that are absent for 64 steps have ended.
+///
+/// Row r gets `lengths[r]` tokens from `token_ids[r * width]` on. `size` is how many `token_ids` has room for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_draft(
+    drafter: *mut Drafter,
+    rows: *const Row,
+    num_rows: usize,
+    width: usize,
+    token_ids: *mut u32,
+    size: usize,
+    lengths: *mut usize,
+) -> i32 {
+    call(drafter, |drafter| {
+        // SAFETY: all are null or as the header says.
+        let (rows, token_ids, lengths) = unsafe {
+            let rows = slice(rows, num_rows, "rows")?;
+            let lengths = output(lengths, num_rows, "lengths")?;
+            (rows, output(token_ids, size, "token_ids")?, lengths)
+        };
+        if num_rows.checked_mul(width).is_none_or(|ids| ids > size) {
+            return Err(Refusal::of("`token_ids` is too short"));
+        }
+        lengths.fill(0);
+        let names: Vec<_> = rows
+            .iter()
+            .map(|row| name(row.slot, row.generation))
+            .collect();
+        // SAFETY: the rows are as the header says.
+        let contexts = rows
+            .iter()
+            .zip(&names)
+            .map(|(row, name)| unsafe { context(row, name) });
+        let contexts: Vec<_> = contexts.collect::<Result<_, _>>()?;
+        drafter.sync(&contexts);
+        let least = drafter.config().min_prob;
+        let limits: Vec<_> = rows.iter().map(|row| limits(row, width, least)).collect();
+        let packed = PackedChains::new(&drafter.draft(&limits), width);
+        for (place, token) in token_ids.iter_mut().zip(packed.token_ids) {
+            *place = u32::try_from(token).unwrap_or(0); // behind the end of a chain
+        }
+        for (place, length) in lengths.iter_mut().zip(packed.lengths) {
+            *place = usize::try_from(length).unwrap_or(0);
+        }
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// The row's pointers are null or as the header says.
+unsafe fn context<'a>(row: &Row, name: &'a str) -> Result<Option<Context<'a>>, Refusal> {
+    if !row.min_prob.is_finite() {
+        return Err(Refusal::of("`min_prob` must be a number"));
+    }
+    // SAFETY: as above.
+    let (tokens, tenant) = unsafe {
+        let tokens = slice(row.tokens, row.num_tokens, "tokens")?;
+        let has_tenant = !row.tenant.is_null();
+        (
+            tokens,
+            if has_tenant {
+                text(row.tenant, "tenant")?
+            } else {
+                ""
+            },
+        )
+    };
+    let name = Some(name);
+    let start = row.start;
+    Ok(Some(Context {
+        tokens,
+        start,
+        name,
+        tenant,
+    }))
+}
+
+fn limits(row: &Row, width: usize, least: f32) -> DraftLimits {
+    DraftLimits {
+        min_prob: if row.min_prob < 0.0 {
+            least
+        } else {
+            row.min_prob
+        },
+        is_chain: true,
+        ..DraftLimits::nodes((row.max_tokens as usize).min(width))
+    }
+}
+
+/// Tells how long the step with the last drafts took; leave out steps that also read a prompt.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_observe_step(drafter: *mut Drafter, seconds: f64) -> i32 {
+    call(drafter, |drafter| {
+        drafter.observe_step_time(seconds);
+        Ok(0)
+    })
+}
+
+/// How many of the model's likeliest tokens at each position it uses; 0 if none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_num_predictions(drafter: *mut Drafter) -> i32 {
+    call(drafter, |drafter| Ok(drafter.num_predictions()))
+}
+
+/// Takes the model's `k` likeliest tokens, likeliest first, at `num_positions` positions of each row of the last
+/// drafts: that of its last token, then those of its draft. Of shape `(rows, num_positions, k)`, `size` in all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_observe_predictions(
+    drafter: *mut Drafter,
+    predictions: *const u32,
+    size: usize,
+    num_positions: usize,
+    k: usize,
+) -> i32 {
+    call(drafter, |drafter| {
+        // SAFETY: it is null or as the header says.
+        let predictions = unsafe { slice(predictions, size, "predictions")? };
+        if num_positions.checked_mul(k).is_none() {
+            return Err(Refusal::of("`num_positions` is too large"));
+        }
+        drafter.observe_predictions(predictions, num_positions, k);
+        Ok(0)
+    })
+}
+
+/// Ends a request with its whole text, which goes into the memory; NULL if the last draft saw all of it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_end(
+    drafter: *mut Drafter,
+    slot: u32,
+    generation: u64,
+    tokens: *const u32,
+    num_tokens: usize,
+) -> i32 {
+    call(drafter, |drafter| {
+        let name = name(slot, generation);
+        if tokens.is_null() {
+            drafter.end(&[&name]);
+        } else {
+            // SAFETY: it is as the header says.
+            drafter.end_with(&name, unsafe { slice(tokens, num_tokens, "tokens")? });
+        }
+        Ok(0)
+    })
+}
+
+/// Ends all requests.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_end_all(drafter: *mut Drafter) -> i32 {
+    call(drafter, |drafter| {
+        drafter.end_all();
+        Ok(0)
+    })
+}
+
+/// Writes what came of all drafts, and warnings, as a JSON object, and gives its length without the last NUL.
+///
+/// Without a `buffer` only the length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_stats(
+    drafter: *mut Drafter,
+    buffer: *mut c_char,
+    size: usize,
+) -> i32 {
+    call(drafter, |drafter| {
+        let json = stats(drafter).to_string();
+        if buffer.is_null() && size == 0 {
+            return Ok(json.len());
+        }
+        // SAFETY: it is null or as the header says.
+        let buffer = unsafe { output(buffer.cast::<u8>(), size, "buffer")? };
+        let Some((text, [end, ..])) = buffer.split_at_mut_checked(json.len()) else {
+            return Err(Refusal::of("`buffer` is too short"));
+        };
+        text.copy_from_slice(json.as_bytes());
+        *end = 0;
+        Ok(json.len())
+    })
+}
+
+fn stats(drafter: &EngineDrafter) -> serde_json::Value {
+    let counts = drafter.counts();
+    json!({
+        "num_drafts": counts.num_drafts,
+        "num_draft_tokens": counts.num_draft_tokens,
+        "num_accepted_tokens": counts.num_accepted_tokens,
+        "num_emitted_tokens": counts.num_emitted_tokens,
+        "num_row_steps": counts.num_row_steps,
+        "num_opened": counts.num_opened,
+        "num_moved": counts.num_moved,
+        "num_refused": counts.num_refused,
+        "num_requests": drafter.num_requests(),
+        "warnings": drafter.warnings(),
+    })
+}
+
+/// Why the last call of this thread failed. It is yours until the next call of this thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn specds_last_error() -> *const c_char {
+    last_error()
+}
+
+/// Ends all requests and frees the drafter, which no other thread may use any more. NULL is fine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn specds_close(drafter: *mut Drafter) {
+    if drafter.is_null() {
+        return;
+    }
+    // SAFETY: `specds_open` gave it, and it is closed once.
+    let drafter = unsafe { Box::from_raw(drafter) };
+    let _ = guarded(|| {
+        drafter.end();
+        Ok(())
+    });
+}

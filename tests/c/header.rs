@@ -1,0 +1,81 @@
+//! The header is that of the sources, and C compiles with it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, str};
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// `make c-library` writes it anew.
+#[test]
+fn the_header_is_that_of_the_sources() {
+    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
+    let bindings = cbindgen::Builder::new()
+        .with_config(config)
+        .with_src(folder().join("lib.rs"))
+        .with_src(folder().join("guard.rs"));
+    let mut made = Vec::new();
+    bindings.generate().unwrap().write(&mut made);
+    let path = folder().join("specds.h");
+    if env::var_os("SPECDS_HEADER").is_some() {
+        fs::write(&path, &made).unwrap();
+    }
+    let written = fs::read(&path).unwrap_or_default();
+    assert!(
+        made == written,
+        "`make c-library` brings the header up to date"
+    );
+}
+
+/// The folder with this build's libraries.
+fn libraries() -> PathBuf {
+    let test = env::current_exe().unwrap();
+    test.parent().unwrap().to_owned()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_example_compiles_in_c_and_cpp_and_drafts() {
+    let out = tempfile::tempdir().unwrap();
+    let program = out.path().join("example");
+    let libraries = libraries();
+    let source = self::folder().join("example.c");
+    let source = source.display();
+    let folder = libraries.display();
+    let shared = format!(
+        "-std=c++20 -Wno-missing-field-initializers -xc++ {source} -L{folder} -lspecds -Wl,-rpath,{folder}"
+    );
+    let archive = format!("-std=c99 {source} {folder}/libspecds.a -lpthread -ldl -lm");
+    for (compiler, options) in [("c++", shared), ("cc", archive)] {
+        let mut compile = Command::new(compiler);
+        compile.args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]);
+        compile.arg(self::folder()).arg("-o").arg(&program);
+        run(compile.args(options.split(' ')));
+        let said = run(&mut Command::new(&program));
+        assert!(
+            said.starts_with("36 tokens in 4 steps\n{\"num_accepted_tokens\":32,"),
+            "{said}"
+        );
+        let refused = Command::new(&program)
+            .arg("{\"datastor\": 1}")
+            .output()
+            .unwrap();
+        assert!(
+            str::from_utf8(&refused.stderr)
+                .unwrap()
+                .contains("unknown field `datastor`")
+        );
+    }
+}
