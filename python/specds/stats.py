@@ -83,9 +83,10 @@ class GenerationStats:
     def __str__(self) -> str:
         """The sentence for people: ``128 tokens in 0.53 s, 241/s; 15 passes, 8.5 tokens each``."""
         passes = f"{self.num_drafts:,} pass" + ("" if self.num_drafts == 1 else "es")
+        speed = f"{self.tokens_per_s:{'.0f' if self.tokens_per_s > 9.95 else '.2g'}}"
         return (
             f"{self.num_emitted_tokens:,} tokens in {self.total_s:.2f} s, "
-            f"{self.tokens_per_s:.0f}/s; {passes}, {self.mean_acceptance_length:.1f} tokens each"
+            f"{speed}/s; {passes}, {self.mean_acceptance_length:.1f} tokens each"
         )
 
     @property

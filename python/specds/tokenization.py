@@ -139,6 +139,19 @@ def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: PreTrainedTok
         )
 
 
+def check_vocabulary(built: Datastore, num_tokens: int) -> None:
+    """Raises `TokenizerError` where a model's number of tokens shows that its ids mean others.
+
+    A model may have more tokens than its tokenizer, by padding, or a few less.
+    """
+    if abs(built.vocab_size - num_tokens) > max(built.vocab_size, num_tokens) // 16:
+        raise TokenizerError(
+            f"the datastore at {built.path} was built with the tokenizer `{built.tokenizer_name}` "
+            f"of {built.vocab_size:,} tokens, and the model has {num_tokens:,}: build one with the "
+            "model's own tokenizer by `specds build`"
+        )
+
+
 def _rebuild(built: Datastore | SimpleNamespace, name: str) -> str:
     """The command that built a datastore, for another tokenizer."""
     corpora = " ".join(f"--corpus {shlex.quote(line)}" for line in built.corpus)

@@ -142,4 +142,6 @@ def test_statistics_are_a_sentence():
     stats.num_emitted_tokens = 5
     assert str(stats) == "5 tokens in 0.50 s, 10/s; 1 pass, 4.0 tokens each"
     assert stats.to_dict()["tokens_per_s"] == stats.tokens_per_s == 10
+    stats.total_s = 24.5
+    assert str(stats).startswith("5 tokens in 24.50 s, 0.2/s; ")
     assert GenerationStats().tokens_per_s == 0

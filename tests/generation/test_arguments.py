@@ -1,5 +1,7 @@
 """What requests may ask for, in the forms that callers give it, and what is refused by name."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -14,13 +16,17 @@ from models import (
     mixed_drafter,
     prompt,
     random_drafter,
-    tiny_model,
 )
+from models import (
+    tiny_model as small_model,
+)
+from specds import Chat, FusedDrafter, RestDrafter, build_datastore
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arguments import require_request
+from specds.tokenization import TokenizerError
 
 REFUSED = {
-    "beams": ({"num_beams": 2}, "generation mode 'beam_search'"),
+    "beams": ({"num_beams": 2}, "num_beams=2 cannot be used: drafts are not for beam_search"),
     **{
         f"healing {where}": (settings, "token_healing cannot be used: pass `model.heal_tokens")
         for where, settings in (
@@ -28,12 +34,12 @@ REFUSED = {
             ("set", {"generation_config": transformers.GenerationConfig(token_healing=True)}),
         )
     },
-    "dola": ({"dola_layers": "low"}, "generation mode 'dola_generation'"),
-    "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "generation mode 'contrastive_search'"),
-    "lookup": ({"prompt_lookup_num_tokens": 3}, "generation mode 'assisted_generation'"),
+    "dola": ({"dola_layers": "low"}, "dola_layers='low' cannot be used"),
+    "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha=0.6 cannot be used"),
+    "lookup": ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 cannot"),
     "constrained": (
         {"force_words_ids": [[5]], "num_beams": 2},
-        "generation mode 'constrained_beam_search'",
+        r"num_beams=2 and force_words_ids=\[\[5\]\] cannot be used",
     ),
     "assistant": ({"assistant_model": object()}, "assistant_model cannot be used: the drafter"),
     "synced": ({"synced_gpus": True}, "synced_gpus cannot be used: each process"),
@@ -58,7 +64,19 @@ REFUSED = {
         {"output_hidden_states": True, "return_dict_in_generate": True},
         "output_hidden_states cannot be used",
     ),
-    "nobody": ({"inputs": torch.ones((0, 5))}, r"must not be empty, got shape \(0, 5\)"),
+    "nobody": ({"inputs": torch.ones((0, 5)).long()}, r"must not be empty, got shape \(0, 5\)"),
+    **{
+        f"ids as {got}": ({"inputs": ids}, rf"input_ids must be a tensor of .*, got {got}")
+        for got, ids in (
+            ("list", [1, 2]),
+            ("str", "some text"),
+            ("BatchEncoding", transformers.BatchEncoding({"input_ids": prompt()})),
+            (r"torch.int64 of shape \(21,\)", prompt()[0]),
+            (r"torch.float32 of shape \(1, 21\)", prompt().float()),
+        )
+    },
+    "model": ({"model": "gpt2"}, "model must be a model of transformers, got str: load it by"),
+    "name": ({"drafter": "fused"}, "drafter must be a drafter or a datastore, and `fused` is a"),
     **{
         f"max_nodes {number!r}": ({"max_nodes": number}, f"from 0 on, got {number!r}")
         for number in (-1, 1.5, True, "all", None)
@@ -71,16 +89,41 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_arguments_that_a_tree_cannot_honour_are_named(name):
     settings, message = REFUSED[name]
-    model = tiny_model("llama", attention="eager")
-    settings = {"inputs": prompt(), "drafter": random_drafter(), "max_new_tokens": 2, **settings}
+    model = small_model("llama", attention="eager")
+    usual = {"model": model, "inputs": prompt(), "drafter": random_drafter(), "max_new_tokens": 2}
     with pytest.raises((ValueError, TypeError), match=message):
-        generate(model, **settings)
+        generate(**{**usual, **settings})
+
+
+def test_a_datastore_of_another_tokenizer_is_refused(tmp_path, tiny_model):
+    model, tokenizer = tiny_model[0], copy.deepcopy(tiny_model[1])
+    other = copy.deepcopy(tokenizer)
+    other.add_tokens(["<one more>"])
+    other.chat_template = tokenizer.chat_template = "{{ messages }}"
+    (tmp_path / "code.txt").write_text("import os\nimport sys\n")
+    report = build_datastore(
+        str(tmp_path / "code.txt"), tokenizer, tmp_path / "d", tokenizer_name="demo"
+    )
+    drafter = FusedDrafter(report.path)
+    assert len(generate(model, prompt(), drafter, max_new_tokens=2).sequences[0]) == 23
+    Chat(model, tokenizer, drafter)
+    for refused in (
+        lambda: FusedDrafter.resume("new.memory", report.path, tokenizer=other),
+        lambda: Chat(model, other, report.path),
+        lambda: Chat(model, other, drafter.for_request("ann")),
+    ):
+        with pytest.raises(TokenizerError, match="was built with the tokenizer `demo`, which has"):
+            refused()
+    # Where no tokenizer is known, sizes that are far apart tell.
+    for given in (report.path, drafter, drafter.for_request("ann"), RestDrafter(report.path)):
+        with pytest.raises(TokenizerError, match="of 4,096 tokens, and the model has 97"):
+            generate(small_model("llama"), prompt(), given, max_new_tokens=2)
 
 
 def test_the_number_of_nodes_may_be_of_numpy():
     for verification in ("packed", "model"):
         settings = {"verification": verification, "stream_every": np.int32(10)}
-        output = decodes_alike(tiny_model("llama"), max_nodes=np.int64(9), **settings)
+        output = decodes_alike(small_model("llama"), max_nodes=np.int64(9), **settings)
         assert output.stats.num_accepted_tokens > 0
 
 
@@ -88,7 +131,7 @@ def test_masks_of_other_shapes_are_refused():
     mask = {"attention_mask": torch.ones((1, 1, 21, 21))}
     with pytest.raises(UnsupportedRequestError, match="must have the shape of input_ids"):
         settings = transformers.GenerationConfig(use_cache=True)
-        require_request(tiny_model("llama"), prompt(), settings, mask)
+        require_request(small_model("llama"), prompt(), settings, mask)
 
 
 def test_the_prompt_has_two_names_and_needs_none():
@@ -112,7 +155,7 @@ HIDDEN = {"by a mask": None, "as padding tokens": 1}
 
 @pytest.mark.parametrize("how", HIDDEN)
 def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
-    model, ids = tiny_model("llama"), prompt().clone()
+    model, ids = small_model("llama"), prompt().clone()
     ids[0, [7, 11]] = 1
     mask = (ids != 1).long()
     settings = {"pad_token_id": 1, "eos_token_id": 2, "max_new_tokens": 24, **GREEDY}
@@ -126,11 +169,11 @@ def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
     all_seen = settings | {"attention_mask": torch.ones_like(ids)}
     assert model.generate(ids, **all_seen).tolist() != expected.tolist()
     with pytest.raises(UnsupportedRequestError, match="this model's windows count them"):
-        generate(tiny_model("mistral"), ids, random_drafter(), **settings)
+        generate(small_model("mistral"), ids, random_drafter(), **settings)
 
 
 def test_a_session_follows_each_token_that_the_drafter_lacks():
-    model = tiny_model("llama")
+    model = small_model("llama")
     expected = model.generate(prompt(), max_new_tokens=40, **GREEDY)[0].tolist()
     known = 80
     drafter = Drafter(None, vocab_size=known)

@@ -88,9 +88,9 @@ def measure(
 ) -> dict[int, float]:
     """Measures passes of several sizes in turn, so that a drift of the machine's speed hits all.
 
-    Takes about a second, or four passes if that is longer, and divides it evenly among the sizes;
-    if time is short, the first ones of `order` are measured. `verify` takes a number of nodes, at
-    most `most_nodes`, and returns when they are verified.
+    Takes about a second, or eight passes if that is longer, four where each takes a second, and
+    divides it evenly among the sizes; if time is short, the first ones of `order` are measured.
+    `verify` takes a number of nodes, at most `most_nodes`, and returns when they are verified.
 
     Returns:
         The least seconds by number of nodes, with 0: other work on the machine can only add to

@@ -21,6 +21,7 @@ from specds._core import (
     Session,
 )
 from specds.drafters.session import Drafter, opened, with_prompt
+from specds.tokenization import check_tokenizer, fingerprint, vocab_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -120,18 +121,19 @@ class FusedDrafter:
         """A drafter with the memory that `save` wrote, or with a new one if there is no file.
 
         Args:
-            tokenizer: That of the model; needed without a datastore.
+            tokenizer: That of the model; needed without a datastore, and checked against one.
 
         Raises:
             FormatError: What is at the path is no snapshot, or is damaged.
-            ValueError: It is of another vocabulary, or there is neither datastore nor tokenizer.
+            ValueError: It or the datastore is of another vocabulary, or there is neither datastore
+                nor tokenizer.
         """
         if datastore is not None:
             datastore = opened(datastore)
             size, name = datastore.vocab_size, datastore.tokenizer_fingerprint
+            if tokenizer is not None:
+                check_tokenizer(datastore, tokenizer)
         elif tokenizer is not None:
-            from specds.tokenization import fingerprint, vocab_size
-
             size, name = vocab_size(tokenizer), fingerprint(tokenizer)
         else:
             raise ValueError("a memory is of one tokenizer: give it, or a datastore")
@@ -204,6 +206,7 @@ class FusedDrafter:
 class _ForRequest:
     def __init__(self, drafter: FusedDrafter, **arguments: Any) -> None:
         self._drafter, self._arguments = drafter, arguments
+        self.datastore = drafter.datastore
         self.vocab_size, self.max_nodes = drafter.vocab_size, drafter.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:

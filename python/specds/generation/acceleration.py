@@ -9,7 +9,7 @@ from typing import Any, Literal, final
 from transformers import GenerationMixin, PreTrainedModel
 from typing_extensions import Unpack
 
-from specds.generation.arguments import UnsupportedRequestError
+from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.calls import as_transformers, through
 from specds.generation.request import DraftOptions, Drafts, Options
 from specds.verify.support import UnsupportedModelError
@@ -40,8 +40,10 @@ def accelerate(
         A handle: `undo()`, or the end of a `with` block, undoes it.
 
     Raises:
+        TypeError: `model` is no model.
         ValueError: An option makes no sense.
     """
+    require_inputs(model, None)
     return Acceleration(model, Options.of(drafter, otherwise=otherwise, **options))
 
 

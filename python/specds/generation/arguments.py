@@ -25,12 +25,42 @@ _PREPARED_KWARGS = {
     "position_ids",
     "use_cache",
 }
+# What asks for a mode of generation that is neither greedy decoding nor sampling.
+_OF_OTHER_MODES = (
+    *("num_beams", "num_beam_groups", "constraints", "force_words_ids", "penalty_alpha"),
+    *("dola_layers", "prompt_lookup_num_tokens", "assistant_early_exit"),
+)
 # Zeros in these say that a token is text, to models that see more than text.
 _TOKEN_TYPES = {"mm_token_type_ids", "token_type_ids"}
 
 
 class UnsupportedRequestError(ValueError):
     """A request asks for what drafts cannot do; the message names it."""
+
+
+def require_inputs(model: Any, input_ids: Any) -> None:
+    """Refuses what is no model and no tensor of token ids, as soon as it is given.
+
+    Raises:
+        TypeError: Naming the argument.
+    """
+    if not callable(getattr(model, "generate", None)):
+        raise TypeError(
+            f"model must be a model of transformers, got {type(model).__name__}: load it by "
+            "`AutoModelForCausalLM.from_pretrained`"
+        )
+    if input_ids is None:
+        return
+    got = type(input_ids).__name__
+    if isinstance(input_ids, torch.Tensor):
+        is_whole = not (input_ids.is_floating_point() or input_ids.dtype == torch.bool)
+        if is_whole and input_ids.dim() == 2:
+            return
+        got = f"{input_ids.dtype} of shape {tuple(input_ids.shape)}"
+    raise TypeError(
+        "input_ids must be a tensor of token ids of shape (num_rows, length), such as "
+        f"`tokenizer(text, return_tensors='pt').input_ids`, got {got}"
+    )
 
 
 def require_request(
@@ -64,7 +94,9 @@ def _reasons(
     """Why not, lazily: each check relies on those before it."""
     mode, cache = generation_config.get_generation_mode(), generation_config.cache_implementation
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
-        yield f"generation mode {mode.value!r} cannot be used with drafts of a tree"
+        asked = {name: getattr(generation_config, name, None) for name in _OF_OTHER_MODES}
+        named = [f"{name}={value!r}" for name, value in asked.items() if value not in (None, 1)]
+        yield f"{' and '.join(named)} cannot be used: drafts are not for {mode.value}"
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(generation_config, name):
             yield f"{name} cannot be used: rejected nodes have them too"

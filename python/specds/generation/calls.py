@@ -17,7 +17,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds._core import Session
 from specds.drafters.step import Step
-from specds.generation.arguments import UnsupportedRequestError
+from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.request import Drafts, GenerationOutput, Options, run
 from specds.verify.cache import CACHE_NAME
 from specds.verify.support import Verification
@@ -59,8 +59,8 @@ def generate(
         max_nodes: The most nodes of a draft to verify; 0 is plain decoding. `auto` is the drafter's
             own `max_nodes`, if it has one. Otherwise each step verifies the number that pays, up to
             63, by the expected gain and the time of a step, which is measured before a model's
-            first draft (about a second, once a process). The text does not depend on it;
-            acceptance lengths do.
+            first draft (about a second, or eight passes where these take longer; once a process).
+            The text does not depend on it; acceptance lengths do.
         verification: `packed` verifies all rows as one sequence, by attention of our own; `model`
             by the model as transformers computes it, with a tree mask. `auto` is `packed` on a
             CPU, and `model` on other devices until `packed` has passed its tests there, or where
@@ -91,12 +91,14 @@ def generate(
     Raises:
         UnsupportedModelError: A tree cannot be verified on `model`.
         UnsupportedRequestError: An argument asks for what a tree cannot do, such as beams.
+        TypeError: `model` is no model, or `input_ids` no tensor of token ids.
         ValueError: An argument cannot be used.
     """
     if inputs is not None:
         if input_ids is not None:
             raise ValueError("input_ids and inputs are the same: give one of them")
         input_ids = inputs
+    require_inputs(model, input_ids)
     if kwargs.get("custom_generate") is not None:
         raise UnsupportedRequestError(
             "custom_generate cannot be used here: this is a decoding loop of its own"

@@ -9,13 +9,13 @@ from typing import Any
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-from specds._core import Memory, Session
+from specds._core import Datastore, Memory, Session
 from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import takes_past
 from specds.generation.calls import generate
 from specds.generation.request import Drafts, Options
 from specds.stats import GenerationStats
-from specds.tokenization import require_chat_template, vocab_size
+from specds.tokenization import check_tokenizer, require_chat_template, vocab_size
 
 
 class Chat:
@@ -37,7 +37,7 @@ class Chat:
         stats: Counts and times of all turns together.
 
     Raises:
-        ValueError: The tokenizer has no chat template.
+        ValueError: The tokenizer has no chat template, or the datastore is of another one.
     """
 
     def __init__(
@@ -58,6 +58,9 @@ class Chat:
         self._model = model
         self._tokenizer = tokenizer
         self._drafter = Options.of(drafter).drafter
+        datastore = getattr(self._drafter, "datastore", None)
+        if isinstance(datastore, Datastore) and datastore.tokenizer_fingerprint:
+            check_tokenizer(datastore, tokenizer)
         self._settings = settings
         self._token_ids: list[int] = []
         self._cache = self._empty_cache()

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 import torch
@@ -18,6 +19,7 @@ from specds.budget.policy import AutoBudget, Budget, experience_of, require_max_
 from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.decoding import Decoding, Row
 from specds.drafters.fused import FusedDrafter
+from specds.drafters.registry import KINDS
 from specds.drafters.session import Drafter, RequestRules, own_max_nodes
 from specds.drafters.step import Step
 from specds.generation.arguments import (
@@ -29,6 +31,7 @@ from specds.generation.arguments import (
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, in_step
 from specds.stats import GenerationStats
+from specds.tokenization import check_vocabulary
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
 from specds.verify.support import Verification, require_support, require_verification
@@ -74,6 +77,11 @@ class Options:
     @classmethod
     def of(cls, drafter: Drafts, **options: Any) -> Options:
         """The options, with a drafter for a datastore or nothing."""
+        if isinstance(drafter, str) and drafter in KINDS and not Path(drafter).exists():
+            raise ValueError(
+                f"drafter must be a drafter or a datastore, and `{drafter}` is a name that the "
+                "command line knows: make one, such as `specds.FusedDrafter()`"
+            )
         if drafter is None or isinstance(drafter, (str, PathLike, Datastore)):
             drafter = FusedDrafter(drafter)
         if not hasattr(drafter, "session"):
@@ -143,6 +151,9 @@ def run(
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
     vocab_size = model.config.get_text_config(decoder=True).vocab_size
     # A model may lack tokens of its own tokenizer: Gemma 3's 1B model has none for images.
+    datastore = getattr(options.drafter, "datastore", None)
+    if isinstance(datastore, Datastore):
+        check_vocabulary(datastore, vocab_size)
     known_tokens = min(options.drafter.vocab_size or vocab_size, vocab_size)
     if len(input_ids) > 1:
         if options.session is not None:
