@@ -93,14 +93,37 @@ impl Memory {
             .map_err(py_err)
     }
 
-    /// Removes a tenant's texts and what they taught: from memory now, and from the next snapshot.
+    /// Removes a tenant's texts and what they taught: here now, from the file at the next `save` or turn of
+    /// `share`, and from every process that shares the file when it next does so.
     ///
-    /// Requests of the tenant that are still open bring nothing back.
+    /// Requests of the tenant that are still open bring nothing back. Later ones begin anew.
     fn forget(&self, py: Python<'_>, tenant: &str) {
         py.detach(|| self.memory.forget(tenant));
     }
 
-    /// Forgets all tenants.
+    /// Forgets tenants in a file that `save` or `share` wrote, and so in every process that shares it, when
+    /// it next does so.
+    ///
+    /// Args:
+    ///     path: The file.
+    ///     tenants: Their names. Those of whom the file has nothing are forgotten too: a process may
+    ///         have what it has not written yet.
+    ///
+    /// Returns:
+    ///     How many texts the file had of them.
+    ///
+    /// Raises:
+    ///     FileNotFoundError: There is nothing at `path`.
+    ///     FormatError: What is there is no snapshot of a memory, damaged, or of another format.
+    ///     OSError: The file cannot be written; it is as it was.
+    #[staticmethod]
+    fn forget_in(py: Python<'_>, path: PathBuf, tenants: Vec<String>) -> PyResult<usize> {
+        let tenants: Vec<_> = tenants.iter().map(String::as_str).collect();
+        py.detach(|| specds::memory::Memory::forget_in(&path, &tenants))
+            .map_err(py_err)
+    }
+
+    /// Forgets all tenants, also those whom other processes that share the file have.
     fn clear(&self, py: Python<'_>) {
         py.detach(|| self.memory.clear());
     }
@@ -112,7 +135,7 @@ impl Memory {
     /// Args:
     ///     path: The file.
     ///     merge: First take in what others have written there, except tenants that were forgotten
-    ///         here. Of a tenant whom two processes taught, the last one's weights stay.
+    ///         here. With it or not, those that were forgotten there are forgotten here. Of a tenant whom two processes taught, the last one's weights stay.
     ///     known: With `merge`: a datastore. Texts that it has, each whole in a document, are
     ///         removed, here and from the file.
     ///
@@ -191,7 +214,7 @@ impl Memory {
         self.memory.max_bytes()
     }
 
-    /// Bytes of all texts, their indexes, and what they taught.
+    /// Bytes of all texts, their indexes, what they taught, and the marks of who was forgotten.
     #[getter]
     fn num_bytes(&self) -> usize {
         self.memory.num_bytes()

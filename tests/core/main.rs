@@ -4,6 +4,7 @@ mod budget;
 mod draft;
 mod files;
 mod forgery;
+mod forgetting;
 #[cfg(unix)]
 mod fuzz;
 mod layers;

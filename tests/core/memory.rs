@@ -12,6 +12,7 @@ use crate::tempdir;
 
 const VOCAB_SIZE: u32 = 100;
 const MAX_NAME: usize = Memory::MAX_NAME;
+const BYTES_PER_MARK: usize = 64;
 
 fn memory(max_bytes: usize) -> Memory {
     Memory::new(options(max_bytes)).unwrap()
@@ -129,6 +130,7 @@ proptest! {
         let memory = memory(max_kib << 10);
         // What lives of each tenant, by definition: its texts in the order in which they came.
         let mut oracle = BTreeMap::<_, Vec<_>>::new();
+        let mut forgotten = BTreeSet::new();
         for step in steps {
             let num_bytes = |tenant: &&str| memory.find(tenant).map_or(0, |found| found.num_bytes());
             let before_all = TENANTS.map(|tenant| num_bytes(&tenant));
@@ -146,10 +148,15 @@ proptest! {
                 Step::Forget(tenant) => {
                     memory.forget(tenant);
                     oracle.remove(tenant);
+                    if !forgotten.contains("everybody") {
+                        forgotten.insert(tenant);
+                    }
                 }
                 Step::Clear => {
                     memory.clear();
                     oracle.clear();
+                    // One mark stands for all from then on.
+                    forgotten = BTreeSet::from(["everybody"]);
                 }
             }
             let num_tenants = TENANTS.iter().filter(|tenant| memory.find(tenant).is_some()).count();
@@ -170,11 +177,12 @@ proptest! {
             prop_assert_eq!(memory.num_tokens(), num_tokens);
             prop_assert_eq!(memory.num_tenants(), num_tenants);
             let sum: usize = TENANTS.iter().map(num_bytes).sum();
-            prop_assert_eq!(memory.num_bytes(), sum);
+            prop_assert_eq!(memory.num_bytes(), sum + BYTES_PER_MARK * forgotten.len());
             prop_assert!(memory.num_bytes() <= memory.max_bytes());
         }
         memory.clear();
-        prop_assert_eq!((memory.num_bytes(), memory.num_tokens(), memory.num_tenants()), (0, 0, 0));
+        let left = (memory.num_bytes(), memory.num_tokens(), memory.num_tenants());
+        prop_assert_eq!(left, (BYTES_PER_MARK, 0, 0));
     }
 }
 
@@ -235,6 +243,22 @@ fn most_of_a_full_memory_stays_when_some_of_it_goes() {
         (5..150).contains(&num_evictions),
         "{num_evictions} evictions"
     );
+}
+
+#[test]
+fn marks_of_the_forgotten_count_and_are_bounded() {
+    let memory = memory(1 << 20);
+    memory.insert("ann", &[1, 2, 3]).unwrap();
+    let before = memory.num_bytes();
+    let mut most = 0;
+    for number in 0..3000 {
+        memory.forget(&format!("nobody {number}"));
+        let num_bytes = memory.num_bytes() - before;
+        assert!(num_bytes.is_multiple_of(BYTES_PER_MARK) && num_bytes <= memory.max_bytes() / 16);
+        most = most.max(num_bytes);
+    }
+    assert_eq!(most, memory.max_bytes() / 16);
+    assert_eq!(memory.texts("ann"), [[1, 2, 3]]);
 }
 
 #[test]

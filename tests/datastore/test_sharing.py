@@ -7,21 +7,13 @@ import time
 
 import pytest
 
-from datastores import build, names
+from datastores import build, names, until
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
 from specds.build import refresh
 from specds.drafters import Memory
 
 EVERY = 0.02
-
-
-def until(holds):
-    """Waits for what other threads do, a minute at most."""
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(EVERY)
 
 
 def texts(memory, tenant=""):

@@ -13,7 +13,7 @@ from specds import FormatError
 from specds.drafters import Memory
 
 LEAST_BYTES = 1 << 14
-GOLDEN = Path(__file__).parent.parent / "data" / "memory-4.bin"
+GOLDEN = Path(__file__).parent.parent / "data" / "memory-5.bin"
 FACTS = {"vocab_size": 100, "tokenizer": "naïve"}
 NAMES = ["ann", "bob", "", "ünï"]
 
@@ -41,6 +41,8 @@ def small(tmp_path_factory):
     path, memory = tmp_path_factory.mktemp("snapshot") / "memory", memory_of()
     for tenant, tokens in (("ann", [1, 2, 3]), ("bob", [4]), ("ann", [5, 6])):
         memory.insert(tenant, tokens)
+    for name in ("cat", "dog"):
+        memory.forget(name)
     memory.save(path)
     return path.read_bytes()
 
@@ -86,10 +88,26 @@ def test_what_is_saved_comes_back(tmp_path_factory, inserts, vocab_size):
     assert (folder / "again").read_bytes() == (folder / "memory").read_bytes()
 
 
-def test_the_golden_snapshot_opens_and_is_written_again_to_the_byte(small):
+# After the tokenizer: the floor, how many marks, and each with its number.
+MARKS = 32 + 8 + len(FACTS["tokenizer"].encode())
+
+
+def test_the_golden_snapshot_opens_and_is_written_again_to_the_byte(small, path):
+    golden = GOLDEN.read_bytes()
     memory = opened(GOLDEN)
     assert (texts(memory, "ann"), texts(memory, "bob")) == ([[1, 2, 3], [5, 6]], [[4]])
-    assert small == GOLDEN.read_bytes()
+    memory.save(path)
+    assert path.read_bytes() == golden
+    # The number of a forgetting tells when it was.
+    number = golden[MARKS + 32 : MARKS + 40]
+    for place in (MARKS + 32, MARKS + 56):
+        small = small[:place] + number + small[place + 8 :]
+    assert sealed(small) == golden
+    late = memory_of()
+    for name in ("ann", "cat"):
+        late.insert(name, [7])
+    late.save(path, merge=True)
+    assert (texts(late, "cat"), texts(late, "ann")) == ([], [[7], [1, 2, 3], [5, 6]])
 
 
 UNFIT = "its parts do not fit together"
@@ -119,7 +137,11 @@ def test_what_a_poisoned_snapshot_says_is_checked(path, small):
         (name + 3 + 7, b"\x80", UNFIT),
         *((length, lie, UNFIT) for lie in (b"\0", b"\2", b"\xc8", b"\xff" * 8)),
         (32, b"\xff" * 8, UNFIT),
-        (8, b"\x09", "it has format version 9, this version of specds reads 4"),
+        (MARKS, small[MARKS + 32 : MARKS + 40], UNFIT),
+        *((MARKS + 8, lie, UNFIT) for lie in (b"\0", b"\1", b"\3", b"\xff" * 8)),
+        *((MARKS + place, b"\xff" * 16, UNFIT) for place in (16, 32, 56)),
+        *((MARKS + place, b"\0" * 8, UNFIT) for place in (32, 56)),
+        (8, b"\x04", "it has format version 4, this version of specds reads 5"),
     ):
         assert said in reason(path, sealed(small[:place] + lie + small[place + len(lie) :]))
     assert "it is none" in reason(path, b"a text file, longer than the header of any snapshot")
@@ -170,7 +192,7 @@ def test_what_was_forgotten_or_evicted_is_not_in_the_next_snapshot(path):
     assert holds(text(49, 100))
     assert holds(text(2, 50)), "he has little"
     memory.clear()
-    assert (memory.num_tenants, memory.num_bytes) == (0, 0)
+    assert (memory.num_tenants, memory.num_bytes) == (0, 2 * 64), "the marks of ann and of all"
 
 
 def test_a_save_that_fails_leaves_what_was_there(path, tmp_path):
@@ -204,8 +226,14 @@ def test_what_another_has_saved_meanwhile_stays_but_for_who_was_forgotten(path, 
     ours.save(path, merge=True)
     assert opened(path).num_tenants == 0
     ours.save(tmp_path / "mine")
+    theirs.insert("eve", [6])
     theirs.save(path)
-    assert opened(path).num_tenants == 2, "a save replaces"
+    assert opened(path).num_tenants == theirs.num_tenants == 0, "whoever it was"
+    theirs.insert("eve", [6])
+    theirs.save(path)
+    assert opened(path).num_tenants == 1
+    ours.save(path)
+    assert opened(path).num_tenants == 0, "a save replaces"
     path.write_bytes(b"somebody's")
     with pytest.raises(FormatError, match="cannot be opened as a memory"):
         ours.save(path, merge=True)

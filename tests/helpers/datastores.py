@@ -1,4 +1,6 @@
-"""Datastores of documents that a test writes down."""
+"""Datastores of documents that a test writes down, and files that others write."""
+
+import time
 
 from specds.build import DatastoreBuilder
 
@@ -21,3 +23,11 @@ def files(folder):
 def names(folder):
     """What lies in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def until(holds):
+    """Waits for what other threads do, a minute at most."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)

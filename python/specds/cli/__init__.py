@@ -36,6 +36,7 @@ _COMMANDS = {
         build.build,
         build.add,
         build.refresh,
+        build.forget,
         build.merge,
         build.compact,
         share.push,

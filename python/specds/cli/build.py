@@ -1,4 +1,4 @@
-"""Commands that write datastores: build, add, refresh, merge, compact."""
+"""Commands that write datastores and memories: build, add, refresh, forget, merge, compact."""
 
 import glob
 import os
@@ -198,6 +198,32 @@ def refresh(
             progress=progress,
         )
     display.show("Datastore", asdict(report), as_json=as_json)
+
+
+def forget(
+    tenants: list[str],
+    /,
+    *,
+    memory: Path,
+    as_json: Json = False,
+) -> None:
+    """Forget tenants in a memory, and in all processes that share it.
+
+    Their texts, and what these taught, are gone from the file when the command ends, and from each
+    process that shares the file when it next reads or writes it: within its `save_every`. Who comes
+    back begins anew.
+
+    Args:
+        tenants (TENANT): Whom; "" stands for requests without a tenant.
+        memory (FILE): What a server with `save_every`, or `save`, wrote.
+
+    Example:
+        specds forget ann bob --memory memory.file
+    """
+    from specds.drafters import Memory
+
+    report = {"path": str(memory), "num_forgotten_texts": Memory.forget_in(memory, tenants)}
+    display.show("Memory", report, as_json=as_json)
 
 
 def merge(

@@ -2,6 +2,7 @@
 //!
 //! It imports `base`, `storage`, `lookup` and `weights`.
 
+mod forgotten;
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod sharing;

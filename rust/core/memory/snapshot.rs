@@ -3,10 +3,11 @@
 //! A snapshot is one file, valid only as a whole: its header has a length and a checksum. `docs/FORMAT.md`
 //! has every byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
@@ -14,6 +15,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
 use crate::lookup::datastore::Datastore;
+use crate::memory::forgotten::{Forgotten, Mark};
 use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
@@ -23,21 +25,30 @@ use crate::weights::learned::Learned;
 
 /// The header: this, the version and the vocabulary, the length, the checksum.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
 
 impl Memory {
     /// Writes all texts, and what they taught, to a file, while others read. Replaces the file at `path` in
-    /// one step; where that fails, it stays. Waits for other calls for that path.
+    /// one step; where that fails, it stays. Waits for other calls for that path. Whom the file there has as
+    /// forgotten is forgotten here first.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        self.replace(path.as_ref(), |_, _| Ok(()))
+        self.replace(path.as_ref(), |memory, path| {
+            // What is no snapshot is replaced.
+            let _ = read(path, |found| {
+                memory.hear(&found.forgotten);
+                Ok(())
+            });
+            Ok(())
+        })
     }
 
     /// Takes in what other processes wrote to the file since this memory read or wrote it, except tenants
-    /// that were forgotten here; then saves. Of a tenant whom both taught, this memory's weights stay.
-    /// Texts that `known` has are [removed](Self::remove_known) before.
+    /// that were forgotten here, and forgets those that were forgotten there; then saves. Of a tenant whom
+    /// both taught, this memory's weights stay. Texts that `known` has are [removed](Self::remove_known)
+    /// before.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             if path.exists() {
@@ -45,6 +56,30 @@ impl Memory {
             }
             known.map_or(Ok(()), |known| memory.remove_known(known).map(drop))
         })
+    }
+
+    /// Forgets tenants in a file, and so in every process that shares it as each next reads or writes it.
+    /// Says how many texts the file had of them. O(tokens).
+    pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<usize> {
+        let path = path.as_ref();
+        let options = read(path, |found| {
+            Ok(MemoryOptions {
+                vocab_size: found.vocab_size,
+                max_bytes: MemoryOptions::MAX_BYTES,
+                tokenizer: found.tokenizer,
+            })
+        });
+        let memory = Self::new(options?)?;
+        let mut num_texts = 0;
+        memory.replace(path, |memory, path| {
+            memory.take_in(path)?;
+            for tenant in tenants {
+                num_texts += memory.texts(tenant).len();
+                memory.forget(tenant);
+            }
+            Ok(())
+        })?;
+        Ok(num_texts)
     }
 
     /// Under the lock of the file.
@@ -56,9 +91,9 @@ impl Memory {
         // Nobody else may read the users' texts.
         let open = || open_private(&partial).map(Some);
         let file = lock(&partial, path, true, open).map_err(|error| error.at(path))?;
-        let mut forgotten = BTreeSet::new();
+        let mut new = BTreeSet::new();
         let mut write = || {
-            let checksum = self.write(&file, &mut forgotten)?;
+            let checksum = self.write(&file, &mut new)?;
             file.sync_all()?;
             fs::rename(&partial, path)?;
             self.synced.store(checksum, Ordering::Relaxed);
@@ -67,7 +102,7 @@ impl Memory {
         let prepared = prepare(self, path);
         if let Err(error) = prepared.and_then(|()| write().map_err(Error::io(path))) {
             // The file at `path` may still have them.
-            self.forgotten().append(&mut forgotten);
+            self.change_forgotten(|forgotten, _| forgotten.put_back(new));
             let _ = fs::remove_file(&partial);
             return Err(error);
         }
@@ -83,29 +118,25 @@ impl Memory {
     }
 
     fn take_in(&self, path: &Path) -> Result<()> {
-        let map = map(&open(path)?).map_err(Error::io(path))?;
-        let unusable = |reason: String| Error::Snapshot {
-            path: path.to_owned(),
-            reason,
-        };
-        let unfit = |reason: &str| unusable(reason.to_owned());
-        let (vocab_size, checksum, content) = split(&map).map_err(unusable)?;
-        if checksum == self.synced.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let width = TokenWidth::of(vocab_size, 0);
-        let mut input = Input { content, width };
-        let tokenizer = input.bytes(MAX_TOKENIZER).map_err(unfit)?;
-        let tokenizer = String::from_utf8_lossy(tokenizer);
-        self.options()
-            .check_tokenizer(path, vocab_size, &tokenizer)?;
-        input.fill(self).map_err(unfit)?;
-        self.synced.store(checksum, Ordering::Relaxed);
-        Ok(())
+        read(path, |found| {
+            let checksum = found.checksum;
+            if checksum == self.synced.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            self.options()
+                .check_tokenizer(path, found.vocab_size, &found.tokenizer)?;
+            self.hear(&found.forgotten);
+            found.fill(self).map_err(|reason| Error::Snapshot {
+                path: path.to_owned(),
+                reason: reason.to_owned(),
+            })?;
+            self.synced.store(checksum, Ordering::Relaxed);
+            Ok(())
+        })
     }
 
-    /// Gives the checksum, and in `forgotten` the tenants that are gone from the file.
-    fn write(&self, mut file: &File, forgotten: &mut BTreeSet<u64>) -> io::Result<u64> {
+    /// Gives the checksum, and in `new` what the file before had not of who was forgotten.
+    fn write(&self, mut file: &File, new: &mut BTreeSet<Mark>) -> io::Result<u64> {
         let options = self.options();
         file.set_len(0)?;
         let mut output = BufWriter::new(file);
@@ -113,7 +144,8 @@ impl Memory {
         put(&mut output, options.tokenizer.as_bytes())?;
         {
             let _writing = self.begin_writing();
-            *forgotten = std::mem::take(&mut *self.forgotten());
+            *new = self.change_forgotten(Forgotten::number_new);
+            put_forgotten(&mut output, &self.forgotten())?;
             let mut tenants = self.tenants();
             tenants.retain(|tenant| !tenant.read().is_empty());
             put_number(&mut output, tenants.len() as u64)?;
@@ -141,6 +173,16 @@ fn put_number(output: &mut impl Write, number: u64) -> io::Result<()> {
 fn put(output: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     put_number(output, bytes.len() as u64)?;
     output.write_all(bytes)
+}
+
+fn put_forgotten(output: &mut impl Write, forgotten: &Forgotten) -> io::Result<()> {
+    put_number(output, forgotten.floor())?;
+    put_number(output, forgotten.numbers().len() as u64)?;
+    for (mark, &number) in forgotten.numbers() {
+        output.write_all(&mark.0)?;
+        put_number(output, number)?;
+    }
+    Ok(())
 }
 
 fn put_tenant(output: &mut impl Write, tenant: &Tenant, width: TokenWidth) -> io::Result<()> {
@@ -201,6 +243,40 @@ type Read<T> = std::result::Result<T, &'static str>;
 
 const UNFIT: &str = "its parts do not fit together";
 
+/// A snapshot whose bytes are as they were written.
+struct Found<'a> {
+    vocab_size: u32,
+    checksum: u64,
+    tokenizer: String,
+    forgotten: Forgotten,
+    tenants: Input<'a>,
+}
+
+fn read<R>(path: &Path, then: impl FnOnce(Found<'_>) -> Result<R>) -> Result<R> {
+    let map = map(&open(path)?).map_err(Error::io(path))?;
+    let found = Found::read(&map).map_err(|reason| Error::Snapshot {
+        path: path.to_owned(),
+        reason,
+    });
+    then(found?)
+}
+
+impl<'a> Found<'a> {
+    fn read(file: &'a [u8]) -> std::result::Result<Self, String> {
+        let (vocab_size, checksum, content) = split(file)?;
+        let width = TokenWidth::of(vocab_size, 0);
+        let mut input = Input { content, width };
+        let tokenizer = input.bytes(MAX_TOKENIZER)?;
+        Ok(Self {
+            vocab_size,
+            checksum,
+            tokenizer: String::from_utf8_lossy(tokenizer).into_owned(),
+            forgotten: input.forgotten()?,
+            tenants: input,
+        })
+    }
+}
+
 struct Input<'a> {
     content: &'a [u8],
     width: TokenWidth,
@@ -239,29 +315,57 @@ impl<'a> Input<'a> {
         }
     }
 
+    fn forgotten(&mut self) -> Read<Forgotten> {
+        let (floor, mut numbers) = (self.number()?, BTreeMap::new());
+        for _ in 0..self.number()? {
+            let bytes = self.take(Mark::NUM_BYTES as u64)?.try_into();
+            let mark = Mark(bytes.map_err(|_| UNFIT)?);
+            if numbers
+                .last_key_value()
+                .is_some_and(|(last, _)| *last >= mark)
+            {
+                return Err(UNFIT);
+            }
+            numbers.insert(mark, self.number()?);
+        }
+        Forgotten::read(numbers, floor).ok_or(UNFIT)
+    }
+}
+
+impl Found<'_> {
     /// Puts tenants into a memory that has not forgotten them.
     fn fill(mut self, memory: &Memory) -> Read<()> {
         let mut before = None;
-        for _ in 0..self.number()? {
-            let name = self.bytes(Memory::MAX_NAME)?;
+        for _ in 0..self.tenants.number()? {
+            let name = self.tenants.bytes(Memory::MAX_NAME)?;
             let name = std::str::from_utf8(name).map_err(|_| UNFIT)?;
             if before.replace(name).is_some_and(|before| before >= name) {
                 return Err("it names a tenant that cannot be");
             }
             self.fill_tenant(name, memory)?;
         }
-        self.content.is_empty().then_some(()).ok_or(UNFIT)
+        self.tenants.content.is_empty().then_some(()).ok_or(UNFIT)
+    }
+
+    /// `None` where the memory has forgotten the tenant since the snapshot.
+    fn tenant(&self, name: &str, memory: &Memory) -> Read<Option<Arc<Tenant>>> {
+        let is_forgotten = || memory.forgotten().exceeds(name, &self.forgotten);
+        if is_forgotten() {
+            return Ok(None);
+        }
+        let tenant = memory.tenant(name).map_err(|_| UNFIT)?;
+        // One that was forgotten before it was found here is a new one.
+        Ok((!is_forgotten()).then_some(tenant))
     }
 
     fn fill_tenant(&mut self, name: &str, memory: &Memory) -> Read<()> {
-        let last_use = self.number()?;
+        let tenant = self.tenant(name, memory)?;
+        let input = &mut self.tenants;
+        let last_use = input.number()?;
         if last_use >= MAX_USE {
             return Err(UNFIT);
         }
-        let learned = Learned::take(self.bytes(2 * Learned::NUM_BYTES)?);
-        let is_kept = !memory.has_forgotten(name);
-        let tenant = is_kept.then(|| memory.tenant(name)).transpose();
-        let tenant = tenant.map_err(|_| UNFIT)?;
+        let learned = Learned::take(input.bytes(2 * Learned::NUM_BYTES)?);
         if let Some(tenant) = &tenant {
             if let Some(learned) = learned {
                 memory.begin_learning(tenant, learned);
@@ -270,12 +374,12 @@ impl<'a> Input<'a> {
             memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);
         }
         let most_tokens = memory.max_bytes() / size_of::<u32>();
-        for _ in 0..self.number()? {
+        for _ in 0..input.number()? {
             let group = GroupKey {
-                hash: self.number()?,
-                length: self.number()?.try_into().map_err(|_| UNFIT)?,
+                hash: input.number()?,
+                length: input.number()?.try_into().map_err(|_| UNFIT)?,
             };
-            let tokens = self.tokens(most_tokens, memory.options().vocab_size)?;
+            let tokens = input.tokens(most_tokens, memory.options().vocab_size)?;
             if let Some(tenant) = &tenant {
                 let _writing = memory.begin_writing();
                 memory.append(tenant, &tokens, group);

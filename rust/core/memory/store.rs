@@ -6,16 +6,15 @@
 //! One thread writes at a time. It locks a tenant for one text, or to swap a pointer.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use crate::base::checks::{check_tokens, check_within};
 use crate::base::error::{Error, Result};
+use crate::memory::forgotten::Forgotten;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Tenant, Texts, hash};
@@ -37,7 +36,7 @@ impl MemoryOptions {
     pub const MIN_BYTES: usize = 1 << 14;
 
     /// A tenant may have all of it.
-    const MAX_BYTES: usize = History::MAX_LENGTH.saturating_mul(12);
+    pub(crate) const MAX_BYTES: usize = History::MAX_LENGTH.saturating_mul(12);
 
     /// 256 MiB for this vocabulary.
     pub fn new(vocab_size: u32) -> Self {
@@ -98,12 +97,14 @@ pub struct Memory {
     pub(crate) clock: AtomicU64,
     /// Of the snapshot that was read or written last; 0 before that.
     pub(crate) synced: AtomicU64,
-    /// Hashes of their names, since then.
-    forgotten: Mutex<BTreeSet<u64>>,
+    forgotten: Mutex<Forgotten>,
 }
 
 /// The most, tables that have just grown and gaps of the heap included.
 const MAX_BYTES_PER_TOKEN: usize = 37;
+
+/// Marks of the forgotten may take one part in this many: those in a snapshot, and as much the new ones.
+const SHARE_OF_MARKS: usize = 16;
 
 impl Memory {
     /// In bytes.
@@ -217,15 +218,37 @@ impl Memory {
         }
     }
 
-    /// Removes all that is kept of a tenant. Its open requests add nothing any more; a later request of the
-    /// same name is of a new tenant.
+    /// Removes all that is kept of a tenant, here now, and wherever the memory's file is shared as each
+    /// process next reads or writes it. Its open requests add nothing any more; a later request of the same
+    /// name is of a new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
-        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
-        // It must not come back from the snapshot.
-        if self.synced.load(Ordering::Relaxed) != 0 {
-            self.forgotten().insert(xxh3_64(tenant.as_bytes()));
+        self.change_forgotten(|forgotten, most| forgotten.add(tenant, most));
+        self.remove(tenant);
+    }
+
+    /// Forgets all tenants, those whom others have put into the file too.
+    pub fn clear(&self) {
+        let _writing = self.begin_writing();
+        self.change_forgotten(|forgotten, _| forgotten.add_everybody());
+        for tenant in self.tenants() {
+            self.remove(&tenant.name);
         }
+    }
+
+    /// Forgets whom others have forgotten since.
+    pub(crate) fn hear(&self, theirs: &Forgotten) {
+        let _writing = self.begin_writing();
+        for tenant in self.tenants() {
+            if self.forgotten().lacks(&tenant.name, theirs) {
+                self.remove(&tenant.name);
+            }
+        }
+        self.change_forgotten(|forgotten, most| forgotten.join(theirs, most));
+    }
+
+    fn remove(&self, tenant: &str) {
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(tenant) = tenants.remove(tenant) {
             self.num_bytes
                 .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
@@ -238,20 +261,21 @@ impl Memory {
         }
     }
 
-    pub fn clear(&self) {
-        for tenant in self.tenants() {
-            self.forget(&tenant.name);
-        }
-    }
-
-    pub(crate) fn has_forgotten(&self, tenant: &str) -> bool {
-        self.forgotten().contains(&xxh3_64(tenant.as_bytes()))
-    }
-
-    pub(crate) fn forgotten(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+    pub(crate) fn forgotten(&self) -> MutexGuard<'_, Forgotten> {
         self.forgotten
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes on how many marks may be kept.
+    pub(crate) fn change_forgotten<R>(&self, change: impl FnOnce(&mut Forgotten, usize) -> R) -> R {
+        let most = self.max_bytes() / SHARE_OF_MARKS / Forgotten::BYTES_PER_MARK;
+        let mut forgotten = self.forgotten();
+        let before = forgotten.num_bytes();
+        let changed = change(&mut forgotten, most);
+        let num_bytes = forgotten.num_bytes().wrapping_sub(before);
+        self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
+        changed
     }
 
     pub fn options(&self) -> &MemoryOptions {
@@ -262,7 +286,7 @@ impl Memory {
         self.options.max_bytes
     }
 
-    /// All texts, their indexes and what they taught.
+    /// All texts, their indexes, what they taught, and the marks of who was forgotten.
     pub fn num_bytes(&self) -> usize {
         self.num_bytes.load(Ordering::Relaxed)
     }

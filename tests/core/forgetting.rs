@@ -1,0 +1,365 @@
+//! Forgotten is forgotten: processes that share one file, in any order of what may happen to them.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use specds::draft::Session;
+use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
+use specds::memory::{Memory, MemoryOptions};
+use tempfile::TempDir;
+
+use crate::{drafted, tempdir};
+
+const VOCAB_SIZE: u32 = 1 << 20;
+const NUM_PROCESSES: usize = 3;
+const LENGTH: u32 = 12;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A request of a tenant begins.
+    Begin(usize, usize),
+    /// It ends, and its text is remembered.
+    End(usize),
+    Forget(usize, usize),
+    Clear(usize),
+    /// What `share` does in turn.
+    Exchange(usize),
+    Save(usize),
+    /// The process begins again, from the file or from nothing.
+    Kill(usize, bool),
+    /// `specds forget`.
+    ForgetInFile(usize),
+    /// The file is copied, or its last copy put back.
+    Copy,
+    Restore,
+}
+
+fn steps(num_tenants: usize, restores: bool) -> impl Strategy<Value = Vec<Step>> {
+    let of = 0..NUM_PROCESSES;
+    let both = (of.clone(), 0..num_tenants);
+    vec(
+        prop_oneof![
+            8 => both.clone().prop_map(|(of, tenant)| Step::Begin(of, tenant)),
+            8 => of.clone().prop_map(Step::End),
+            4 => both.prop_map(|(of, tenant)| Step::Forget(of, tenant)),
+            1 => of.clone().prop_map(Step::Clear),
+            10 => of.clone().prop_map(Step::Exchange),
+            2 => of.clone().prop_map(Step::Save),
+            2 => (of, any::<bool>()).prop_map(|(of, reads)| Step::Kill(of, reads)),
+            2 => (0..num_tenants).prop_map(Step::ForgetInFile),
+            1 => Just(if restores { Step::Copy } else { Step::Exchange(0) }),
+            1 => Just(if restores { Step::Restore } else { Step::Exchange(1) }),
+        ],
+        0..40,
+    )
+}
+
+/// By definition: what is known, and what may be there of it. A text lives until somebody who knows of a
+/// forgetting of its tenant meets it, unless the text's writer had known before.
+#[derive(Debug, Clone, Default)]
+struct Place {
+    forgettings: BTreeSet<usize>,
+    texts: BTreeSet<usize>,
+}
+
+struct Process {
+    drafter: Arc<FusedDrafter>,
+    memory: Arc<Memory>,
+    open: Option<(FusedSession, usize)>,
+    place: Place,
+}
+
+struct Text {
+    tenant: usize,
+    tokens: Vec<u32>,
+    known: BTreeSet<usize>,
+}
+
+struct World {
+    folder: TempDir,
+    max_bytes: usize,
+    num_tenants: usize,
+    processes: Vec<Process>,
+    file: Place,
+    copy: Place,
+    texts: Vec<Text>,
+    /// Of one tenant, or of all.
+    forgettings: Vec<Option<usize>>,
+}
+
+fn name(tenant: usize) -> String {
+    format!("the tenant {tenant:02}")
+}
+
+impl World {
+    fn new(max_bytes: usize, num_tenants: usize) -> Self {
+        let mut world = Self {
+            folder: tempdir().unwrap(),
+            max_bytes,
+            num_tenants,
+            processes: Vec::new(),
+            file: Place::default(),
+            copy: Place::default(),
+            texts: Vec::new(),
+            forgettings: Vec::new(),
+        };
+        let processes = (0..NUM_PROCESSES).map(|_| world.process(false));
+        world.processes = processes.collect();
+        world
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("memory")
+    }
+
+    fn options(&self) -> MemoryOptions {
+        let max_bytes = self.max_bytes;
+        MemoryOptions {
+            max_bytes,
+            ..MemoryOptions::new(VOCAB_SIZE)
+        }
+    }
+
+    fn process(&self, reads: bool) -> Process {
+        let reads = reads && self.path().exists();
+        let (memory, place) = if reads {
+            (Memory::open(self.path(), self.options()), self.file.clone())
+        } else {
+            (Memory::new(self.options()), Place::default())
+        };
+        let memory = Arc::new(memory.unwrap());
+        let drafter = FusedDrafter::new(None, Some(Arc::clone(&memory)), FusedConfig::default());
+        let drafter = Arc::new(drafter.unwrap());
+        Process {
+            drafter,
+            memory,
+            open: None,
+            place,
+        }
+    }
+
+    fn session(process: &Process, tenant: usize, prompt: &[u32]) -> FusedSession {
+        let drafter = Arc::clone(&process.drafter);
+        let mut session = FusedSession::new(drafter, &name(tenant)).unwrap();
+        session.observe(prompt, None).unwrap();
+        session
+    }
+
+    fn forgets(&mut self, tenant: Option<usize>) -> usize {
+        self.forgettings.push(tenant);
+        self.forgettings.len() - 1
+    }
+
+    /// What of these texts lives where these forgettings are known.
+    fn living(&self, mut place: Place) -> Place {
+        place.texts.retain(|&text| {
+            let text = &self.texts[text];
+            let mut news = place.forgettings.difference(&text.known);
+            !news.any(|&one| self.forgettings[one].is_none_or(|tenant| tenant == text.tenant))
+        });
+        place
+    }
+
+    fn take(&mut self, step: Step) {
+        let path = self.path();
+        match step {
+            Step::Begin(of, tenant) => {
+                let number = self.texts.len();
+                // A run of tokens that no other text has, none of whose bytes looks like a count.
+                let first = 0x5_0000 + 0x80 * u32::try_from(number).unwrap() + 0x50;
+                let tokens: Vec<_> = (first..first + LENGTH).collect();
+                let session = Self::session(&self.processes[of], tenant, &tokens[..2]);
+                let known = self.processes[of].place.forgettings.clone();
+                self.texts.push(Text {
+                    tenant,
+                    tokens,
+                    known,
+                });
+                self.processes[of].open = Some((session, number));
+            }
+            Step::End(of) => {
+                let Some((mut session, number)) = self.processes[of].open.take() else {
+                    return;
+                };
+                for token in &self.texts[number].tokens[2..] {
+                    let num_drafted = drafted(&mut session, 4).len();
+                    session.observe(&[*token], Some(num_drafted)).unwrap();
+                }
+                session.finish();
+                self.processes[of].place.texts.insert(number);
+                self.processes[of].place = self.living(self.processes[of].place.clone());
+            }
+            Step::Forget(of, tenant) => {
+                self.processes[of].memory.forget(&name(tenant));
+                self.forgotten_by(of, Some(tenant));
+            }
+            Step::Clear(of) => {
+                self.processes[of].memory.clear();
+                self.forgotten_by(of, None);
+            }
+            Step::Exchange(of) => {
+                self.processes[of].memory.merge_into(&path, None).unwrap();
+                let texts = self.file.texts.clone();
+                self.meets(of, &texts);
+            }
+            Step::Save(of) => {
+                self.processes[of].memory.save(&path).unwrap();
+                self.meets(of, &BTreeSet::new());
+            }
+            Step::Kill(of, reads) => self.processes[of] = self.process(reads),
+            Step::Copy if path.exists() => {
+                std::fs::copy(&path, path.with_extension("copy")).unwrap();
+                self.copy = self.file.clone();
+            }
+            Step::Restore if path.with_extension("copy").exists() => {
+                std::fs::rename(path.with_extension("copy"), &path).unwrap();
+                self.file = self.copy.clone();
+            }
+            Step::Copy | Step::Restore => {}
+            Step::ForgetInFile(tenant) => {
+                let found = Memory::forget_in(&path, &[&name(tenant)]);
+                assert_eq!(found.is_ok(), path.exists());
+                if path.exists() {
+                    let one = self.forgets(Some(tenant));
+                    self.file.forgettings.insert(one);
+                    self.file = self.living(self.file.clone());
+                }
+            }
+        }
+    }
+
+    fn forgotten_by(&mut self, of: usize, tenant: Option<usize>) {
+        let one = self.forgets(tenant);
+        self.processes[of].place.forgettings.insert(one);
+        self.processes[of].place = self.living(self.processes[of].place.clone());
+    }
+
+    fn meets(&mut self, of: usize, texts: &BTreeSet<usize>) {
+        let mut both = self.processes[of].place.clone();
+        both.texts.extend(texts);
+        both.forgettings.extend(&self.file.forgettings);
+        both = self.living(both);
+        (self.file, self.processes[of].place) = (both.clone(), both);
+    }
+
+    fn check(&self, process: &Process, is_exact: bool) {
+        let memory = &process.memory;
+        assert!(memory.num_bytes() <= memory.max_bytes());
+        for tenant in 0..self.num_tenants {
+            let kept: BTreeSet<_> = memory.texts(&name(tenant)).into_iter().collect();
+            let is_of = |text: &&usize| self.texts[**text].tenant == tenant;
+            let expected = process.place.texts.iter().filter(is_of);
+            let expected: BTreeSet<_> = expected
+                .map(|&text| self.texts[text].tokens.clone())
+                .collect();
+            assert!(kept.is_subset(&expected), "{kept:?} of {expected:?}");
+            assert!(
+                !is_exact || kept == expected,
+                "{expected:?} and only {kept:?}"
+            );
+        }
+        for (number, text) in self.texts.iter().enumerate() {
+            if !process.place.texts.contains(&number) {
+                let learned = process.drafter.learned(&name(text.tenant));
+                let is_open = process
+                    .open
+                    .as_ref()
+                    .is_some_and(|(_, open)| *open == number);
+                let holds =
+                    |token: &u32| learned.windows(4).any(|four| four == token.to_le_bytes());
+                assert!(is_open || !text.tokens.iter().any(holds));
+                // A request learns as it goes.
+                let mut session = Self::session(process, text.tenant, &text.tokens[..2]);
+                let tree = drafted(&mut session, 8);
+                assert!(
+                    !tree
+                        .token_ids()
+                        .iter()
+                        .any(|token| text.tokens[2..].contains(token))
+                );
+            }
+        }
+    }
+
+    fn check_file(&self, is_exact: bool) {
+        if !self.path().exists() {
+            return;
+        }
+        let bytes = std::fs::read(self.path()).unwrap();
+        let holds = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|at| at == part);
+        for (number, text) in self.texts.iter().enumerate() {
+            let three = |token: &u32| token.to_le_bytes()[..3].to_vec();
+            let part: Vec<_> = text.tokens[4..7].iter().flat_map(three).collect();
+            let lives = self.file.texts.contains(&number);
+            assert!(lives || !holds(&bytes, &part), "{number} is in the file");
+            assert!(
+                !is_exact || !lives || holds(&bytes, &part),
+                "{number} is not in the file"
+            );
+        }
+        for tenant in 0..self.num_tenants {
+            let lives = self
+                .file
+                .texts
+                .iter()
+                .any(|&text| self.texts[text].tenant == tenant);
+            let is_forgotten = self
+                .file
+                .forgettings
+                .iter()
+                .any(|&one| self.forgettings[one].is_none_or(|forgotten| forgotten == tenant));
+            let is_open = self.processes.iter().any(|process| {
+                process
+                    .open
+                    .as_ref()
+                    .is_some_and(|(_, text)| self.texts[*text].tenant == tenant)
+            });
+            assert!(lives || is_open || !is_forgotten || !holds(&bytes, name(tenant).as_bytes()));
+        }
+        self.check(&self.process(true), is_exact);
+    }
+
+    /// `is_exact` where nothing is evicted and no mark is lost for want of room.
+    fn live(mut self, steps: Vec<Step>, is_exact: bool) {
+        for step in steps {
+            let of = match step {
+                Step::Exchange(of) | Step::Save(of) => Some(of),
+                _ => None,
+            };
+            self.take(step);
+            if let Some(of) = of {
+                self.check(&self.processes[of], is_exact);
+                self.check_file(is_exact);
+            }
+        }
+        for of in [0, 1, 2, 0, 1, 2] {
+            self.take(Step::Exchange(of));
+        }
+        assert!(
+            self.processes
+                .iter()
+                .all(|one| one.place.texts == self.file.texts)
+        );
+        for process in &self.processes {
+            self.check(process, is_exact);
+        }
+        self.check_file(is_exact);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn whoever_exchanges_has_nothing_of_the_forgotten_and_all_of_who_came_back(steps in steps(3, true)) {
+        World::new(1 << 22, 3).live(steps, true);
+    }
+
+    #[test]
+    fn where_marks_are_too_many_rather_more_is_forgotten(steps in steps(40, false)) {
+        World::new(MemoryOptions::MIN_BYTES, 40).live(steps, false);
+    }
+}

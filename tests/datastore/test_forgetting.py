@@ -1,0 +1,200 @@
+"""Who is forgotten in one process, or in the file, is forgotten by all that share it."""
+
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from datastores import until
+from specds._core import EngineDrafter
+from specds.cli import app
+from specds.drafters import FusedDrafter, Memory
+
+EVERY = 0.02
+SECRET = [901, 902, 903, 904, 905, 906, 907, 908]
+
+
+def texts(memory, tenant="ann"):
+    return [text.tolist() for text in memory.texts(tenant)]
+
+
+def forget_in(path, *tenants):
+    """By the command line."""
+    result = CliRunner().invoke(app, ["forget", *tenants, "--memory", str(path)])
+    assert result.exit_code == 0, result.output
+
+
+def is_in_file(path, tokens=SECRET):
+    return np.array(tokens, "<u2").tobytes() in path.read_bytes()
+
+
+def drafter():
+    return FusedDrafter(memory=Memory(1000))
+
+
+def drafts(one):
+    return one.session(SECRET[:3], tenant="ann").draft(8).token_ids.tolist()
+
+
+def writes(one, tenant, tokens):
+    session = one.session(tokens[:2], tenant=tenant)
+    session.observe(tokens[2:])
+    session.finish()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "memory"
+
+
+def both_of(path):
+    """Two that share a file, each with the secret."""
+    one, two = drafter(), drafter()
+    writes(one, "ann", SECRET)
+    for each in (one, two, one):
+        each.save(path)
+    assert all(len(drafts(each)) >= 3 for each in (one, two)), "the control"
+    return one, two
+
+
+def test_who_is_forgotten_before_the_first_save_does_not_come_from_the_file(path):
+    both_of(path)
+    late = drafter()
+    late.memory.forget("ann")
+    late.save(path)
+    assert not is_in_file(path)
+    assert texts(late.memory) == []
+
+
+def test_who_has_read_it_before_forgets_at_its_next_save(path):
+    one, two = both_of(path)
+    one.memory.forget("ann")
+    one.save(path)
+    assert not is_in_file(path)
+    assert texts(two.memory) == [SECRET], "it has not heard yet"
+    for each in (two, one, two):
+        each.save(path)
+        assert not is_in_file(path)
+        assert texts(each.memory) == []
+        assert drafts(each) == []
+
+
+def test_a_save_that_does_not_merge_heeds_the_file_too(path):
+    _, two = both_of(path)
+    forget_in(path, "ann")
+    two.memory.save(path)
+    assert not is_in_file(path)
+    assert texts(two.memory) == []
+
+
+def test_who_comes_back_begins_anew_in_every_process(path):
+    one, two = both_of(path)
+    forget_in(path, "ann", "nobody")
+    one.save(path)
+    writes(one, "ann", [11, 12, 13, 14])
+    for each in (one, two, one, two):
+        each.save(path)
+    assert texts(one.memory) == texts(two.memory) == [[11, 12, 13, 14]]
+    assert not is_in_file(path)
+
+
+def test_a_save_that_fails_forgets_at_the_next(path, tmp_path):
+    one, _ = both_of(path)
+    one.memory.forget("ann")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        one.memory.save(tmp_path / "folder")
+    one.save(path)
+    assert not is_in_file(path)
+    late = Memory.open(path, 1000)
+    late.insert("ann", SECRET)
+    late.save(path, merge=True)
+    one.memory.save(path, merge=True)
+    assert texts(one.memory) == [SECRET], "she came after it"
+
+
+def test_an_engine_forgets_whom_its_operator_has_forgotten_in_the_file(path):
+    config = {"memory": "tenants", "snapshot": str(path), "save_every": EVERY}
+    engine = EngineDrafter(**config, vocab_size=1000)
+
+    def asks(text, name):
+        engine.sync([text], names=[name], tenants=["ann"])
+        _, numbers, _ = engine.draft_chains(5)
+        engine.end([name])
+        return numbers[0]
+
+    asks(SECRET, "first")
+    until(lambda: is_in_file(path))
+    assert asks(SECRET[:3], "second") > 0
+    forget_in(path, "ann")
+    # Its last write may have been under way.
+    until(lambda: asks(SECRET[:3], "third") == 0)
+    assert not is_in_file(path)
+    asks([21, 22, 23, 24], "fourth")
+    until(lambda: is_in_file(path, [21, 22, 23, 24]))
+    assert not is_in_file(path)
+
+
+def test_no_name_is_forgotten_for_another(path):
+    """These two had the same mark once, which everybody can compute."""
+    one, two = drafter(), drafter()
+    writes(one, "user121", SECRET)
+    for each in (two, one):
+        each.save(path)
+    two.memory.forget("\nf5iɈHD")
+    two.save(path)
+    assert is_in_file(path)
+
+
+WORKER = """
+import sys, time
+from specds.drafters import Memory
+path, seed = sys.argv[1], int(sys.argv[2])
+memory = Memory(1000)
+memory.share(path, every=0.002)
+number = 0
+while True:
+    number += 1
+    for tenant in range(4):
+        memory.insert(f"tenant {tenant}", [seed, tenant + 500, number % 1000, *range(40)])
+    if number % 50 == 0:
+        memory.forget(f"tenant {number // 50 % 3}")
+    if number == 100:
+        print("runs", flush=True)
+    time.sleep(0.0005)
+"""
+
+
+def test_processes_that_are_killed_at_any_moment_bring_nobody_back(path):
+    """Those that live on remember tenants 0 to 3, and forget 0 to 2 now and then."""
+    moments = random.Random(1)
+    Memory(1000).save(path)
+    for round_number in range(4):
+        commands = [[sys.executable, "-c", WORKER, str(path), str(seed)] for seed in range(3)]
+        workers = [subprocess.Popen(one, stdout=subprocess.PIPE) for one in commands]
+        for worker in workers:
+            worker.stdout.readline()
+        writes_on = Memory(1000)
+        writes_on.share(path, every=0.002)
+        writes_on.insert("victim", SECRET)
+        until(lambda: is_in_file(path))
+        # All have it by then.
+        time.sleep(0.05)
+        forget_in(path, "victim")
+        for worker in workers:
+            time.sleep(moments.uniform(0, 0.03))
+            worker.kill()
+            worker.wait()
+            worker.stdout.close()
+        until(lambda writes_on=writes_on: texts(writes_on, "victim") == [])
+        del writes_on
+        assert not is_in_file(path), round_number
+        kept = Memory.open(path, 1000)
+        assert texts(kept, "victim") == []
+        assert len(texts(kept, "tenant 3")) > 100, "nobody else is gone"
+        kept.save(path, merge=True)
+        assert not path.with_name(".memory.new").exists(), "what a killed one was writing"
