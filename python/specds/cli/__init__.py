@@ -16,7 +16,7 @@ import typer
 from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
-from specds.cli import bench, build, inspect, run, share
+from specds.cli import bench, build, inspect, run, serve, share
 from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
@@ -31,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = {
-    "Text": (run.generate, run.chat, run.demo, share.export_generate),
+    "Text": (run.generate, run.chat, run.demo, serve.serve, share.export_generate),
     "Datastores": (
         build.build,
         build.add,
