@@ -11,7 +11,8 @@ mod input;
 use std::ffi::c_char;
 use std::ptr;
 
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use specds_core::draft::DraftLimits;
 use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineFacts, PackedChains};
 
@@ -49,7 +50,8 @@ pub extern "C" fn specds_abi() -> u32 {
     SPECDS_ABI
 }
 
-/// Opens a drafter. `options` is the JSON object of docs/serving.md.
+/// Opens a drafter. `options` is the JSON object of docs/serving.md; `step_cost` is `"measured"` unless it says
+/// otherwise, so drafts wait for `specds_observe_step`: an engine that does not call it sets null.
 ///
 /// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: a datastore of
 /// another tokenizer is refused by them. May be NULL; then only you know. Gives NULL if it fails.
@@ -63,7 +65,11 @@ pub unsafe extern "C" fn specds_open(
         // SAFETY: both are null or as the header says.
         let (options, texts) =
             unsafe { (text(options, "options")?, texts(token_texts, vocab_size)?) };
-        let config: EngineConfig = serde_json::from_str(options).map_err(refused)?;
+        let mut options: Map<String, Value> = serde_json::from_str(options).map_err(refused)?;
+        options
+            .entry("step_cost")
+            .or_insert_with(|| "measured".into());
+        let config = EngineConfig::deserialize(Value::Object(options)).map_err(refused)?;
         let facts = EngineFacts {
             vocab_size: Some(vocab_size),
             tokenizer: fingerprint::of_engine(&texts, &config)?,
