@@ -36,7 +36,9 @@ __all__ = [
     "compact",
     "draft_batch",
     "draw",
+    "has_linear_product",
     "likeliest",
+    "linear_product",
     "merge",
     "n_grammys_session",
     "pack_rows",
@@ -394,6 +396,12 @@ def rest_session(
 ) -> DraftSession: ...
 def draw(probs: NDArray[np.float32], uniforms: NDArray[np.float64]) -> int | None: ...
 def likeliest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]: ...
+def linear_product(
+    weights: NDArray[np.float32] | NDArray[np.uint16],
+    states: NDArray[np.float32],
+    num_threads: int,
+) -> NDArray[np.float32]: ...
+def has_linear_product() -> bool: ...
 def pack_rows(
     numbers: NDArray[np.int64],
     width: int,

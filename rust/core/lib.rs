@@ -48,6 +48,7 @@ pub mod draft;
 pub mod engine;
 pub mod fused;
 pub mod index;
+pub mod linear;
 pub mod lookup;
 pub mod memory;
 pub mod papers;

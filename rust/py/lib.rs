@@ -11,6 +11,7 @@ mod engine;
 mod error;
 mod found;
 mod fused;
+mod linear;
 mod lookup;
 mod memory;
 mod options;
@@ -45,6 +46,8 @@ mod _core {
     use super::found::{Match, StoredDocument};
     #[pymodule_export]
     use super::fused::FusedState;
+    #[pymodule_export]
+    use super::linear::{has_linear_product, linear_product};
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]

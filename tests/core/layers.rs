@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::files::read_all;
 
-const FOLDERS: [&str; 12] = [
+const FOLDERS: [&str; 13] = [
     "base", "storage", "index", "lookup", "build", "draft", "weights", "memory", "budget",
-    "papers", "fused", "engine",
+    "linear", "papers", "fused", "engine",
 ];
 
 /// The source text of each file, by its module path below `crate::`.

@@ -8,6 +8,7 @@ mod forgetting;
 #[cfg(unix)]
 mod fuzz;
 mod layers;
+mod linear;
 mod memory;
 mod random;
 

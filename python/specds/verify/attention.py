@@ -11,6 +11,7 @@ from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from specds.kernels.operations import tree_attention
 from specds.verify.inputs import LocalAttention
+from specds.verify.linear import FastLinear, is_fast
 
 # The name of `attend_packed` in transformers. It is registered for no mask function, so that
 # transformers makes no masks.
@@ -105,6 +106,8 @@ def group_size(config: Any) -> int:
 def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tree | None]]:
     """A copy of a model that shares its weights, buffers and hooks and attends by `attend_packed`.
 
+    On a CPU its linear layers are those of `specds.verify.linear`.
+
     Module objects and configurations are its own, since the configuration names the attention and
     every thread that runs the model reads it. Second, a dictionary in which its passes look for
     a "tree": without one they are masked.
@@ -114,7 +117,10 @@ def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tre
 
     def copied(module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in made:
-            other = made[id(module)] = object.__new__(type(module))
+            kind, weight = type(module), module._parameters.get("weight")
+            if kind is torch.nn.Linear and weight is not None and is_fast(weight):
+                kind = FastLinear
+            other = made[id(module)] = object.__new__(kind)
             other.__dict__.update(module.__dict__)
             other.__dict__["_modules"] = {
                 name: None if child is None else copied(child)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.backends import mkl
 from torch.nn.modules import module as _modules
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
@@ -17,15 +16,12 @@ from specds.kernels import operations
 from specds.verify.attention import Tree, attend_packed, attend_tree
 from specds.verify.cache import TreeCache
 from specds.verify.inputs import Masks, layer_types
+from specds.verify.linear import is_fast, linear
 
 _Function = Callable[[torch.Tensor], torch.Tensor]
 _Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
 _Angles = tuple[torch.Tensor, torch.Tensor]
 
-# A linear layer of at most this number of tokens has its weights on the left: 2 tokens then take
-# 0.55 of the time, 5 take 0.7, 8 take 0.9 and 16 more than 1 (5 million parameters, AVX-512).
-_FEW = 8
-_HAS_MKL: bool = mkl.is_available()  # type: ignore[no-untyped-call]
 # The share of a device's free memory that copies of weights may take.
 _MOST_COPIED = 0.25
 
@@ -130,23 +126,8 @@ def _function(module: torch.nn.Module) -> _Function:
     """The module, or for a linear layer without hooks its one operation."""
     if type(module) is not torch.nn.Linear or _is_hooked(module):
         return module
-    weight = module.weight
-    if weight.device.type == "cpu" and weight.dtype == torch.float32 and _HAS_MKL:
-        return partial(_linear_of_few, weight=weight, bias=module.bias)
-    return partial(torch.nn.functional.linear, weight=weight, bias=module.bias)
-
-
-def _linear_of_few(
-    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """A linear layer for `(1, num_tokens, size)`; if tokens are few, the weights are on the left.
-
-    MKL then does not copy them into another order first.
-    """
-    if not 1 < states.shape[1] <= _FEW:
-        return torch.nn.functional.linear(states, weight, bias)
-    product = torch.mm(weight, states[0].t()).t().contiguous()
-    return (product if bias is None else product + bias)[None]
+    function = linear if is_fast(module.weight) else torch.nn.functional.linear
+    return partial(function, weight=module.weight, bias=module.bias)
 
 
 class _Joined:

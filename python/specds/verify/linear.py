@@ -1,0 +1,50 @@
+"""Linear layers over a few tokens on a CPU, by a product that reads each weight once."""
+
+from __future__ import annotations
+
+import torch
+
+from specds._core import has_linear_product, linear_product
+
+# Of more tokens MKL's product is as fast.
+_MOST_TOKENS = 24
+# What numpy has instead of bfloat16.
+_BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
+_HAS_PRODUCT = has_linear_product()
+
+
+def is_fast(weight: torch.Tensor) -> bool:
+    """Whether `linear` has a product for these weights, by a CPU that has its instructions."""
+    return (
+        _HAS_PRODUCT
+        and weight.dtype in _BITS
+        and weight.device.type == "cpu"
+        and weight.shape[1] % 16 == 0
+        and weight.is_contiguous()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def linear(
+    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`torch.nn.functional.linear` of weights that it `is_fast` for.
+
+    Two to 24 tokens take little longer than one.
+    """
+    num_tokens = states.numel() // weight.shape[1]
+    if not 1 < num_tokens <= _MOST_TOKENS or states.dtype != weight.dtype:
+        return torch.nn.functional.linear(states, weight, bias)
+    tokens = states.detach().reshape(num_tokens, -1).float().contiguous()
+    bits = weight.detach().view(_BITS[weight.dtype]).numpy()
+    made = torch.from_numpy(linear_product(bits, tokens.numpy(), torch.get_num_threads()))
+    if bias is not None:
+        made += bias  # before it is rounded, as torch does
+    return made.to(weight.dtype).view(*states.shape[:-1], -1)
+
+
+class FastLinear(torch.nn.Linear):
+    """A layer in whose place `linear` computes."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return linear(states, self.weight, self.bias)

@@ -1,0 +1,11 @@
+//! What does a linear layer give for a few tokens?
+//!
+//! A step of a model over one token reads each weight once, and takes as long as that. Libraries of matrices
+//! take twice as long for two to nine tokens: they copy the weights into another order first, or read them
+//! once for each token. [`product`] reads them once, where they lie.
+
+mod product;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub use product::{Weights, is_fast, product};

@@ -1,0 +1,131 @@
+//! The product of some tokens' states and the weights of a linear layer, by threads.
+
+use crate::base::error::{Error, Result};
+
+/// Fewer weights take less time than a thread needs to begin.
+const LEAST_PART: usize = 1 << 17;
+
+/// The weights of a linear layer, row after row, one for each of its outputs.
+#[derive(Debug, Clone, Copy)]
+pub enum Weights<'a> {
+    F32(&'a [f32]),
+    /// The upper halves of 32-bit floats.
+    BF16(&'a [u16]),
+}
+
+/// Some rows of the weights.
+pub(crate) struct Part<'a> {
+    pub(crate) weights: Weights<'a>,
+    /// The outputs of these rows, a slice for each token.
+    pub(crate) outputs: Vec<&'a mut [f32]>,
+}
+
+impl Weights<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::F32(weights) => weights.len(),
+            Self::BF16(weights) => weights.len(),
+        }
+    }
+
+    fn split_at(self, place: usize) -> (Self, Self) {
+        match self {
+            Self::F32(weights) => {
+                let (first, rest) = weights.split_at(place);
+                (Self::F32(first), Self::F32(rest))
+            }
+            Self::BF16(weights) => {
+                let (first, rest) = weights.split_at(place);
+                (Self::BF16(first), Self::BF16(rest))
+            }
+        }
+    }
+}
+
+/// Whether this processor has the instructions that [`product`] needs.
+pub fn is_fast() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return super::x86::is_available();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Writes, for each token, the product of each row of the weights with its states.
+///
+/// `states` and `outputs` are those of one token after the other; a row of the weights has `size` numbers, as
+/// the states of a token have. The sum of a product does not depend on the number of tokens.
+///
+/// # Errors
+///
+/// The sizes do not fit together, `size` is not a multiple of 16, or it is not [`is_fast`].
+pub fn product(
+    weights: Weights<'_>,
+    states: &[f32],
+    size: usize,
+    num_threads: usize,
+    outputs: &mut [f32],
+) -> Result<()> {
+    if !is_fast() {
+        let reason = "need vector instructions that this processor lacks";
+        return Err(Error::invalid("weights", reason));
+    }
+    if size == 0 || !size.is_multiple_of(16) || !weights.len().is_multiple_of(size) {
+        let reason = "must be rows of a multiple of 16 numbers";
+        return Err(Error::invalid("weights", reason));
+    }
+    if states.is_empty() || !states.len().is_multiple_of(size) {
+        let reason = "must be as long as a row of the weights, for each token";
+        return Err(Error::invalid("states", reason));
+    }
+    let num_tokens = states.len() / size;
+    if outputs.len() != weights.len() / size * num_tokens {
+        let reason = "must be one for each row of the weights and token";
+        return Err(Error::invalid("outputs", reason));
+    }
+    let states: Vec<_> = states.chunks_exact(size).collect();
+    let outputs = outputs
+        .chunks_exact_mut((outputs.len() / num_tokens).max(1))
+        .collect();
+    let number = num_threads.min(weights.len() / LEAST_PART).max(1);
+    let mut parts = parts(weights, size, outputs, number).into_iter();
+    let first = parts.next();
+    rayon::in_place_scope(|scope| {
+        for part in parts {
+            scope.spawn(|_| multiply(part, &states));
+        }
+        if let Some(part) = first {
+            multiply(part, &states);
+        }
+    });
+    Ok(())
+}
+
+/// The rows of the weights, divided evenly.
+fn parts<'a>(
+    mut weights: Weights<'a>,
+    size: usize,
+    mut outputs: Vec<&'a mut [f32]>,
+    number: usize,
+) -> Vec<Part<'a>> {
+    let mut parts = Vec::with_capacity(number);
+    for left in (1..=number).rev() {
+        let num_rows = (weights.len() / size).div_ceil(left);
+        let (of_part, rest) = weights.split_at(num_rows * size);
+        let outputs_of_both = outputs
+            .into_iter()
+            .map(|of_token| of_token.split_at_mut(num_rows));
+        let (outputs_of_part, rest_of_outputs) = outputs_of_both.unzip();
+        (weights, outputs) = (rest, rest_of_outputs);
+        parts.push(Part {
+            weights: of_part,
+            outputs: outputs_of_part,
+        });
+    }
+    parts
+}
+
+#[cfg(target_arch = "x86_64")]
+use super::x86::multiply;
+
+#[cfg(not(target_arch = "x86_64"))]
+fn multiply(_: Part<'_>, _: &[&[f32]]) {}

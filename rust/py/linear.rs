@@ -1,0 +1,56 @@
+//! `specds._core.linear_product`: a linear layer of few tokens.
+
+use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray2};
+use pyo3::prelude::*;
+use specds::linear::{self, Weights};
+
+use crate::error::py_err;
+
+/// The weights of a layer, in 32 or 16 bits.
+#[derive(FromPyObject)]
+pub(crate) enum Array<'py> {
+    F32(PyReadonlyArray2<'py, f32>),
+    BF16(PyReadonlyArray2<'py, u16>),
+}
+
+/// The products of each token's states with each row of the weights.
+///
+/// Each weight is read once. The sum of a product does not depend on the number of tokens.
+///
+/// Args:
+///     weights: Shape `(num_outputs, size)`, in order, float32 or the bits of bfloat16; `size` is a multiple
+///         of 16.
+///     states: Shape `(num_tokens, size)`, in order.
+///     num_threads: At most as many take part.
+///
+/// Returns:
+///     Shape `(num_tokens, num_outputs)`.
+///
+/// Raises:
+///     ValueError: They do not fit together, or this processor has no vectors for it.
+#[pyfunction]
+pub(crate) fn linear_product<'py>(
+    py: Python<'py>,
+    weights: Array<'py>,
+    states: PyReadonlyArray2<'py, f32>,
+    num_threads: usize,
+) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    let num_tokens = states.as_array().nrows();
+    let size = states.as_array().ncols();
+    let (num_outputs, weights) = match &weights {
+        Array::F32(of) => (of.as_array().nrows(), Weights::F32(of.as_slice()?)),
+        Array::BF16(of) => (of.as_array().nrows(), Weights::BF16(of.as_slice()?)),
+    };
+    let made = PyArray2::zeros(py, (num_tokens, num_outputs), false);
+    let mut outputs = made.readwrite();
+    let (states, outputs) = (states.as_slice()?, outputs.as_slice_mut()?);
+    py.detach(|| linear::product(weights, states, size, num_threads, outputs))
+        .map_err(py_err)?;
+    Ok(made)
+}
+
+/// Whether this processor has what `linear_product` needs.
+#[pyfunction]
+pub(crate) fn has_linear_product() -> bool {
+    linear::is_fast()
+}

@@ -1,0 +1,111 @@
+//! A linear layer of few tokens: what it computes, and what it refuses.
+
+use specds::linear::{Weights, is_fast, product};
+
+use crate::random::Random;
+
+fn numbers(random: &mut Random, number: usize) -> Vec<f32> {
+    (0..number)
+        .map(|_| (random.below(2001) as f32 - 1000.0) / 1000.0)
+        .collect()
+}
+
+/// The sums in 64 bits, and with each the sum of the sizes of what is added.
+fn exact(weights: &[f32], states: &[f32], size: usize) -> Vec<(f64, f64)> {
+    let dot = |row: &[f32], token: &[f32]| {
+        let terms = row
+            .iter()
+            .zip(token)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b));
+        terms.fold((0.0, 0.0), |(sum, sizes), term| {
+            (sum + term, sizes + term.abs())
+        })
+    };
+    let of_token = |token| weights.chunks(size).map(move |row| dot(row, token));
+    states.chunks(size).flat_map(of_token).collect()
+}
+
+fn upper_half(number: f32) -> u16 {
+    (number.to_bits() >> 16) as u16
+}
+
+fn of_both(weights: &[f32], states: &[f32], size: usize, num_threads: usize) -> [Vec<f32>; 2] {
+    let halves: Vec<_> = weights.iter().map(|&weight| upper_half(weight)).collect();
+    let length = weights.len() / size * (states.len() / size);
+    [Weights::F32(weights), Weights::BF16(&halves)].map(|weights| {
+        let mut outputs = vec![f32::NAN; length];
+        product(weights, states, size, num_threads, &mut outputs).unwrap();
+        outputs
+    })
+}
+
+#[test]
+fn products_are_exact_but_for_rounding_for_any_rows_tokens_and_threads() {
+    if !is_fast() {
+        return;
+    }
+    let random = &mut Random(7);
+    // The last one is divided among threads.
+    let shapes = [
+        (1, 16, 24),
+        (2, 32, 5),
+        (7, 48, 6),
+        (11, 80, 11),
+        (0, 16, 2),
+        (4099, 64, 1),
+    ];
+    for (num_rows, size, num_tokens) in shapes {
+        let weights = numbers(random, num_rows * size);
+        let states = numbers(random, num_tokens * size);
+        let found = of_both(&weights, &states, size, 1);
+        assert_eq!(found, of_both(&weights, &states, size, 3));
+        let rounded = weights
+            .iter()
+            .map(|&weight| f32::from_bits(u32::from(upper_half(weight)) << 16));
+        for (found, weights) in found.iter().zip([&weights, &rounded.collect()]) {
+            let expected = exact(weights, &states, size);
+            assert_eq!(found.len(), expected.len());
+            for (found, (sum, sizes)) in found.iter().zip(expected) {
+                assert!(
+                    (f64::from(*found) - sum).abs() <= sizes * 1e-6,
+                    "{found} {sum}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_does_not_depend_on_the_tokens_beside_it() {
+    if !is_fast() {
+        return;
+    }
+    let random = &mut Random(8);
+    let (size, num_rows) = (96, 10);
+    let (weights, states) = (numbers(random, num_rows * size), numbers(random, 9 * size));
+    let [all, halves] = of_both(&weights, &states, size, 1);
+    for (token, states) in states.chunks(size).enumerate() {
+        let place = token * num_rows..(token + 1) * num_rows;
+        assert_eq!(
+            of_both(&weights, states, size, 1),
+            [&all[place.clone()], &halves[place]]
+        );
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let numbers = [0.0; 64];
+    for (num_weights, num_states, size, num_outputs) in [
+        (64, 32, 0, 2),
+        (64, 32, 8, 32),
+        (63, 32, 32, 1),
+        (64, 0, 32, 0),
+        (64, 33, 32, 2),
+        (64, 32, 32, 3),
+    ] {
+        let weights = Weights::F32(&numbers[..num_weights]);
+        let mut outputs = vec![0.0; num_outputs];
+        assert!(product(weights, &numbers[..num_states], size, 1, &mut outputs).is_err());
+    }
+}

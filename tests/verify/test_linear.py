@@ -1,0 +1,58 @@
+"""Linear layers of few tokens are those of torch, but for rounding."""
+
+import pytest
+import torch
+
+from models import build
+from specds.verify.attention import packed_model
+from specds.verify.linear import FastLinear, is_fast, linear
+
+CPU_HAS_IT = is_fast(torch.zeros(1, 16))
+
+
+@pytest.mark.skipif(not CPU_HAS_IT, reason="this processor has no vectors for it")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 48), (1, 7, 48), (2, 3, 48), (24, 48), (25, 48)])
+def test_outputs_and_their_shapes_are_those_of_torch(shape, dtype):
+    generator = torch.Generator().manual_seed(3)
+    states, weight, bias = (
+        torch.randn(of, generator=generator).to(dtype) for of in (shape, (13, 48), (13,))
+    )
+    # Parts of a larger tensor do not lie in order.
+    strided = torch.stack((states, states), dim=-1)[..., 0]
+    near = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 2e-5 if dtype == torch.float32 else 0.02}
+    for given in (states, strided):
+        for of_bias in (None, bias):
+            found = linear(given, weight, of_bias)
+            expected = torch.nn.functional.linear(given, weight, of_bias)
+            assert found.dtype == dtype
+            assert found.shape == expected.shape
+            torch.testing.assert_close(found, expected, **near)
+
+
+def test_other_weights_are_left_to_torch():
+    usual = torch.zeros(4, 32)
+    with torch.autocast("cpu"):
+        assert not is_fast(usual)
+    others = usual.half(), usual.double(), usual.to("meta"), usual[:, :24], usual.T
+    assert not any(map(is_fast, others))
+
+
+@pytest.mark.skipif(not CPU_HAS_IT, reason="this processor has no vectors for it")
+def test_a_packed_model_has_fast_layers_and_the_model_keeps_its_own():
+    model = build(
+        "GPTNeoXConfig",
+        {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "vocab_size": 64,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+    )
+    packed, _ = packed_model(model)
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            assert type(layer) is torch.nn.Linear
+            assert type(packed.get_submodule(name)) is FastLinear
+            assert packed.get_submodule(name).weight is layer.weight
