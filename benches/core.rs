@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use divan::{Bencher, counter::ItemsCount};
-use specds::build::{DatastoreBuilder, DatastoreOptions};
 use specds::draft::TokenTree;
 use specds::draft::{DraftLimits, Session};
-use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
-use specds::storage::MAX_SHARD_TOKENS;
+use specds_index::Datastore;
+use specds_index::MAX_SHARD_TOKENS;
+use specds_index::{DatastoreBuilder, DatastoreOptions};
 use tempfile::TempDir;
 
 const VOCAB_SIZE: u32 = u16::MAX as u32;
@@ -170,11 +170,9 @@ fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
     };
     let mut builder = DatastoreBuilder::create(path, options).expect("a new datastore");
     for document in &CORPUS.documents {
-        builder
-            .add_documents(document, &[document.len()])
-            .expect("room on the disk");
+        builder.add_document(document).expect("room on the disk");
     }
-    builder.finish(&mut |_, _, _| Ok(())).expect("a datastore")
+    builder.finish().expect("a datastore")
 }
 
 /// The beginnings of held-out files, up to 25 consecutive ones each.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 use specds_core::engine::EngineConfig;
-use specds_core::lookup::Datastore;
+use specds_index::Datastore;
 
 use crate::guard::{Refusal, refused};
 

@@ -1,14 +1,13 @@
-//! Drafts for speculative decoding, looked up in a datastore.
+//! Drafts for speculative decoding without a second model.
 //!
-//! A large language model checks a dozen drafted tokens in about the time it takes to write one.
-//! This crate drafts them without a model: it looks up what followed the present context before.
+//! A large language model checks a dozen drafted tokens in about the time it takes to write one. This crate
+//! drafts them from what followed the present context before: in a corpus, in this request, in earlier answers
+//! and in what the model itself predicted.
 //!
-//! ```text
-//! documents -> DatastoreBuilder -> Datastore -> lookup -> Match -> continuations -> TokenTree
-//! ```
-//!
-//! The first line of each module is the question that it answers. A module imports only those before it in
-//! `docs/ARCHITECTURE.md`.
+//! A [`Session`](draft::Session) is one request: it observes the tokens of the context and drafts a
+//! [`TokenTree`](draft::TokenTree). [`FusedSession`](fused::FusedSession) joins all sources; [`papers`] has
+//! the published drafters; [`EngineDrafter`](engine::EngineDrafter) drafts for all rows of a serving engine. The
+//! corpus is a [`Datastore`] of the crate `specds-index`.
 //!
 //! # Examples
 //!
@@ -18,14 +17,15 @@
 //! # let path = folder.path().join("example");
 //! use std::sync::Arc;
 //!
-//! use specds::build::{DatastoreBuilder, DatastoreOptions};
 //! use specds::draft::{DraftLimits, Session};
 //! use specds::papers::rest::{RestConfig, RestSession};
+//! use specds_index::{DatastoreBuilder, DatastoreOptions};
 //!
 //! let options = DatastoreOptions::new(100, 100);
 //! let mut builder = DatastoreBuilder::create(&path, options)?;
-//! builder.add_documents(&[1, 2, 3, 4, 1, 2, 3, 5], &[4, 4])?;
-//! let datastore = builder.finish(&mut |_stage, _done, _total| Ok(()))?;
+//! builder.add_document(&[1, 2, 3, 4])?;
+//! builder.add_document(&[1, 2, 3, 5])?;
+//! let datastore = builder.finish()?;
 //!
 //! let mut session = RestSession::new(Arc::new(datastore), RestConfig::default())?;
 //! session.observe(&[9, 1, 2], None)?;
@@ -38,21 +38,18 @@
 //! # }
 //! ```
 
-#[cfg(target_endian = "big")]
-compile_error!("datastores are little-endian and are mapped as they are");
-
-pub mod base;
 pub mod budget;
-pub mod build;
 pub mod draft;
 pub mod engine;
 pub mod fused;
-pub mod index;
 pub mod linear;
-pub mod lookup;
 pub mod memory;
 pub mod papers;
-pub mod storage;
+mod portable_math;
 pub mod weights;
 
-pub use base::{Error, Result};
+pub use specds_index::{Datastore, Error, Result};
+
+#[cfg(doctest)]
+#[doc = include_str!("README.md")]
+struct Readme;

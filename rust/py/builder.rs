@@ -7,8 +7,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use specds::Error;
-use specds::build::{self, DatastoreOptions};
-use specds::index::{Report, Stage};
+use specds_index::{DatastoreOptions, Report, Stage};
 
 use crate::arrays::integers;
 use crate::datastore::Datastore;
@@ -48,17 +47,17 @@ use crate::storage::located;
 ///     BlockingIOError: Another process builds there.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DatastoreBuilder {
-    builder: Mutex<Option<build::DatastoreBuilder>>,
+    builder: Mutex<Option<specds_index::DatastoreBuilder>>,
 }
 
 impl DatastoreBuilder {
-    fn lock(&self) -> MutexGuard<'_, Option<build::DatastoreBuilder>> {
+    fn lock(&self) -> MutexGuard<'_, Option<specds_index::DatastoreBuilder>> {
         self.builder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut build::DatastoreBuilder) -> Result<T, Error>,
+        work: impl FnOnce(&mut specds_index::DatastoreBuilder) -> Result<T, Error>,
     ) -> PyResult<T> {
         let mut builder = self.lock();
         work(builder.as_mut().ok_or_else(ended)?).map_err(py_err)
@@ -81,7 +80,7 @@ impl DatastoreBuilder {
             separator,
             ..options::read(options)?
         };
-        let builder = py.detach(|| build::DatastoreBuilder::create(&path, options));
+        let builder = py.detach(|| specds_index::DatastoreBuilder::create(&path, options));
         let builder = Mutex::new(Some(builder.map_err(py_err)?));
         Ok(Self { builder })
     }
@@ -133,7 +132,7 @@ impl DatastoreBuilder {
     #[pyo3(signature = (progress = None))]
     fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
         let builder = self.lock().take().ok_or_else(ended)?;
-        report_to(py, progress, |report| builder.finish(report)).map(Datastore::from)
+        report_to(py, progress, |report| builder.finish_with(report)).map(Datastore::from)
     }
 
     /// Where the datastore grows before it is published.
@@ -195,7 +194,7 @@ pub(crate) fn merge(
 ) -> PyResult<Datastore> {
     let sources = sources.into_iter().map(|path| located(py, path));
     let sources = sources.collect::<PyResult<Vec<_>>>()?;
-    let merged = py.detach(|| build::merge(&sources, &path, overwrite));
+    let merged = py.detach(|| specds_index::merge(&sources, &path, overwrite));
     merged.map(Datastore::from).map_err(py_err)
 }
 
@@ -218,7 +217,7 @@ pub(crate) fn compact(
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Datastore> {
     let options = options::read(options)?;
-    let compact = |report: &mut Report<'_>| build::compact(&path, options, report);
+    let compact = |report: &mut Report<'_>| specds_index::compact_with(&path, options, report);
     report_to(py, progress, compact).map(Datastore::from)
 }
 

@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::lookup;
 
 use crate::arrays::integers;
 use crate::error::py_err;
@@ -24,13 +23,13 @@ use crate::found::Match;
 ///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Datastore {
-    pub(crate) opened: RwLock<Option<Arc<lookup::Datastore>>>,
+    pub(crate) opened: RwLock<Option<Arc<specds_index::Datastore>>>,
     pub(crate) path: PathBuf,
     build_id: u128,
 }
 
-impl From<lookup::Datastore> for Datastore {
-    fn from(opened: lookup::Datastore) -> Self {
+impl From<specds_index::Datastore> for Datastore {
+    fn from(opened: specds_index::Datastore) -> Self {
         Self {
             path: opened.path().to_owned(),
             build_id: u128::from_str_radix(&opened.manifest().build_id, 16).unwrap_or(0),
@@ -42,7 +41,7 @@ impl From<lookup::Datastore> for Datastore {
 /// What drafters share, where there is a datastore.
 pub(crate) fn opened(
     datastore: Option<&Bound<'_, Datastore>>,
-) -> PyResult<Option<Arc<lookup::Datastore>>> {
+) -> PyResult<Option<Arc<specds_index::Datastore>>> {
     datastore
         .map(|datastore| datastore.get().opened())
         .transpose()
@@ -50,7 +49,7 @@ pub(crate) fn opened(
 
 impl Datastore {
     /// What drafters share; an error once it was closed.
-    pub(crate) fn opened(&self) -> PyResult<Arc<lookup::Datastore>> {
+    pub(crate) fn opened(&self) -> PyResult<Arc<specds_index::Datastore>> {
         let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
         opened.clone().ok_or_else(|| {
             let path = self.path.display();
@@ -61,14 +60,18 @@ impl Datastore {
     pub(crate) fn work<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&lookup::Datastore) -> specds::Result<T> + Send,
+        work: impl FnOnce(&specds_index::Datastore) -> specds::Result<T> + Send,
     ) -> PyResult<T> {
         let opened = self.opened()?;
         py.detach(|| work(&opened)).map_err(py_err)
     }
 
     /// The match that is meant, or that of tokens.
-    pub(crate) fn found(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> PyResult<lookup::Match> {
+    pub(crate) fn found(
+        &self,
+        py: Python<'_>,
+        of: &Bound<'_, PyAny>,
+    ) -> PyResult<specds_index::Match> {
         let Ok(of_match) = of.cast_exact::<Match>() else {
             let tokens: Vec<u32> = integers(of, "of")?;
             return self.work(py, |datastore| datastore.find(&tokens));
@@ -82,7 +85,7 @@ impl Datastore {
         ))
     }
 
-    pub(crate) fn matched(&self, found: lookup::Match) -> Match {
+    pub(crate) fn matched(&self, found: specds_index::Match) -> Match {
         Match {
             found,
             build_id: self.build_id,

@@ -15,7 +15,10 @@ create_exception!(
 );
 
 pub(crate) fn py_err(error: Error) -> PyErr {
-    let message = error.to_string();
+    let mut message = error.to_string();
+    if matches!(error, Error::NotADatastore(_) | Error::Version { .. }) {
+        message += " (`specds build`)"; // the core does not know this program
+    }
     match error {
         // With its number and path, OSError becomes FileNotFoundError, PermissionError, ...
         Error::Io { path, source } => match source.raw_os_error() {

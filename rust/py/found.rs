@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use specds::lookup;
 
 use crate::arrays::int64;
 use crate::error::py_err;
@@ -16,7 +15,7 @@ use crate::error::py_err;
 #[pyclass(frozen, eq, module = "specds")]
 #[derive(PartialEq)]
 pub(crate) struct Match {
-    pub(crate) found: lookup::Match,
+    pub(crate) found: specds_index::Match,
     pub(crate) build_id: u128,
 }
 
@@ -41,7 +40,7 @@ impl Match {
 
 /// A document of a corpus.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct StoredDocument(pub(crate) lookup::StoredDocument);
+pub(crate) struct StoredDocument(pub(crate) specds_index::StoredDocument);
 
 #[pymethods]
 impl StoredDocument {
@@ -72,7 +71,7 @@ impl StoredDocument {
 /// The documents of a datastore, in order; it stays open for them.
 #[pyclass(frozen)]
 pub(crate) struct Documents {
-    pub(crate) datastore: Arc<lookup::Datastore>,
+    pub(crate) datastore: Arc<specds_index::Datastore>,
     pub(crate) next: AtomicU64,
 }
 

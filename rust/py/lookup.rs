@@ -7,7 +7,6 @@ use std::sync::atomic::AtomicU64;
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use specds::lookup;
 
 use crate::arrays::{int64, integers, lists_of_integers, shaped};
 use crate::datastore::Datastore;
@@ -20,7 +19,7 @@ impl Datastore {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         let path = located(py, path)?;
-        let opened = py.detach(|| lookup::Datastore::open(&path));
+        let opened = py.detach(|| specds_index::Datastore::open(&path));
         opened.map(Self::from).map_err(py_err)
     }
 
@@ -67,7 +66,7 @@ impl Datastore {
     ///
     /// No lookup waits for the disk then. What follows each token is looked up too.
     fn warm(&self, py: Python<'_>) -> PyResult<()> {
-        self.work(py, lookup::Datastore::warm)
+        self.work(py, specds_index::Datastore::warm)
     }
 
     /// Finds the longest suffix of `context` that occurs in the corpus.
@@ -89,7 +88,7 @@ impl Datastore {
     ) -> PyResult<Match> {
         let context: Vec<u32> = integers(context, "context")?;
         let look_up =
-            |datastore: &lookup::Datastore| datastore.lookup(&context, max_match, min_match);
+            |datastore: &specds_index::Datastore| datastore.lookup(&context, max_match, min_match);
         self.work(py, look_up).map(|found| self.matched(found))
     }
 
@@ -127,7 +126,7 @@ impl Datastore {
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let patterns = lists_of_integers(patterns, "patterns")?;
         let found = self.work(py, |datastore| datastore.find_batch(&patterns))?;
-        int64(py, found.iter().map(lookup::Match::count))
+        int64(py, found.iter().map(specds_index::Match::count))
     }
 
     /// The most frequent tokens after a match or after a pattern, and their exact counts.
@@ -251,8 +250,9 @@ impl Datastore {
         concentration: f64,
     ) -> PyResult<Bound<'py, PyArray1<f64>>> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        let score =
-            |datastore: &lookup::Datastore| datastore.score(&tokens, max_match, concentration);
+        let score = |datastore: &specds_index::Datastore| {
+            datastore.score(&tokens, max_match, concentration)
+        };
         Ok(PyArray1::from_vec(py, self.work(py, score)?))
     }
 

@@ -7,13 +7,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
-use specds::build::{CompactOptions, DatastoreOptions};
 use specds::engine::EngineConfig;
 use specds::fused::FusedConfig;
 use specds::papers::aded::{AdedConfig, TrigramOptions};
 use specds::papers::n_grammys::NGrammysConfig;
 use specds::papers::prompt_lookup::PromptLookupConfig;
 use specds::papers::rest::RestConfig;
+use specds_index::{CompactOptions, DatastoreOptions};
 
 /// Reads keywords as a record of the core. One that is None keeps the core's default.
 pub(crate) fn read<T: DeserializeOwned>(given: Option<&Bound<'_, PyDict>>) -> PyResult<T> {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use specds::storage::Manifest;
+use specds_index::Manifest;
 
 use crate::error::py_err;
 

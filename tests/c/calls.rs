@@ -11,9 +11,9 @@ use specds::{
     specds_last_error, specds_num_predictions, specds_observe_predictions, specds_observe_step,
     specds_open, specds_stats,
 };
-use specds_core::build::{DatastoreBuilder, DatastoreOptions};
 use specds_core::draft::DraftLimits;
 use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineFacts};
+use specds_index::{DatastoreBuilder, DatastoreOptions};
 
 use crate::random::Random;
 
@@ -265,7 +265,7 @@ fn a_datastore_of_another_tokenizer_is_refused_where_texts_are_known() {
     };
     let mut builder = DatastoreBuilder::create(&path, options).unwrap();
     builder.add_documents(&[0, 1, 0, 1], &[4]).unwrap();
-    builder.finish(&mut |_, _, _| Ok(())).unwrap();
+    builder.finish().unwrap();
     let options = CString::new(format!(r#"{{"datastore": "{}"}}"#, path.display())).unwrap();
     for (texts, is_refused) in [
         ([c"a", c"b", c"c", c"padding"], false),

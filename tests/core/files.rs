@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use specds::Error;
-use specds::build::DatastoreOptions;
 use specds::draft::Session;
 use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession};
-use specds::lookup::Datastore;
 use specds::papers::rest::{RestConfig, RestSession};
-use specds::storage::{Manifest, ShardManifest};
+use specds_index::Datastore;
+use specds_index::DatastoreOptions;
+use specds_index::{Manifest, ShardManifest};
 use tempfile::TempDir;
 
 use crate::{build, drafted, options, tempdir};
@@ -235,11 +235,11 @@ fn what_lies_where_a_datastore_should_be_is_called_what_it_is() {
     let mut rows = vec![
         (
             changed(ours, "\"format_version\": 4"),
-            "reads 5: rebuild it with `specds build`",
+            "reads 5: rebuild it",
         ),
         (
             changed(ours, "\"format_version\": 6"),
-            "reads 5: upgrade specds, or rebuild it",
+            "reads 5: upgrade the reader or rebuild it",
         ),
         // Valid, and not as it was written.
         (changed("  ", " "), "has changed since it was written"),

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use specds::Error;
-use specds::storage::{Manifest, ShardEntry, ShardManifest};
+use specds_index::{Manifest, ShardEntry, ShardManifest};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 use crate::files::{SECTIONS, TEXT, Victim, ask, read_all};

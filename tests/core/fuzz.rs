@@ -8,16 +8,16 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use specds::build::{DatastoreBuilder, DatastoreOptions, merge};
 use specds::draft::Session;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
 use specds::memory::{Memory, MemoryOptions};
+use specds_index::{DatastoreBuilder, DatastoreOptions, merge};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::files::{SECTIONS, Victim, ask, read_all, write_all, write_in_place};
 use crate::forgery::{forge, seal};
 use crate::random::Random;
-use crate::{build, compacted, drafted, options, silent, tempdir};
+use crate::{build, compacted, drafted, options, tempdir};
 
 const VOCAB_SIZE: u32 = 12;
 
@@ -255,7 +255,7 @@ fn notes_of_a_killed_build() {
     let staging = folder.path().join(".d.build");
     let mut builder = DatastoreBuilder::create(&path, planned()).unwrap();
     for document in &documents[..40] {
-        builder.add_documents(document, &[document.len()]).unwrap();
+        builder.add_document(document).unwrap();
     }
     let killed = read_all(&staging);
     drop(builder);
@@ -277,9 +277,9 @@ fn notes_of_a_killed_build() {
         if let Ok(mut builder) = DatastoreBuilder::create(&path, planned()) {
             let given = usize::try_from(builder.num_given()).unwrap_or(usize::MAX);
             for document in documents[..40].iter().skip(given) {
-                let _ = builder.add_documents(document, &[document.len()]);
+                let _ = builder.add_document(document);
             }
-            let _ = builder.finish(&mut silent);
+            let _ = builder.finish();
         }
         let _ = fs::remove_dir_all(&path);
         let _ = fs::remove_dir_all(&staging);

@@ -10,15 +10,14 @@ mod fuzz;
 mod layers;
 mod linear;
 mod memory;
+mod papers;
 mod random;
 
 use std::path::Path;
 
 use specds::Result;
-use specds::build::{CompactOptions, DatastoreBuilder, DatastoreOptions, compact};
 use specds::draft::{DraftLimits, Session, TokenTree};
-use specds::index::Stage;
-use specds::lookup::Datastore;
+use specds_index::{CompactOptions, Datastore, DatastoreBuilder, DatastoreOptions, compact};
 use tempfile::TempDir;
 
 /// A temporary folder, in memory where the system has a place for that: builds wait for the disk.
@@ -46,7 +45,7 @@ fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Resu
     let mut builder = DatastoreBuilder::create(path, options)?;
     let lengths: Vec<_> = documents.iter().map(Vec::len).collect();
     builder.add_documents(&documents.concat(), &lengths)?;
-    builder.finish(&mut silent)
+    builder.finish()
 }
 
 /// Rebuilds into as few shards as possible of at most `max_shard_tokens`.
@@ -55,14 +54,9 @@ fn compacted(path: &Path, max_shard_tokens: u64) -> Result<Datastore> {
         max_shard_tokens: Some(max_shard_tokens),
         ..CompactOptions::default()
     };
-    compact(path, options, &mut silent)
+    compact(path, options)
 }
 
 fn drafted(session: &mut dyn Session, max_nodes: usize) -> TokenTree {
     session.draft(DraftLimits::nodes(max_nodes)).unwrap()
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "as builds ask for it")]
-fn silent(_stage: Stage, _done: u64, _total: u64) -> Result<()> {
-    Ok(())
 }

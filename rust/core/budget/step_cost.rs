@@ -1,7 +1,7 @@
 //! The seconds that a step takes by its tokens.
 
-use crate::base::error::{Error, Result};
 use crate::budget::selection::to_f64;
+use specds_index::{Error, Result};
 
 /// The seconds of a step by its tokens: linear between points, level before the first, and as steep as
 /// between the last two beyond.

@@ -1,7 +1,7 @@
 //! What does the target model itself predict, without a context or after a single token?
 
-use crate::base::checks::check_tokens;
-use crate::base::error::{Error, Result};
+use specds_index::base::checks::check_tokens;
+use specds_index::{Error, Result};
 
 /// Made once for a model, and shared by requests.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,8 +2,8 @@
 //!
 //! One block of numbers goes to the device and one comes back, so that each is a single copy.
 
-use crate::base::error::{Error, Result};
 use crate::draft::token_tree::TokenTree;
+use specds_index::{Error, Result};
 
 #[derive(Debug, Clone, Copy)]
 pub struct PassRow<'a> {

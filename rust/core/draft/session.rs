@@ -1,8 +1,8 @@
 //! What is drafted at a decoding step?
 
-use crate::base::error::Result;
-use crate::base::threads::{batch_size, in_parallel};
 use crate::draft::token_tree::TokenTree;
+use specds_index::Result;
+use specds_index::base::threads::{batch_size, in_parallel};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftLimits {

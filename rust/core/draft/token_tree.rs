@@ -1,6 +1,6 @@
 //! Which tokens are drafted, and which of them continues which?
 
-use crate::base::error::{Error, Result};
+use specds_index::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]

@@ -1,6 +1,6 @@
 //! Which tokens does a model hold likeliest?
 
-use crate::base::portable_math::saturating_u32;
+use crate::portable_math::saturating_u32;
 
 /// Looked at together: few of them are above all before.
 const BLOCK: usize = 64;

@@ -6,11 +6,11 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use crate::base::checks::check_within;
-use crate::base::error::{Error, Result};
 use crate::budget::step_cost::StepCost;
 use crate::fused::effort::Effort;
 use crate::memory::history::History;
+use specds_index::base::checks::check_within;
+use specds_index::{Error, Result};
 
 /// Whose earlier requests are drafted from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

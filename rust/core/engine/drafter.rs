@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use crate::base::error::{Error, Result};
 use crate::budget::rule::{Costs, Experience};
 use crate::budget::selection::Passes;
 use crate::budget::step_times::StepTimes;
@@ -14,10 +13,11 @@ use crate::engine::config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
 use crate::engine::requests::{Context, Request, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
 use crate::fused::sources::recycled::NUM_KEPT;
-use crate::lookup::datastore::Datastore;
 use crate::memory::sharing::Sharing;
 use crate::memory::store::Memory;
 use crate::memory::store::MemoryOptions;
+use specds_index::Datastore;
+use specds_index::{Error, Result};
 
 /// What came of all drafts so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -5,8 +5,8 @@
 //! probabilities of a tree's nodes up to it. All curves learn from every node, those next to its sum more:
 //! a change of domain is soon learned by all.
 
-use crate::base::portable_math::{exp, greater, ln, log2};
 use crate::draft::token_tree::TokenTree;
+use crate::portable_math::{exp, greater, ln, log2};
 use crate::weights::initial::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
 use crate::weights::learned::{Known, Learned};
 

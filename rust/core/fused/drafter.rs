@@ -5,8 +5,6 @@ use std::sync::{Arc, LazyLock};
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::checks::check_tokens;
-use crate::base::error::{Error, Result};
 use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
@@ -16,14 +14,16 @@ use crate::fused::grow::{Accepted, TreeBuilder};
 use crate::fused::mixer::TokenCounts;
 use crate::fused::source::Inputs;
 use crate::fused::suggestion::Suggestion;
-use crate::lookup::datastore::Datastore;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
-use crate::storage::manifest::MAX_VOCAB_SIZE;
 use crate::weights::initial::Weights;
 use crate::weights::learned::{Known, Learned};
+use specds_index::Datastore;
+use specds_index::MAX_VOCAB_SIZE;
+use specds_index::base::checks::check_tokens;
+use specds_index::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

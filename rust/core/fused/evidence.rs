@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
-use crate::base::portable_math::{hash, rank_of, saturating_u32};
 use crate::draft::token_tree::Source;
+use crate::portable_math::{hash, rank_of, saturating_u32};
 use crate::weights::kind::ExpertKind;
 use crate::weights::learned::Keys;
 

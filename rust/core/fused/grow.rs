@@ -3,7 +3,6 @@
 //! The tree grows best-first: the likeliest path that is not in it becomes its next node, and what may
 //! follow that node is looked up and mixed. So every prefix of the nodes is the best tree of its size.
 
-use crate::base::portable_math::min_finite;
 use crate::draft::session::DraftLimits;
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::calibration::{self, Corners};
@@ -12,9 +11,10 @@ use crate::fused::evidence::{Evidence, NodePrediction};
 use crate::fused::mixer::{self, Request, TokenCounts};
 use crate::fused::registry::REGISTRY;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
-use crate::lookup::datastore::Datastore;
+use crate::portable_math::min_finite;
 use crate::weights::initial::Weights;
 use crate::weights::learned::Learned;
+use specds_index::Datastore;
 
 /// The tokens before a path that are matched.
 const TAIL: usize = 32;
@@ -294,7 +294,7 @@ impl TreeBuilder {
                 skipped.add_expert(kind, decay, &mut self.evidence);
             }
         }
-        let next_tokens = inputs.datastore.map(Datastore::next_tokens);
+        let frequencies = inputs.datastore.map(Datastore::log_frequencies);
         let reading = inputs.reading;
         let max_candidates = if draft.limits.is_chain {
             MAX_CANDIDATES_OF_CHAIN
@@ -304,7 +304,7 @@ impl TreeBuilder {
         let request = Request {
             tail: &self.tail,
             uses: draft.counts,
-            frequencies: next_tokens.map_or(&[][..], |next_tokens| &next_tokens.frequencies),
+            frequencies: frequencies.unwrap_or_default(),
             min_share: node.min_share,
             max_candidates: max_candidates.min(MAX_CANDIDATES),
         };

@@ -23,10 +23,10 @@
 use std::cmp::Reverse;
 use std::hint::select_unpredictable;
 
-use crate::base::portable_math::{
+use crate::fused::evidence::{Candidate, END, Entry, Evidence, Expert, MAX_NAMED, NodePrediction};
+use crate::portable_math::{
     exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
 };
-use crate::fused::evidence::{Candidate, END, Entry, Evidence, Expert, MAX_NAMED, NodePrediction};
 use crate::weights::initial::{
     AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
     NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,

@@ -10,10 +10,10 @@ use crate::draft::token_tree::TokenTree;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::suggestion::Suggestion;
-use crate::lookup::datastore::Datastore;
 use crate::memory::history::History;
 use crate::weights::kind::ExpertKind;
 use crate::weights::learned::{Known, Learned};
+use specds_index::Datastore;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {

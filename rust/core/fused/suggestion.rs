@@ -1,7 +1,7 @@
 //! What has the caller suggested, and how far has the text followed it?
 
-use crate::base::error::{Error, Result};
 use crate::draft::token_tree::TokenTree;
+use specds_index::{Error, Result};
 
 /// A tree for what follows the context. It stays while the text follows it.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! The product of some tokens' states and the weights of a linear layer, by threads.
 
-use crate::base::error::{Error, Result};
+use specds_index::{Error, Result};
 
 /// Fewer weights take less time than a thread needs to begin.
 const LEAST_PART: usize = 1 << 17;

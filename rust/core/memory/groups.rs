@@ -5,7 +5,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::base::portable_math::saturating_u32;
+use crate::portable_math::saturating_u32;
 
 /// The default is that of texts of no group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::ops::BitXor;
 
-use crate::base::portable_math::saturating_u32;
 use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
+use crate::portable_math::saturating_u32;
 
 /// A text that grows at its end, and the places of each of its tokens and pairs.
 #[derive(Debug, Default, Clone)]

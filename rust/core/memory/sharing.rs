@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::base::error::{Error, Result};
-use crate::lookup::datastore::Datastore;
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
-use crate::storage::manifest::Manifest;
+use specds_index::Datastore;
+use specds_index::{Error, Result};
 
 impl Memory {
     /// The first one first.
@@ -126,8 +125,8 @@ fn exchange(
     datastore: &mut Option<Arc<Datastore>>,
     state: &Mutex<State>,
 ) -> Result<()> {
-    let now = datastore.as_deref().map(newer).transpose()?.flatten();
-    if let Some(now) = now {
+    let now = datastore.as_deref().map(Datastore::newer).transpose()?;
+    if let Some(now) = now.flatten().map(Arc::new) {
         memory.remove_known(&now)?;
         held(state).replaced = Some(Arc::clone(&now));
         *datastore = Some(now);
@@ -140,14 +139,6 @@ fn has_all(datastore: &Datastore, tokens: &[u32]) -> bool {
     let parts = tokens.split(|&token| token == datastore.separator());
     let mut parts = parts.filter(|part| !part.is_empty());
     parts.all(|part| datastore.find(part).is_ok_and(|found| found.count() > 0))
-}
-
-fn newer(datastore: &Datastore) -> Result<Option<Arc<Datastore>>> {
-    let path = datastore.path();
-    if Manifest::read(path)?.build_id == datastore.manifest().build_id {
-        return Ok(None);
-    }
-    Datastore::open(path).map(|opened| Some(Arc::new(opened)))
 }
 
 fn held(state: &Mutex<State>) -> MutexGuard<'_, State> {

@@ -12,16 +12,16 @@ use std::sync::atomic::Ordering;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::base::checks::check_tokens;
-use crate::base::error::{Error, Result};
-use crate::lookup::datastore::Datastore;
 use crate::memory::forgotten::{Forgotten, Mark};
 use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
-use crate::storage::files::{hidden, lock, map, open, open_private, sync_parent};
-use crate::storage::token_array::TokenWidth;
 use crate::weights::learned::Learned;
+use specds_index::Datastore;
+use specds_index::base::checks::check_tokens;
+use specds_index::storage::files::{hidden, lock, map, open, open_private, sync_parent};
+use specds_index::storage::token_array::TokenWidth;
+use specds_index::{Error, Result};
 
 /// The header: this, the version and the vocabulary, the length, the checksum.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");

@@ -12,14 +12,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::base::checks::{check_tokens, check_within};
-use crate::base::error::{Error, Result};
 use crate::memory::forgotten::Forgotten;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::tenant::{Kept, Tenant, Texts, hash};
-use crate::storage::manifest::MAX_VOCAB_SIZE;
 use crate::weights::learned::Learned;
+use specds_index::MAX_VOCAB_SIZE;
+use specds_index::base::checks::{check_tokens, check_within};
+use specds_index::{Error, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {

@@ -7,10 +7,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::base::portable_math::saturating_u32;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
+use crate::portable_math::saturating_u32;
 use crate::weights::learned::Learned;
 
 /// One tenant's texts, and what they taught. Requests share it, so it may outlive its entry in the memory;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::checks::{check_tokens, check_within};
-use crate::base::error::{Error, Result};
 use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
+use specds_index::base::checks::{check_tokens, check_within};
+use specds_index::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::checks::check_within;
-use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::history::History;
+use specds_index::Result;
+use specds_index::base::checks::check_within;
 
 /// The defaults are those of the published method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,13 +6,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::checks::{check_match_lengths, check_within};
-use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::lookup::continuations::{Row, Samples};
-use crate::lookup::datastore::Datastore;
-use crate::lookup::matches::Match;
+use specds_index::Result;
+use specds_index::base::checks::{check_match_lengths, check_within};
+use specds_index::{Datastore, Match, Samples};
 
 const MAX_DEPTH: usize = 1 << 10;
 const MAX_SAMPLES: usize = 1 << 16;
@@ -102,17 +100,17 @@ impl Session for RestSession {
 
     /// A node's probability is its share of the sampled continuations. A few microseconds on 10⁸ tokens.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
-        let (shards, found) = (&self.datastore.shards, &mut self.found);
+        let (datastore, found) = (&self.datastore, &mut self.found);
         let RestConfig {
             min_match,
             continuation,
             max_samples,
             ..
         } = self.config;
-        shards.find_longest(&self.context, self.longest_possible, min_match, found);
+        datastore.lookup_into(&self.context, self.longest_possible, min_match, found);
         self.longest_possible = found.length.max(min_match - 1);
         let samples = &mut self.samples;
-        shards.read_samples(found, continuation, max_samples, &[], samples);
+        datastore.sample_into(found, continuation, max_samples, &[], samples);
         Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
     }
 
@@ -138,8 +136,8 @@ const DEPTH_BITS: u32 = MAX_DEPTH.ilog2() + 1;
 impl Frontier {
     /// The tree of the `max_nodes` most frequent beginnings of continuations.
     fn grow(&mut self, samples: &Samples, max_nodes: usize) -> TokenTree {
-        let num_rows = samples.rows.len();
-        let mut tree = TokenTree::with_capacity(max_nodes.min(samples.tokens.len()));
+        let num_rows = samples.len();
+        let mut tree = TokenTree::with_capacity(max_nodes.min(samples.num_tokens()));
         self.0.clear();
         self.open(samples, 0..num_rows, 0, -1);
         for place in (0..).take(max_nodes) {
@@ -157,14 +155,16 @@ impl Frontier {
 
     /// These rows go through the node at `place`, down to `depth`.
     fn open(&mut self, samples: &Samples, rows: Range<usize>, depth: usize, place: i32) {
-        let next = |row: &Row| samples.tokens[row.tokens.clone()].get(depth);
+        let next = |row| samples.row(row).get(depth);
         let mut first = rows.start;
-        for run in samples.rows[rows].chunk_by(|row, other| next(row) == next(other)) {
-            if next(&run[0]).is_some() {
-                self.0
-                    .push((rank(first..first + run.len(), depth + 1), place));
+        while first < rows.end {
+            let token = next(first);
+            let is_other = |&row: &usize| next(row) != token;
+            let end = (first + 1..rows.end).find(is_other).unwrap_or(rows.end);
+            if token.is_some() {
+                self.0.push((rank(first..end, depth + 1), place));
             }
-            first += run.len();
+            first = end;
         }
     }
 }

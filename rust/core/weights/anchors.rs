@@ -6,7 +6,7 @@
 //! latest successor was, again and again, also the successor of this token. They are learned across
 //! the requests of a tenant, and lead only to tokens of the request's own text.
 
-use crate::base::portable_math::hash;
+use crate::portable_math::hash;
 
 const SLOT_BITS: u32 = 12;
 const NUM_SLOTS: usize = 1 << SLOT_BITS;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::base::portable_math::hash;
+use crate::portable_math::hash;
 use crate::weights::kind::ExpertKind;
 
 /// How many lengths of matches are told apart.

@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use crate::base::portable_math::{hash, saturating_u32};
+use crate::portable_math::{hash, saturating_u32};
 use crate::weights::anchors::Anchors;
 use crate::weights::initial::{NUM_SHAPES, VERSION, Weights};
 

@@ -2,15 +2,14 @@
 
 use std::ops::Range;
 
-use crate::base::portable_math::saturating_u32;
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
-use crate::lookup::continuations::{Samples, runs};
-use crate::lookup::datastore::Datastore;
-use crate::lookup::matches::Match;
+use crate::portable_math::saturating_u32;
 use crate::weights::kind::{ExpertKind, Form};
+use specds_index::base::runs::runs;
+use specds_index::{Datastore, Match, Samples};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Plain);
 const SKIP_KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Skip);
@@ -94,7 +93,7 @@ fn add_next_tokens(
     min_share: f32,
     evidence: &mut Evidence,
 ) {
-    let next_tokens = datastore.next_tokens().of(&datastore.shards, token);
+    let next_tokens = datastore.next_tokens(token);
     if let Some(next_tokens) = next_tokens {
         let matched = Matched {
             kind: KIND,
@@ -197,7 +196,7 @@ impl Passages {
     fn search(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
-            Some(start) => datastore.shards.find(&tail[start..], found),
+            Some(start) => datastore.find_into(&tail[start..], found),
             None => *found = Match::default(),
         }
         found.count()
@@ -213,7 +212,7 @@ impl Passages {
     ) {
         let shortest = ORDERS[index];
         let before = &tail[..tail.len().saturating_sub(shortest)];
-        datastore.shards.read_samples(
+        datastore.sample_into(
             &self.found[index],
             PASSAGE_LENGTH,
             reading.passages,
@@ -224,8 +223,8 @@ impl Passages {
         let mut num_longer = 0;
         for &order in ORDERS[index..].iter().rev() {
             let reach = order - shortest;
-            let rows = self.samples.rows.iter();
-            let count = rows.filter(|row| row.reach >= reach).count();
+            let reaches = self.samples.reaches();
+            let count = reaches.filter(|&of_row| of_row >= reach).count();
             if count > num_longer {
                 num_longer = count;
                 self.add_group(order, count as f32, first, reach);
@@ -239,8 +238,7 @@ impl Passages {
     fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize) {
         let found = &self.found[index];
         let (order, count) = (found.length, found.count() as f32);
-        let shards = &datastore.shards;
-        shards.read_samples(found, PASSAGE_LENGTH, max_passages, &[], &mut self.samples);
+        datastore.sample_into(found, PASSAGE_LENGTH, max_passages, &[], &mut self.samples);
         let first = self.keep_samples();
         self.add_group(order, count, first, 0);
     }
@@ -258,11 +256,11 @@ impl Passages {
     /// Adds those samples that reach this far back; `first` is the position of the first sample.
     fn add_group(&mut self, order: usize, num_matches: f32, first: u32, reach: usize) {
         let (start, mut next) = (self.rows.len(), first);
-        for row in &self.samples.rows {
-            if row.reach >= reach {
+        for (row, of_row) in self.samples.iter().zip(self.samples.reaches()) {
+            if of_row >= reach {
                 self.rows.push(next);
             }
-            next += saturating_u32(row.tokens.len()) + 1;
+            next += saturating_u32(row.len()) + 1;
         }
         self.groups.push(Group {
             order,

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use crate::base::portable_math::saturating_u32;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::Skipped;
 use crate::memory::history::History;
+use crate::portable_math::saturating_u32;
 use crate::weights::kind::ExpertKind;
 
 /// Longer matches are not told apart.

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::base::checks::check_tokens;
-use crate::base::error::Result;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::TokenTree;
 use crate::papers::aded::adaptive::AdaptiveTrigrams;
 use crate::papers::aded::config::{AdedConfig, SearchMethod};
 use crate::papers::aded::mcts::{self, Search};
 use crate::papers::aded::trigrams::Prefix;
+use specds_index::Result;
+use specds_index::base::checks::check_tokens;
 
 /// One request that is drafted for by tri-grams: ADED (Liu et al., 2024).
 ///

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::base::checks::check_within;
-use crate::base::error::Result;
+use specds_index::Result;
+use specds_index::base::checks::check_within;
 
 const TOKEN_BITS: u32 = 21;
 

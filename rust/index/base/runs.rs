@@ -1,0 +1,14 @@
+//! Equal neighbours, counted.
+
+/// Each run of equal tokens as one token with its count.
+pub fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f32)> {
+    let mut tokens = tokens.peekable();
+    std::iter::from_fn(move || {
+        let token = tokens.next()?;
+        let mut count = 1.0;
+        while tokens.next_if_eq(&token).is_some() {
+            count += 1.0;
+        }
+        Some((token, count))
+    })
+}

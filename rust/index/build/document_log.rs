@@ -1,0 +1,192 @@
+//! How do the documents of a shard come to the disk, and what of them outlives a kill?
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::error::{Error, Result};
+use crate::build::options::DatastoreOptions;
+use crate::storage::files::{read_note, write_whole};
+use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest, to_json};
+use crate::storage::section::{Kind, Section, SectionWriter};
+use crate::storage::token_array::{TokenWidth, Tokens};
+use crate::suffixes::write::ShardText;
+
+/// A few seconds of tokenising.
+const CHECKPOINT_TOKENS: u64 = 1 << 22;
+
+/// What of a shard's text is safely on the disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Checkpoint {
+    pub(crate) num_tokens: u64,
+    pub(crate) num_documents: u64,
+    /// All that the build was given up to here.
+    pub(crate) num_given: u64,
+    /// Whether no more documents go into this shard.
+    pub(crate) is_complete: bool,
+}
+
+impl Checkpoint {
+    const FILE_NAME: &str = "text.json";
+
+    pub(crate) fn read(folder: &Path) -> Option<Self> {
+        let read: Option<Self> = read_note(&folder.join(Self::FILE_NAME));
+        read.filter(|read| {
+            read.num_documents <= read.num_tokens && read.num_tokens <= MAX_SHARD_TOKENS
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct DocumentLog {
+    folder: PathBuf,
+    vocab_size: u32,
+    separator: u32,
+    width: TokenWidth,
+    /// Whether a build may go on from here after a kill: only then there are checkpoints.
+    is_kept: bool,
+    tokens: SectionWriter,
+    documents: SectionWriter,
+    written: Checkpoint,
+    synced: Checkpoint,
+    bytes: Vec<u8>,
+}
+
+impl DocumentLog {
+    /// Goes on with the text in `folder` from a checkpoint, or starts it. O(tokens up to there), at the
+    /// speed of the checksum.
+    pub(crate) fn open(
+        folder: &Path,
+        options: &DatastoreOptions,
+        checkpoint: Option<Checkpoint>,
+    ) -> Result<Self> {
+        fs::create_dir_all(folder).map_err(Error::io(folder))?;
+        let width = options.width();
+        let written = checkpoint.unwrap_or_default();
+        let section = |kind, count: u64, element_bytes| match checkpoint {
+            None => SectionWriter::create(folder, kind),
+            Some(_) => SectionWriter::resume(folder, kind, count.saturating_mul(element_bytes)),
+        };
+        Ok(Self {
+            folder: folder.to_owned(),
+            vocab_size: options.vocab_size,
+            separator: options.separator,
+            width,
+            is_kept: options.plan.is_some(),
+            tokens: section(Kind::Tokens, written.num_tokens, width.num_bytes() as u64)?,
+            documents: section(Kind::Documents, written.num_documents, 8)?,
+            written,
+            synced: written,
+            bytes: Vec::new(),
+        })
+    }
+
+    pub(crate) fn num_tokens(&self) -> u64 {
+        self.written.num_tokens
+    }
+
+    pub(crate) fn add(&mut self, document: &[u32], num_given: u64) -> Result<()> {
+        self.bytes.clear();
+        self.width.encode(document, &mut self.bytes);
+        self.width.encode(&[self.separator], &mut self.bytes);
+        self.tokens.write(&self.bytes)?;
+        self.written.num_tokens += document.len() as u64 + 1;
+        self.written.num_documents += 1;
+        self.written.num_given = num_given;
+        self.documents
+            .write(&self.written.num_tokens.to_le_bytes())?;
+        if self.written.num_tokens - self.synced.num_tokens >= CHECKPOINT_TOKENS {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// A build may go on from here after a kill.
+    pub(crate) fn checkpoint(&mut self) -> Result<()> {
+        if !self.is_kept {
+            return Ok(());
+        }
+        self.tokens.sync()?;
+        self.documents.sync()?;
+        write_whole(
+            &self.folder.join(Checkpoint::FILE_NAME),
+            &to_json(&self.written),
+        )?;
+        self.synced = self.written;
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
+        self.written.is_complete = true;
+        self.checkpoint()?;
+        let text = ShardText {
+            vocab_size: self.vocab_size,
+            separator: self.separator,
+            num_documents: self.written.num_documents,
+            tokens: self.tokens.finish()?,
+            documents: self.documents.finish()?,
+        };
+        Ok((self.folder, text, self.written))
+    }
+}
+
+/// The documents of a text that may not be complete, without their separators.
+pub(crate) struct Documents {
+    tokens: Tokens,
+    ends: Section,
+    start: usize,
+    next: usize,
+}
+
+impl Documents {
+    /// Opens those of a shard of the datastore at `path`, once their checksums are checked: what is written
+    /// from them has checksums of its own.
+    pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
+        let folder = entry.folder(path);
+        let shard = ShardManifest::read(&folder, manifest, entry)?;
+        let (tokens, ends) = (
+            shard.open(&folder, Kind::Tokens)?,
+            shard.open(&folder, Kind::Documents)?,
+        );
+        tokens.verify()?;
+        ends.verify()?;
+        Ok(Self::new(tokens, shard.token_width(), ends))
+    }
+
+    /// Opens those of a text up to a checkpoint.
+    pub(crate) fn of_text(folder: &Path, width: TokenWidth, text: &Checkpoint) -> Result<Self> {
+        let open = |kind, count: u64, width| Section::begun(folder, kind, count * width);
+        let tokens = open(Kind::Tokens, text.num_tokens, width.num_bytes() as u64)?;
+        let ends = open(Kind::Documents, text.num_documents, 8)?;
+        Ok(Self::new(tokens, width, ends))
+    }
+
+    fn new(tokens: Section, width: TokenWidth, ends: Section) -> Self {
+        Self {
+            tokens: Tokens::new(tokens, width),
+            ends,
+            start: 0,
+            next: 0,
+        }
+    }
+}
+
+impl Iterator for Documents {
+    type Item = Result<Vec<u32>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let end = *self.ends.numbers::<u64>().get(self.next)?;
+        let end = usize::try_from(end).ok();
+        let is_later = |end: &usize| (self.start + 1..=self.tokens.len()).contains(end);
+        let Some(end) = end.filter(is_later) else {
+            self.next = usize::MAX;
+            return Some(Err(self.ends.corrupt("its ends do not rise")));
+        };
+        let mut document = Vec::new();
+        let length = end - 1 - self.start;
+        self.tokens.extend(self.start, length, &mut document);
+        (self.start, self.next) = (end, self.next + 1);
+        Some(Ok(document))
+    }
+}

@@ -1,0 +1,70 @@
+//! Exact search in tokenised corpora: where a sequence of tokens occurs, how often, and what followed it there.
+//!
+//! A [`DatastoreBuilder`] writes the tokens of a corpus and the order of all their suffixes to a folder, about
+//! five bytes a token. A [`Datastore`] maps that folder: it opens in milliseconds, threads and processes share
+//! it, and a search takes microseconds among hundreds of millions of tokens.
+//!
+//! # Examples
+//!
+//! ```
+//! # fn main() -> specds_index::Result<()> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("example");
+//! use specds_index::{DatastoreBuilder, DatastoreOptions};
+//!
+//! // Tokens are below 100; 100 itself ends each document.
+//! let mut builder = DatastoreBuilder::create(&path, DatastoreOptions::new(100, 100))?;
+//! builder.add_document(&[1, 2, 3, 4])?;
+//! builder.add_document(&[1, 2, 3, 5])?;
+//! let datastore = builder.finish()?;
+//!
+//! let found = datastore.find(&[1, 2])?;
+//! assert_eq!(found.count(), 2);
+//! let samples = datastore.sample(&found, 2, 10);
+//! assert_eq!(samples.row(0), [3, 4]);
+//! assert_eq!(samples.row(1), [3, 5]);
+//!
+//! // The longest suffix of a context that occurs, and what follows it most often.
+//! let found = datastore.lookup(&[9, 2, 3], 16, 1)?;
+//! assert_eq!(found.length, 2);
+//! assert_eq!(datastore.continuations(&found, 10), [(4, 1), (5, 1)]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The bytes of a datastore are described in `docs/FORMAT.md` of the repository. Damage is found by
+//! [`Datastore::verify`]; without it, a damaged file gives wrong answers, never a crash.
+//!
+//! # Features
+//!
+//! `rayon`, on by default, divides batches among threads.
+
+#[cfg(target_endian = "big")]
+compile_error!("datastores are little-endian and are mapped as they are");
+
+#[doc(hidden)]
+pub mod base;
+mod build;
+mod lookup;
+#[doc(hidden)]
+pub mod storage;
+mod suffixes;
+
+pub use base::{Error, Result};
+pub use build::builder::DatastoreBuilder;
+pub use build::merge::{CompactOptions, compact, compact_with, merge};
+pub use build::options::DatastoreOptions;
+pub use lookup::datastore::Datastore;
+pub use lookup::matches::Match;
+pub use lookup::next_tokens::NextTokens;
+pub use lookup::samples::Samples;
+pub use lookup::shards::StoredDocument;
+pub use storage::manifest::{
+    MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest,
+};
+pub use storage::section::FORMAT_VERSION;
+pub use suffixes::write::{Report, Stage};
+
+#[cfg(doctest)]
+#[doc = include_str!("README.md")]
+struct Readme;

@@ -1,0 +1,13 @@
+//! Where does a context occur in a datastore, and what followed it there?
+//!
+//! It imports `base`, `storage` and `suffixes`.
+
+pub(crate) mod datastore;
+mod disk_latency;
+pub(crate) mod matches;
+pub(crate) mod next_tokens;
+mod ngrams;
+pub(crate) mod samples;
+mod scores;
+pub(crate) mod shard;
+pub(crate) mod shards;

@@ -1,0 +1,378 @@
+//! Where in one shard does a pattern occur?
+
+use std::hint::black_box;
+use std::iter;
+use std::ops::{BitXor, Range};
+use std::path::Path;
+use std::time::Instant;
+
+use crate::base::error::Result;
+use crate::base::search::{gallop, partition};
+use crate::lookup::disk_latency::DiskLatency;
+use crate::lookup::samples::Row;
+use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
+use crate::storage::section::{KEY_LEN, KEY_STRIDE, Kind, Section};
+use crate::storage::token_array::Tokens;
+use crate::suffixes::suffix_array::{self, Suffixes};
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    tokens: Tokens,
+    suffixes: Suffixes,
+    firsts: Section,
+    keys: Tokens,
+    documents: Section,
+    pub(crate) vocab_size: u32,
+    separator: u32,
+    pub(crate) disk_latency: DiskLatency,
+}
+
+impl Shard {
+    /// O(vocabulary).
+    pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
+        let sections = ShardManifest::read(folder, manifest, entry)?;
+        let open = |kind| sections.open(folder, kind);
+        let width = sections.token_width();
+        let tokens = Tokens::new(open(Kind::Tokens)?, width);
+        let suffixes = Suffixes::new(open(Kind::Suffixes)?, tokens.len());
+        let shard = Self {
+            tokens,
+            suffixes,
+            firsts: open(Kind::Firsts)?,
+            keys: Tokens::new(open(Kind::Keys)?, width),
+            documents: open(Kind::Documents)?,
+            vocab_size: sections.vocab_size,
+            separator: sections.separator,
+            disk_latency: DiskLatency::default(),
+        };
+        shard.check_firsts()?;
+        shard.advise_random(true)?;
+        Ok(shard)
+    }
+
+    fn check_firsts(&self) -> Result<()> {
+        let firsts = self.firsts.numbers::<u32>();
+        let is_all = |&last: &u32| last as usize == self.suffixes.len();
+        if firsts.last().is_some_and(is_all) && firsts.is_sorted() {
+            return Ok(());
+        }
+        let reason = "its numbers do not rise to the number of suffixes";
+        Err(self.firsts.corrupt(reason))
+    }
+
+    fn advise_random(&self, is_random: bool) -> Result<()> {
+        self.tokens.section.advise_random(is_random)?;
+        self.suffixes.section.advise_random(is_random)
+    }
+
+    /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes a
+    /// token.
+    pub(crate) fn verify(&self) -> Result<()> {
+        self.verify_checksums()?;
+        self.sequentially(Self::verify_contents)
+    }
+
+    /// O(n).
+    pub(crate) fn verify_checksums(&self) -> Result<()> {
+        self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::verify))
+    }
+
+    /// O(n).
+    pub(crate) fn warm(&self) -> Result<()> {
+        self.sequentially(|shard| {
+            shard.sections().into_iter().for_each(Section::warm);
+            Ok(())
+        })
+    }
+
+    fn sequentially(&self, read: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        self.advise_random(false)?;
+        let result = read(self);
+        self.advise_random(true)?;
+        result
+    }
+
+    fn sections(&self) -> [&Section; 5] {
+        [
+            &self.tokens.section,
+            &self.suffixes.section,
+            &self.firsts,
+            &self.keys.section,
+            &self.documents,
+        ]
+    }
+
+    fn verify_contents(&self) -> Result<()> {
+        suffix_array::verify(&self.suffixes, &self.tokens)?;
+        let firsts = suffix_array::firsts(&self.tokens, self.vocab_size)?;
+        if self.firsts.numbers::<u32>() != firsts {
+            let reason = "its numbers are not those of the tokens";
+            return Err(self.firsts.corrupt(reason));
+        }
+        if self.keys.section.payload() != suffix_array::keys(&self.suffixes, &self.tokens) {
+            let reason = "its keys are not those of the suffixes";
+            return Err(self.keys.section.corrupt(reason));
+        }
+        let ends = self.document_ends();
+        let last = |&end: &u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
+        let are_ends = ends.iter().all(|end| last(end) == Some(self.separator));
+        let is_whole = ends.last() == Some(&(self.tokens.len() as u64));
+        if are_ends && is_whole && ends.is_sorted_by(|before, after| before < after) {
+            return Ok(());
+        }
+        let reason = "its documents are not those of the tokens";
+        Err(self.documents.corrupt(reason))
+    }
+
+    /// The ranks of the suffixes that begin with `pattern`: not empty, without the separator. O(log n)
+    /// comparisons, most of them with keys.
+    pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
+        let (lower, upper) = self.bounds_by_keys(pattern);
+        self.bounds(lower, upper, pattern)
+    }
+
+    /// In half the time of [`find`](Self::find).
+    pub(crate) fn contains(&self, pattern: &[u32]) -> bool {
+        let (lower, upper) = self.bounds_by_keys(pattern);
+        if lower.end < upper.start {
+            return true; // a key that equals the pattern lies between
+        }
+        let end = upper.end;
+        let rank = self.bounds(lower, end..end, pattern).start;
+        rank < end && self.tokens.compare(self.position(rank), pattern).is_eq()
+    }
+
+    /// By the keys, where the range of `pattern` can start and end.
+    fn bounds_by_keys(&self, pattern: &[u32]) -> (Range<usize>, Range<usize>) {
+        let first = pattern[0] as usize;
+        let (start, end) = (self.num_below(first), self.num_below(first + 1));
+        if pattern.len() == 1 || start >= end {
+            return (start..start, end..end);
+        }
+        // No pattern has a separator, every suffix does: a comparison ends before the zeros that fill up a
+        // key, so keys order as their suffixes do.
+        let prefix = &pattern[..pattern.len().min(KEY_LEN)];
+        let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
+        let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
+        if self.disk_latency.is_cold() {
+            self.keys
+                .will_need(keys.start * KEY_LEN, keys.len() * KEY_LEN);
+        }
+        let below = partition(keys.clone(), |index| key(index).is_lt());
+        let above = gallop(below..keys.end, |index| key(index).is_eq());
+
+        let (start, end) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
+        if self.disk_latency.is_cold() {
+            self.suffixes
+                .will_need(start..end.min(start + 2 * KEY_STRIDE));
+            self.suffixes
+                .will_need(end.saturating_sub(KEY_STRIDE).max(start)..end);
+        }
+        if pattern.len() > KEY_LEN {
+            (start..end, start..end)
+        } else {
+            // The keys that equal the pattern are those of suffixes in the range.
+            let (most, least) = ((below * KEY_STRIDE).min(end), rank_after(above).max(start));
+            (start..most, least..end)
+        }
+    }
+
+    /// The ranks of the suffixes that begin with `pattern`: the first lies in `lower`, the one after the
+    /// last in `upper`.
+    ///
+    /// Each round splits both ranges in eight, not in two: nearly every read misses the caches, and those
+    /// of one round overlap.
+    fn bounds(
+        &self,
+        mut lower: Range<usize>,
+        mut upper: Range<usize>,
+        pattern: &[u32],
+    ) -> Range<usize> {
+        const WAYS: usize = 8;
+        let step = |ranks: &Range<usize>| ranks.len().div_ceil(WAYS).max(1);
+        let narrow = |ranks: &mut Range<usize>, num_before| {
+            let step = step(ranks);
+            ranks.start += step * num_before;
+            ranks.end = ranks.end.min(ranks.start + step - 1);
+        };
+        while !lower.is_empty() || !upper.is_empty() {
+            let lasts = |ranks: &Range<usize>| {
+                let step = step(ranks);
+                (ranks.start + step - 1..ranks.end).step_by(step)
+            };
+            let (mut positions, num_lower) = ([0; 2 * WAYS], lasts(&lower).len());
+            let mut num_positions = 0;
+            for (position, last) in positions.iter_mut().zip(lasts(&lower).chain(lasts(&upper))) {
+                *position = self.position(last);
+                num_positions += 1;
+            }
+            let positions = &positions[..num_positions];
+            if self.disk_latency.is_cold() {
+                self.fetch(positions, 0, pattern.len());
+                let started = Instant::now();
+                self.touch(positions, 0, pattern.len());
+                self.disk_latency.note(started.elapsed(), positions.len());
+            }
+            self.touch(positions, 0, pattern.len());
+            let (of_lower, of_upper) = positions.split_at(num_lower);
+            let compare = |position: &&usize| self.tokens.compare(**position, pattern);
+            let num_below = of_lower.iter().filter(|position| compare(position).is_lt());
+            let num_not_above = of_upper.iter().filter(|position| compare(position).is_le());
+            let (num_below, num_not_above) = (num_below.count(), num_not_above.count());
+            narrow(&mut lower, num_below);
+            narrow(&mut upper, num_not_above);
+        }
+        lower.start..upper.start.max(lower.start)
+    }
+
+    /// Requests `length` tokens, `offset` after each of these positions.
+    pub(crate) fn fetch(&self, positions: &[usize], offset: usize, length: usize) {
+        for position in positions {
+            self.tokens
+                .will_need(position.saturating_add(offset), length);
+        }
+    }
+
+    /// Brings `length` tokens, `offset` after each of these positions, into the cache: in two lines at
+    /// most, that of the first and that of the last. Reads that do nothing else wait less for each other.
+    pub(crate) fn touch(&self, positions: &[usize], offset: usize, length: usize) {
+        let ends = [offset, offset.saturating_add(length.saturating_sub(1))];
+        let ends = positions
+            .iter()
+            .flat_map(|position| ends.map(|offset| self.token_at(position.saturating_add(offset))));
+        black_box(ends.fold(0, BitXor::bitxor));
+    }
+
+    /// Requests where the suffix of this rank begins.
+    pub(crate) fn fetch_position(&self, rank: usize) {
+        self.suffixes.will_need(rank..rank.saturating_add(1));
+    }
+
+    fn num_below(&self, token: usize) -> usize {
+        let below = self.firsts.numbers::<u32>().get(token);
+        below.map_or(self.suffixes.len(), |&below| below as usize)
+    }
+
+    /// Past the end where a damaged file says so.
+    pub(crate) fn position(&self, rank: usize) -> usize {
+        self.suffixes.get(rank).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    pub(crate) fn num_documents(&self) -> usize {
+        self.document_ends().len()
+    }
+
+    /// How many documents come before that of `position`, and where its tokens lie, its separator excluded.
+    /// O(log d).
+    pub(crate) fn document(&self, position: usize) -> (usize, Range<usize>) {
+        let is_before = |index| self.document_end(index).is_some_and(|end| end <= position);
+        let index = partition(0..self.num_documents(), is_before);
+        (index, self.document_range(index))
+    }
+
+    /// Its separator excluded.
+    pub(crate) fn document_range(&self, index: usize) -> Range<usize> {
+        let before = index.checked_sub(1);
+        let start = before.and_then(|before| self.document_end(before));
+        let start = start.unwrap_or(0);
+        let end = self.document_end(index).unwrap_or(start).saturating_sub(1);
+        start..end.max(start)
+    }
+
+    fn document_end(&self, index: usize) -> Option<usize> {
+        let end = usize::try_from(*self.document_ends().get(index)?).ok()?;
+        Some(end.min(self.tokens.len()))
+    }
+
+    fn document_ends(&self) -> &[u64] {
+        self.documents.numbers()
+    }
+
+    pub(crate) fn tokens(&self, positions: Range<usize>) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        self.tokens
+            .extend(positions.start, positions.len(), &mut tokens);
+        tokens
+    }
+
+    /// Appends up to `length` tokens from `position` on, and gives how many of them belong together: up to
+    /// and with the separator, or up to it where it is not in the vocabulary.
+    pub(crate) fn continuation(
+        &self,
+        position: usize,
+        length: usize,
+        continuation: &mut Vec<u32>,
+    ) -> usize {
+        let start = continuation.len();
+        self.tokens.extend(position, length, continuation);
+        let tokens = &continuation[start..];
+        let is_last = |&token: &u32| token == self.separator || token >= self.vocab_size;
+        // All at once: most rows have none.
+        if !tokens.iter().fold(false, |has, token| has | is_last(token)) {
+            return tokens.len();
+        }
+        match tokens.iter().position(is_last) {
+            Some(last) => last + usize::from(tokens[last] < self.vocab_size),
+            None => tokens.len(),
+        }
+    }
+
+    /// Appends up to `length` tokens after a match of `depth` tokens at `position`. The row's reach is how
+    /// many tokens before the match are the last ones of `before`.
+    pub(crate) fn row(
+        &self,
+        position: usize,
+        depth: usize,
+        length: usize,
+        before: &[u32],
+        tokens: &mut Vec<u32>,
+    ) -> Row {
+        let (start, end) = (tokens.len(), position.saturating_add(depth));
+        let end = start + self.continuation(end, length, tokens);
+        let positions = (0..position).rev().zip(before.iter().rev());
+        let is_same = |(position, token): &(usize, &u32)| self.token_at(*position) == **token;
+        Row {
+            tokens: start..end,
+            reach: positions.take_while(is_same).count(),
+        }
+    }
+
+    /// The tokens that follow the first `depth` tokens of `ranks`, which share these: ascending, with
+    /// counts. O(log count) for each.
+    pub(crate) fn next_tokens(
+        &self,
+        ranks: Range<usize>,
+        depth: usize,
+    ) -> impl Iterator<Item = (u32, u64)> {
+        let Range { mut start, end } = ranks;
+        let token = move |rank| self.token_at(self.position(rank).saturating_add(depth));
+        iter::from_fn(move || {
+            let next = (start < end).then(|| token(start))?;
+            let first = start;
+            start = gallop(start..end, |rank| token(rank) == next);
+            Some((next, (start - first) as u64))
+        })
+    }
+
+    /// How many of `ranks`, which share their first `depth` tokens, go on with `token`. O(log count).
+    pub(crate) fn count_next(&self, ranks: Range<usize>, depth: usize, token: u32) -> usize {
+        let next = |rank| self.token_at(self.position(rank).saturating_add(depth));
+        let start = partition(ranks.clone(), |rank| next(rank) < token);
+        gallop(start..ranks.end, |rank| next(rank) == token) - start
+    }
+
+    /// Past the end, where only a damaged file leads, a token of no vocabulary.
+    pub(crate) fn token_at(&self, position: usize) -> u32 {
+        self.tokens.get(position).unwrap_or(u32::MAX)
+    }
+}
+
+fn rank_after(index: usize) -> usize {
+    index
+        .checked_sub(1)
+        .map_or(0, |before| before * KEY_STRIDE + 1)
+}

@@ -1,0 +1,235 @@
+//! When is a file on the disk, whole, ours, and still what its path names?
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use serde::de::DeserializeOwned;
+
+use crate::base::error::{Error, Result};
+
+/// All names of a target lead to one path, and so to one lock.
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let path = std::path::absolute(path).map_err(Error::io(path))?;
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(Error::invalid("path", "must name a folder below another"));
+            };
+            let parent = fs::canonicalize(parent).map_err(Error::io(parent))?;
+            Ok(parent.join(name))
+        }
+        resolved => resolved.map_err(Error::io(path)),
+    }
+}
+
+pub fn hidden(name: &OsStr, ending: &str) -> OsString {
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(ending);
+    hidden
+}
+
+/// A pipe, which would be waited for, is refused.
+pub fn open(path: &Path) -> Result<File> {
+    let open = || {
+        if fs::metadata(path)?.is_file() {
+            File::open(path)
+        } else {
+            let reason = "it is not a regular file";
+            Err(io::Error::new(ErrorKind::InvalidInput, reason))
+        }
+    };
+    open().map_err(Error::io(path))
+}
+
+#[expect(
+    unsafe_code,
+    reason = "a file can only be mapped by promising that it does not change"
+)]
+pub fn map(file: &File) -> io::Result<Mmap> {
+    // SAFETY: sections and snapshots are written under another name, renamed into place when they are
+    // complete, and never written again; what replaces one unlinks it, which leaves its mapping alone.
+    // Someone who edits the file in place changes bytes that are only ever read with checks.
+    unsafe { Mmap::map(file) }
+}
+
+/// At most `max_bytes` and one.
+pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut file = open(path)?.take(max_bytes.saturating_add(1));
+    file.read_to_end(&mut content).map_err(Error::io(path))?;
+    Ok(content)
+}
+
+/// A file or a link of the same name is removed, never written to.
+pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => File::create_new(path),
+    }
+}
+
+pub(crate) fn make_private(folder: &Path) -> Result<()> {
+    #[cfg_attr(not(unix), expect(unused_mut))]
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let found = fs::symlink_metadata(folder).map_err(Error::io(folder))?;
+            check_ours(folder, found.is_dir() && is_ours_alone(&found))
+        }
+        made => made.map_err(Error::io(folder)),
+    }
+}
+
+/// Readable by this user alone. Links, pipes and other users' files are refused: whoever put them there would
+/// choose what is overwritten, or read it.
+pub fn open_private(path: &Path) -> Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    options.create(true).truncate(false);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        options.mode(0o600).custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path).map_err(|error| {
+        let is_link = fs::symlink_metadata(path).is_ok_and(|found| !found.is_file());
+        let foreign = check_ours(path, !is_link).err();
+        foreign.unwrap_or_else(|| Error::io(path)(error))
+    })?;
+    let found = file.metadata().map_err(Error::io(path))?;
+    // There is none where a process that ends has just removed it.
+    check_ours(
+        path,
+        found.is_file() && is_ours(&found) && num_names(&found) <= 1,
+    )?;
+    #[cfg(unix)]
+    {
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        file.set_permissions(private).map_err(Error::io(path))?;
+    }
+    Ok(file)
+}
+
+pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
+    is_ours
+        .then_some(())
+        .ok_or_else(|| Error::Foreign(path.to_owned()))
+}
+
+#[cfg(unix)]
+pub(crate) fn is_ours(found: &Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::uid(found) == rustix::process::geteuid().as_raw()
+}
+
+#[cfg(unix)]
+fn is_ours_alone(found: &Metadata) -> bool {
+    is_ours(found) && std::os::unix::fs::MetadataExt::mode(found) & 0o022 == 0
+}
+
+#[cfg(unix)]
+fn num_names(found: &Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::nlink(found)
+}
+
+/// Elsewhere, the folder above decides.
+#[cfg(not(unix))]
+pub(crate) fn is_ours(_found: &Metadata) -> bool {
+    true
+}
+
+#[cfg(not(unix))]
+use is_ours as is_ours_alone;
+
+#[cfg(not(unix))]
+fn num_names(_found: &Metadata) -> u64 {
+    1
+}
+
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+    if cfg!(unix) {
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .map_err(Error::io(folder))
+    } else {
+        Ok(())
+    }
+}
+
+pub fn sync_parent(path: &Path) -> Result<()> {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => sync_folder(folder),
+        _ => sync_folder(Path::new(".")),
+    }
+}
+
+/// Writes a file completely or not at all.
+pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) -> Result<()> {
+    let partial = path.with_extension("new");
+    let write = || {
+        let mut file = create_anew(&partial)?;
+        file.write_all(content.as_ref())?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    };
+    write().map_err(Error::io(path))?;
+    sync_parent(path)
+}
+
+/// `None` also where it is damaged.
+pub(crate) fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    let text = read_up_to(path, MAX_NOTE_BYTES).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
+
+/// Opens a file by `open`, again where that gives nothing, and locks it for whoever writes `target`.
+pub fn lock(
+    path: &Path,
+    target: &Path,
+    waits: bool,
+    open: impl Fn() -> Result<Option<File>>,
+) -> Result<File> {
+    loop {
+        let Some(file) = open()? else {
+            continue;
+        };
+        let locked = if waits {
+            file.lock().map_err(TryLockError::Error)
+        } else {
+            file.try_lock()
+        };
+        match locked {
+            Err(TryLockError::WouldBlock) => return Err(Error::Locked(target.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
+            // Who held the lock may have moved or removed the file.
+            Ok(()) if is_at(&file, path) => return Ok(file),
+            Ok(()) => {}
+        }
+    }
+}
+
+/// A process that ends removes the file that it has locked.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(there)) => id(ours) == id(there),
+        _ => false,
+    }
+}
+
+/// Elsewhere, an open file cannot be removed.
+#[cfg(not(unix))]
+fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
+}
