@@ -9,9 +9,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specds import terminal
 from specds.build import BuildReport, build_datastore
 from specds.corpora import CorpusOptions, Document, belongs_to, open_corpus, stdlib_documents
+from specds.progress import build_progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,7 +64,7 @@ _TESTS = frozenset({"test", "tests", "idle_test"})
 def build_stdlib(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
     """Builds a datastore of the standard library, without its tests and what the demo holds out."""
     corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT | _TESTS))))
-    with terminal.build_progress() as progress:
+    with build_progress() as progress:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
 
 

@@ -1,29 +1,16 @@
-"""What is written to a terminal: lines, errors and progress bars, all by rich."""
+"""What is written to a terminal: lines and errors, all by rich."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.segment import Segment
-from rich.status import Status
-from rich.table import Column
 from rich.text import Text
 
 # A terminal obeys controls, and C1 controls too; marks of direction show text in another order.
@@ -65,82 +52,10 @@ def note(message: str) -> None:
     err.print(Text.assemble(("note", "bold cyan"), ": ", message), soft_wrap=True)
 
 
-def waiting(message: str) -> Status:
+def waiting(message: str) -> AbstractContextManager[Any]:
     """Shows on standard error, as long as it is entered, what is waited for."""
+    # rich imports a third of itself for it, which help does without.
     return err.status(Text(message))
-
-
-class _Rate(ProgressColumn):
-    """How many documents and tokens there are so far, and how fast they come."""
-
-    def render(self, task: Task) -> Text:
-        tokens = task.fields.get("tokens")
-        if not tokens or not task.elapsed:
-            return Text()
-        rate = quantity(tokens / task.elapsed)
-        documents = counted(task.fields["documents"], "document")
-        return Text(f"{documents}, {quantity(tokens)} tokens, {rate}/s", "progress.data.speed")
-
-
-def _bars(*shown: ProgressColumn, **settings: Any) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
-        TaskProgressColumn(),
-        *shown,
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-        console=err,
-        **settings,
-    )
-
-
-@contextmanager
-def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
-    """Shows a bar a stage on standard error, after `after_s`; yields what a build reports to."""
-    bars, started = _bars(_Rate(table_column=Column(no_wrap=True))), time.monotonic()
-    tasks: dict[str, Any] = {}
-
-    def show(stage: str, done: int, total: int | None, **counts: int) -> None:
-        if time.monotonic() - started >= after_s:
-            bars.start()
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            fields: dict[str, Any] = counts
-            bars.update(tasks[stage], completed=done, total=total, **fields)
-
-    try:
-        yield show
-    finally:
-        if tasks:  # one that never started would end in an empty line
-            bars.stop()
-
-
-@contextmanager
-def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
-    """Shows a bar on standard error; yields what a benchmark reports each request to."""
-    # A thread that refreshes would take the interpreter in the middle of what is timed.
-    bars = _bars(transient=True, auto_refresh=False)
-    last = 0.0
-
-    def show(engine: str, total: int) -> None:
-        nonlocal last
-        if not bars.tasks:  # what is built before has a bar of its own
-            bars.start()
-            bars.add_task(what)
-        bars.update(bars.task_ids[0], description=f"{what} {engine}", total=total, advance=1)
-        if time.monotonic() - last > _REFRESH_S:
-            bars.refresh()
-            last = time.monotonic()
-
-    try:
-        yield show
-    finally:
-        if bars.tasks:
-            bars.stop()
-
-
-_REFRESH_S = 0.1
 
 
 def quantity(value: float, unit: str = "") -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from specds import terminal
 from specds.bench.harness import table
 from specds.cli import display
+from specds.progress import build_progress, request_progress
 
 TEXTS = st.text(st.sampled_from("[]/=:\\#0bi smile"), min_size=1, max_size=12)
 
@@ -68,10 +69,10 @@ def test_what_a_terminal_would_obey_is_shown_as_pictures(monkeypatch, name):
         case "facts":
             display.show(OBEYED, {OBEYED: OBEYED, "corpus": [OBEYED]}, as_json=False)
         case "build":
-            with terminal.build_progress() as progress:
+            with build_progress() as progress:
                 progress(OBEYED, 1, 2)
         case "request":
-            with terminal.request_progress(OBEYED) as progress:
+            with request_progress(OBEYED) as progress:
                 progress(OBEYED, 1)
         case "print":
             console.print(OBEYED)

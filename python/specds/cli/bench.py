@@ -103,8 +103,9 @@ def _show(
 ) -> "Document":
     """Runs a benchmark and shows what it measured: tables or JSON."""
     from specds.bench.harness import reasons
+    from specds.progress import request_progress
 
-    with terminal.request_progress(what) as progress:
+    with request_progress(what) as progress:
         document = run(progress)
     if as_json:
         terminal.print_json(document)

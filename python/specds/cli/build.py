@@ -121,6 +121,7 @@ def _build(
     from specds.build import build_datastore
     from specds.corpora import open_corpora, render_with
     from specds.loading import load_encoder
+    from specds.progress import build_progress
 
     # A file may have a comma in its name.
     named = [[name] if Path(name).exists() else listed(name) for name in corpus]
@@ -130,7 +131,7 @@ def _build(
     command = _command(corpus, tokenizer, reading, options)
     whole = BuildOptions(**vars(options), overwrite=overwrite, append=append, commands=(command,))
     try:
-        with terminal.build_progress() as progress:
+        with build_progress() as progress:
             report = build_datastore(
                 opened, loaded, out, whole, tokenizer_name=tokenizer, progress=progress
             )
@@ -185,9 +186,10 @@ def refresh(
     """
     from specds.build import refresh as move
     from specds.loading import load_encoder
+    from specds.progress import build_progress
 
     loaded = None if tokenizer is None or datastore.exists() else load_encoder(tokenizer)
-    with terminal.build_progress(after_s=2.0) as progress:
+    with build_progress(after_s=2.0) as progress:
         report = move(
             datastore,
             from_memory,
@@ -271,8 +273,9 @@ def compact(
         specds compact chat.specds
     """
     from specds._core import compact as rebuild
+    from specds.progress import build_progress
 
-    with terminal.build_progress() as progress:
+    with build_progress() as progress:
         rebuilt = rebuild(
             datastore, drop_duplicates=drop_duplicates, progress=progress, **options.for_core()
         )

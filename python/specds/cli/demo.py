@@ -27,6 +27,7 @@ from specds.cli.writing import coloured
 from specds.demo import MODES, Prompt, build_stdlib, prompts
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
+from specds.progress import request_progress
 from specds.stats import GenerationStats
 
 
@@ -52,7 +53,7 @@ def run_demo(
             seed=1,
             warm_up={"max_new_tokens": 8},
         )
-        with terminal.request_progress("completing prompts,") as progress:
+        with request_progress("completing prompts,") as progress:
             cells = measure(plan, lambda mode: progress(mode, plan.num_rounds))
     pairs = [(cells[0].runs[0], cells[1].runs[0]), (cells[2].runs[0], cells[3].runs[0])]
     modes = [compared(mode, *pair) for mode, pair in zip(MODES, pairs, strict=True)]

@@ -173,6 +173,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
     from specds.loading import load_encoder, load_model, one_thread_for
+    from specds.progress import build_progress
     from specds.tokenization import check_tokenizer, require_chat_template
 
     datastore = None if running.datastore is None else Datastore.open(running.datastore)
@@ -184,7 +185,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
         check_tokenizer(datastore, encoder)
 
     def make(model: "PreTrainedModel | None") -> "Drafter":
-        with terminal.build_progress(after_s=2.0) as progress:
+        with build_progress(after_s=2.0) as progress:
             inputs = DrafterInputs(
                 datastore,
                 model,

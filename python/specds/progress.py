@@ -1,0 +1,97 @@
+"""Bars that show how far a build or a benchmark is; help does without them, so it comes sooner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
+from rich.text import Text
+
+from specds import terminal
+from specds.terminal import counted, quantity
+
+
+class _Rate(ProgressColumn):
+    """How many documents and tokens there are so far, and how fast they come."""
+
+    def render(self, task: Task) -> Text:
+        tokens = task.fields.get("tokens")
+        if not tokens or not task.elapsed:
+            return Text()
+        rate = quantity(tokens / task.elapsed)
+        documents = counted(task.fields["documents"], "document")
+        return Text(f"{documents}, {quantity(tokens)} tokens, {rate}/s", "progress.data.speed")
+
+
+def _bars(*shown: ProgressColumn, **settings: Any) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        TaskProgressColumn(),
+        *shown,
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        console=terminal.err,
+        **settings,
+    )
+
+
+@contextmanager
+def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
+    """Shows a bar a stage on standard error, after `after_s`; yields what a build reports to."""
+    bars, started = _bars(_Rate(table_column=Column(no_wrap=True))), time.monotonic()
+    tasks: dict[str, Any] = {}
+
+    def show(stage: str, done: int, total: int | None, **counts: int) -> None:
+        if time.monotonic() - started >= after_s:
+            bars.start()
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            fields: dict[str, Any] = counts
+            bars.update(tasks[stage], completed=done, total=total, **fields)
+
+    try:
+        yield show
+    finally:
+        if tasks:  # one that never started would end in an empty line
+            bars.stop()
+
+
+@contextmanager
+def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
+    """Shows a bar on standard error; yields what a benchmark reports each request to."""
+    # A thread that refreshes would take the interpreter in the middle of what is timed.
+    bars = _bars(transient=True, auto_refresh=False)
+    last = 0.0
+
+    def show(engine: str, total: int) -> None:
+        nonlocal last
+        if not bars.tasks:  # what is built before has a bar of its own
+            bars.start()
+            bars.add_task(what)
+        bars.update(bars.task_ids[0], description=f"{what} {engine}", total=total, advance=1)
+        if time.monotonic() - last > _REFRESH_S:
+            bars.refresh()
+            last = time.monotonic()
+
+    try:
+        yield show
+    finally:
+        if bars.tasks:
+            bars.stop()
+
+
+_REFRESH_S = 0.1
