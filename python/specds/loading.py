@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specds._lazy import advice, imported
+from specds.gguf import GgufVocabulary
 from specds.loadable import LoadingError, require_loadable, resolve, whole_dtype
 from specds.tokenization import FastTokenizer
 
@@ -34,6 +35,18 @@ def load_encoder(name: str) -> PreTrainedTokenizerBase:
     return load_tokenizer(name) if fast is None else cast("PreTrainedTokenizerBase", fast)
 
 
+def load_vocabulary(name: str) -> PreTrainedTokenizerBase:
+    """What tells the tokenizer of a model from another, its tokens and its template.
+
+    It is read without torch where it can be: as by `load_encoder`, or from a GGUF file.
+    """
+    path = resolve(name)
+    if not path.endswith(".gguf"):
+        return load_encoder(name)
+    require_loadable("tokenizer", name)
+    return cast("PreTrainedTokenizerBase", GgufVocabulary.read(path))
+
+
 def load_model(
     name: str,
     *,
@@ -44,7 +57,8 @@ def load_model(
     """Loads a causal language model, ready to generate, and its tokenizer.
 
     Args:
-        name: ``demo``, ``demo-small``, ``demo-tiny``, a local folder, or a name on the hub.
+        name: ``demo``, ``demo-small``, ``demo-tiny``, ``smollm2``, a local folder, a GGUF file, or
+            a name on the hub.
         device: ``auto`` is the first GPU where there is one, else the CPU.
         dtype: ``auto`` is float32 on a CPU, where half precision gains nothing and costs ties, and
             what the checkpoint says elsewhere.
@@ -55,12 +69,20 @@ def load_model(
     """
     require_loadable("model", name, device, dtype)
     device, dtype = resolve_placement(device, whole_dtype(dtype))
-    if tokenizer is None or isinstance(tokenizer, FastTokenizer):
+    if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
         tokenizer = _load("AutoTokenizer", "model", name)
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
     model: PreTrainedModel = _load("AutoModelForCausalLM", "model", name, dtype=dtype)
+    if resolve(name).endswith(".gguf"):
+        # The weights are of `dtype` now, though transformers still takes them for quantised ones.
+        for attribute, value in _PLAIN.items():
+            setattr(model, attribute, value)
+        vars(model.config).pop("quantization_config", None)
     return model.to(device).eval(), cast("PreTrainedTokenizerBase", tokenizer)  # type: ignore[arg-type]
+
+
+_PLAIN: dict[str, Any] = {"hf_quantizer": None, "is_quantized": False, "quantization_method": None}
 
 
 def one_thread_for(name: str) -> None:
@@ -87,11 +109,14 @@ def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
 
 
 def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
-    for package in ("torch", "transformers"):
+    path, needed = resolve(name), ["torch", "transformers"]
+    if path.endswith(".gguf"):
+        needed += ["gguf", "accelerate"]
+        path, arguments["gguf_file"] = map(str, (Path(path).parent, Path(path).name))
+    for package in needed:
         if find_spec(package) is None:
             raise ImportError(advice(package))
     loader = getattr(import_module("transformers"), auto_class)
-    path = resolve(name)
     try:
         # A download shows how far it is; what lies here is read in a moment.
         with _no_bars() if Path(path).is_dir() else nullcontext():

@@ -113,13 +113,19 @@ def _has_all_special_tokens(backend: Any, folder: Path, config: dict[str, Any]) 
 
 def vocab_size(tokenizer: PreTrainedTokenizerBase) -> int:
     """One more than the tokenizer's largest token id, added tokens included."""
-    return max(tokenizer.get_vocab().values()) + 1
+    return max(index for token, index in tokenizer.get_vocab().items() if _means(token, index)) + 1
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """The SHA-256 (hex) of the vocabulary in id order: equal where the ids mean the same."""
-    items = sorted((index, token) for token, index in tokenizer.get_vocab().items())
+    vocabulary = tokenizer.get_vocab().items()
+    items = sorted((index, token) for token, index in vocabulary if _means(token, index))
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
+
+
+def _means(token: str, index: int) -> bool:
+    """Whether an id is of the tokenizer; GGUF files also name those that only fill up a model."""
+    return token != f"[PAD{index}]"
 
 
 def require_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:

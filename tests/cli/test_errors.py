@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from datastores import build, files
+from gguf_files import gguf_of
 from specds import Memory
 from specds.loadable import demo_models
 from specds.loading import load_tokenizer
@@ -72,6 +73,8 @@ AT_ONCE = [
     ("chat --model demo-tiny", "has no chat template"),
     (f"{GENERATE} ''", "the prompt is empty: give a text"),
     ("generate --model other-model --datastore d a", "built with the tokenizer `demo`"),
+    ("generate --model some.gguf --datastore d a", "built with the tokenizer `demo`"),
+    ("generate --model no.gguf a", "no model `no.gguf`: there is no such file"),
     (f"{GENERATE} a --tenant ann", "a tenant is whose requests a memory keeps: give it by"),
     (f"{GENERATE} a --drafter prompt-lookup --memory m", "keeps no memory: leave out"),
     (f"{GENERATE} a --drafter prompt-lookup --model-tables", "takes no tables"),
@@ -144,6 +147,7 @@ def folder(tmp_path_factory, datastore, demo_tokenizer):
     build(folder / "small.specds", [[1, 2, 3]])
     shutil.copytree(demo_models() / "tiny", folder / "model")
     Memory(4096, tokenizer="another").save(folder / "other.memory")
+    (folder / "some.gguf").write_bytes(gguf_of(["a", "b"]))
     # A model of another tokenizer, whose weights nobody could read.
     shutil.copytree(folder / "other", folder / "other-model")
     (folder / "other-model/config.json").touch()

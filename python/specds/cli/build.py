@@ -53,7 +53,7 @@ def build(
     A stopped or killed build continues when you repeat the command.
 
     Args:
-        tokenizer: A name on the hub, a local folder, or `demo`.
+        tokenizer: A name on the hub, a local folder, a GGUF file, or `demo`.
         out (FOLDER): The folder to make.
         overwrite: Replace what is there, once the new datastore is complete.
 

@@ -46,7 +46,7 @@ class Running:
     """The options of both commands.
 
     Attributes:
-        model: A name on the hub, a local folder, or `demo`.
+        model: A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
             for none.
             [default: the one that the model's folder names]
@@ -172,17 +172,17 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     """Loads the model and makes what drafts for it; at the end, a memory is written."""
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
-    from specds.loading import load_encoder, load_model, one_thread_for
+    from specds.loading import load_model, load_vocabulary, one_thread_for
     from specds.progress import build_progress
     from specds.tokenization import check_tokenizer, require_chat_template
 
     datastore = None if running.datastore is None else Datastore.open(running.datastore)
     # What the tokenizer alone can tell is told before the weights are read.
-    encoder = load_encoder(running.model)
+    vocabulary = load_vocabulary(running.model)
     if is_chat:
-        require_chat_template(encoder)
+        require_chat_template(vocabulary)
     if datastore is not None:
-        check_tokenizer(datastore, encoder)
+        check_tokenizer(datastore, vocabulary)
 
     def make(model: "PreTrainedModel | None") -> "Drafter":
         with build_progress(after_s=2.0) as progress:
@@ -190,7 +190,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
                 datastore,
                 model,
                 progress=progress,
-                tokenizer=encoder,
+                tokenizer=vocabulary,
                 memory=running.memory,
                 model_tables=running.model_tables,
             )
@@ -200,7 +200,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     needs_model = name.needs_model or name.models or running.model_tables
     made = None if needs_model else make(None)
     model, tokenizer = load_model(
-        running.model, device=running.device, dtype=running.dtype, tokenizer=encoder
+        running.model, device=running.device, dtype=running.dtype, tokenizer=vocabulary
     )
     one_thread_for(running.model)
     import torch

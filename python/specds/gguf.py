@@ -1,0 +1,82 @@
+"""What does a GGUF file say of its tokenizer? Read without any package; weights are left alone."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+MAGIC = b"GGUF"
+_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
+_STRING, _ARRAY = 8, 9
+
+
+@dataclass(frozen=True)
+class GgufVocabulary:
+    """The tokens of a GGUF file, as far as they tell a tokenizer from another."""
+
+    name_or_path: str
+    tokens: dict[str, int]
+    chat_template: str | None
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> GgufVocabulary:
+        """Reads the file's fields.
+
+        Raises:
+            ValueError: It is no GGUF file, is cut off, or has no tokens.
+        """
+        with Path(path).open("rb") as file:
+            try:
+                fields = _fields(file, Path(path).stat().st_size)
+            except (struct.error, UnicodeDecodeError, RecursionError) as error:
+                raise ValueError(f"{path} is no whole GGUF file: download it again") from error
+        tokens = fields.get("tokenizer.ggml.tokens")
+        if not isinstance(tokens, list):
+            raise ValueError(f"{path} holds no tokenizer: give one by --tokenizer")
+        if fields.get("tokenizer.ggml.model") == "llama":
+            # The original spells spaces alone by SentencePiece's own sign.
+            tokens = ["▁" * len(each) if not each.strip(" ") else each for each in tokens]
+        template = fields.get("tokenizer.chat_template")
+        spelled = {token: number for number, token in enumerate(tokens)}
+        return cls(str(path), spelled, template if isinstance(template, str) else None)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self.tokens)
+
+
+def _fields(file: BinaryIO, size: int) -> dict[str, object]:
+    """The texts, and the arrays of texts, among the fields; numbers are passed over."""
+
+    def number(kind: str) -> int:
+        whole = struct.Struct(f"<{kind}")
+        return whole.unpack(file.read(whole.size))[0]  # type: ignore[no-any-return]
+
+    def text() -> str:
+        length = number("Q")
+        if length > size - file.tell():
+            raise struct.error
+        return file.read(length).decode()
+
+    def value(kind: int) -> object:
+        if kind == _STRING:
+            return text()
+        if kind == _ARRAY:
+            held, count = number("I"), number("Q")
+            if count > size - file.tell():
+                raise struct.error
+            if held in _NUMBERS:
+                file.seek(count * struct.calcsize(f"<{_NUMBERS[held]}"), 1)
+                return None
+            return [value(held) for _ in range(count)]
+        if kind not in _NUMBERS:
+            raise struct.error
+        number(_NUMBERS[kind])
+        return None
+
+    if file.read(4) != MAGIC:
+        raise struct.error
+    number("I"), number("Q")  # the version, and how many tensors there are
+    return {text(): value(number("I")) for _ in range(number("Q"))}
