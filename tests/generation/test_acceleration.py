@@ -7,8 +7,10 @@ import pytest
 import torch
 from transformers import DynamicCache, GenerationConfig, StoppingCriteria, TextIteratorStreamer
 
+from datastores import build as build_datastore
 from models import FAMILIES, GREEDY, SAMPLING, build, prompt, random_drafter
 from specds.generation import UnsupportedRequestError, accelerate, generate
+from specds.loading import load_model
 from specds.verify.cache import CACHE_NAME
 
 
@@ -44,6 +46,28 @@ def test_calls_return_what_they_do_without(model, name):
         assert len(drafter.sessions) == len(expected)
     CALLS[name](model)
     assert len(drafter.sessions) == len(expected)
+
+
+def test_without_a_drafter_it_remembers_calls_and_says_what_it_drafts_from(chat_model):
+    model, tokenizer = load_model(str(chat_model), device="cpu")
+    ids = tokenizer("def add(a, b):\n", return_tensors="pt")["input_ids"]
+    plain = model.generate(ids, attention_mask=torch.ones_like(ids), **SETTINGS).tolist()
+    with accelerate(model) as handle:
+        said = repr(handle)
+        for _ in range(2):
+            assert model.generate(ids, **SETTINGS).tolist() == plain
+        memory = handle._options.drafter.memory
+        assert memory.num_tokens > ids.shape[1]
+    assert said == "Acceleration(drafts from the request's own text, earlier calls)"
+    # The model's folder may name a datastore.
+    build_datastore(chat_model / "its.specds", [[1, 2, 3]], vocab_size=4096, separator=0)
+    (chat_model / "specds.json").write_text('{"datastore": "its.specds"}')
+    try:
+        with accelerate(model) as handle:
+            assert repr(handle).endswith(f", the datastore {chat_model / 'its.specds'})")
+            assert model.generate(ids, **SETTINGS).tolist() == plain
+    finally:
+        (chat_model / "specds.json").unlink()
 
 
 def test_the_last_acceleration_counts_and_each_is_undone_by_itself(model):

@@ -9,9 +9,12 @@ from typing import Any, Literal, final
 from transformers import GenerationMixin, PreTrainedModel
 from typing_extensions import Unpack
 
+from specds._core import Memory
+from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.calls import as_transformers, through
 from specds.generation.request import DraftOptions, Drafts, Options
+from specds.hub import named_datastore
 from specds.verify.support import UnsupportedModelError
 
 _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]
@@ -31,20 +34,34 @@ def accelerate(
 
     Args:
         model: A decoder-only transformers model, or an object that wraps one and its `generate`.
-        drafter: As in `generate`; shared by all calls, so it learns from one for the next.
+        drafter: As in `generate`; shared by all calls, so it learns from one for the next. By
+            default one that drafts from each request's own text, from those of earlier calls, which
+            it remembers, and from the datastore that the model's folder names, if it names one.
         otherwise: What to do with a call that drafts cannot serve: `refuse` it by name, or decode
             it by `plain` decoding.
         **options: `max_nodes`, `verification`, `self_check` and `stream_every`, as in `generate`.
 
     Returns:
-        A handle: `undo()`, or the end of a `with` block, undoes it.
+        A handle, which says what is drafted from when it is printed: `undo()`, or the end of a
+        `with` block, undoes it.
 
     Raises:
         TypeError: `model` is no model.
         ValueError: An option makes no sense.
     """
     require_inputs(model, None)
+    drafter = usual_drafter(model) if drafter is None else drafter
     return Acceleration(model, Options.of(drafter, otherwise=otherwise, **options))
+
+
+def usual_drafter(model: Any) -> FusedDrafter:
+    """One that remembers the texts of its requests, and has the datastore that a model names."""
+    config = getattr(model, "config", None)
+    if named := named_datastore(getattr(config, "name_or_path", "")):
+        return FusedDrafter(named)
+    if config is None:
+        return FusedDrafter()
+    return FusedDrafter(memory=Memory(config.get_text_config(decoder=True).vocab_size))
 
 
 def generate_by(
@@ -79,6 +96,15 @@ class Acceleration:
         if self._is_undone:
             return plain(*args, **kwargs)
         return generate_by(self._model, plain, self._options, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        drafter = self._options.drafter
+        if not isinstance(drafter, FusedDrafter):
+            return f"Acceleration({drafter!r})"
+        sources = ["the request's own text"] if drafter.config.context else []
+        sources += ["earlier calls"] if drafter.memory is not None else []
+        sources += [f"the datastore {drafter.datastore.path}"] if drafter.datastore else []
+        return f"Acceleration(drafts from {', '.join(sources)})"
 
     def undo(self) -> None:
         """Gives the model its former `generate` back; a second call does nothing."""
