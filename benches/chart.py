@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,10 @@ DRAFTERS = {
     "arctic-suffix": "the same, its default chain",
     "transformers-prompt-lookup": "prompt lookup of transformers",
 }
-# The rows of the README: the corpus that a drafter has, and whether it remembers earlier requests.
+# What the README shows; the page of all of them has the rest.
+FIRST = ["fused", NO_DATASTORE, "rest", "arctic-suffix-tree", "transformers-prompt-lookup"]
+FIRST_SETS = ["mtbench-vicuna-7b", "humaneval-codegen-16b", "specbench-vicuna-7b", "airline-gpt-4o"]
+# What a drafter has: its corpus, and whether it remembers earlier requests.
 HAS = {
     "fused": ("60 M tokens", "yes"),
     NO_MEMORY: ("60 M tokens", "no"),
@@ -150,16 +154,16 @@ def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
     }
 
 
-def table(drafters: list[str], only: int | None = None) -> str:
-    """Some drafters on all sets, as Markdown; at one number of nodes with what each drafter has."""
+def table(drafters: list[str], only: int | None = None, sets: Iterable[str] = SETS) -> str:
+    """Drafters on some sets, as Markdown; at one number of nodes with what each drafter has."""
     lengths = acceptance(rows_of("replay"))
-    names = [name.replace("\n", ", ") + NOTES.get(group, "") for group, name in SETS.items()]
+    names = [SETS[group].replace("\n", ", ") + NOTES.get(group, "") for group in sets]
     about = ["corpus", "remembers requests"] if only else ["nodes"]
     rule = ["---"] * (1 + len(about)) if only else ["---", "---:"]
-    lines = [["drafter", *about, *names], [*rule, *["---:"] * len(SETS)]]
+    lines = [["drafter", *about, *names], [*rule, *["---:"] * len(names)]]
     for drafter in drafters:
         for max_nodes in [only] if only else sorted({b for d, _, b in lengths if d == drafter}):
-            cells = [lengths.get((drafter, name, max_nodes)) for name in SETS]
+            cells = [lengths.get((drafter, name, max_nodes)) for name in sets]
             shown = ["" if cell is None else f"{cell:.2f}" for cell in cells]
             has = HAS[drafter] if only else [str(max_nodes)]
             lines.append([DRAFTERS[drafter], *has, *shown])
@@ -170,17 +174,20 @@ def with_tables(page: str) -> str:
     """A page with a table between each pair of its marks, of the drafters that the mark names.
 
     `<!-- acceptance of rest,aded -->` is a table of all sizes, `all` is all drafters, and
-    `<!-- acceptance at 64 -->` one of those that differ in what they have.
+    `<!-- acceptance at 64 -->` one of those that differ in what they have, and `first` instead of
+    `at` the few that the README shows.
     """
 
     def filled(found: re.Match[str]) -> str:
-        if found[2] == "at":
+        if found[2] == "first":
+            shown = table(FIRST, int(found[3]), FIRST_SETS)
+        elif found[2] == "at":
             shown = table([*HAS], int(found[3]))
         else:
             shown = table([*DRAFTERS] if found[3] == "all" else found[3].split(","))
         return f"{found[1]}\n\n{shown}\n\n{found[4]}"
 
-    mark = r"(<!-- acceptance (of|at) (\S+) -->).*?(<!-- end -->)"
+    mark = r"(<!-- acceptance (of|at|first) (\S+) -->).*?(<!-- end -->)"
     return re.sub(mark, filled, page, flags=re.DOTALL)
 
 
