@@ -62,6 +62,11 @@ class Row:
         else:
             self.session = self.kept
 
+    @property
+    def is_of_logits(self) -> bool:
+        """Whether nothing but logits and noise decides, so that a device can accept."""
+        return self.sampler.is_of_logits and (self.sampler.is_argmax or not self.session.proposes)
+
     def _begin(self, token_ids: list[int]) -> None:
         """Opens a session for the tokens after the last one that the drafter does not know."""
         if max(token_ids) >= self.known_tokens:
@@ -131,9 +136,8 @@ class Decoding:
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until every sequence has met a stopping criterion."""
-        runner, sampler = self.runner, rows[0].sampler
-        is_decided = sampler.is_of_logits and (sampler.is_argmax or not rows[0].session.proposes)
-        if is_decided and isinstance(runner, StaticRunner) and runner.accepts:
+        runner = self.runner
+        if rows[0].is_of_logits and isinstance(runner, StaticRunner) and runner.accepts:
             self._accepts = runner
         start = self._last = self._now()
         self._prefill(rows, chunk_size)

@@ -7,8 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import TemperatureLogitsWarper
 
 from models import tiny_model
+from specds.accept.on_device import PassRequest
+from specds.accept.on_host import Sampler
 from specds.budget import step_cost as cost
 from specds.budget.step_cost import MOST_NODES, CostModel, measure, step_costs
 
@@ -126,6 +129,26 @@ def test_costs_are_measured_once_for_a_model_and_a_range_of_rows_and_lengths(mon
         _, runner = costs_of(model, length, num_rows)
         assert (runner.num_passes > 0) == is_measured
     assert costs_of(tiny_model("qwen2"), 100)[1].num_passes > 0
+
+
+def test_costs_are_those_of_a_kind_of_acceptance(monkeypatch):
+    monkeypatch.setattr(cost, "_models", {})
+    model, runner = tiny_model("llama"), Runner(100)
+    asked = []
+    runner.launch = lambda last, trees, request: lambda: asked.append(request)
+    greedy = PassRequest(Sampler([], do_sample=False), 8)
+    warm, cold = (
+        PassRequest(Sampler([TemperatureLogitsWarper(of)], do_sample=True), 8, 0, torch.ones(1))
+        for of in (0.5, 0.7)
+    )
+    for request, is_measured in ((greedy, True), (warm, True), (cold, False), (greedy, False)):
+        asked.clear()
+        step_costs(model, runner, request)
+        assert (len(asked) > 0) == is_measured
+        assert {id(each) for each in asked} <= {id(request)}
+    assert runner.num_passes == 0
+    step_costs(model, runner)
+    assert runner.num_passes > 0
 
 
 def test_of_passes_of_few_sizes_those_are_measured(monkeypatch):

@@ -5,7 +5,6 @@ CUDA graph does.
 """
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from specds.verify import recordings, static
 
@@ -31,7 +30,7 @@ def tensors_in(result):
     return [item for item in found if isinstance(item, torch.Tensor)]
 
 
-class Recorded(TorchDispatchMode):
+class Recorded(recordings.Unwaiting):
     """Like `CudaRecording`: computed once to warm up, once to record, and again at each replay."""
 
     made = 0
@@ -41,18 +40,12 @@ class Recorded(TorchDispatchMode):
         self.operations = []
         compute()
         with self:
-            self.outputs = compute()
-        for output in self.outputs:
-            if output is not None:
-                output.zero_()  # a recording computes nothing until it is replayed
+            self.output = compute()
+        self.output.zero_()  # a recording computes nothing until it is replayed
         type(self).made += 1
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        assert operation not in (
-            torch.ops.aten._local_scalar_dense.default,
-            torch.ops.aten.nonzero.default,
-        ), "the host waits for the device"
-        result = operation(*args, **(kwargs or {}))
+        result = super().__torch_dispatch__(operation, types, args, kwargs)
         self.operations.append((operation, args, kwargs or {}, tensors_in(result)))
         return result
 

@@ -88,18 +88,16 @@ class _Recording:
     def __init__(self, device, compute):
         self._device, self._compute = device, compute
         # By turns, as what the pass before told may not be read yet.
-        self.outputs, self._others = compute(), compute()
+        self.output, self._other = compute(), compute()
 
     def replay(self):
-        self.outputs, self._others = self._others, self.outputs
-        outputs = self.outputs
-        if outputs[1] is None:  # logits are read here: samples have settings, and are not recorded
-            self._run(outputs)
+        self.output, self._other = self._other, self.output
+        output = self.output
+        if output.is_floating_point():  # logits are read here, to sample from
+            self._run(output)
         else:
-            self._device.begin(lambda: self._run(outputs))
+            self._device.begin(lambda: self._run(output))
 
     @torch.inference_mode()
-    def _run(self, outputs):
-        for output, told in zip(outputs, self._compute(), strict=True):
-            if output is not None:
-                output.copy_(told)
+    def _run(self, output):
+        output.copy_(self._compute())

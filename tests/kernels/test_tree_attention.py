@@ -60,6 +60,7 @@ def test_it_attends_by_definition(num_examples):
         make_case(1, [0, 40], 70, 1, 1, 16),  # two words of ancestors, tiles of both
         make_case(2, [300], 3, 1, 2, 96, window=20),  # most slots are out of sight
         make_case(3, [5], 9, 1, 1, 16, window=2),  # the root too, for some
+        make_case(5, [1100, 3, 0, 90], 2, 1, 2, 16, window=700),  # most splits are of one row
         make_case(4, [33], 2, 1, 1, 256, dtype=torch.float16, with_sinks=True),
     ],
 )

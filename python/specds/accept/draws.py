@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 
 import torch
 
@@ -15,14 +16,18 @@ from specds.drafters.session import Proposal
 # stored is drawn again, from the generator's state before it.
 _MOST_BYTES = 256e6
 
+DRAWING = Lock()
+"""Held while a CUDA graph is recorded: for all threads, a device draws nothing meanwhile."""
+
 
 class Noise:
     """What `torch.multinomial` would draw in each step of plain decoding, step by step.
 
     It samples the argmax of ``probs / noise`` with exponential noise `(num_rows, vocab_size)`, by
     the default generator of the device. A row at position t, its first emitted token being at 0,
-    takes its row of draw t: so a sampled text depends on model, prompts and seed alone, not on
-    what was drafted.
+    takes its row of draw t: so the numbers depend on the seed alone, not on what was drafted. The
+    text is then as independent of drafts as the logits are: up to rounding, which in half precision
+    depends on the width of a pass.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
@@ -40,17 +45,18 @@ class Noise:
 
     def at(self, position: int) -> torch.Tensor:
         """The draw of a position, float32 `(num_rows, vocab_size)`."""
-        drawn = self._drawn.get(position)
-        while self._num_draws <= position:
-            self._states[self._num_draws] = self._generator.get_state()
-            drawn = self._draw(self._num_draws)
-            self._num_draws += 1
-        if drawn is None:
-            now = self._generator.get_state()
-            self._generator.set_state(self._states[position])
-            drawn = self._draw(position)
-            self._generator.set_state(now)
-        return drawn
+        with DRAWING:
+            drawn = self._drawn.get(position)
+            while self._num_draws <= position:
+                self._states[self._num_draws] = self._generator.get_state()
+                drawn = self._draw(self._num_draws)
+                self._num_draws += 1
+            if drawn is None:
+                now = self._generator.get_state()
+                self._generator.set_state(self._states[position])
+                drawn = self._draw(position)
+                self._generator.set_state(now)
+            return drawn
 
     def _draw(self, position: int) -> torch.Tensor:
         drawn = torch.empty(self._shape, device=self._device)
@@ -104,14 +110,18 @@ def draw(probs: torch.Tensor) -> int:
         uniforms = torch.empty(probs.numel(), dtype=torch.float64).uniform_()
         token = draw_by_uniforms(probs.flatten().numpy(), uniforms.numpy())
         return draw_by(probs.flatten(), _exponentials(uniforms)) if token is None else token
-    return int(torch.multinomial(probs, num_samples=1))
+    with DRAWING:
+        return int(torch.multinomial(probs, num_samples=1))
 
 
 def draw_by(probs: torch.Tensor, noise: torch.Tensor) -> int:
     """The same of `probs`, `(vocab_size,)`, by exponential noise."""
     odds = probs / noise
     token = int(odds.argmax())
-    return token if 0 < odds[token] < math.inf else int(torch.multinomial(probs, num_samples=1))
+    if 0 < odds[token] < math.inf:
+        return token
+    with DRAWING:
+        return int(torch.multinomial(probs, num_samples=1))
 
 
 def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,11 @@ class PassRequest(NamedTuple):
     num_predictions: int = 0
     known_tokens: int = 0
     noise: torch.Tensor | None = None
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What its time depends on."""
+        return self.num_predictions, self.noise is not None, *self.sampler.kinds
 
 
 def follow(

@@ -129,6 +129,11 @@ class Sampler:
         self.is_argmax = not (do_sample or len(logits_processor) or self._keeps)
         self.is_of_logits = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
 
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """Of its processors, which take their time whatever their settings."""
+        return tuple(map(type, self.logits_processor))
+
     def draw_by(self, noise: Noise, row: int) -> None:
         """Draws by the noise of a row from now on."""
         self._noise = noise, row

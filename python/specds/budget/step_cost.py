@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from specds._core import TokenTree
+from specds.accept.on_device import PassRequest
 from specds.kernels.operations import power_of_two
 from specds.verify.generic import Runner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from specds.verify.static import StaticRunner
 
 
 MOST_NODES = 63
@@ -61,18 +64,27 @@ class CostModel:
 _models: WeakKeyDictionary[torch.nn.Module, dict[tuple[Any, ...], CostModel]] = WeakKeyDictionary()
 
 
-def step_costs(model: PreTrainedModel, runner: Runner) -> CostModel:
-    """The costs at the present number and length of a runner's rows, measured once for a model."""
+def step_costs(
+    model: PreTrainedModel, runner: Runner, request: PassRequest | None = None
+) -> CostModel:
+    """The costs at the present number and length of a runner's rows, measured once for a model.
+
+    With a request, for a runner that accepts, they are those of acceptance too: of its predictions,
+    and of its kind of sampling.
+    """
     num_rows, longest = len(runner.cache.lengths), max(runner.cache.lengths)
-    key = *runner.setting, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
+    asked = None if request is None else request.kind
+    key = *runner.setting, asked, power_of_two(num_rows), max(power_of_two(longest), _SHORT_CONTEXT)
     known = _models.setdefault(model, {})
     if key not in known:
 
         def verify(num_nodes: int) -> None:
             # Nothing is committed, so it leaves no trace.
-            tree = TokenTree(range(num_nodes), [-1] * num_nodes)
-            logits = runner.verify_rows([0] * num_rows, [tree] * num_rows)
-            logits[0][0, 0].item()  # waits for the device
+            last, trees = [0] * num_rows, [TokenTree(range(num_nodes), [-1] * num_nodes)] * num_rows
+            if request is not None:
+                cast("StaticRunner", runner).launch(last, trees, request)()
+                return
+            runner.verify_rows(last, trees)[0][0, 0].item()  # waits for the device
 
         most = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
         seconds = measure(verify, most, runner.node_steps or _SIZES)

@@ -14,6 +14,7 @@ import torch
 
 from specds._core import Datastore, Session
 from specds.accept.draws import Noise
+from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.budget.policy import AutoBudget, Budget, experience_of, require_max_nodes
 from specds.budget.step_cost import MOST_NODES, step_costs
@@ -234,6 +235,16 @@ def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Se
     return session
 
 
+def _measured(runner: Runner, rows: Sequence[Row], vocab_size: int) -> PassRequest | None:
+    """What is asked of the passes whose time is measured; None where the host accepts."""
+    if not (runner.accepts and rows[0].is_of_logits):
+        return None
+    sampler, most = rows[0].sampler, max(row.session.num_predictions for row in rows)
+    like = rows[0].prompt_ids
+    noise = None if sampler.is_argmax else torch.ones((1, 2, vocab_size), device=like.device)
+    return PassRequest(sampler, most, rows[0].known_tokens, noise)
+
+
 def _decode(
     options: Options,
     model: PreTrainedModel,
@@ -261,7 +272,7 @@ def _decode(
     try:
         budget: Budget
         if num_nodes == "auto":
-            costs = partial(step_costs, model, runner)
+            costs = partial(step_costs, model, runner, _measured(runner, rows, vocab_size))
             budget = AutoBudget(costs, experience_of(options.drafter), len(rows))
         else:
             budget = Budget(num_nodes)

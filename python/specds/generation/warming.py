@@ -52,7 +52,8 @@ def warm_up(
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     sampler = Sampler(LogitsProcessorList(), do_sample=False)
     known = drafter.vocab_size or vocab_size
-    requests = [PassRequest(sampler, number, known) for number in {0, session.num_predictions}]
+    numbers = sorted({0, session.num_predictions})
+    requests = [PassRequest(sampler, number, known) for number in numbers]
     session.finish()
     # The largest number first: smaller batches use the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
@@ -73,7 +74,7 @@ def _rehearse(
     while True:
         # Slots that no prompt has filled hold zeros, which take as long.
         runner.cache.lengths = [length] * len(lengths)
-        step_costs(model, runner)
+        step_costs(model, runner, requests[-1] if runner.accepts else None)
         if isinstance(runner, StaticRunner) and runner.accepts:
             for num_nodes in runner.node_steps:
                 tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1))

@@ -11,16 +11,35 @@ import torch
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HEAD_SIZES = range(16, 257)
-_MOST_QUERIES, _LARGEST_VALUE = 64, 256
-# Programs for each multiprocessor, reached by splitting the slots.
-_PROGRAMS_EACH = 2
+_LARGEST_VALUE = 256
 # Fewer slots are not worth a split, which must be merged.
 _LEAST_SLOTS = 128
 # The keys, and likewise the values, that a program holds in each stage.
 _TILE_BYTES = 16_384
+# Fewer rows are no other program.
+_TILE_ROWS = 32
 # Numbers that a program of `gate` computes.
 _TILE = 1024
 _OPTIONS = {"enable_fp_fusion": True}  # the default, of which Triton 3.9 warns
+
+
+class Tuning(NamedTuple):
+    """What only a device can decide; `benches/gpu` tries others.
+
+    Attributes:
+        queries: The most of a tile; one of 128 has eight warps.
+        programs_each: Programs for each multiprocessor, reached by splitting the slots.
+        merge_stages: How many splits are loaded ahead while their results are merged.
+        is_early: Small kernels are launched before the ones that they wait for have ended.
+    """
+
+    queries: int = 64
+    programs_each: int = 2
+    merge_stages: int = 1
+    is_early: bool = False
+
+
+TUNING = Tuning()
 
 
 def kernel_reason(
@@ -48,7 +67,7 @@ def _is_interpreted() -> bool:
 
 
 class _Tiles(NamedTuple):
-    """How the work is divided, in tiles of queries and slots and splits of the slots."""
+    """How the work is divided, in tiles of queries and slots and splits of all rows together."""
 
     queries: int
     slots: int
@@ -57,16 +76,16 @@ class _Tiles(NamedTuple):
     stages: int
 
     @classmethod
-    def of(cls, num_queries: int, num_pairs: int, num_slots: int, keys: torch.Tensor) -> _Tiles:
-        """By shapes alone, not lengths; pairs are of a row and a key head."""
+    def of(cls, num_queries: int, num_heads: int, num_slots: int, keys: torch.Tensor) -> _Tiles:
+        """By shapes alone, not lengths: of the keys' heads, and of the slots of all rows."""
         size, head = keys.element_size(), power_of_two(keys.shape[-1])
         # As many as fit in registers: tensor cores do not multiply float32.
-        queries = min(max(power_of_two(num_queries), 16), _MOST_QUERIES if size == 2 else 32)
+        queries = min(max(power_of_two(num_queries), 16), TUNING.queries if size == 2 else 32)
         slots = min(max(_TILE_BYTES // (head * size), 16), 128)
-        num_programs = -(-num_queries // queries) * num_pairs
-        splits = max(_PROGRAMS_EACH * _num_processors(keys.device) // num_programs, 1)
+        num_programs = -(-num_queries // queries) * num_heads
+        splits = max(TUNING.programs_each * _num_processors(keys.device) // num_programs, 1)
         splits = min(splits, -(-num_slots // _LEAST_SLOTS))
-        return cls(queries, slots, splits, warps=8 if head > 128 else 4, stages=2)
+        return cls(queries, slots, splits, warps=8 if head > 128 or queries > 64 else 4, stages=2)
 
 
 def power_of_two(number: int) -> int:
@@ -82,12 +101,17 @@ def _num_processors(device: torch.device) -> int:
 
 
 def make_scratch(device: torch.device) -> torch.Tensor:
-    """float32 zeros in which programs of `tree_attention` exchange partial results (H200: 17 MB).
+    """float32 zeros in which programs of `tree_attention` exchange partial results (H200: 35 MB).
 
     Calls of any shape can share it if they run one after the other, as the layers of a model do.
     """
-    size = 1 + _MOST_QUERIES * (_LARGEST_VALUE + 2)
-    return torch.zeros(_PROGRAMS_EACH * _num_processors(device) * size, device=device)
+    num = 2 * TUNING.programs_each * _num_processors(device)
+    return torch.zeros(num * _partial_size(), device=device)
+
+
+def _partial_size() -> int:
+    """The numbers of a split: a counter, and for each query its values, their sum and maximum."""
+    return 1 + TUNING.queries * (_LARGEST_VALUE + 2)
 
 
 def tree_attention(
@@ -166,28 +190,34 @@ def _attend(
     num_rows, num_heads, width, head_dim = query.shape
     num_key_heads, group = keys.shape[1], num_heads // keys.shape[1]
     num_slots = keys.shape[2] * (1 if block_table is None else block_table.shape[1])
-    tiles = _Tiles.of(group * width, num_rows * num_key_heads, num_slots, keys)
+    tiles = _Tiles.of(group * width, num_key_heads, num_rows * num_slots, keys)
     value_dim = values.shape[-1]
     output = query.new_empty(num_rows, width, num_heads, value_dim)
-    num_counters = len(scratch) // (1 + _MOST_QUERIES * (_LARGEST_VALUE + 2))
-    grid = -(-group * width // tiles.queries), tiles.splits, num_rows * num_key_heads
+    num_counters = len(scratch) // _partial_size()
+    # Shares that are rounded up are more by less than one a row.
+    grid = -(-group * width // tiles.queries), tiles.splits + num_rows - 1, num_key_heads
     programs.attend[grid](
         query, keys, values, lengths.contiguous(), positions.contiguous(), ancestors.contiguous(),
         lengths if sinks is None else sinks.contiguous(),
         lengths if block_table is None else block_table,
         output, scratch[num_counters:], scratch[:num_counters].view(torch.int32),
-        head_dim**-0.5 if scale is None else scale, width, num_key_heads,
+        head_dim**-0.5 if scale is None else scale, width, num_key_heads, num_rows, tiles.splits,
         *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
         0 if block_table is None else block_table.stride(0),
         group=group, words=num_words, head_dim=head_dim, value_dim=value_dim,
         window=window or 0, chunk=chunk or 0, softcap=softcap or 0.0, has_sinks=sinks is not None,
         block_size=0 if block_table is None else keys.shape[2],
-        num_splits=tiles.splits, least_tiles=-(-_LEAST_SLOTS // tiles.slots),
+        least_tiles=-(-_LEAST_SLOTS // tiles.slots), merge_stages=TUNING.merge_stages,
+        tile_rows=max(power_of_two(num_rows), _TILE_ROWS),
         tile_queries=tiles.queries, tile_slots=tiles.slots,
         tile_head=power_of_two(head_dim), tile_value=power_of_two(value_dim),
         num_warps=tiles.warps, num_stages=tiles.stages, **_OPTIONS,
     )  # fmt: skip
     return output
+
+
+def _early() -> dict[str, bool]:
+    return {**_OPTIONS, "is_early": TUNING.is_early, "launch_pdl": TUNING.is_early}
 
 
 @torch.library.custom_op("specds::add_norm", mutates_args=())
@@ -214,7 +244,7 @@ def add_norm(
         residual, residual if delta is None else delta, weight if inner is None else inner,
         weight, total, normed, size, eps, offset=offset, has_delta=delta is not None,
         has_inner=inner is not None, tile=power_of_two(size), num_warps=8 if size > 2048 else 4,
-        **_OPTIONS,
+        **_early(),
     )  # fmt: skip
     return total, normed
 
@@ -245,13 +275,14 @@ def rotate_and_store(
     are as in `tree_attention`.
 
     Returns:
-        The rotated queries, `(num_tokens, num_heads, size)`.
+        The rotated queries, `(num_tokens, num_heads, size)`, in the dtype of the cache's keys:
+        under autocast that is another.
     """
     from specds.kernels import programs
 
     num_tokens, (num_key_heads, size) = positions.numel(), keys.shape[1:]
     num_heads = query.shape[-1] // size
-    rotated = query.new_empty(num_tokens, num_heads, size)
+    rotated = keys.new_empty(num_tokens, num_heads, size)
     programs.rotate_and_store[(num_tokens, num_heads + 2 * num_key_heads)](
         query, key, value, query if query_norm is None else query_norm,
         query if key_norm is None else key_norm, cosines, sines, lengths, positions,
@@ -259,7 +290,7 @@ def rotate_and_store(
         positions.shape[1], capacity, query.stride(-2), key.stride(-2), value.stride(-2), eps,
         num_heads=num_heads, num_key_heads=num_key_heads, size=size,
         offset=offset, has_norms=query_norm is not None, tile=power_of_two(size), num_warps=1,
-        **_OPTIONS,
+        **_early(),
     )  # fmt: skip
     return rotated
 
@@ -273,6 +304,6 @@ def gate(gates: torch.Tensor, ups: torch.Tensor, is_gelu: bool) -> torch.Tensor:
     output = gates.new_empty(1, num_tokens, size)
     programs.gate[(num_tokens, -(-size // _TILE))](
         gates, ups, output, gates.stride(-2), ups.stride(-2), size,
-        is_gelu=is_gelu, tile=_TILE, num_warps=4, **_OPTIONS,
+        is_gelu=is_gelu, tile=_TILE, num_warps=4, **_early(),
     )  # fmt: skip
     return output

@@ -7,13 +7,14 @@ from __future__ import annotations
 # mypy: disallow-untyped-decorators=False
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
+from triton.language.extra.cuda import gdc_wait  # type: ignore[import-untyped]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_splits"])
 def attend(
     query, keys, values, lengths, positions, ancestors, sinks, block_table,
     output, partials, counters,
-    scale, width, num_key_heads,
+    scale, width, num_key_heads, num_rows, num_splits,
     query_row, query_head, query_node,
     key_block, key_head, key_slot,
     value_block, value_head, value_slot,
@@ -21,39 +22,52 @@ def attend(
     group: tl.constexpr, words: tl.constexpr,
     head_dim: tl.constexpr, value_dim: tl.constexpr,
     window: tl.constexpr, chunk: tl.constexpr, softcap: tl.constexpr, has_sinks: tl.constexpr,
-    block_size: tl.constexpr, num_splits: tl.constexpr, least_tiles: tl.constexpr,
-    tile_queries: tl.constexpr, tile_slots: tl.constexpr,
+    block_size: tl.constexpr, least_tiles: tl.constexpr, merge_stages: tl.constexpr,
+    tile_rows: tl.constexpr, tile_queries: tl.constexpr, tile_slots: tl.constexpr,
     tile_head: tl.constexpr, tile_value: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries over one split of the slots, for one row and key head.
 
     Queries are the nodes of the group's heads, node by node. Slots are those of the prefix, then
-    those of the nodes. The last split to end merges the results of all. Scores are in base 2.
+    those of the nodes. Each split has an equal share of the slots of all rows, so that a long row
+    has more of them. The last one to end merges the results of all. Scores are in base 2.
 
     Triton's interpreter knows all functions that are used, in every release.
     """
-    tile, split, pair = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    row, key_head_index = (pair // num_key_heads).to(tl.int64), pair % num_key_heads
-    length = tl.load(lengths + row).to(tl.int32)
+    tile, place, key_head_index = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    of_row = tl.arange(0, tile_rows)
+    row_lengths = tl.load(lengths + of_row, mask=of_row < num_rows, other=0).to(tl.int32)
+    begins = tl.zeros_like(row_lengths)
+    # The first node of a row sees as far back as any.
+    if window > 0:
+        begins = tl.maximum(row_lengths - (window - 1), 0) // tile_slots * tile_slots
+    if chunk > 0:
+        begins = row_lengths // chunk * chunk // tile_slots * tile_slots
+    num_tiles = (row_lengths + width - begins + tile_slots - 1) // tile_slots
+    num_tiles = tl.where(of_row < num_rows, num_tiles, 0)
+    tiles_each = tl.maximum((tl.sum(num_tiles, 0) + num_splits - 1) // num_splits, least_tiles)
+    row_splits = (num_tiles + tiles_each - 1) // tiles_each
+    ends = tl.sum(tl.where(of_row[None, :] <= of_row[:, None], row_splits[None, :], 0), 1)
+    row_index = tl.sum(tl.where(ends <= place, 1, 0), 0)
+    if row_index >= num_rows:
+        return
+    is_row, row = of_row == row_index, row_index.to(tl.int64)
+    length, begin = (
+        tl.sum(tl.where(is_row, row_lengths, 0), 0),
+        tl.sum(tl.where(is_row, begins, 0), 0),
+    )
+    num_active = tl.sum(tl.where(is_row, row_splits, 0), 0)
+    split = place - tl.sum(tl.where(is_row, ends - row_splits, 0), 0)
     places = tile * tile_queries + tl.arange(0, tile_queries)
     node, head = places // group, key_head_index * group + places % group
     is_query = node < width
     position = tl.load(positions + row * width + node, mask=is_query, other=2**30).to(tl.int32)
 
-    begin = 0
     if window > 0:
         first = position - (window - 1)
     if chunk > 0:
         first = position // chunk * chunk
-    if window > 0 or chunk > 0:
-        begin = tl.minimum(tl.maximum(tl.min(first, 0), 0), length) // tile_slots * tile_slots
     end = length + width
-    num_tiles = (end - begin + tile_slots - 1) // tile_slots
-    tiles_each = tl.maximum((num_tiles + num_splits - 1) // num_splits, least_tiles)
-    num_active = (num_tiles + tiles_each - 1) // tiles_each
-    if split >= num_active:
-        return
-
     of_head, of_value = tl.arange(0, tile_head), tl.arange(0, tile_value)
     query_at = row * query_row + head.to(tl.int64) * query_head + node * query_node
     queries = tl.load(
@@ -124,13 +138,15 @@ def attend(
         highest = higher
 
     if num_active > 1:
-        program = pair * tl.num_programs(0) + tile
+        # Rows whose splits are merged have less than twice their share.
+        merged = tl.sum(tl.where((of_row < row_index) & (row_splits > 1), row_splits, 0), 0)
+        program = (key_head_index * tl.num_programs(0) + tile) * 2 * num_splits + merged
         of_split: tl.constexpr = tile_queries * (tile_value + 2)
         of_query = tl.arange(0, tile_queries)
-        first_partial = partials + (program * num_splits).to(tl.int64) * of_split
+        first_partial = partials + program.to(tl.int64) * of_split
         in_partial = of_query[:, None] * tile_value + of_value[None, :]
         own = first_partial + split * of_split
-        tl.store(own + in_partial, found)
+        tl.store(own + in_partial, found, mask=is_query[:, None])
         tl.store(own + tile_queries * tile_value + of_query, highest)
         tl.store(own + tile_queries * (tile_value + 1) + of_query, total)
         tl.debug_barrier()
@@ -141,7 +157,7 @@ def attend(
         highest = tl.full((tile_queries,), float("-inf"), tl.float32)
         total = tl.full((tile_queries,), 0.0, tl.float32)
         found = tl.full((tile_queries, tile_value), 0.0, tl.float32)
-        for other in range(num_active):
+        for other in tl.range(0, num_active, num_stages=merge_stages):
             theirs = first_partial + other * of_split
             high = tl.load(theirs + tile_queries * tile_value + of_query, cache_modifier=".cg")
             sum_of = tl.load(
@@ -151,7 +167,10 @@ def attend(
             base = tl.where(higher == float("-inf"), 0.0, higher)
             rescale, weight = tl.exp2(highest - base), tl.exp2(high - base)
             found = found * rescale[:, None]
-            found += tl.load(theirs + in_partial, cache_modifier=".cg") * weight[:, None]
+            part = tl.load(
+                theirs + in_partial, mask=is_query[:, None], other=0.0, cache_modifier=".cg"
+            )
+            found += part * weight[:, None]
             total = total * rescale + sum_of * weight
             highest = higher
 
@@ -167,9 +186,11 @@ def attend(
 @triton.jit
 def add_norm(
     residual, delta, inner, weight, total, normed, size, eps, offset: tl.constexpr,
-    has_delta: tl.constexpr, has_inner: tl.constexpr, tile: tl.constexpr,
+    has_delta: tl.constexpr, has_inner: tl.constexpr, tile: tl.constexpr, is_early: tl.constexpr,
 ):  # fmt: skip
     """One token. Numbers are rounded where the model itself stores them in tensors."""
+    if is_early:
+        gdc_wait()
     at = tl.arange(0, tile)
     held = at < size
     at_token = tl.program_id(0).to(tl.int64) * size + at
@@ -194,9 +215,11 @@ def rotate_and_store(
     rotated, keys, values,
     width, capacity, query_token, key_token, value_token, eps,
     num_heads: tl.constexpr, num_key_heads: tl.constexpr, size: tl.constexpr,
-    offset: tl.constexpr, has_norms: tl.constexpr, tile: tl.constexpr,
+    offset: tl.constexpr, has_norms: tl.constexpr, tile: tl.constexpr, is_early: tl.constexpr,
 ):  # fmt: skip
     """One head of one token: of the query to `rotated`, of keys and values to their slots."""
+    if is_early:
+        gdc_wait()
     token, head = tl.program_id(0), tl.program_id(1)
     row = token // width
     slot = row * capacity + tl.load(lengths + row) + token % width
@@ -232,7 +255,12 @@ def rotate_and_store(
 
 
 @triton.jit
-def gate(gates, ups, output, gate_token, up_token, size, is_gelu: tl.constexpr, tile: tl.constexpr):
+def gate(
+    gates, ups, output, gate_token, up_token, size, is_gelu: tl.constexpr, tile: tl.constexpr,
+    is_early: tl.constexpr,
+):  # fmt: skip
+    if is_early:
+        gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * tile + tl.arange(0, tile)
     held = at < size
     states = tl.load(gates + token * gate_token + at, mask=held, other=0.0).to(tl.float32)

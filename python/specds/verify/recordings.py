@@ -7,10 +7,12 @@ from collections.abc import Callable
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from specds.accept.draws import DRAWING
 from specds.verify.cache import TreeCache
 from specds.verify.inputs import Inputs
 from specds.verify.lean_forward import LeanForward
@@ -19,38 +21,81 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Shape = tuple[int, int, int]  # rows, their width, the slots that they see
-Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
-# Held while a recording is made: there can be one at a time.
-_recording = Lock()
+# The streams of recordings, by what CUDA calls them: torch hands out 32 in turn.
+_streams: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default  # by where the source is
+_BY_INDICES = {"aten::index.Tensor", "aten::index_put", "aten::index_put_"}
+_WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+
+class Unwaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses operations after which the host waits for the device, in this thread alone."""
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        waits = bool(_WAITING & {*operation.tags})
+        if operation in _COPIES:
+            waits = result.device.type != args[_COPIES.index(operation)].device.type
+        if operation.name() in _BY_INDICES:
+            waits = any(of is not None and of.dtype == torch.bool for of in args[1])
+        if waits:
+            raise RuntimeError(f"{operation.name()} waits for the device")
+        return result
 
 
 class CudaRecording:
-    """A CUDA graph of a computation on tensors that do not move, and its `outputs`.
+    """A CUDA graph of a computation on tensors that do not move, and its `output`.
 
     It shares its memory with another one, and the stream of the recording, on which nothing else
     runs: so the workspace that cuBLAS keeps for a stream lies in that memory too.
     """
 
     def __init__(
-        self, compute: Callable[[], Outputs], other: CudaRecording | None, device: torch.device
+        self, compute: Callable[[], torch.Tensor], other: CudaRecording | None, device: torch.device
     ) -> None:
-        graph, new_stream = torch.cuda.CUDAGraph(), cast("Any", torch.cuda.Stream)
-        pool, stream = (None, new_stream(device)) if other is None else other.shared
+        graph = torch.cuda.CUDAGraph()
+        pool, stream = (None, _unused_stream(device)) if other is None else other.shared
         # Other threads may use the device meanwhile.
         mode: Any = {"stream": stream, "capture_error_mode": "thread_local"}
-        with _recording, torch.cuda.device(device):
+        with DRAWING, torch.cuda.device(device):
             # Libraries set themselves up in the first runs, which must not be recorded.
-            for _ in range(2):
+            compute()
+            with Unwaiting():  # type: ignore[no-untyped-call]
                 compute()
-            # A recording that fails does not leave its stream.
-            with (
-                torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, pool, **mode),
-            ):
-                self.outputs = compute()
+            state = torch.cuda.get_rng_state(device)
+            try:
+                # A recording that fails does not leave its stream.
+                with (
+                    torch.cuda.stream(torch.cuda.current_stream()),
+                    torch.cuda.graph(graph, pool, **mode),
+                ):
+                    self.output = compute()
+            except BaseException:
+                _renew_generator(device, state)
+                raise
         self.shared: Any = graph.pool(), stream
         self.replay = graph.replay
+
+
+def _unused_stream(device: torch.device) -> Any:
+    """One that no other workspace records on: the end of that one frees what cuBLAS uses on it."""
+    for _ in range(32):
+        stream = cast("Any", torch.cuda.Stream)(device)
+        if _streams.setdefault(stream.cuda_stream, stream) is stream:
+            break
+    return stream
+
+
+def _renew_generator(device: torch.device, state: torch.Tensor) -> None:
+    """Puts another state in place of the default one, which a failed recording leaves recording."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    fresh: Any = torch.Generator(device)
+    fresh.set_state(state)
+    generator: Any = torch.cuda.default_generators[index]
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
@@ -127,13 +172,13 @@ class Workspace:
             self.passes[key] = PassBuffers(*shape[:2], device)
         return self.passes[key]
 
-    def outputs(
+    def output(
         self,
         buffers: PassBuffers,
         reported: tuple[int, int] | None,
-        compute: Callable[[], Outputs],
+        compute: Callable[[], torch.Tensor],
         device: torch.device,
-    ) -> Outputs:
+    ) -> torch.Tensor:
         """What `compute` gives, by a recording where there can be one, made at first use."""
         record = recorder(device)
         if not self.records or record is None:
@@ -152,7 +197,7 @@ class Workspace:
                 return compute()
         recording = buffers.recordings[reported]
         recording.replay()
-        return recording.outputs
+        return recording.output
 
 
 # The workspaces that no request uses at present.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
 from specds.verify.lean_forward import LeanForward, is_lean
-from specds.verify.recordings import Outputs, PassBuffers, Workspace
+from specds.verify.recordings import PassBuffers, Workspace
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -87,6 +87,8 @@ class StaticRunner(Runner):
         with torch.inference_mode(False) if self._records else nullcontext(), torch.no_grad():
             if not self._work.is_tried:
                 self._try_kernels()
+            elif self._work.scratch is not None:
+                self._work.scratch.zero_()  # of a request whose launches ended early
             self._compute = self._chosen()
         return logits
 
@@ -144,20 +146,20 @@ class StaticRunner(Runner):
             A function that waits, and returns for each row the accepted nodes, their tokens and
             the bonus token, and the likeliest tokens at every place.
         """
-        logits, reported = self._run(token_ids, trees, request)
+        reported, width = self._run(token_ids, trees, request)
         on_host = reported.to("cpu", non_blocking=True)
         synchronize = recordings.launched(self._device)
 
         def wait() -> list[Outcome]:
             synchronize()
-            return read_outcomes(on_host.numpy(), logits.shape[1])[: len(trees)]
+            return read_outcomes(on_host.numpy(), width)[: len(trees)]
 
         return wait
 
     def _run(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree], request: PassRequest | None
-    ) -> tuple[torch.Tensor, Any]:
-        """The logits of a pass, and with a request its `report`."""
+    ) -> tuple[torch.Tensor, int]:
+        """The logits of a pass, or with a request its `report`; and the places of a row."""
         self._num_moved = 0 if request is None else 1 + _MOVED
         buffers, end = self._filled(token_ids, trees)
         inputs = buffers.inputs
@@ -165,15 +167,16 @@ class StaticRunner(Runner):
         # they are drawn from the logits of a recording.
         recorded = request if request is not None and request.sampler.is_argmax else None
 
-        def compute() -> Outputs:
+        # Recordings keep what they return: a report, or the logits, of a gigabyte in large batches.
+        def compute() -> torch.Tensor:
             logits = self._pass(inputs, end)
-            return logits, None if recorded is None else self._accept(inputs, logits, recorded)
+            return logits if recorded is None else self._accept(inputs, logits, recorded)
 
         key = None if recorded is None else (recorded.num_predictions, recorded.known_tokens)
-        logits, reported = self._work.outputs(buffers, key, compute, self._device)
-        if request is not None and reported is None:
-            reported = self._accept(inputs, logits, request)
-        return logits, reported
+        found = self._work.output(buffers, key, compute, self._device)
+        if request is not recorded and request is not None:
+            found = self._accept(inputs, found, request)
+        return found, inputs.token_ids.shape[1]
 
     def _filled(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree]
