@@ -1,7 +1,8 @@
 """Runs the parts one after the other, and prints each figure with its bar as soon as there is one.
 
-    PYTHONPATH=benches python -m gpu [PART ...] [--case ANSWERS.jsonl DATASTORE BAR] ...
+    PYTHONPATH=python:benches:tests/helpers python -m gpu [PART ...] [--case ANSWERS STORE BAR] ...
 
+The most telling part comes first, and one for which too little is left of `--seconds` is left out.
 A part that fails says so, and the next one runs; a warning stops nothing. `--out` holds all figures
 so far. Nothing is downloaded. `--dry` runs small sizes on a CPU, to see that all of it works.
 """
@@ -37,7 +38,25 @@ DRY = {
     "limit": 2,
     "new_tokens": 6,
     "runs": 1,
+    "second_shape": "tiny",
+    "compiled": False,
 }
+# The seconds that a part needs, in the order of a run without names.
+SHARES = {
+    "machine": 10,
+    "kernel": 90,
+    "noise": 10,
+    "pieces": 45,
+    "curve": 45,
+    "texts": 60,
+    "sampled": 15,
+    "linears": 40,
+    "curve-of-second": 60,
+    "attention": 90,
+    "beside": 5,
+    "refused": 15,
+}
+"""Parts and seconds of the first ten minutes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,10 +82,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _figures(options: argparse.Namespace) -> Iterator[Figure]:
     """The figures of all parts, each printed and written down when it comes."""
-    from gpu import answers, attention, first, launches, passes
+    from gpu import answers, attention, device, first, launches, passes
     from gpu.figure import Figure, machine
 
-    parts = {
+    parts: dict[str, Any] = {
+        "machine": device.machine,
+        "kernel": device.kernel,
+        "noise": device.noise,
+        "pieces": device.pieces,
+        "texts": device.texts,
+        "sampled": device.sampled,
+        "linears": device.linears,
+        "curve-of-second": answers.curve_of_second,
+        "beside": device.beside,
+        "refused": device.refused,
         "tests": _tests,
         "ways": first.which_way_runs,
         "stale": first.stale_recordings,
@@ -79,9 +108,14 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         "answers": answers.figures,
     }
     written: list[dict[str, Any]] = []
-    for name in options.parts or parts:
+    begun = perf_counter()
+    for name in options.parts or SHARES:
         print(f"\n{name}: {(parts[name].__doc__ or '').splitlines()[0]}", flush=True)
         started = perf_counter()
+        left = options.seconds - (started - begun)
+        if left < SHARES.get(name, 0):
+            print(f"  left out: {left:.0f} s are left of {SHARES[name]}", flush=True)
+            continue
         found = parts[name](options)
         while True:
             try:
@@ -107,6 +141,10 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         free_memory()
 
 
+# By name: others need what only a developer has.
+TESTS = ("tests/kernels/test_tree_attention_on_devices.py", "tests/verify/test_gpu.py")
+
+
 def free_memory() -> None:
     """What one part leaves is not held against the next."""
     import gc
@@ -124,15 +162,16 @@ def _tests(options: argparse.Namespace) -> Iterator[Figure]:
     from gpu.figure import Figure
 
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]
+    command += ["-p", "no:cacheprovider", "--timeout", "600"]
     if options.dry:
         command.append("--collect-only")
-    code = subprocess.run([*command, "tests"], check=False).returncode
+    code = subprocess.run([*command, *TESTS], check=False).returncode
     yield Figure("tests", code, at_most=0, note="exit status")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="by default all")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="by default the first ten minutes")
     parser.add_argument(
         "--case",
         nargs=3,
@@ -143,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dry", action="store_true", help="small sizes on a CPU")
     parser.add_argument("--shape", default="llama-2-7b")
+    parser.add_argument("--second-shape", default="llama-3-8b")
+    parser.add_argument("--compiled", action="store_true", help="products by templates too")
+    parser.add_argument("--seconds", type=float, default=540, help="of all parts")
     parser.add_argument("--tokenizer", help="of the answers; by default the datastore's")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
@@ -154,7 +196,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")
     parser.add_argument("--new-tokens", type=int, default=256, help="of an answer at most")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("build/bench-gpu.json"))
+    out = Path(os.environ.get("OUT", "build"), "bench-gpu.json")
+    parser.add_argument("--out", type=Path, default=out)
     return parser
 
 

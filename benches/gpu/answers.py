@@ -31,6 +31,11 @@ def curve(options: argparse.Namespace) -> Iterator[Figure]:
             )
 
 
+def curve_of_second(options: argparse.Namespace) -> Iterator[Figure]:
+    """The same of the second shape, whose query heads share those of keys."""
+    yield from curve(argparse.Namespace(**{**vars(options), "shape": options.second_shape}))
+
+
 def figures(options: argparse.Namespace) -> Iterator[Figure]:
     """Recorded answers, forced through random weights, one by one and in batches."""
     if not options.case:

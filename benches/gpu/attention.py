@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 # Heads of the keys, query heads on each, and their size: Llama 2 7B, Llama 3 8B, Gemma 3 12B.
-HEADS = ((32, 1, 128), (8, 4, 128), (8, 2, 256))
-WIDTHS = (1, 16, 64)
+HEADS = ((32, 1, 128), (8, 4, 128))
+WIDTHS = (1, 64)
+# The kernel stays where it is by so much faster than all others, at 8k.
+LEAST_GAIN = 1.2
 # Layers that attend in turn, so that their states do not stay in the device's own cache.
 LEAST_BYTES = 400e6
 KERNELS = {
@@ -61,6 +63,8 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     for heads, slots in product([(2, 2, 16)] if options.dry else HEADS, options.slots):
         states = _states(options, slots, *heads)
         for width in WIDTHS[:2] if options.dry else WIDTHS:
+            if not options.dry:
+                torch.compiler.reset()  # or FlexAttention is not compiled from the ninth shape on
             name = f"{heads[0]} x {heads[1]} heads of {heads[2]}, {slots:,} slots, {width} tokens"
             tree = Tree.of(slots, width, heads[0] * heads[1], heads[2], states)
             yield from _of_tree(name, tree, states)
@@ -79,8 +83,8 @@ def _of_tree(name: str, tree: Tree, states: torch.Tensor) -> Iterator[Figure]:
         yield Figure(f"{name}: {way}", 1e6 * seconds[way], "us")
     others = [value for way, value in seconds.items() if way != "tree"]
     if "tree" in seconds and others:
-        ratio = seconds["tree"] / min(others)
-        yield Figure(f"{name}: tree over the fastest other", ratio, "x", at_most=1)
+        ratio = min(others) / seconds["tree"]
+        yield Figure(f"{name}: faster than the others", ratio, "x", at_least=LEAST_GAIN)
     if "tree" in outputs and "chosen by torch" in outputs:
         difference = (outputs["tree"] - outputs["chosen by torch"]).abs().max().item()
         yield Figure(f"{name}: tree and torch differ by", difference, at_most=0.02)
@@ -126,6 +130,7 @@ def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
             query, keys, values, block_mask=blocks, enable_gqa=group > 1
         ).transpose(1, 2),
     )
+    yield "flashinfer", _by_flashinfer(tree, states)
     reason = kernel_reason(query.device, query.dtype)
     scratch = make_scratch(query.device) if reason is None else None
     of_tree = (tree.lengths, tree.positions, tree.ancestors)
@@ -136,6 +141,29 @@ def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
         return tree_attention(query, keys, values, *of_tree, scratch=scratch)
 
     yield "tree", by_tree
+
+
+def _by_flashinfer(tree: Tree, states: torch.Tensor) -> Attend:
+    """Its prefill with a mask of nodes by all slots, planned once for all layers of a pass."""
+    planned: list[Any] = []
+
+    def attend(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        import flashinfer  # type: ignore[import-not-found]
+
+        width, slots, device = tree.query.shape[2], keys.shape[2], keys.device
+        if not planned:
+            space = torch.empty(128 << 20, dtype=torch.uint8, device=device)
+            planned.append(flashinfer.BatchPrefillWithRaggedKVCacheWrapper(space, "NHD"))
+            seen = torch.ones(width, slots, dtype=torch.bool, device=device)
+            seen[:, slots - width :] = tree.visible
+            ends = (torch.tensor([0, of], dtype=torch.int32, device=device) for of in seen.shape)
+            heads = tree.query.shape[1], keys.shape[1], keys.shape[3]
+            types = {"q_data_type": keys.dtype, "custom_mask": seen.flatten()}
+            planned[0].plan(*ends, *heads, **types)
+        states = (of[0].transpose(0, 1) for of in (tree.query, keys, values))
+        return planned[0].run(*states)[None]
+
+    return attend
 
 
 def _scaled_dot_product(

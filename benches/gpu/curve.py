@@ -65,8 +65,8 @@ def verification_costs(
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
     trees = {size: tree_of(size, vocab_size) for size in sorted({0, *num_nodes})}
-    verifies, *_ = require_support(model)
-    # As requests run it: on a CUDA device that replays recordings.
+    # On a CUDA device that replays recordings.
+    verifies, *_ = require_support(model, verification="packed")
     runner = verifies(
         model, prompt_length=context, max_length=context + 1 + max(trees), max_nodes=max(trees)
     )

@@ -15,10 +15,8 @@ from gpu.figure import Figure
 from gpu.shapes import random_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs
-from specds.verify.recordings import CudaRecording
 from specds.verify.static import StaticRunner
 
 REPEATS = 15
@@ -26,19 +24,30 @@ PROMPT, FEW_SLOTS = 128, 512
 
 
 def seconds_of(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
-    """The median time of a computation, without what its launches cost the host."""
-    run: Callable[[], object] = compute
-    if device.type == "cuda":
-        run = CudaRecording(lambda: (compute(), None), None, device).replay
-    run()
-    times = []
-    for _ in range(REPEATS):
-        synchronise(device)
+    """The median time of a computation: on a device by its own events, around a recording."""
+    if device.type != "cuda":
+        compute()
         started = perf_counter()
-        run()
-        synchronise(device)
-        times.append(perf_counter() - started)
-    return median(times)
+        compute()
+        return perf_counter() - started
+    for _ in range(2):
+        compute()
+    torch.cuda.set_sync_debug_mode("error")  # what waits for the host would spoil the generator
+    try:
+        compute()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph, times = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        compute()
+    for _ in range(1 + REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return median(times[1:])
 
 
 @torch.inference_mode()

@@ -4,7 +4,7 @@ import argparse
 import json
 
 from gpu import launches
-from gpu.__main__ import DRY, main
+from gpu.__main__ import DRY, SHARES, main
 from triton_on_cpu import interpreted
 
 
@@ -14,19 +14,27 @@ def figures_of(out):
 
 def test_every_part_runs_on_a_cpu(tmp_path, capsys):
     out = tmp_path / "gpu.json"
-    parts = ("ways", "stale", "passes", "curve", "memory", "launches", "attention", "tiles")
+    parts = ("ways", "stale", "passes", "memory", "launches", "tiles", *SHARES)
     main([*parts, "--dry", "--out", str(out)])
     printed, figures = capsys.readouterr().out, figures_of(out)
-    assert "failed" not in printed
+    assert not {f"{part} failed" for part in (*parts, *SHARES)} & figures.keys(), printed
+    assert figures["float32, greedy: texts that differ"]["met"]
+    assert figures["7 rows of 151,936: wrong"]["met"]
+    assert figures["draws that failed"]["met"]
     assert figures["verified by `packed`"]["met"]
     assert all(figures[f"texts that miss {what}"]["met"] for what in ("a hook", "a scaling"))
     assert all(figures[f"5 tokens, {part}"]["value"] > 0 for part in ("pass", "linear layers"))
     assert figures["63 nodes after 16 tokens, over none"]["met"] is not None
     assert figures["Gemma 3: a layer"]["value"] > figures["Llama: a layer"]["value"] > 5
-    attention = "2 x 2 heads of 16, 64 slots, 16 tokens"
+    attention = "2 x 2 heads of 16, 64 slots, 64 tokens"
     assert figures[f"{attention}: flex"]["value"] > 0
     assert figures[f"{attention}: cudnn"]["value"] is None  # a processor has no such kernel
     assert "not a CUDA device" in figures[f"{attention}: tree"]["note"]
+
+
+def test_a_part_for_which_too_little_time_is_left_is_left_out(tmp_path, capsys):
+    main(["noise", "--dry", "--seconds", "5", "--out", str(tmp_path / "gpu.json")])
+    assert "left out: 5 s are left of 10" in capsys.readouterr().out
 
 
 def test_a_layer_is_nine_launches_where_kernels_run(monkeypatch):

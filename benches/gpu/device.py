@@ -1,0 +1,269 @@
+"""What decides the next step on a device that nothing has run on: is it right, and what loses?"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from threading import Event, Thread
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import transformers
+from torch.profiler import ProfilerActivity, profile
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from gpu.curve import tree_of
+from gpu.figure import Figure
+from gpu.passes import seconds_of
+from gpu.shapes import SHAPES, config_of, random_model
+from models import FAMILIES, build, plain_generate, prompt, random_drafter
+from specds import generate
+from specds._core import TokenTree
+from specds.accept.draws import Noise
+from specds.accept.on_device import PassRequest
+from specds.accept.on_host import Sampler
+from specds.kernels import operations
+from specds.verify.recordings import CudaRecording
+from specds.verify.static import StaticRunner
+from tree_attention_cases import TOLERANCES, make_case
+
+# Lengths, width, heads of keys, group, size of a head, options.
+CASES: list[tuple[Any, ...]] = [
+    ([3000, 0, 517], 64, 2, 4, 128, {}),
+    ([9000], 1, 8, 4, 128, {}),
+    ([8191], 64, 32, 1, 128, {}),
+    ([4097, 31, 32, 33, 1, 0], 8, 4, 7, 128, {}),
+    ([5000], 64, 4, 2, 256, {"window": 1024}),
+    ([700], 64, 8, 8, 64, {"window": 128, "with_sinks": True}),
+    ([900, 70], 64, 4, 2, 80, {"chunk": 512, "block_size": 16}),
+    ([40], 20, 2, 7, 112, {"window": 3, "softcap": 50.0}),
+]
+TUNINGS = {
+    "as it is": {},
+    "tiles of 128 queries": {"queries": 128},
+    "half the splits": {"programs_each": 1},
+    "loads ahead of the merge": {"merge_stages": 3},
+}
+WARPERS = {
+    "greedy": [],
+    "temperature": [TemperatureLogitsWarper(0.8)],
+    "top-k": [TopKLogitsWarper(50)],
+    "top-p": [TopPLogitsWarper(0.9)],
+}
+
+
+def machine(options: argparse.Namespace) -> Iterator[Figure]:
+    """Versions, and what the memory gives: a plain step cannot be faster."""
+    of = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    of += f", numpy {np.__version__}, Python {platform.python_version()}"
+    yield Figure("versions", None, note=of)
+    if options.device == "cuda":
+        found = torch.cuda.get_device_properties(0)
+        yield Figure("multiprocessors", found.multi_processor_count, note=found.name)
+    size = 1 << (20 if options.dry else 31)
+    numbers = torch.ones(size // 8, dtype=torch.int64, device=options.device)
+    seconds = seconds_of(numbers.sum, numbers.device)
+    yield Figure("reading", size / seconds / 1e9, "GB/s")
+
+
+def kernel(options: argparse.Namespace) -> Iterator[Figure]:
+    """Is `tree_attention` its float64 definition, and the same in every run? For each tuning."""
+    device = torch.device(options.device)
+    if reason := operations.kernel_reason(device, torch.bfloat16):
+        yield Figure("tree_attention", None, note=reason)
+        return
+    for name, changed in TUNINGS.items():
+        with mock.patch.object(operations, "TUNING", operations.Tuning(**changed)):
+            yield from _cases(name, device, CASES[-1:] if options.dry else CASES)
+
+
+@torch.inference_mode()
+def _cases(name: str, device: torch.device, cases: list[tuple[Any, ...]]) -> Iterator[Figure]:
+    scratch, most, unlike = operations.make_scratch(device), 0.0, 0
+    for seed, (*sizes, more) in enumerate(cases):
+        case = make_case(seed, *sizes, dtype=torch.bfloat16, device=str(device), **more)
+        found = case.attend(scratch=scratch)
+        again = [case.attend(scratch=scratch) for _ in range(30 if device.type == "cuda" else 1)]
+        most = max(most, float((found.double() - case.expected()).abs().max()))
+        unlike += not all(torch.equal(found, each) for each in again)
+    bar = 2 * TOLERANCES[torch.bfloat16]
+    yield Figure(f"{name}: farthest from float64", most, at_most=bar)
+    yield Figure(f"{name}: cases that differ between runs", unlike, at_most=0)
+
+
+def noise(options: argparse.Namespace) -> Iterator[Figure]:
+    """Is `multinomial` the argmax of probabilities over our noise, and is the generator alike?"""
+    for rows, vocab in ((1, 32_000), (7, 151_936)):
+        probs = torch.rand(rows, vocab, device=options.device).softmax(-1)
+        torch.manual_seed(11)
+        theirs = [torch.multinomial(probs, 1).flatten().tolist() for _ in range(6)]
+        after = _state(options.device)
+        torch.manual_seed(11)
+        made = Noise(rows, vocab, probs.device)
+        ours = [(probs / made.at(place)).argmax(-1).tolist() for place in range(6)]
+        made.at(9)
+        made.close(6)
+        wrong = (ours != theirs) + (not torch.equal(after, _state(options.device)))
+        yield Figure(f"{rows} rows of {vocab:,}: wrong", wrong, at_most=0)
+
+
+def _state(device: str) -> torch.Tensor:
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+@torch.inference_mode()
+def sampled(options: argparse.Namespace) -> Iterator[Figure]:
+    """Choices at all places by their settings: greedy ones are recorded, the others are not."""
+    vocab = int(config_of(options.shape).vocab_size)
+    for name, warpers in WARPERS.items():
+        sampler = Sampler(LogitsProcessorList(warpers), do_sample=bool(warpers))
+        for width in (1, 64):
+            logits = 4 * torch.randn(1, width, vocab, device=options.device)
+            depths = torch.arange(width, device=options.device)[None] // 4
+            drawn = torch.empty_like(logits).exponential_() if warpers else None
+            compute = partial(sampler.everywhere, logits, depths, drawn)
+            seconds = seconds_of(compute, logits.device)
+            yield Figure(f"{name}, {width} places", 1e6 * seconds, "us")
+
+
+KINDS = ("attend", "add_norm", "rotate_and_store", "gate", "gemm", "gemv", "cutlass", "nvjet")
+
+
+@torch.inference_mode()
+def pieces(options: argparse.Namespace) -> Iterator[Figure]:
+    """Where does a step spend its time, by kernel: nothing drafted, 7 nodes, 63?"""
+    model = random_model(options.shape, device=options.device, dtype=options.dtype)
+    vocab, context = int(model.config.vocab_size), options.contexts[0]
+    activity = ProfilerActivity.CUDA if options.device == "cuda" else ProfilerActivity.CPU
+    sizes = {"prompt_length": context, "max_length": context + 80, "max_nodes": 63}
+    with closing(StaticRunner(model, **sizes)) as runner:
+        runner.prefill_rows([torch.arange(context)[None] % vocab], 1024)
+        request = PassRequest(Sampler(LogitsProcessorList(), do_sample=False), 8, vocab)
+        for size in (0, 7, 63):
+            step = partial(_step, runner, tree_of(size, vocab), request)
+            for _ in range(2):
+                step()
+            with profile(activities=[activity]) as seen:
+                step()
+            taken = Counter[str]()
+            for event in seen.events():
+                kind = next((of for of in KINDS if of in event.name.lower()), "other")
+                taken[kind] += getattr(event, "device_time", 0.0)
+            note = ", ".join(f"{kind}: {us:.0f}" for kind, us in taken.most_common())
+            yield Figure(f"{size} nodes, busy", sum(taken.values()) / 1e3, "ms", note=f"us {note}")
+        yield Figure("reason", None, note=runner._work.reason)
+
+
+def _step(runner: StaticRunner, tree: TokenTree, request: PassRequest) -> None:
+    runner.launch([1], [tree], request)()
+
+
+@torch.inference_mode()
+def linears(options: argparse.Namespace) -> Iterator[Figure]:
+    """Which product of a layer loses from 1 to 64 tokens, by cuBLAS, cuBLASLt and templates?"""
+    sizes = SHAPES[options.shape][1]
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    heads, keys = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    joined = hidden + 2 * hidden * keys // heads
+    shapes = {"o": (hidden, hidden), "down": (hidden, inner), "qkv": (joined, hidden)}
+    for name, (rows, columns) in (shapes | {"gate and up": (2 * inner, hidden)}).items():
+        # So many that the device's own cache holds none.
+        like = {"device": options.device, "dtype": getattr(torch, options.dtype)}
+        weights = [torch.randn(rows, columns, **like) for _ in range(1 if options.dry else 6)]
+        for way, product in _products(options):
+            seconds = {}
+            for width in (1, 8, 16, 32, 64):
+                states = torch.randn(1, width, columns, **like)
+                compute = partial(_all, product, states, weights)
+                seconds[width] = seconds_of(compute, states.device) / len(weights)
+            note = ", ".join(f"{width}: {1e6 * of:.1f} us" for width, of in seconds.items())
+            yield Figure(f"{name}, {way}: 64 over 1", seconds[64] / seconds[1], "x", note=note)
+
+
+def _products(options: argparse.Namespace) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
+    linear: Any = torch.nn.functional.linear
+    yield "by default", linear
+    if options.device == "cuda":
+        for library in ("cublaslt", "cublas"):
+            torch.backends.cuda.preferred_blas_library(library)
+            yield library, linear
+        torch.backends.cuda.preferred_blas_library("default")
+        if options.compiled:
+            mode = "max-autotune-no-cudagraphs"
+            yield "templates", torch.compile(linear, dynamic=False, mode=mode)
+
+
+def _all(product: Any, states: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    return [product(states, weight) for weight in weights][-1]
+
+
+def texts(options: argparse.Namespace) -> Iterator[Figure]:
+    """Texts that are not those of `generate`, by precision, and where they first differ."""
+    dtypes = ("float32", "bfloat16")
+    for dtype, sample in ((of, how) for of in dtypes for how in (False, True)):
+        model = build(*FAMILIES["llama"], getattr(torch, dtype)).to(options.device)
+        more = {"do_sample": True, "top_k": 0} if sample else {"do_sample": False}
+        first, num = [], 2 if options.dry else 24
+        for seed in range(num):
+            expected = plain_generate(model, seed, options.new_tokens, **more)
+            torch.manual_seed(seed)
+            asked = {"max_new_tokens": options.new_tokens, "verification": "packed", **more}
+            ids = prompt(seed=seed).to(options.device)
+            found = generate(model, ids, random_drafter(), max_nodes=16, **asked).sequences[0]
+            pairs = enumerate(zip(found.tolist(), expected, strict=True))
+            unlike = [place - ids.shape[1] for place, pair in pairs if len({*pair}) > 1]
+            first += unlike[:1]
+        name = f"{dtype}, {'sampled' if sample else 'greedy'}: texts that differ"
+        most = 0 if dtype == "float32" else None
+        yield Figure(name, len(first) / num, at_most=most, note=f"first at {first}")
+
+
+def beside(options: argparse.Namespace) -> Iterator[Figure]:
+    """Can another thread sample while passes are recorded?"""
+    made, stop, failures = Noise(1, 64, torch.device(options.device)), Event(), list[str]()
+
+    def draw() -> None:
+        place = 0
+        while not stop.is_set() and not failures:
+            try:
+                made.at(place := place + 1)
+            except RuntimeError as failure:
+                failures.append(str(failure).splitlines()[0])
+
+    thread = Thread(target=draw, daemon=True)
+    thread.start()
+    states = torch.ones(64, 64, device=options.device)
+    for _ in range(20 if options.device == "cuda" else 0):
+        CudaRecording(lambda: _all(torch.mm, states, [states] * 200), None, states.device)
+    stop.set()
+    thread.join()
+    yield Figure("draws that failed", len(failures), at_most=0, note="; ".join(failures))
+
+
+def refused(options: argparse.Namespace) -> Iterator[Figure]:
+    """Does sampling work after a pass that could not be recorded? Last: it may spoil a process."""
+    model = build(*FAMILIES["deepseek_v3"]).to(options.device)
+    asked = {"max_new_tokens": 8, "do_sample": False, "verification": "packed"}
+    ids = prompt().to(options.device)
+    told = generate(model, ids, random_drafter(), max_nodes=7, **asked).stats
+    yield Figure("verified", None, note=f"{told.verification}: {told.reason}")
+    if options.device == "cuda":
+        states = torch.ones(4, device="cuda")
+        try:  # in the recording itself, past the search for what waits
+            with mock.patch("specds.verify.recordings._WAITING", frozenset()):
+                CudaRecording(lambda: states * states.sum().item(), None, states.device)
+        except RuntimeError as failure:
+            yield Figure("refused", None, note=str(failure).splitlines()[0])
+    drawn = torch.multinomial(torch.ones(4, device=options.device), 1).item()
+    yield Figure("draws afterwards", float(drawn >= 0), at_least=1)
