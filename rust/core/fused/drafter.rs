@@ -11,13 +11,13 @@ use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::{Effort, Reading};
 use crate::fused::group::{Group, num_known};
 use crate::fused::grow::{Accepted, TreeBuilder};
-use crate::fused::mixer::TokenCounts;
 use crate::fused::source::Inputs;
 use crate::fused::suggestion::Suggestion;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
+use crate::memory::token_counts::TokenCounts;
 use crate::weights::initial::Weights;
 use crate::weights::learned::{Known, Learned};
 use specds_index::Datastore;
@@ -265,7 +265,7 @@ impl Session for FusedSession {
         let num_verified = num_verified.unwrap_or(usize::MAX);
         let accepted = self.builder.accepted(tokens);
         if self.prompt_length.is_none() && self.drafter.has_texts {
-            self.group.begin(&self.tenant.read(), tokens);
+            self.group.begin(&self.tenant, tokens);
         }
         let verified = accepted
             .nodes
@@ -290,7 +290,7 @@ impl Session for FusedSession {
         static NOTHING: LazyLock<Learned> = LazyLock::new(Learned::default);
         let drafter = &*self.drafter;
         let kept = self.tenant.read();
-        self.group.update(&kept, &mut self.counts);
+        let group = self.group.current(&kept);
         let inputs = Inputs {
             reading: self.reading,
             weights: Known {
@@ -300,7 +300,7 @@ impl Session for FusedSession {
             datastore: drafter.datastore.as_deref(),
             context: &self.context,
             memory: Some(kept.texts()).filter(|texts| !texts.tokens().is_empty()),
-            group: self.group.text(),
+            group: group.as_deref(),
             expected: self.expected.as_ref(),
             suggestion: self.suggestion.as_ref(),
             model_tables: drafter.model_tables.as_deref(),

@@ -1,12 +1,12 @@
 //! What did other requests of the same group say, or of groups like it?
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use crate::fused::mixer::TokenCounts;
+use crate::memory::group_text::GroupText;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::tenant::Kept;
+use crate::memory::tenant::{Kept, Tenant};
 
 /// The texts of a request's group, or of groups like it, as one text: short, so every place of it is read,
 /// and a source of its own, so the mixer learns what it is worth.
@@ -14,87 +14,75 @@ use crate::memory::tenant::Kept;
 pub(crate) struct Group {
     /// `None` before the prompt, unless the group has a name.
     pub(crate) key: Option<GroupKey>,
-    /// Its own group first, then similar ones, the most similar first.
-    read: Vec<GroupKey>,
-    num_seen: u64,
-    text: Arc<History>,
+    /// `None` where it reads no group.
+    text: Option<Arc<RwLock<GroupText>>>,
 }
 
 impl Group {
-    /// All of it is near.
-    const MAX_TOKENS: usize = 1 << 16;
-
-    pub(crate) fn begin(&mut self, kept: &Kept, prompt: &[u32]) {
-        let of_prompt = || GroupKey::of_prompt(prompt, kept.texts.groups());
-        let key = self.key.unwrap_or_else(of_prompt);
-        let own = (!key.is_continued_by(prompt)).then_some(key);
-        self.read = own.into_iter().collect();
-        if own.is_none_or(|own| kept.texts.since(0, own).next().is_none()) {
-            self.read.extend(similar(kept, prompt, key));
-        }
+    pub(crate) fn begin(&mut self, tenant: &Tenant, prompt: &[u32]) {
+        let (key, groups) = read_by(tenant, self.key, prompt);
         self.key = Some(key);
+        self.text = (!groups.is_empty()).then(|| tenant.group_text(groups));
     }
 
-    /// Takes in what other requests of these groups have written since, the latest first while there is
-    /// room, and counts the tokens as used.
-    pub(crate) fn update(&mut self, kept: &Kept, counts: &mut TokenCounts) {
-        if self.num_seen >= kept.texts.num_added() {
-            return; // there are fewer while the oldest are removed
+    /// What other requests of these groups have written so far, the same for all that read them.
+    pub(crate) fn current(&self, kept: &Kept) -> Option<RwLockReadGuard<'_, GroupText>> {
+        let text = self.text.as_ref()?;
+        let current = text.read().unwrap_or_else(PoisonError::into_inner);
+        if current.is_current(&kept.texts) {
+            return Some(current);
         }
-        let mut room = Self::MAX_TOKENS.saturating_sub(self.text.tokens().len());
-        let groups = self.read.iter();
-        let new = groups.flat_map(|&group| kept.texts.since(self.num_seen, group));
-        let new: Vec<&[u32]> = new
-            .take_while(|tokens| {
-                let fits = tokens.len() < room;
-                room = room.saturating_sub(tokens.len() + 1);
-                fits
-            })
-            .collect();
-        self.num_seen = kept.texts.num_added();
-        for tokens in new.into_iter().rev() {
-            let text = Arc::make_mut(&mut self.text);
-            text.extend(tokens);
-            text.extend(&[History::BOUNDARY]);
-            for &token in tokens {
-                counts.add(token, 1);
-            }
-        }
+        drop(current);
+        let mut stale = text.write().unwrap_or_else(PoisonError::into_inner);
+        stale.update(&kept.texts);
+        drop(stale);
+        Some(text.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
 
-    /// `None` where no other request has ended.
-    pub(crate) fn text(&self) -> Option<&History> {
-        Some(&*self.text).filter(|text| !text.tokens().is_empty())
+/// The group of a prompt, and those that it reads: its own first, then similar ones, the most similar first.
+fn read_by(tenant: &Tenant, named: Option<GroupKey>, prompt: &[u32]) -> (GroupKey, Vec<GroupKey>) {
+    let kept = tenant.read();
+    let key = named.unwrap_or_else(|| GroupKey::of_prompt(prompt, kept.texts.groups()));
+    let own = (!key.is_continued_by(prompt)).then_some(key);
+    let has_texts = |own| kept.texts.since(0, own).next().is_some();
+    let has_own = own.is_some_and(has_texts);
+    drop(kept);
+    let mut groups: Vec<_> = own.into_iter().collect();
+    if !has_own {
+        groups.extend(similar(tenant, prompt, key));
     }
+    (key, groups)
 }
 
 /// The other groups whose texts a prompt repeats most, such as an agent's earlier trials of a task. A run
 /// of tokens at n places counts 1 / n for each.
-fn similar(kept: &Kept, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
-    /// Runs of `NUM_REPEATED` tokens are looked up, among at most this many of the prompt's last tokens.
+///
+/// Evenly chosen runs are looked up, some at a time, so that no step of another request waits for long.
+fn similar(tenant: &Tenant, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
+    /// Of the prompt's last tokens.
     const MAX_TOKENS: usize = 4096;
     const NUM_REPEATED: usize = 8;
-    const MAX_PLACES: usize = 256;
+    const MAX_RUNS: usize = 128;
+    const RUNS_A_TIME: usize = 16;
     const MIN_SHARE: f32 = 0.05;
     const MAX_GROUPS: usize = 4;
-    let texts = kept.texts();
     // The memory keeps a template once, in the first request's text: it must not count for that one.
-    let template = longest_match(texts, prompt);
+    let template = longest_match(tenant.read().texts(), prompt);
     let tail = &prompt[prompt.len().saturating_sub(MAX_TOKENS).max(template)..];
+    let step = tail.len().div_ceil(MAX_RUNS).max(1);
+    let runs: Vec<&[u32]> = tail.windows(NUM_REPEATED).step_by(step).collect();
     let mut weights: BTreeMap<GroupKey, f32> = BTreeMap::new();
-    for repeated in tail.windows(NUM_REPEATED) {
-        let [.., before, last] = *repeated else {
-            continue;
-        };
-        let ends = texts.of_pair(before, last).take(MAX_PLACES);
-        let is_same = |&end: &usize| texts.tokens()[..=end].ends_with(repeated);
-        let groups = ends.filter(is_same).map(|end| kept.texts.group_at(end));
-        let groups: Vec<GroupKey> = groups.flatten().collect();
-        for &group in &groups {
-            *weights.entry(group).or_default() += 1.0 / groups.len() as f32;
+    for runs in runs.chunks(RUNS_A_TIME) {
+        let kept = tenant.read();
+        for run in runs {
+            let groups = groups_of(&kept, run);
+            for &group in &groups {
+                *weights.entry(group).or_default() += 1.0 / groups.len() as f32;
+            }
         }
     }
-    let least = MIN_SHARE * tail.len() as f32;
+    let least = MIN_SHARE * tail.len() as f32 / step as f32;
     let others = weights
         .into_iter()
         .filter(|(group, weight)| ![own, GroupKey::default()].contains(group) && *weight >= least);
@@ -102,6 +90,30 @@ fn similar(kept: &Kept, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
     others.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     others.truncate(MAX_GROUPS);
     others.into_iter().map(|(group, _)| group).collect()
+}
+
+/// The groups of the latest texts with a run of tokens, one for each place.
+///
+/// Its places are found by the pair of its tokens that seems to be rarest: whose last two places are farthest
+/// apart.
+fn groups_of(kept: &Kept, run: &[u32]) -> Vec<GroupKey> {
+    const MAX_PLACES: usize = 32;
+    let texts = kept.texts();
+    let mut rarest = (0, 0);
+    for (at, pair) in run.windows(2).enumerate() {
+        let mut places = texts.of_pair(pair[0], pair[1]);
+        let Some(last) = places.next() else {
+            return Vec::new();
+        };
+        let gap = places.next().map_or(usize::MAX, |before| last - before);
+        rarest = rarest.max((gap, at));
+    }
+    let (_, at) = rarest;
+    let starts = texts.of_pair(run[at], run[at + 1]).take(MAX_PLACES);
+    let starts = starts.filter_map(|place| place.checked_sub(at + 1));
+    let same = starts.filter(|&start| texts.tokens()[start..].starts_with(run));
+    same.filter_map(|start| kept.texts.group_at(start))
+        .collect()
 }
 
 /// How many tokens at the beginning of a prompt the memory has already: a template, or earlier turns.
@@ -136,7 +148,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::{Group, similar};
+    use super::{read_by, similar};
     use crate::memory::groups::GroupKey;
     use crate::memory::store::{Memory, MemoryOptions};
 
@@ -183,11 +195,7 @@ mod tests {
     fn samples_read_their_own_group_and_others_those_like_it() {
         let memory = Memory::new(MemoryOptions::new(1000)).unwrap();
         let tenant = memory.tenant("").unwrap();
-        let read = |prompt: &[u32]| {
-            let mut group = Group::default();
-            group.begin(&tenant.read(), prompt);
-            (group.key.unwrap(), group.read)
-        };
+        let read = |prompt: &[u32]| read_by(&tenant, None, prompt);
         let (first, second) = (text(&[1, 2, 3]), text(&[4, 2, 3]));
         let (key, groups) = read(&first);
         assert_eq!(groups, [key]);
@@ -225,7 +233,7 @@ mod tests {
             let (mut shares, enough) = shares(&stored, NUM_GROUPS, &prompt);
             prop_assume!(shares.iter().all(|share| (share - enough).abs() > 1e-3));
             shares[OWN] = 0.0;
-            let found = similar(&tenant.read(), &prompt, group(OWN));
+            let found = similar(&tenant, &prompt, group(OWN));
             let number = |key: &GroupKey| (0..NUM_GROUPS).find(|&number| group(number) == *key);
             let found: Vec<f32> = found.iter().map(|key| shares[number(key).unwrap()]).collect();
             shares.retain(|&share| share >= enough);

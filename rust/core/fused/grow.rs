@@ -8,9 +8,11 @@ use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::calibration::{self, Corners};
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{Evidence, NodePrediction};
-use crate::fused::mixer::{self, Request, TokenCounts};
+use crate::fused::mixer::{self, Request};
 use crate::fused::registry::REGISTRY;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
+use crate::memory::group_text::GroupText;
+use crate::memory::token_counts::TokenCounts;
 use crate::portable_math::min_finite;
 use crate::weights::initial::Weights;
 use crate::weights::learned::Learned;
@@ -304,6 +306,7 @@ impl TreeBuilder {
         let request = Request {
             tail: &self.tail,
             uses: draft.counts,
+            uses_of_group: inputs.group.map(GroupText::uses),
             frequencies: frequencies.unwrap_or_default(),
             min_share: node.min_share,
             max_candidates: max_candidates.min(MAX_CANDIDATES),

@@ -24,6 +24,7 @@ use std::cmp::Reverse;
 use std::hint::select_unpredictable;
 
 use crate::fused::evidence::{Candidate, END, Entry, Evidence, Expert, MAX_NAMED, NodePrediction};
+use crate::memory::token_counts::TokenCounts;
 use crate::portable_math::{
     exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
 };
@@ -60,42 +61,14 @@ pub(crate) struct Request<'a> {
     /// The last tokens before the one that is predicted.
     pub(crate) tail: &'a [u32],
     pub(crate) uses: &'a TokenCounts,
+    /// The same of its group.
+    pub(crate) uses_of_group: Option<&'a TokenCounts>,
     /// Of each token of the corpus, half the logarithm of how often it occurs.
     pub(crate) frequencies: &'a [u8],
     /// What is less likely is no candidate.
     pub(crate) min_share: f32,
     /// The most candidates, at least 1.
     pub(crate) max_candidates: usize,
-}
-
-/// About how often a request used each token: tokens that share a place are taken for each other.
-#[derive(Debug, Clone)]
-pub(crate) struct TokenCounts(Box<[u8; Self::NUM_SLOTS]>);
-
-impl Default for TokenCounts {
-    fn default() -> Self {
-        Self(Box::new([0; Self::NUM_SLOTS]))
-    }
-}
-
-impl TokenCounts {
-    const BITS: u32 = 12;
-    const NUM_SLOTS: usize = 1 << Self::BITS;
-
-    pub(crate) fn add(&mut self, token: u32, times: u8) {
-        let slot = &mut self.0[hash::<{ Self::BITS }>(token)];
-        *slot = slot.saturating_add(times);
-    }
-
-    fn level(&self, token: u32) -> usize {
-        match self.0[hash::<{ Self::BITS }>(token)] {
-            0 => 0,
-            1..=2 => 1,
-            3..=6 => 2,
-            7..=15 => 3,
-            _ => 4,
-        }
-    }
 }
 
 /// Predicts what comes after the node whose experts were added last.
@@ -288,7 +261,9 @@ fn candidate_keys(
         .copied()
         .unwrap_or(0);
     let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
-    let used = request.uses.level(token) * NUM_FREQUENCIES + frequency;
+    let of_group = request.uses_of_group.map_or(0, |uses| uses.times(token));
+    let times = request.uses.times(token).saturating_add(of_group);
+    let used = use_level(times) * NUM_FREQUENCIES + frequency;
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
     let last_token = request.tail.last().copied().unwrap_or(0);
     Keys {
@@ -300,6 +275,16 @@ fn candidate_keys(
             TOKEN.key(hash::<TOKEN_BITS>(token)),
             PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
         ],
+    }
+}
+
+fn use_level(times: u8) -> usize {
+    match times {
+        0 => 0,
+        1..=2 => 1,
+        3..=6 => 2,
+        7..=15 => 3,
+        _ => 4,
     }
 }
 

@@ -10,6 +10,7 @@ use crate::draft::token_tree::TokenTree;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::suggestion::Suggestion;
+use crate::memory::group_text::GroupText;
 use crate::memory::history::History;
 use crate::weights::kind::ExpertKind;
 use crate::weights::learned::{Known, Learned};
@@ -25,7 +26,7 @@ pub(crate) struct Inputs<'a> {
     /// Earlier texts of the request's tenant.
     pub(crate) memory: Option<&'a History>,
     /// Other requests of its group.
-    pub(crate) group: Option<&'a History>,
+    pub(crate) group: Option<&'a GroupText>,
     /// The output that the caller expects.
     pub(crate) expected: Option<&'a History>,
     /// For what follows the context.

@@ -3,6 +3,7 @@
 //! It imports `base`, `storage`, `lookup` and `weights`.
 
 mod forgotten;
+pub(crate) mod group_text;
 pub(crate) mod groups;
 pub(crate) mod history;
 pub(crate) mod sharing;
@@ -10,6 +11,7 @@ pub(crate) mod slot_table;
 mod snapshot;
 pub(crate) mod store;
 pub(crate) mod tenant;
+pub(crate) mod token_counts;
 
 pub use history::History;
 pub use sharing::Sharing;

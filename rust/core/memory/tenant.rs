@@ -1,12 +1,13 @@
 //! What is kept of one tenant?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::memory::group_text::GroupText;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
@@ -19,6 +20,8 @@ pub struct Tenant {
     pub(crate) name: Box<str>,
     pub(crate) last_use: AtomicU64,
     kept: RwLock<Kept>,
+    /// Those that open requests read.
+    group_texts: Mutex<BTreeMap<Vec<GroupKey>, Weak<RwLock<GroupText>>>>,
 }
 
 #[derive(Default)]
@@ -34,7 +37,23 @@ impl Tenant {
             name: name.into(),
             last_use: AtomicU64::default(),
             kept: RwLock::default(),
+            group_texts: Mutex::default(),
         }
+    }
+
+    /// The text of these groups, one for all that read them.
+    pub(crate) fn group_text(&self, groups: Vec<GroupKey>) -> Arc<RwLock<GroupText>> {
+        let mut texts = self
+            .group_texts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = texts.get(&groups).and_then(Weak::upgrade) {
+            return text;
+        }
+        texts.retain(|_, text| text.strong_count() > 0);
+        let text = Arc::new(RwLock::new(GroupText::of(&groups)));
+        texts.insert(groups, Arc::downgrade(&text));
+        text
     }
 
     /// The guard blocks writers: drop it after some microseconds. While the oldest texts are removed, there
@@ -129,10 +148,16 @@ impl Texts {
         self.num_removed + self.documents.len() as u64
     }
 
-    /// Those of a group that were added since there were `num_seen`, the latest first.
+    pub(crate) fn num_removed(&self) -> u64 {
+        self.num_removed
+    }
+
+    /// Those of a group that were added since there were `num_seen`, the latest first; of the latest texts, as
+    /// those of [`groups`](Self::groups).
     pub(crate) fn since(&self, num_seen: u64, group: GroupKey) -> impl Iterator<Item = &[u32]> {
         let num_new = self.num_added().saturating_sub(num_seen);
         let num_new = usize::try_from(num_new).unwrap_or(usize::MAX);
+        let num_new = num_new.min(Self::MAX_GROUPS);
         let new = self.documents.iter().rev().take(num_new);
         let of_group = new.filter(move |document| document.group == group);
         of_group.map(|document| self.tokens(document))

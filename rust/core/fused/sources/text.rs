@@ -5,6 +5,7 @@ use crate::fused::effort::Reading;
 use crate::fused::evidence::Evidence;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::sources::places::{DECAY, Found, Places, Reach};
+use crate::memory::group_text::GroupText;
 use crate::memory::history::History;
 use crate::weights::kind::{ExpertKind, Form};
 
@@ -35,7 +36,7 @@ impl Text {
     fn of<'a>(&self, inputs: &Inputs<'a>) -> Option<&'a History> {
         match self.label {
             Source::Memory => inputs.memory,
-            Source::Group => inputs.group,
+            Source::Group => inputs.group.map(GroupText::text),
             Source::Predicted => inputs.expected,
             _ => Some(inputs.context),
         }
