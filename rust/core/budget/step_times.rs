@@ -23,6 +23,20 @@ pub struct StepTimes {
     trial: Option<(f64, f64)>,
     /// The time of the last step over what its size usually takes.
     last_off: f64,
+    /// The last step, if it is to tell what its size costs.
+    tried: Option<Tried>,
+    /// The size of a step without drafts.
+    plain: Option<usize>,
+    /// Whether the next step is without drafts, to be measured anew.
+    is_plain_due: bool,
+}
+
+/// A step that tells what its size costs once the next one has told the pace behind it: between the two, other
+/// work may have begun or ended.
+#[derive(Debug, Clone, Copy)]
+struct Tried {
+    tokens: usize,
+    seconds: f64,
 }
 
 /// Steps of similar numbers of tokens.
@@ -35,6 +49,17 @@ struct Size {
     last_step: usize,
 }
 
+impl Default for Size {
+    fn default() -> Self {
+        Self {
+            tokens: 0.0,
+            relative: f64::INFINITY,
+            num_steps: 0,
+            last_step: 0,
+        }
+    }
+}
+
 impl Size {
     /// Forgets the steps that ran, so that the size is measured anew.
     fn forget(&mut self) {
@@ -42,7 +67,8 @@ impl Size {
     }
 }
 
-/// One step may have met other work of the machine, or the first use of a kernel; of two the faster one tells.
+/// One step may have met other work of the machine, or the first use of a kernel; of two that differ much the
+/// faster one tells, otherwise both.
 const STEPS_KNOWN: usize = 2;
 /// A size without a step for so long is measured anew.
 const STEPS_FORGOTTEN: usize = 256;
@@ -56,6 +82,8 @@ const MOST_OFF: f64 = 1.5;
 const STEADY: f64 = 1.3;
 /// A step counts at least this much in the time of its size.
 const LEARNED: f64 = 0.01;
+/// A step without drafts that is measured anew has become slower by at most this factor.
+const MOST_RISE: f64 = 1.05;
 /// How much of a step's deviation the pace follows at once. As the pace and a size follow the same steps, a size that is
 /// alone drifts by no more than a thirtieth of what the pace does.
 const PACE: f64 = 0.3;
@@ -79,31 +107,73 @@ impl StepTimes {
         if let Some((plain_s, most_s)) = trial {
             self.trials_s += (seconds.min(most_s) - plain_s).max(0.0);
         }
-        let is_due = self.is_due(bucket(num_tokens));
-        let relative = seconds / self.pace;
-        let size = self.sizes.entry(bucket(num_tokens)).or_insert(Size {
-            tokens: to_f64(num_tokens),
-            relative,
-            num_steps: 0,
-            last_step: 0,
-        });
-        if is_due && size.num_steps >= STEPS_KNOWN {
-            size.forget();
+        let (place, step) = (
+            bucket(num_tokens),
+            Tried {
+                tokens: num_tokens,
+                seconds,
+            },
+        );
+        let is_measured = self.is_due(place) || self.is_plain_due && self.plain == Some(place);
+        if let Some(tried) = self.tried.take() {
+            let size = self.sizes.get(&place).filter(|_| !is_measured);
+            let pace = size.map_or(self.pace, |size| seconds / size.relative);
+            self.judge(tried, pace);
         }
-        size.num_steps += 1;
-        size.last_step = self.num_steps;
-        let share = (1.0 / to_f64(size.num_steps)).max(LEARNED);
-        if is_due {
-            if relative < size.relative {
-                (size.relative, size.tokens) = (relative, to_f64(num_tokens));
+        if is_measured {
+            if self.plain.is_some_and(|plain| self.is_known(plain)) {
+                self.tried = Some(step);
+            } else {
+                self.judge(step, self.pace);
             }
             return;
         }
+        let relative = seconds / self.pace;
+        let Some(size) = self.sizes.get_mut(&place) else {
+            return;
+        };
+        size.num_steps += 1;
+        size.last_step = self.num_steps;
+        let share = (1.0 / to_f64(size.num_steps)).max(LEARNED);
         let off = (relative / size.relative).clamp(1.0 / MOST_OFF, MOST_OFF);
         self.pace *= off.powf(PACE);
         size.relative *= off.powf(share);
         size.tokens += share * (to_f64(num_tokens) - size.tokens);
         self.last_off = off;
+    }
+
+    /// Learns from a step between two paces, by the one that is worse for drafts.
+    fn judge(&mut self, tried: Tried, pace_after: f64) {
+        let place = bucket(tried.tokens);
+        let is_plain = self.plain == Some(place) && self.is_known(place);
+        let pace = if is_plain {
+            self.pace.max(pace_after)
+        } else {
+            self.pace.min(pace_after)
+        };
+        let relative = tried.seconds / pace;
+        let size = self.sizes.entry(place).or_default();
+        size.last_step = self.num_steps;
+        if is_plain {
+            size.relative = relative.min(size.relative * MOST_RISE);
+            return;
+        }
+        if size.num_steps >= STEPS_KNOWN {
+            size.forget();
+        }
+        size.num_steps += 1;
+        let off = relative / size.relative;
+        if (1.0 / STEADY..STEADY).contains(&off) {
+            size.relative *= off.sqrt();
+        } else {
+            size.relative = size.relative.min(relative);
+        }
+        size.tokens = to_f64(tried.tokens);
+    }
+
+    fn is_known(&self, place: usize) -> bool {
+        let size = self.sizes.get(&place);
+        size.is_some_and(|size| size.num_steps >= STEPS_KNOWN)
     }
 
     /// The seconds of a step like the last one; 0 where none ran.
@@ -118,11 +188,13 @@ impl StepTimes {
     pub fn cost(&mut self, start: usize) -> Option<StepCost> {
         let (least, most) = STEPS_WITHOUT_PLAIN;
         let patience = (self.num_steps / PLAIN_SHARE).clamp(least, most);
-        let plain = self.sizes.get_mut(&bucket(start))?;
-        if plain.last_step + patience < self.num_steps {
-            plain.forget();
+        self.plain = Some(bucket(start));
+        let plain = self.sizes.get(&bucket(start))?;
+        if !self.is_known(bucket(start)) || self.is_waiting(start) {
+            return None;
         }
-        if plain.num_steps < STEPS_KNOWN {
+        self.is_plain_due = self.tried.is_none() && plain.last_step + patience < self.num_steps;
+        if self.is_plain_due {
             return None;
         }
         let least_of_larger = plain.relative;
@@ -152,7 +224,7 @@ impl StepTimes {
         let plain_s = cost.seconds(to_f64(start));
         let first_s = FIRST_TRIALS_S.max(FIRST_TRIALS * plain_s);
         let is_spent = self.trials_s > first_s + TRIALS_SHARE * self.total_s;
-        if is_spent || !(1.0 / STEADY..STEADY).contains(&self.last_off) {
+        if is_spent || self.tried.is_some() || !(1.0 / STEADY..STEADY).contains(&self.last_off) {
             return None;
         }
         let most = most_worth(&|tokens| self.least_seconds(tokens, start, cost));
@@ -183,6 +255,11 @@ impl StepTimes {
     }
 
     /// Whether a size has not been tried often enough, or not lately.
+    fn is_waiting(&self, start: usize) -> bool {
+        self.tried
+            .is_some_and(|tried| bucket(tried.tokens) != bucket(start))
+    }
+
     fn is_due(&self, size: usize) -> bool {
         self.sizes.get(&size).is_none_or(|size| {
             size.num_steps < STEPS_KNOWN || size.last_step + STEPS_FORGOTTEN < self.num_steps

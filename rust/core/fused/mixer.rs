@@ -357,11 +357,18 @@ pub(crate) fn learn(
     known: &NodePrediction,
     token: u32,
 ) {
-    learn_experts(learned, evidence, known, token);
-    learn_candidates(learned, evidence, known, token);
+    let lesson = learned.next_lesson();
+    learn_experts(learned, evidence, known, token, lesson);
+    learn_candidates(learned, evidence, known, token, lesson);
 }
 
-fn learn_experts(learned: &mut Learned, evidence: &Evidence, known: &NodePrediction, token: u32) {
+fn learn_experts(
+    learned: &mut Learned,
+    evidence: &Evidence,
+    known: &NodePrediction,
+    token: u32,
+    lesson: f32,
+) {
     let named = &evidence.named[known.named.clone()];
     let slot = named.iter().position(|named| named.token == token);
     let experts = &evidence.experts[known.experts.clone()];
@@ -377,7 +384,7 @@ fn learn_experts(learned: &mut Learned, evidence: &Evidence, known: &NodePredict
     let all = 1.0 + weighed.iter().map(|of| of.0).sum::<f32>();
     let total = UNNAMED + weighed.iter().map(|of| of.1).sum::<f32>();
     for (expert, (weight, share)) in experts.iter().zip(weighed) {
-        let gradient = share / total - weight / all;
+        let gradient = lesson * (share / total - weight / all);
         let [order, agreement] = expert.keys.shapes;
         learned.add(order, ORDER_RATE * gradient);
         learned.add(agreement, EXPERT_RATE * gradient);
@@ -392,6 +399,7 @@ fn learn_candidates(
     evidence: &Evidence,
     known: &NodePrediction,
     token: u32,
+    lesson: f32,
 ) {
     const MIN_GRADIENT: f32 = 1e-4;
     let named = &evidence.named[known.named.clone()];
@@ -405,7 +413,7 @@ fn learn_candidates(
     let mut sum = 0.0;
     for (candidate, odds) in candidates.iter().zip(odds) {
         let came = if candidate.token == token { 1.0 } else { 0.0 };
-        let gradient: f32 = came - odds / all;
+        let gradient: f32 = lesson * (came - odds / all);
         if gradient.abs() >= MIN_GRADIENT {
             for key in candidate.keys.shapes {
                 learned.add(key, CANDIDATE_RATE * gradient);

@@ -91,7 +91,7 @@ pub(crate) const PAIR: Table = Table::after(TOKEN, 1 << PAIR_BITS);
 pub(crate) const TOKEN_TRUST: Table = Table::of_kinds(PAIR, 1 << KIND_BITS);
 
 /// The version of all these tables.
-pub(crate) const VERSION: u8 = 11;
+pub(crate) const VERSION: u8 = 12;
 
 /// What each kind of evidence counts before a tenant taught anything: no token has a weight yet.
 #[derive(Debug, Clone, PartialEq)]

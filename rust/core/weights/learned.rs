@@ -13,6 +13,8 @@ pub struct Learned {
     shapes: Box<[f32; NUM_SHAPES]>,
     tokens: Box<[Set; NUM_SETS]>,
     pub(crate) anchors: Anchors,
+    /// How many tokens taught the weights.
+    num_lessons: u32,
 }
 
 /// Of the many tokens that a request meets, those stay whose weights changed most.
@@ -32,6 +34,10 @@ const FREE: Change = Change {
     change: 0.0,
 };
 
+/// A first lesson counts this much more than a late one, and the one of this number half as much more.
+const FIRST_LESSONS: f32 = 2.0;
+const NUM_FIRST_LESSONS: f32 = 300.0;
+
 /// How much a change displaces of another one.
 const DISPLACES: f32 = 0.3;
 
@@ -45,6 +51,7 @@ impl Default for Learned {
                 .try_into()
                 .expect("as long as its type says"),
             anchors: Anchors::default(),
+            num_lessons: 0,
         }
     }
 }
@@ -52,6 +59,13 @@ impl Default for Learned {
 impl Learned {
     pub(crate) fn add(&mut self, key: usize, change: f32) {
         self.shapes[key] += change;
+    }
+
+    /// Counts a token that teaches; says how much more it counts than one of a tenant that is well known.
+    pub(crate) fn next_lesson(&mut self) -> f32 {
+        let number = self.num_lessons as f32;
+        self.num_lessons = self.num_lessons.saturating_add(1);
+        1.0 + FIRST_LESSONS * NUM_FIRST_LESSONS / (NUM_FIRST_LESSONS + number)
     }
 
     pub(crate) fn add_to_token(&mut self, key: usize, change: f32) {
@@ -96,6 +110,7 @@ impl Learned {
     /// Appends its bytes.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.push(VERSION);
+        bytes.extend(self.num_lessons.to_le_bytes());
         bytes.extend(self.shapes.iter().flat_map(|change| change.to_le_bytes()));
         let known = self.tokens.as_flattened().iter();
         let known: Vec<_> = known.filter(|&&known| known != FREE).collect();
@@ -114,6 +129,7 @@ impl Learned {
         if *bytes.split_off_first()? != VERSION {
             return None;
         }
+        learned.num_lessons = u32::from_le_bytes(four(bytes)?);
         for change in learned.shapes.iter_mut() {
             *change = number(bytes)?;
         }
