@@ -5,7 +5,7 @@
 Every second document of each datastore goes into a new one. The beginnings of some others are
 drafted for, of the corpora in turn, as if a model had written them. A new drafter serves each: it
 starts from the prior so far, and what it learns of the weights that tell no tokens apart is added
-to that. The result is the mean over the second half. After the tables of
+to that. The result is the mean over the second half of a pass, and over passes of other documents. After the tables of
 `rust/core/weights/initial.rs` have changed, empty the file, set `NUM_WEIGHTS`, and build first.
 """
 
@@ -18,25 +18,31 @@ import numpy as np
 from specds._core import Datastore, DatastoreBuilder, FusedState, Memory
 
 PRIOR = Path(__file__).parents[1] / "rust/core/weights/prior.bin"
-# In `learned`, the changes follow the version of the weights.
-NUM_WEIGHTS, AT = 7803, 1
-NUM_DOCUMENTS = 800
+# In `learned`, the changes follow the version of the weights and the number of lessons.
+NUM_WEIGHTS, AT = 7803, 5
+NUM_DOCUMENTS, NUM_PASSES = 800, 3
 PROMPT, LONGEST, NODES = 48, 350, 32
 
 
 def main() -> None:
-    prior, fitted = np.zeros(NUM_WEIGHTS, "<f4"), []
     with tempfile.TemporaryDirectory() as folder:
         corpora = [
             split(Datastore(path), Path(folder, str(number)))
             for number, path in enumerate(sys.argv[1:])
         ]
-        for number in range(NUM_DOCUMENTS):
-            for store, documents in corpora:
-                if number < len(documents):
-                    prior = prior + learned(store, documents[number], prior)
-            fitted.append(prior)
-    np.mean(fitted[len(fitted) // 2 :], axis=0).astype("<f4").tofile(PRIOR)
+        priors = [fitted(corpora, number) for number in range(NUM_PASSES)]
+    np.mean(priors, axis=0).astype("<f4").tofile(PRIOR)
+
+
+def fitted(corpora: list[tuple[Datastore, list[np.ndarray]]], number: int) -> np.ndarray:
+    """The prior of one pass over every so manieth of the documents."""
+    prior, priors = np.zeros(NUM_WEIGHTS, "<f4"), []
+    for turn in range(number, NUM_PASSES * NUM_DOCUMENTS, NUM_PASSES):
+        for store, documents in corpora:
+            if turn < len(documents):
+                prior = prior + learned(store, documents[turn], prior)
+        priors.append(prior)
+    return np.mean(priors[len(priors) // 2 :], axis=0)
 
 
 def split(corpus: Datastore, path: Path) -> tuple[Datastore, list[np.ndarray]]:
@@ -46,7 +52,7 @@ def split(corpus: Datastore, path: Path) -> tuple[Datastore, list[np.ndarray]]:
         for number in range(0, corpus.num_documents, 2):
             tokens = corpus.document(number).token_ids
             builder.add_documents(tokens, [len(tokens)])
-        step = max(2, corpus.num_documents // NUM_DOCUMENTS // 2 * 2)
+        step = max(2, corpus.num_documents // (NUM_PASSES * NUM_DOCUMENTS) // 2 * 2)
         chosen = range(1, corpus.num_documents, step)
         others = [corpus.document(number).token_ids for number in chosen]
         return builder.finish(), [tokens for tokens in others if len(tokens) > 2 * PROMPT]

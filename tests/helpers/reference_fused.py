@@ -24,6 +24,7 @@ class Weights:
 
     def __init__(self):
         self.learned = defaultdict(float)
+        self.num_lessons = 0
         self.curves = [[float(knot - 8) for knot in range(17)] for _ in range(7)]
 
     def __getitem__(self, key):
@@ -276,13 +277,16 @@ class Request:
 
     def learn_node(self, node, token):
         weights, experts = self.weights, node["experts"]
+        lesson = 1 + 600 / (300 + weights.num_lessons)
+        weights.num_lessons += 1
         shares = [e.odds * e.counts.get(token, 0) / e.total for e in experts]
         total, odds = 1e-3 + sum(shares), 1 + sum(e.odds for e in experts)
         for expert, share in zip(experts, shares, strict=True):
-            gradient = share / total - expert.odds / odds
+            gradient = lesson * (share / total - expert.odds / odds)
             for key, rate in zip(expert.keys, (0.3, 0.12, 0.12, 0.12), strict=True):
                 weights.add(key, rate * gradient)
-        gradients = {t: (t == token) - prob for t, prob in node["learned"].items()}
+        learned = node["learned"].items()
+        gradients = {t: lesson * ((t == token) - prob) for t, prob in learned}
         gradients = {t: gradient for t, gradient in gradients.items() if abs(gradient) >= 1e-4}
         for candidate, gradient in gradients.items():
             for key in node["keys"][candidate]:
