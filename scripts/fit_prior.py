@@ -5,8 +5,9 @@
 Every second document of each datastore goes into a new one. The beginnings of some others are
 drafted for, of the corpora in turn, as if a model had written them. A new drafter serves each: it
 starts from the prior so far, and what it learns of the weights that tell no tokens apart is added
-to that. The result is the mean over the second half of a pass, and over passes of other documents. After the tables of
-`rust/core/weights/initial.rs` have changed, empty the file, set `NUM_WEIGHTS`, and build first.
+to that. The result is the mean over the second half of a pass, and over passes of other documents.
+After the tables of `rust/core/weights/initial.rs` have changed, empty the file, set `NUM_WEIGHTS`,
+and build first.
 """
 
 import sys

@@ -5,14 +5,14 @@ from time import process_time
 from llama_cpp import Llama
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from engines.workload import DATASTORE, NUM_TOKENS, WORK, measure, model_path
+from engines.workload import DATASTORE, NUM_TOKENS, WHOLE, WORK, measure, model_path
 from specds.integrations.llama_cpp import DraftModel
 
 MAX_LENGTH = 1024
 
 
 def draft_model(k=8, max_length=MAX_LENGTH, **options):
-    options = {"datastore": DATASTORE, **options}
+    options = {"datastore": DATASTORE, **WHOLE, **options}
     return DraftModel(options, k, max_length=max_length, tokenizer=model_path())
 
 

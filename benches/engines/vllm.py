@@ -15,7 +15,7 @@ os.environ.update(
     VLLM_USE_V2_MODEL_RUNNER="0",
 )
 
-from engines.workload import DATASTORE, NUM_TOKENS, measure, model_path
+from engines.workload import DATASTORE, NUM_TOKENS, WHOLE, measure, model_path
 
 MAX_LENGTH = 1024
 
@@ -28,7 +28,7 @@ def chains(k, **options):
             "model": "specds.integrations.vllm.Proposer",
             "num_speculative_tokens": k,
         },
-        "additional_config": {"specds": {"datastore": DATASTORE, **options}},
+        "additional_config": {"specds": {"datastore": DATASTORE, **WHOLE, **options}},
     }
 
 

@@ -14,6 +14,7 @@ from datastores import build
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
+WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
 
 
 def vllm_config(max_model_len=32, k=4, ranks=1, tokenizer=None, **options):
@@ -23,7 +24,7 @@ def vllm_config(max_model_len=32, k=4, ranks=1, tokenizer=None, **options):
             max_model_len=max_model_len, get_vocab_size=lambda: 100, tokenizer=tokenizer
         ),
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
-        additional_config={"specds": options},
+        additional_config={"specds": {**WHOLE, **options}},
     )
 
 
@@ -93,6 +94,17 @@ def test_a_drafter_that_raises_drafts_nothing_and_is_told_once(caplog):
     assert runner.step(proposer, [(TEXT, 1)]) == [[3, 1, 2, 3]]
 
 
+def test_drafts_wait_for_the_time_of_a_step_and_without_times_are_likely():
+    rows = [(TEXT, 1)]
+    for ranks, is_measured in [(1, True), (2, False)]:
+        config = vllm_config(ranks=ranks)
+        config.additional_config = {"specds": {}}
+        drafts = Runner().step(vllm.Proposer(config), rows)[0]
+        assert (drafts == []) == is_measured
+        config.additional_config = {"specds": {"min_prob": 1.0, "step_cost": None}}
+        assert Runner().step(vllm.Proposer(config), rows) == [[]]
+
+
 def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
     with pytest.raises(ValueError, match="unknown field `min_probability`"):
         vllm.Proposer(vllm_config(min_probability=0.1))
@@ -107,14 +119,14 @@ def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path)
 
 def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
     (tmp_path / "kept").write_bytes(b"damaged")
-    settings = {"snapshot": str(tmp_path / "kept"), "memory": "shared"}
+    settings = {**WHOLE, "snapshot": str(tmp_path / "kept"), "memory": "shared"}
     model = llama_cpp.DraftModel(settings, vocab_size=10)
     assert "the snapshot is not used" in caplog.text
     assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
 
 
 def test_llama_cpp_gets_an_array_of_its_own_type():
-    model = llama_cpp.DraftModel({}, 3, max_length=len(TEXT) + 4)
+    model = llama_cpp.DraftModel(WHOLE, 3, max_length=len(TEXT) + 4)
     buffer = np.array([*TEXT, 3, 1, 2, 3], np.intc)
     draft = model(buffer[: len(TEXT)], any_keyword=1)
     assert draft.dtype == np.intc
@@ -143,7 +155,7 @@ def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory, is
     options, size = {"memory": memory}, {"vocab_size": 40}
     proposer = vllm.Proposer(vllm_config(**options))
     corpus = sglang.Corpus(options, 4, **size)
-    model = llama_cpp.DraftModel(options, 4, **size)
+    model = llama_cpp.DraftModel({**WHOLE, **options}, 4, **size)
     rows = {by_vllm: proposer, by_sglang: corpus, by_llama: model}
     for draft, adapter in rows.items():
         draft(first)

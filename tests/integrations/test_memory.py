@@ -10,7 +10,7 @@ import pytest
 from specds import EngineDrafter, FusedConfig, FusedDrafter
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
 
-OPTIONS = {"effort": "low"}
+OPTIONS = {"effort": "low", "step_cost": None, "min_prob": 0.0}
 NUM_STEPS, STEP, K = 4, 3, 8
 VOCAB_SIZE = 100
 

@@ -13,6 +13,9 @@ from specds._core import EngineDrafter
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MIN_PROB = 0.1
+"""Of a path of a chain, where nothing tells what a step costs."""
+
 _log = logging.getLogger("specds")
 _Call = TypeVar("_Call", bound="Callable[..., Any]")
 
@@ -25,6 +28,8 @@ class Adapter:
             folder names is used.
         tokenizer: The engine's tokenizer, or its name or folder.
         num_ranks: Processes of the engine, which must all draft the same.
+        times_steps: Whether the adapter calls `begin_draft` and `end_draft`: drafts then have by
+            default what pays by the times of the engine's steps, otherwise what is likely enough.
 
     Attributes:
         num_failures: How many `guarded` calls raised.
@@ -41,8 +46,13 @@ class Adapter:
         vocab_size: int | None = None,
         tokenizer: str | PreTrainedTokenizerBase | None = None,
         num_ranks: int = 1,
+        times_steps: bool = False,
     ) -> None:
         name = ""
+        if times_steps and num_ranks == 1:
+            options = {"step_cost": "measured", **options}
+        else:
+            options = {"min_prob": MIN_PROB, **options}
         if isinstance(tokenizer, str) and "datastore" not in options:
             from specds.hub import named_datastore
 

@@ -31,7 +31,7 @@ class DraftModel(Adapter):
         max_length: int | None = None,
         **about: Any,
     ) -> None:
-        super().__init__(options, **about)
+        super().__init__(options, times_steps=True, **about)
         self.max_nodes, self.max_length = max_nodes, max_length
 
     @guarded(lambda *_, **__: np.zeros(0, np.intc))

@@ -22,19 +22,23 @@ from specds.integrations.adapter import Adapter, guarded
 class VllmAdapter(Adapter):
     """The drafter of a worker; `additional_config["specds"]` is its configuration."""
 
-    def __init__(self, vllm_config: Any) -> None:
+    def __init__(self, vllm_config: Any, *, times_steps: bool = False) -> None:
         model = vllm_config.model_config
         super().__init__(
             (vllm_config.additional_config or {}).get("specds", {}),
             vocab_size=model.get_vocab_size(),
             tokenizer=model.tokenizer,
             num_ranks=vllm_config.parallel_config.tensor_parallel_size,
+            times_steps=times_steps,
         )
         self.max_nodes: int = vllm_config.speculative_config.num_speculative_tokens
         self.max_length: int = model.max_model_len
 
 
 class Proposer(VllmAdapter):
+    def __init__(self, vllm_config: Any) -> None:
+        super().__init__(vllm_config, times_steps=True)
+
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Does nothing; the runner calls it."""
 
