@@ -54,7 +54,7 @@ class GenerationStats:
         observe_s: Time in `Session.observe`, and for what an automatic budget learns of a step.
         levels: What the levels of a hierarchy did, by name, the lowest first.
         verification: How drafts were verified: `packed` or `model`, or the name of a class.
-        reason: Why not by a way that may be faster; empty where it was.
+        reason: Why not by a way that may be faster, or without a lean forward; empty where it was.
     """
 
     num_drafts: int = 0

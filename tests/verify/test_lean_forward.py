@@ -22,7 +22,7 @@ from models import (
 from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE
 from specds.verify import StaticRunner, static
-from specds.verify.lean_forward import is_lean
+from specds.verify.lean_forward import why_not_lean
 from triton_on_cpu import interpreted
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
@@ -54,9 +54,9 @@ MODELS = {
 
 def passes(model, *, lean, by_kernels=False):
     """The logits of passes over one row and over two, and the states of what was committed."""
-    assert is_lean(model)
+    assert not why_not_lean(model)
     with pytest.MonkeyPatch.context() as patch, interpreted() if by_kernels else nullcontext():
-        patch.setattr(static, "is_lean", lambda _: lean)
+        patch.setattr(static, "why_not_lean", lambda _: "" if lean else "for a test")
         return _passes(model)
 
 
@@ -148,28 +148,28 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_part_that_is_not_as_usual_is_refused(change, part):
     model = build("Qwen3Config", FAMILIES["qwen3"][1])
-    assert is_lean(model)
+    assert not why_not_lean(model)
     CHANGES[change](model.get_submodule(part))
-    assert not is_lean(model)
+    assert why_not_lean(model).startswith(part)
 
 
 def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatch):
     model = tiny_model("llama")
-    assert is_lean(model)
-    assert not is_lean(tiny_model("gpt_neox"))
+    assert not why_not_lean(model)
+    assert why_not_lean(tiny_model("gpt_neox"))
     heads = transformers.AutoModelForSequenceClassification.from_config(
         transformers.LlamaConfig(**{**_SHAPE, "pad_token_id": 0})
     )
-    assert not is_lean(heads)
+    assert why_not_lean(heads)
     settings = {**FAMILIES["gemma3"][1], "final_logit_softcapping": 3.0}
-    assert not is_lean(build("Gemma3TextConfig", settings))
+    assert why_not_lean(build("Gemma3TextConfig", settings))
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert not is_lean(model)
+    assert why_not_lean(model)
     handle.remove()
-    assert is_lean(model)
+    assert not why_not_lean(model)
     computed = modeling_llama.LlamaMLP.forward
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", lambda *args: -computed(*args))
-    assert not is_lean(model)
+    assert why_not_lean(model)
 
 
 def negated(model, part):
@@ -197,9 +197,11 @@ def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, stays
     model = build("LlamaConfig", FAMILIES["llama"][1])
     free = plain_generate(model, **GREEDY)
     change(model.model, part)
-    assert is_lean(model) == stays
+    assert (why_not_lean(model) == "") == stays
     output = decodes_alike(model, verification="packed")
     assert output.sequences.tolist() != [free]
+    why = f"no lean forward: model.{part} has a hook or a forward of its own"
+    assert output.stats.reason == ("" if stays else why)
 
 
 @torch.no_grad()
@@ -211,3 +213,17 @@ def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
         assert runner.verify_rows([5], [TREE])[0].is_inference()
         runner.commit_rows([[1, 4]])
     assert not any(block.is_inference() for block in runner.cache._blocks)
+
+
+@torch.no_grad()
+def test_what_passes_take_is_measured_anew_once_the_lean_forward_is_off():
+    def setting():
+        runner = StaticRunner(model, prompt_length=9, max_length=10, max_nodes=0)
+        runner.prefill_rows([prompt(9)])
+        return runner.setting
+
+    model = tiny_model("llama")
+    lean = setting()
+    assert setting() == lean
+    negated(model.model, "norm")
+    assert setting() != lean

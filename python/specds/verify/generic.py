@@ -57,7 +57,12 @@ class Runner:
         self._model = model
         self._config = config
         self._device = model.device
-        self.setting = type(self), str(model.device), model.dtype, torch.get_num_threads()
+        self.setting: tuple[Any, ...] = (
+            type(self),
+            str(model.device),
+            model.dtype,
+            torch.get_num_threads(),
+        )
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
         self._masks = MaskBuilder(config, model.dtype)

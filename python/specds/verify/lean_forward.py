@@ -40,33 +40,37 @@ _COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", 
 _GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
-def is_lean(model: PreTrainedModel) -> bool:
-    """Whether a `LeanForward` computes what a model does: one of these families, unchanged."""
+def why_not_lean(model: PreTrainedModel) -> str:
+    """Why a `LeanForward` may not compute what a model does; empty where it does."""
     kind = type(model)
-    return (
-        kind.__module__ in _FAMILIES
-        and kind.__name__.endswith("ForCausalLM")
-        and not (_modules._global_forward_hooks or _modules._global_forward_pre_hooks)
-        and getattr(model.config, "final_logit_softcapping", None) is None
-        and _is_usual(kind.__module__, model)
-    )
+    if kind.__module__ not in _FAMILIES or not kind.__name__.endswith("ForCausalLM"):
+        return f"{kind.__name__} has none"
+    if _modules._global_forward_hooks or _modules._global_forward_pre_hooks:
+        return "all modules have a hook"
+    if getattr(model.config, "final_logit_softcapping", None) is not None:
+        return "its logits are capped"
+    return _what_is_unusual(kind.__module__, model)
 
 
-def _is_usual(family: str, part: torch.nn.Module) -> bool:
-    """Whether a module, and each in it whose forward is not called, is as the family made it."""
-    kind, inner = type(part), {*part._modules, *part._parameters}
-    is_as_made = kind is torch.nn.ModuleList
-    if not is_as_made:
+def _what_is_unusual(family: str, part: torch.nn.Module, name: str = "") -> str:
+    """What is not as the family made it, in a module or one in it whose forward is not called."""
+    kind, inner, what = type(part), {*part._modules, *part._parameters}, name or "the model"
+    if kind is not torch.nn.ModuleList:
         inner -= _CALLED | _JOINED
-        is_as_made = (
-            kind.__module__ == family
-            and inner <= _COMPUTED | {"weight"}
-            # A library of kernels may have replaced it for all models.
-            and kind.forward.__module__ == kind.__module__
-            and not _is_hooked(part)
-        )
-    parts = (module for name, module in part._modules.items() if name in inner and module)
-    return is_as_made and not part.training and all(_is_usual(family, of) for of in parts)
+        # A library of kernels may have replaced a forward for all models.
+        is_of_family = kind.__module__ == family == kind.forward.__module__
+        if not is_of_family or not inner <= _COMPUTED | {"weight"}:
+            return f"{what} is not as its family made it"
+        if _is_hooked(part):
+            return f"{what} has a hook or a forward of its own"
+    if part.training:
+        return f"{what} is in training mode"
+    found = (
+        _what_is_unusual(family, module, f"{name}.{inside}".lstrip("."))
+        for inside, module in part._modules.items()
+        if inside in inner and module
+    )
+    return next(filter(None, found), "")
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:
@@ -149,7 +153,7 @@ class _Joined:
 
 
 class LeanForward:
-    """The forward of a model that `is_lean`.
+    """The forward of a model with nothing against it (see `why_not_lean`).
 
     It calls the model's own embedding, projections, activations and rotary angles, and does itself
     what is between them. With kernels and for a `Tree`, a layer of linear projections is nine

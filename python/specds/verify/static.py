@@ -19,7 +19,7 @@ from specds.verify.attention import Tree, group_size, packed_model
 from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
-from specds.verify.lean_forward import LeanForward, is_lean
+from specds.verify.lean_forward import LeanForward, why_not_lean
 from specds.verify.recordings import PassBuffers, Workspace
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class StaticRunner(Runner):
                 raise
 
     def close(self) -> None:
-        self.reason = self._work.reason
+        self.reason = "; ".join(filter(None, (self._work.reason, self.reason)))
         if self._records:
             recordings.give_back(self._model, self._work)
 
@@ -90,6 +90,7 @@ class StaticRunner(Runner):
             elif self._work.scratch is not None:
                 self._work.scratch.zero_()  # of a request whose launches ended early
             self._compute = self._chosen()
+        self.setting += (self.reason,)
         return logits
 
     def _try_kernels(self) -> None:
@@ -111,7 +112,8 @@ class StaticRunner(Runner):
 
     def _chosen(self) -> Callable[..., torch.Tensor]:
         work = self._work
-        if not is_lean(self._model):
+        if why := why_not_lean(self._model):
+            self.reason = f"no lean forward: {why}"
             return self._by_packed_model()
         if work.forward is None:
             work.forward = LeanForward(self._model, has_kernels=work.scratch is not None)
