@@ -6,15 +6,13 @@ CUDA graph does.
 
 import torch
 
-from specds.verify import linear, recordings, static
+from specds.verify import recordings, static
 
 
 def record(monkeypatch, *nodes, slots=None):
     """Has a CPU run what a GPU does, by passes of these numbers of nodes."""
     monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
     monkeypatch.setattr(static, "NODES", nodes)
-    # A CPU's alone, and no operation that is recorded.
-    monkeypatch.setattr(linear, "_HAS_PRODUCT", False)
     if slots is not None:
         monkeypatch.setattr(static, "_SLOTS", slots)
     recordings._free.clear()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import build
 from specds.verify.attention import packed_model
@@ -36,6 +37,20 @@ def test_other_weights_are_left_to_torch():
         assert not is_fast(usual)
     others = usual.half(), usual.double(), usual.to("meta"), usual[:, :24], usual.T
     assert not any(map(is_fast, others))
+
+
+def test_who_watches_operations_sees_those_of_torch():
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            names.append(operation.name())
+            return operation(*args, **(kwargs or {}))
+
+    names = []
+    states, weight = torch.randn(2, 16), torch.randn(4, 16)
+    usual = linear(states, weight)
+    with Seen():
+        torch.testing.assert_close(linear(states, weight), usual)
+    assert "aten::mm" in names
 
 
 @pytest.mark.skipif(not CPU_HAS_IT, reason="this processor has no vectors for it")

@@ -33,7 +33,10 @@ def linear(
     Two to 24 tokens take little longer than one.
     """
     num_tokens = states.numel() // weight.shape[1]
-    if not 1 < num_tokens <= _MOST_TOKENS or states.dtype != weight.dtype:
+    # Who counts or records operations sees those of torch.
+    is_watched = torch._C._len_torch_dispatch_stack() > 0
+    is_few = 1 < num_tokens <= _MOST_TOKENS
+    if is_watched or not is_few or states.dtype != weight.dtype:
         return torch.nn.functional.linear(states, weight, bias)
     tokens = states.detach().reshape(num_tokens, -1).float().contiguous()
     bits = weight.detach().view(_BITS[weight.dtype]).numpy()
