@@ -2,7 +2,7 @@
 
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::tenant::Texts;
+use crate::memory::texts::Texts;
 use crate::memory::token_counts::TokenCounts;
 
 /// The texts of some groups, so short that all of it is near. All requests that read the same groups share it,
@@ -91,7 +91,7 @@ mod tests {
     use super::GroupText;
     use crate::memory::groups::GroupKey;
     use crate::memory::history::History;
-    use crate::memory::tenant::Texts;
+    use crate::memory::texts::Texts;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]

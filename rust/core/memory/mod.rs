@@ -11,6 +11,7 @@ pub(crate) mod slot_table;
 mod snapshot;
 pub(crate) mod store;
 pub(crate) mod tenant;
+pub(crate) mod texts;
 pub(crate) mod token_counts;
 
 pub use history::History;

@@ -1,17 +1,14 @@
 //! What is kept of one tenant?
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::group_text::GroupText;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::slot_table::{SlotTable, allocated, bytes_of, reserve};
-use crate::portable_math::saturating_u32;
+use crate::memory::slot_table::allocated;
+use crate::memory::texts::Texts;
 use crate::weights::learned::Learned;
 
 /// One tenant's texts, and what they taught. Requests share it, so it may outlive its entry in the memory;
@@ -85,7 +82,7 @@ impl Tenant {
 impl Kept {
     /// One [`History`]: a [`BOUNDARY`](History::BOUNDARY) follows each text.
     pub fn texts(&self) -> &History {
-        &self.texts.text
+        self.texts.text()
     }
 
     pub fn learned(&self) -> Option<&Learned> {
@@ -101,151 +98,6 @@ impl Kept {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.texts.documents.is_empty() && self.learned.is_none()
+        self.texts.text().tokens().is_empty() && self.learned.is_none()
     }
-}
-
-/// In the order in which they came, as one history.
-#[derive(Debug, Default)]
-pub(crate) struct Texts {
-    text: History,
-    documents: Vec<Document>,
-    num_removed: u64,
-    /// By the hash of their tokens.
-    by_hash: SlotTable,
-}
-
-/// A boundary follows it.
-#[derive(Debug)]
-struct Document {
-    start: u32,
-    end: u32,
-    hash: u64,
-    group: GroupKey,
-}
-
-impl Document {
-    fn range(&self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-}
-
-impl Texts {
-    /// Each with its group.
-    pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], GroupKey)> {
-        let documents = self.documents.iter();
-        documents.map(|document| (self.tokens(document), document.group))
-    }
-
-    /// Those of the latest documents.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> {
-        let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
-        latest.map(|document| document.group)
-    }
-
-    /// How many were ever added.
-    pub(crate) fn num_added(&self) -> u64 {
-        self.num_removed + self.documents.len() as u64
-    }
-
-    pub(crate) fn num_removed(&self) -> u64 {
-        self.num_removed
-    }
-
-    /// Those of a group that were added since there were `num_seen`, the latest first; of the latest texts, as
-    /// those of [`groups`](Self::groups).
-    pub(crate) fn since(&self, num_seen: u64, group: GroupKey) -> impl Iterator<Item = &[u32]> {
-        let num_new = self.num_added().saturating_sub(num_seen);
-        let num_new = usize::try_from(num_new).unwrap_or(usize::MAX);
-        let num_new = num_new.min(Self::MAX_GROUPS);
-        let new = self.documents.iter().rev().take(num_new);
-        let of_group = new.filter(move |document| document.group == group);
-        of_group.map(|document| self.tokens(document))
-    }
-
-    /// Without boundaries.
-    pub(crate) fn num_tokens(&self) -> usize {
-        self.text.tokens().len() - self.documents.len()
-    }
-
-    fn tokens(&self, document: &Document) -> &[u32] {
-        &self.text.tokens()[document.range()]
-    }
-
-    /// The most that a text takes beside its tokens, spare room of tables and lists included.
-    pub(crate) const FIXED_BYTES: usize = 1408;
-
-    /// A prompt is compared with at most this many groups.
-    const MAX_GROUPS: usize = 1 << 14;
-
-    /// Some two thirds of the tokens, the latest. O(tokens), in no more memory than before.
-    pub(crate) fn without_oldest(self) -> Self {
-        let third = self.text.tokens().len().div_ceil(3);
-        self.without(|document| (document.start as usize) < third)
-    }
-
-    /// O(tokens).
-    pub(crate) fn without_hashes(self, hashes: &BTreeSet<u64>) -> Self {
-        self.without(|document| hashes.contains(&document.hash))
-    }
-
-    fn without(self, is_removed: impl Fn(&Document) -> bool) -> Self {
-        let (num_added, documents) = (self.num_added(), self.documents);
-        let tokens = self.text.into_tokens();
-        let is_kept = |document: &&Document| !is_removed(document);
-        let num_tokens = |document: &Document| document.range().len() + 1;
-        let mut kept = Texts::default();
-        // At once: growth leaves gaps in the heap.
-        let sizes = documents.iter().filter(is_kept).map(num_tokens);
-        kept.text.reserve(sizes.sum());
-        for document in documents.iter().filter(is_kept) {
-            kept.append(&tokens[document.range()], document.group);
-        }
-        kept.num_removed = num_added - kept.documents.len() as u64;
-        kept
-    }
-
-    /// The tokens of the last document with this hash.
-    pub(crate) fn of_hash(&self, hash: u64) -> Option<&[u32]> {
-        let document = |number: u32| &self.documents[number as usize];
-        let found = self.by_hash.get(hash, |number| document(number).hash);
-        found.map(|number| self.tokens(document(number)))
-    }
-
-    pub(crate) fn hashes(&self) -> Vec<u64> {
-        let documents = self.documents.iter();
-        documents.map(|document| document.hash).collect()
-    }
-
-    /// `None` at a boundary.
-    pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
-        let after = |document: &Document| document.end as usize <= position;
-        let document = self.documents.get(self.documents.partition_point(after))?;
-        (document.start as usize <= position).then_some(document.group)
-    }
-
-    pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey) {
-        self.text.extend(tokens);
-        let documents = &mut self.documents;
-        let number = saturating_u32(documents.len());
-        reserve(documents, 1);
-        documents.push(Document {
-            start: documents.last().map_or(0, |document| document.end + 1),
-            end: saturating_u32(self.text.tokens().len()),
-            hash: hash(tokens),
-            group,
-        });
-        self.text.extend(&[History::BOUNDARY]);
-        self.by_hash
-            .replace(number, |number| documents[number as usize].hash);
-    }
-
-    pub(crate) fn num_bytes(&self) -> usize {
-        self.text.num_bytes() + bytes_of(&self.documents) + self.by_hash.num_bytes()
-    }
-}
-
-/// Finds a document again.
-pub(crate) fn hash(tokens: &[u32]) -> u64 {
-    xxh3_64(bytemuck::cast_slice(tokens))
 }
