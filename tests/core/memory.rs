@@ -278,10 +278,13 @@ fn a_text_longer_than_the_memory_keeps_its_end() {
 
 #[test]
 fn nothing_of_a_memory_is_shown_but_its_size() {
-    let memory = memory(1 << 20);
-    memory.insert("ann", &[77]).unwrap();
-    let shown = format!("{memory:?}");
-    assert!(shown.contains("num_tokens: 1") && !shown.contains("77") && !shown.contains("ann"));
+    let shown = |tenant: &str, token: u32| {
+        let memory = memory(1 << 20);
+        memory.insert(tenant, &[token]).unwrap();
+        format!("{memory:?}")
+    };
+    assert!(shown("ann", 77).contains("num_tokens: 1"));
+    assert_eq!(shown("ann", 77), shown("bob", 5));
 }
 
 /// A text that says which number it has.
