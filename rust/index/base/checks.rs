@@ -1,4 +1,4 @@
-//! Is this argument usable?
+//! Checks of arguments.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

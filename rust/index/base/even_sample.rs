@@ -1,4 +1,4 @@
-//! Which of many occurrences are looked at?
+//! Even samples of many occurrences.
 
 /// An even sample of the occurrences `0..count`: the middle of each of equal parts.
 #[derive(Debug, Clone, Copy)]
@@ -18,7 +18,7 @@ impl EvenSample {
         }
     }
 
-    /// Ascending: number i of s among n is floor((2 i + 1) n / (2 s)), so that no product overflows.
+    /// The numbers of the occurrences, ascending: number i of s among n is floor((2 i + 1) n / (2 s)), so that no product overflows.
     pub(crate) fn occurrences(self) -> impl Iterator<Item = u64> {
         let parts = (2 * self.num_samples).max(1);
         let first = self.quotient * self.num_samples + self.remainder;

@@ -1,8 +1,8 @@
-//! Where in a range does a condition stop to hold?
+//! Binary and galloping search.
 
 use std::ops::Range;
 
-/// The end of the part of `range`, its beginning, where `is_before` holds.
+/// Where `is_before` stops to hold: it holds for a beginning of `range` and for nothing after.
 pub(crate) fn partition(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
     let Range { mut start, mut end } = range;
     while start < end {

@@ -1,4 +1,4 @@
-//! May work be divided among threads?
+//! Work that is divided among threads.
 
 #[cfg(feature = "rayon")]
 use rayon::prelude::*;

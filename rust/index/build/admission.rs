@@ -1,4 +1,4 @@
-//! Which documents does a build take?
+//! The choice of the documents that a build takes.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -12,12 +12,12 @@ use crate::build::options::DatastoreOptions;
 /// Takes documents up to the limits, and leaves out duplicates where these are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// Hashes of documents.
+    /// The hashes of the documents that were taken.
     seen: HashSet<u128>,
-    /// All that came, those before a kill included.
+    /// How many documents came, those before a kill included.
     pub(crate) num_given: u64,
     pub(crate) num_documents: u64,
-    /// Separators included.
+    /// The tokens of the documents that were taken, separators included.
     pub(crate) num_tokens: u64,
     pub(crate) num_duplicates: u64,
     has_left_out: bool,
@@ -65,7 +65,7 @@ impl Admission {
         Ok(())
     }
 
-    /// What equals one of them is a duplicate.
+    /// Remembers documents: what equals one of them is a duplicate.
     pub(crate) fn remember(&mut self, mut documents: Documents) -> Result<()> {
         documents.try_for_each(|document| {
             self.is_new(&document?);

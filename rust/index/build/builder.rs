@@ -1,4 +1,4 @@
-//! How does a corpus become a datastore?
+//! The builder of datastores.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -23,14 +23,14 @@ use crate::suffixes::write::{Report, Stage};
 #[derive(Debug)]
 pub struct DatastoreBuilder {
     options: DatastoreOptions,
-    /// Of the datastore that is added to.
+    /// The manifest of the datastore that is added to.
     old: Option<Manifest>,
-    /// The largest shard, in tokens.
+    /// How many tokens the largest shard may have.
     pub(crate) limit: u64,
-    /// Dropped before the folder in which its threads write.
+    /// It stands before `staging`, so it is dropped before the folder in which its threads write.
     indexer: IndexWorkers,
     staging: Staging,
-    /// Their tokens, once their texts are complete.
+    /// How many tokens each new shard has whose text is complete.
     shards: Vec<u64>,
     current: Option<DocumentLog>,
     admission: Admission,
@@ -95,17 +95,17 @@ impl DatastoreBuilder {
         Ok(())
     }
 
-    /// Separators included.
+    /// The tokens that were added, separators included.
     pub fn num_tokens(&self) -> u64 {
         self.admission.num_tokens
     }
 
-    /// Without those left out.
+    /// The documents that were added, without those left out.
     pub fn num_documents(&self) -> u64 {
         self.admission.num_documents
     }
 
-    /// Left out as they had come before; those before a kill are not counted.
+    /// The documents that were left out as duplicates; those before a kill are not counted.
     pub fn num_duplicates(&self) -> u64 {
         self.admission.num_duplicates
     }
@@ -115,17 +115,18 @@ impl DatastoreBuilder {
         self.admission.is_full(&self.options)
     }
 
-    /// All documents so far, those before a kill included: who reads the same corpus again skips these.
+    /// All documents that were given so far, those before a kill included. Who reads the same corpus again skips
+    /// these.
     pub fn num_given(&self) -> u64 {
         self.admission.num_given
     }
 
-    /// Where the build writes; the caller's notes there are removed with the rest.
+    /// The folder in which the build writes. The caller may keep notes there; they are removed with the rest.
     pub fn staging_folder(&self) -> &Path {
         &self.staging.folder
     }
 
-    /// Makes a checkpoint to go on from: for a user's interrupt.
+    /// Makes a checkpoint from which the next build goes on: for a user's interrupt.
     pub fn keep(&mut self) {
         if let (false, Some(text)) = (self.has_failed, &mut self.current) {
             let _ = text.checkpoint(); // what cannot be kept is given again
@@ -253,7 +254,7 @@ impl DatastoreBuilder {
         manifest
     }
 
-    /// Takes up complete shards, complete texts and the last checkpoint of a killed build.
+    /// Goes on from the complete shards, the complete texts and the last checkpoint of a killed build.
     fn go_on(&mut self) -> Result<()> {
         self.has_failed = true;
         loop {

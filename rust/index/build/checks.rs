@@ -1,4 +1,4 @@
-//! May these documents be added, and may something be written there?
+//! Checks before documents are added and before anything is written.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub(crate) fn split_documents<'a>(
     })
 }
 
-/// Gives the manifest of what is added to.
+/// Whether a build may write at `target`. It gives the manifest of the datastore that is added to.
 pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
     if !options.append {
         return check_replaceable(target, options.overwrite).map(|()| None);

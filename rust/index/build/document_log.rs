@@ -1,4 +1,4 @@
-//! How do the documents of a shard come to the disk, and what of them outlives a kill?
+//! The documents of a shard on their way to the disk, and what of them outlives a kill.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::storage::section::{Kind, Section, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::write::ShardText;
 
-/// A few seconds of tokenising.
+/// So many tokens lie between two checkpoints: a few seconds of tokenising.
 const CHECKPOINT_TOKENS: u64 = 1 << 22;
 
 /// What of a shard's text is safely on the disk.
@@ -21,7 +21,7 @@ const CHECKPOINT_TOKENS: u64 = 1 << 22;
 pub(crate) struct Checkpoint {
     pub(crate) num_tokens: u64,
     pub(crate) num_documents: u64,
-    /// All that the build was given up to here.
+    /// How many documents the build was given up to here.
     pub(crate) num_given: u64,
     /// Whether no more documents go into this shard.
     pub(crate) is_complete: bool,
@@ -102,7 +102,7 @@ impl DocumentLog {
         Ok(())
     }
 
-    /// A build may go on from here after a kill.
+    /// Writes to the disk what a build may go on from after a kill.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
         if !self.is_kept {
             return Ok(());

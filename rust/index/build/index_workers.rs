@@ -1,4 +1,4 @@
-//! Which threads sort complete shards while the corpus is still being read?
+//! Threads that sort complete shards while the corpus is still being read.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::suffixes::write::{Progress, ShardText, write_index};
 #[derive(Debug)]
 pub(crate) struct IndexWorkers {
     pub(crate) progress: Arc<Progress>,
-    /// Dropped when nothing more comes.
+    /// The way to the threads. It is dropped when nothing more comes, which ends them.
     jobs: Option<Sender<(PathBuf, ShardText)>>,
     threads: Vec<JoinHandle<Result<()>>>,
 }

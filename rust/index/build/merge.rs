@@ -1,4 +1,4 @@
-//! How do datastores become one, and many shards few?
+//! Many datastores joined into one, and many shards into few.
 
 use std::path::Path;
 
@@ -72,7 +72,7 @@ fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// How [`compact`] rebuilds, as of [`DatastoreOptions`].
+/// How [`compact`] rebuilds. Fields mean what they mean in [`DatastoreOptions`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
@@ -128,7 +128,7 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
     }
 }
 
-/// Skips the documents that the builder has from before a kill.
+/// Adds all documents of a datastore, except those that the builder has from before a kill.
 fn add_all(
     builder: &mut DatastoreBuilder,
     old: &Manifest,

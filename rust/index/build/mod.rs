@@ -1,4 +1,4 @@
-//! How do documents become a datastore, in steps that may be killed at any time?
+//! From documents to a datastore, in steps that may be killed at any time.
 //!
 //! It imports `base`, `storage`, `suffixes` and `lookup`.
 

@@ -1,4 +1,4 @@
-//! What is a datastore built for, and from?
+//! The options of a build.
 
 use std::thread;
 
@@ -20,13 +20,13 @@ pub struct DatastoreOptions {
     /// Documents may contain it; no match does.
     #[serde(skip)]
     pub separator: u32,
-    /// For people.
+    /// The tokenizer's name, for people.
     pub tokenizer_name: String,
-    /// For programs: a datastore of another tokenizer drafts nonsense.
+    /// The tokenizer's fingerprint, for programs: a datastore of another tokenizer drafts nonsense.
     pub tokenizer_fingerprint: String,
-    /// One line a source.
+    /// Where the documents come from, one line a source.
     pub corpus: Vec<String>,
-    /// One line each.
+    /// What asked for this build, for its readers, one line a command.
     pub commands: Vec<String>,
     /// The most tokens of a shard, separators included; [`MAX_SHARD_TOKENS`] where none is given. Few large
     /// shards are faster to look up in.
@@ -97,7 +97,7 @@ impl DatastoreOptions {
         TokenWidth::of(self.vocab_size, self.separator)
     }
 
-    /// All that shapes the shards. `old` is the build id of the datastore that is added to.
+    /// A text that is equal for builds that make the same shards. `old` is the build id of the datastore that is added to.
     pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
         let words = self.plan.as_ref()?;
         let shaping = Self {
@@ -110,7 +110,7 @@ impl DatastoreOptions {
         Some(format!("{words}\n{shaping:?} {}", old.unwrap_or_default()))
     }
 
-    /// The shards that are sorted at the same time.
+    /// How many shards are sorted at the same time.
     pub(crate) fn num_threads(&self, limit: u64) -> usize {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let in_memory = self.memory() / suffix_array::memory(limit, self.width());

@@ -1,4 +1,4 @@
-//! Where does a datastore grow before it is one?
+//! The folder in which a datastore grows before it is published.
 //!
 //! Beside the target `NAME` lies `.NAME.build` while a datastore is written; `docs/FORMAT.md` lists its
 //! files. Publishing renames: the whole folder where nothing is at the target, else the shards and then
@@ -133,7 +133,7 @@ impl Staging {
 }
 
 impl Drop for Staging {
-    /// What cannot be removed is left to the next build.
+    /// Removes the folder; what cannot be removed is left to the next build.
     fn drop(&mut self) {
         let is_kept = self.is_kept && Checkpoint::read(&self.workplace(0)).is_some();
         if !is_kept && self.clear().is_ok() {
@@ -143,10 +143,10 @@ impl Drop for Staging {
     }
 }
 
-/// Also the mark of a folder of ours.
+/// The name of the lock, which also marks a folder as ours.
 const LOCK: &str = "specds.lock";
 
-/// Follows no link.
+/// Removes a file or a folder, and follows no link.
 fn remove(entry: &DirEntry) -> Result<()> {
     let path = entry.path();
     let removed = entry.file_type().and_then(|kind| {

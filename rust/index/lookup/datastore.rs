@@ -1,4 +1,4 @@
-//! What followed this context before?
+//! The datastore as its users see it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -27,7 +27,7 @@ pub struct Datastore {
     path: PathBuf,
     manifest: Manifest,
     pub(crate) shards: Shards,
-    /// Shared by all drafts.
+    /// Made at the first use, then shared by all that draft from this datastore.
     next_tokens: OnceLock<AllNextTokens>,
 }
 
@@ -84,7 +84,7 @@ impl Datastore {
         &self.manifest
     }
 
-    /// Separators included.
+    /// The tokens of all documents, separators included.
     pub fn num_tokens(&self) -> u64 {
         self.manifest.num_tokens
     }
@@ -114,7 +114,7 @@ impl Datastore {
             .get_or_init(|| AllNextTokens::new(&self.shards))
     }
 
-    /// One of the vocabulary, or `vocab_size` itself.
+    /// The token that ends each document: one of the vocabulary, or `vocab_size` itself.
     pub fn separator(&self) -> u32 {
         self.manifest.separator
     }
@@ -228,7 +228,7 @@ impl Datastore {
         counts
     }
 
-    /// Shard by shard, ascending in each.
+    /// The tokens that follow a match, with counts: shard by shard, ascending in each.
     fn next_tokens_of(&self, found: &Match) -> impl Iterator<Item = (u32, u64)> {
         let shards = self.shards.iter().zip(&found.ranges);
         let length = found.length;
@@ -248,7 +248,7 @@ impl Datastore {
         all
     }
 
-    /// A separator belongs to the document before it. O(log documents) and the document's length.
+    /// The document that contains `position`; a separator belongs to the document before it. O(log documents) and the document's length.
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let position = usize::try_from(position.checked_sub(before.num_tokens)?).ok()?;
@@ -258,7 +258,7 @@ impl Datastore {
             .ok_or_else(|| below("position", "tokens", self.num_tokens(), position))
     }
 
-    /// O(shards) and the document's length.
+    /// The document of this index. O(shards) and the document's length.
     pub fn document(&self, index: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let index = usize::try_from(index.checked_sub(before.num_documents)?).ok()?;
@@ -268,7 +268,7 @@ impl Datastore {
             .ok_or_else(|| below("index", "documents", self.num_documents(), index))
     }
 
-    /// `in_shard` gives its number in a shard, where it is in that one.
+    /// Reads the document that `in_shard` finds: its number within a shard, or `None` in the others.
     fn find_document(
         &self,
         in_shard: impl Fn((Before, &Shard)) -> Option<usize>,
@@ -303,7 +303,7 @@ fn below(name: &'static str, what: &str, number: u64, given: u64) -> Error {
     Error::invalid(name, reason)
 }
 
-/// In O(`limit`) memory.
+/// The `limit` smallest values, ascending, in O(`limit`) memory.
 fn smallest(values: impl Iterator<Item = usize>, limit: usize) -> Vec<usize> {
     let mut smallest = BinaryHeap::new();
     for value in values {

@@ -1,4 +1,4 @@
-//! Is the next read likely to find its data in memory?
+//! A guess whether the next read finds its data in memory.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 const SLOW: Duration = Duration::from_micros(300);
 const NUM_SAMPLES: usize = 64;
 
-/// What a slow read takes from the warmth; a fast one adds 1. Interrupts look like slow reads: where
+/// A slow read takes this much from the warmth; a fast one adds 1. Interrupts look like slow reads: where
 /// fewer than one in 17 is slow, the warmth rises to the highest.
 const SLOW_COOLS: u32 = 16;
 
@@ -23,7 +23,7 @@ const MAX_WARMTH: u32 = 2 * WARM;
 /// together; in memory that costs more than reading. It changes times, never answers.
 #[derive(Debug, Default)]
 pub(crate) struct DiskLatency {
-    /// 0 before anything was read.
+    /// High where recent reads were fast; 0 before the first.
     warmth: AtomicU32,
 }
 

@@ -1,8 +1,8 @@
-//! Where does a pattern occur?
+//! A match: the occurrences of one sequence of tokens.
 
 use std::ops::Range;
 
-/// Where the longest suffix of a context occurs in a datastore.
+/// The occurrences of one sequence of tokens in a datastore, such as the longest suffix of a context.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
     /// How many tokens it has; 0 where none occurs.

@@ -1,4 +1,4 @@
-//! Where does a context occur in a datastore, and what followed it there?
+//! Searches in a datastore, and what followed the places that they find.
 //!
 //! It imports `base`, `storage` and `suffixes`.
 

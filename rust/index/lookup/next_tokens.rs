@@ -1,4 +1,4 @@
-//! What follows a single token in a datastore, most often first?
+//! The most frequent tokens after each single token.
 
 use std::sync::OnceLock;
 
@@ -23,7 +23,8 @@ pub struct NextTokens {
     pub counts: Box<[(u32, f32)]>,
 }
 
-/// Looked up on first use and kept: every node of a tree asks for its token's.
+/// A table of [`NextTokens`] by token. An entry is looked up at its first use and kept, because every node of a
+/// draft asks for its token's.
 #[derive(Debug)]
 pub(crate) struct AllNextTokens {
     of_tokens: Box<[OnceLock<NextTokens>]>,
@@ -32,7 +33,7 @@ pub(crate) struct AllNextTokens {
 }
 
 impl AllNextTokens {
-    /// O(vocabulary).
+    /// Counts each token, and looks up no entry yet. O(vocabulary).
     pub(crate) fn new(shards: &Shards) -> Self {
         let tokens = 0..shards.vocab_size;
         let mut found = Match::default();

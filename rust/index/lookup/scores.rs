@@ -1,4 +1,4 @@
-//! How likely is each token of a text after those before it, by what the corpus counts?
+//! The probability of each token of a text, by the counts of the corpus.
 
 use crate::base::error::{Error, Result};
 use crate::base::threads::in_parallel;
@@ -79,7 +79,7 @@ impl Datastore {
         Ok(in_parallel(&mut places, MIN_IN_PARALLEL, score))
     }
 
-    /// For the separator, how often a document ends there.
+    /// How often `token` follows a match; for the separator, how often a document ends there.
     pub(crate) fn count_next(&self, found: &Match, token: u32) -> u64 {
         let shards = self.shards.iter().zip(&found.ranges);
         let counts = shards.map(|(shard, ranks)| {

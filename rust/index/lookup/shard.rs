@@ -1,4 +1,4 @@
-//! Where in one shard does a pattern occur?
+//! One shard: its mapped sections, and binary search in them.
 
 use std::hint::black_box;
 use std::iter;
@@ -28,7 +28,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// O(vocabulary).
+    /// Maps the sections and checks their lengths. O(vocabulary).
     pub(crate) fn open(folder: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let sections = ShardManifest::read(folder, manifest, entry)?;
         let open = |kind| sections.open(folder, kind);
@@ -72,12 +72,12 @@ impl Shard {
         self.sequentially(Self::verify_contents)
     }
 
-    /// O(n).
+    /// Checks every byte against its checksum. O(n).
     pub(crate) fn verify_checksums(&self) -> Result<()> {
         self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::verify))
     }
 
-    /// O(n).
+    /// Reads all sections into memory, as far as there is room. O(n).
     pub(crate) fn warm(&self) -> Result<()> {
         self.sequentially(|shard| {
             shard.sections().into_iter().for_each(Section::warm);
@@ -131,7 +131,7 @@ impl Shard {
         self.bounds(lower, upper, pattern)
     }
 
-    /// In half the time of [`find`](Self::find).
+    /// Whether `pattern` occurs: in half the time of [`find`](Self::find).
     pub(crate) fn contains(&self, pattern: &[u32]) -> bool {
         let (lower, upper) = self.bounds_by_keys(pattern);
         if lower.end < upper.start {
@@ -142,7 +142,7 @@ impl Shard {
         rank < end && self.tokens.compare(self.position(rank), pattern).is_eq()
     }
 
-    /// By the keys, where the range of `pattern` can start and end.
+    /// Where the range of `pattern` can start and where it can end, as far as the keys tell.
     fn bounds_by_keys(&self, pattern: &[u32]) -> (Range<usize>, Range<usize>) {
         let first = pattern[0] as usize;
         let (start, end) = (self.num_below(first), self.num_below(first + 1));
@@ -253,7 +253,7 @@ impl Shard {
         below.map_or(self.suffixes.len(), |&below| below as usize)
     }
 
-    /// Past the end where a damaged file says so.
+    /// Where the suffix of this rank begins; past the end where a damaged file says so.
     pub(crate) fn position(&self, rank: usize) -> usize {
         self.suffixes.get(rank).unwrap_or(usize::MAX)
     }
@@ -274,7 +274,7 @@ impl Shard {
         (index, self.document_range(index))
     }
 
-    /// Its separator excluded.
+    /// Where the tokens of a document lie, its separator excluded.
     pub(crate) fn document_range(&self, index: usize) -> Range<usize> {
         let before = index.checked_sub(1);
         let start = before.and_then(|before| self.document_end(before));
@@ -365,7 +365,7 @@ impl Shard {
         gallop(start..ranks.end, |rank| next(rank) == token) - start
     }
 
-    /// Past the end, where only a damaged file leads, a token of no vocabulary.
+    /// The token at `position`. Past the end, where only a damaged file leads, it is one of no vocabulary.
     pub(crate) fn token_at(&self, position: usize) -> u32 {
         self.tokens.get(position).unwrap_or(u32::MAX)
     }

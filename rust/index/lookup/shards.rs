@@ -1,4 +1,4 @@
-//! Where do the shards of a datastore, as one, have a pattern, and what follows it there?
+//! All shards of a datastore, searched as one.
 
 use std::path::Path;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::lookup::samples::Samples;
 use crate::lookup::shard::Shard;
 use crate::storage::manifest::Manifest;
 
-/// In the order of their documents.
+/// The shards of a datastore, in the order of their documents.
 #[derive(Debug)]
 pub(crate) struct Shards {
     list: Vec<Shard>,
@@ -23,7 +23,7 @@ pub(crate) struct Shards {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Before {
     pub(crate) num_documents: u64,
-    /// Separators included.
+    /// The tokens of those documents, separators included.
     pub(crate) num_tokens: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct StoredDocument {
     pub index: u64,
     /// How many tokens come before it, separators included.
     pub start: u64,
-    /// Without its separator.
+    /// Its tokens without the separator.
     pub tokens: Vec<u32>,
 }
 
@@ -171,7 +171,7 @@ impl Shards {
     }
 }
 
-/// `num_before` occurrences are in the shards before.
+/// The index of an occurrence within its shard, where the shards before have `num_before` of them.
 fn index_in(occurrence: u64, num_before: u64) -> usize {
     usize::try_from(occurrence - num_before).expect("below a range's length")
 }

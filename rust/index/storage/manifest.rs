@@ -1,4 +1,4 @@
-//! Which files make up a datastore, and what was it built from?
+//! Manifests: the files that make up a datastore, and what it was built from.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -12,39 +12,39 @@ use crate::storage::files::{MAX_NOTE_BYTES, read_note, read_up_to, write_whole};
 use crate::storage::section::{self, KEY_LEN, KEY_STRIDE, Kind, Section, TAIL_LEN, position_bits};
 use crate::storage::token_array::TokenWidth;
 
-/// With its separator it fits 24 bits.
+/// The largest vocabulary: with its separator, a token fits 24 bits.
 pub const MAX_VOCAB_SIZE: u32 = (1 << 24) - 1;
 
-/// Positions are sorted as `i32`.
+/// The most tokens of a shard: positions are sorted as `i32`.
 pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;
 
-/// Each takes six open files.
+/// The most shards of a datastore: each takes six open files.
 pub(crate) const MAX_SHARDS: usize = 1 << 16;
 
 pub(crate) const FORMAT: &str = "specds datastore";
 pub(crate) const FILE_NAME: &str = "manifest.json";
 
-/// What `manifest.json` says.
+/// The content of `manifest.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
     pub format: String,
     pub format_version: u16,
-    /// Tokens are below this.
+    /// Every token of a document is below this.
     pub vocab_size: u32,
-    /// One of the vocabulary, or `vocab_size` itself.
+    /// The token that ends each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// Separators included.
+    /// The tokens of all documents, separators included.
     pub num_tokens: u64,
     pub num_documents: u64,
     pub tokenizer_name: String,
     pub tokenizer_fingerprint: String,
-    /// One line a source.
+    /// Where the documents come from, one line a source.
     pub corpus: Vec<String>,
-    /// One line each.
+    /// What asked for the build, one line a command.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
-    /// In the order of their documents.
+    /// The shards, in the order of their documents.
     pub shards: Vec<ShardEntry>,
     /// The xxh3-128 of all of the above: the same input gives the same id.
     pub build_id: String,
@@ -54,10 +54,10 @@ pub struct Manifest {
 pub struct ShardEntry {
     /// The xxh3-128 of `shard.json`, in hexadecimal; it names the folder.
     pub id: String,
-    /// Separators included.
+    /// The tokens of the shard, separators included.
     pub num_tokens: u64,
     pub num_documents: u64,
-    /// The length of all its files.
+    /// The length of all its files together.
     pub num_bytes: u64,
 }
 
@@ -83,7 +83,7 @@ fn is_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(is_digit)
 }
 
-/// It may list 65,536 shards, and the sources of a corpus.
+/// The longest manifest that is read: it may list 65,536 shards and the sources of a corpus.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 
 pub(crate) fn folder_name(id: &str) -> String {
@@ -93,7 +93,7 @@ pub(crate) fn folder_name(id: &str) -> String {
 pub(crate) const FOLDER_PREFIX: &str = "shard-";
 
 impl Manifest {
-    /// Checks that it does not contradict itself, and that no id in it can be a path. O(shards).
+    /// Reads the manifest of a datastore, and checks that it does not contradict itself, and that no id in it can be a path. O(shards).
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = read_text(folder)?;
@@ -111,7 +111,7 @@ impl Manifest {
         to_json(self)
     }
 
-    /// Equal where tokens mean the same.
+    /// Vocabulary, separator and fingerprint: equal where tokens mean the same.
     pub(crate) fn tokenizer(&self) -> (u32, u32, &str) {
         (self.vocab_size, self.separator, &self.tokenizer_fingerprint)
     }
@@ -189,13 +189,13 @@ impl ShardManifest {
         Ok(shard)
     }
 
-    /// `None` unless the shard is complete.
+    /// The manifest of the shard in a folder; `None` unless the shard is complete.
     pub(crate) fn read_sealed(folder: &Path) -> Option<Self> {
         let sealed: Option<Self> = read_note(&folder.join(SHARD_FILE_NAME));
         sealed.filter(|sealed| sealed.check().is_ok())
     }
 
-    /// Waits for the sections first: a shard that has `shard.json` is complete.
+    /// Writes `shard.json` once the sections are on the disk: a shard that has it is complete.
     pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
         for kind in Kind::ALL {
             let path = folder.join(kind.file_name());
@@ -317,7 +317,7 @@ fn read_text(folder: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Also one that is damaged or of another version.
+/// Whether a folder is a datastore, even a damaged one or one of another version.
 pub(crate) fn is_datastore(folder: &Path) -> bool {
     matches!(read_text(folder), Ok(_) | Err(Error::Version { .. }))
 }

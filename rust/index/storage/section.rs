@@ -1,4 +1,4 @@
-//! What does a file of a datastore look like?
+//! Sections: the files of which a shard consists.
 //!
 //! A section is one little-endian array, written once and then mapped: the elements, and eight zero bytes,
 //! so that any element can be read as part of eight. `shard.json` has its checksum, and what its length
@@ -26,7 +26,7 @@ pub(crate) const KEY_STRIDE: usize = 256;
 
 pub(crate) const KEY_LEN: usize = 4;
 
-/// ceil(log2 n), at least 1.
+/// The bits of a position among `num_tokens`: ceil(log2 n), at least 1.
 pub(crate) fn position_bits(num_tokens: u64) -> u16 {
     let bits = u64::BITS - num_tokens.saturating_sub(1).leading_zeros();
     u16::try_from(bits.max(1)).expect("64 bits at most")
@@ -93,7 +93,7 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// O(1): the payload is not read.
+    /// Maps a section and checks its length. O(1): the payload is not read.
     pub(crate) fn open(folder: &Path, kind: Kind, num_bytes: u64, xxh3: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let map = map(&path)?;
@@ -127,7 +127,7 @@ impl Section {
         &self.map[..self.num_bytes]
     }
 
-    /// They are little-endian in memory too, and a payload begins at a page.
+    /// The payload as numbers, which are little-endian in memory too. A payload begins at a page.
     pub(crate) fn numbers<T: AnyBitPattern>(&self) -> &[T] {
         bytemuck::try_cast_slice(self.payload()).unwrap_or_default()
     }
@@ -136,7 +136,7 @@ impl Section {
         &self.map
     }
 
-    /// Without the advice, a lookup in a file that is not in memory reads 128 KiB around every probe (187
+    /// Tells the system whether reads will be random. Without the advice, a lookup in a file that is not in memory reads 128 KiB around every probe (187
     /// ms against 3.1 ms for a draft).
     pub(crate) fn advise_random(&self, is_random: bool) -> Result<()> {
         #[cfg(unix)]
@@ -192,7 +192,7 @@ pub(crate) struct SectionWriter {
 }
 
 impl SectionWriter {
-    /// Replaces what an earlier attempt has left.
+    /// Begins a section; it replaces what an earlier attempt has left.
     pub(crate) fn create(folder: &Path, kind: Kind) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let file = create_anew(&path).map_err(Error::io(&path))?;

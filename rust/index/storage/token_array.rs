@@ -1,10 +1,10 @@
-//! How is a token stored?
+//! Arrays of tokens in two or three bytes each.
 
 use std::cmp::Ordering;
 
 use crate::storage::section::Section;
 
-/// The bytes of a token, for a whole datastore.
+/// How many bytes a token takes: the same for a whole datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenWidth {
     Two,
@@ -39,7 +39,7 @@ impl TokenWidth {
         stored.map(token).collect()
     }
 
-    /// The caller has checked that they fit.
+    /// Appends the bytes of tokens. The caller has checked that each token fits.
     pub fn encode(self, tokens: &[u32], bytes: &mut Vec<u8>) {
         match self {
             Self::Two => encode::<2>(tokens, bytes),
@@ -48,7 +48,7 @@ impl TokenWidth {
     }
 }
 
-/// Of one width, so that the compiler uses whole registers.
+/// The width is a constant, so that the compiler uses whole registers.
 fn encode<const WIDTH: usize>(tokens: &[u32], bytes: &mut Vec<u8>) {
     let start = bytes.len();
     bytes.resize(start + tokens.len() * WIDTH, 0);
@@ -80,7 +80,7 @@ impl Tokens {
         }
     }
 
-    /// Only as far as the pattern goes.
+    /// Compares the tokens from `index` on with `pattern`, only as far as the pattern goes.
     pub(crate) fn compare(&self, index: usize, pattern: &[u32]) -> Ordering {
         match self.width {
             TokenWidth::Two => compare(from::<2>(&self.section, index), pattern),
@@ -101,7 +101,7 @@ impl Tokens {
         self.section.will_need(byte(index)..end);
     }
 
-    /// Until `visit` returns false.
+    /// Visits the tokens from `index` on until `visit` returns false.
     pub(crate) fn visit(&self, index: usize, visit: impl FnMut(u32) -> bool) {
         let _ = match self.width {
             TokenWidth::Two => from::<2>(&self.section, index).all(visit),

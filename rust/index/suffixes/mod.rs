@@ -1,4 +1,4 @@
-//! How are all suffixes of a shard brought into order and written?
+//! The order of all suffixes of a shard, and how it is written.
 //!
 //! It imports `base` and `storage`.
 

@@ -1,4 +1,4 @@
-//! In which order do the suffixes of a shard come, and how is that order stored?
+//! Sorted suffixes, and how their positions are packed.
 
 use libsais::{LibsaisError, SuffixArrayConstruction};
 
@@ -109,7 +109,7 @@ pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
 pub(crate) struct Packer {
     writer: SectionWriter,
     bits: u16,
-    /// The lower `num_filled` bits do not make a word yet.
+    /// The last bits, whose lower `num_filled` do not make a word yet.
     word: u64,
     num_filled: u16,
     bytes: Vec<u8>,
@@ -197,7 +197,7 @@ impl Suffixes {
         self.section.will_need(byte(ranks.start)..end);
     }
 
-    /// A damaged file may say a position past the end.
+    /// The position of the suffix of this rank. A damaged file may give one past the end.
     pub(crate) fn get(&self, rank: usize) -> Option<usize> {
         if rank >= self.count {
             return None;

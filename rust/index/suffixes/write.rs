@@ -1,4 +1,4 @@
-//! What is written beside the tokens of a shard, and from what?
+//! The sections that are computed from the tokens of a shard, and written beside them.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionWriter, posi
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::suffix_array::{self, Packer, Suffixes};
 
-/// Complete token and document sections.
+/// The sections of a shard that are complete before it is indexed: its tokens and where its documents end.
 #[derive(Debug)]
 pub(crate) struct ShardText {
     pub(crate) vocab_size: u32,
@@ -46,12 +46,12 @@ impl Stage {
 /// the work.
 pub type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
-/// In tokens.
+/// How far the shards of a build have come, in tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) num_sorted: AtomicU64,
     pub(crate) num_written: AtomicU64,
-    /// In shards.
+    /// How many shards are complete.
     pub(crate) num_complete: AtomicU64,
     pub(crate) is_stopped: AtomicBool,
 }
@@ -77,7 +77,7 @@ impl Progress {
     }
 }
 
-/// Positions between two looks at whether to stop.
+/// So many positions are written between two looks at whether to stop.
 const CHUNK: usize = 1 << 16;
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n).
