@@ -18,7 +18,8 @@ impl EvenSample {
         }
     }
 
-    /// The numbers of the occurrences, ascending: number i of s among n is floor((2 i + 1) n / (2 s)), so that no product overflows.
+    /// The numbers of the occurrences, ascending: number i of s among n is floor((2 i + 1) n / (2 s)),
+    /// so that no product overflows.
     pub(crate) fn occurrences(self) -> impl Iterator<Item = u64> {
         let parts = (2 * self.num_samples).max(1);
         let first = self.quotient * self.num_samples + self.remainder;

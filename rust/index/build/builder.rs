@@ -115,7 +115,8 @@ impl DatastoreBuilder {
         self.admission.is_full(&self.options)
     }
 
-    /// All documents that were given so far, those before a kill included. Who reads the same corpus again skips
+    /// All documents that were given so far, those before a kill included. Who reads the same corpus
+    /// again skips
     /// these.
     pub fn num_given(&self) -> u64 {
         self.admission.num_given

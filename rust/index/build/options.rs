@@ -97,7 +97,8 @@ impl DatastoreOptions {
         TokenWidth::of(self.vocab_size, self.separator)
     }
 
-    /// A text that is equal for builds that make the same shards. `old` is the build id of the datastore that is added to.
+    /// A text that is equal for builds that make the same shards. `old` is the build id of the
+    /// datastore that is added to.
     pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
         let words = self.plan.as_ref()?;
         let shaping = Self {

@@ -248,7 +248,8 @@ impl Datastore {
         all
     }
 
-    /// The document that contains `position`; a separator belongs to the document before it. O(log documents) and the document's length.
+    /// The document that contains `position`; a separator belongs to the document before it. O(log
+    /// documents) and the document's length.
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let position = usize::try_from(position.checked_sub(before.num_tokens)?).ok()?;

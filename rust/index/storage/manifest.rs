@@ -93,7 +93,8 @@ pub(crate) fn folder_name(id: &str) -> String {
 pub(crate) const FOLDER_PREFIX: &str = "shard-";
 
 impl Manifest {
-    /// Reads the manifest of a datastore, and checks that it does not contradict itself, and that no id in it can be a path. O(shards).
+    /// Reads the manifest of a datastore, and checks that it does not contradict itself, and that no id
+    /// in it can be a path. O(shards).
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = read_text(folder)?;

@@ -136,7 +136,8 @@ impl Section {
         &self.map
     }
 
-    /// Tells the system whether reads will be random. Without the advice, a lookup in a file that is not in memory reads 128 KiB around every probe (187
+    /// Tells the system whether reads will be random. Without the advice, a lookup in a file that is
+    /// not in memory reads 128 KiB around every probe (187
     /// ms against 3.1 ms for a draft).
     pub(crate) fn advise_random(&self, is_random: bool) -> Result<()> {
         #[cfg(unix)]
