@@ -6,14 +6,12 @@ CUDA graph does.
 
 import torch
 
-from specds.verify import linear, recordings, static
+from specds.verify import recordings, static
 
 
 def record(monkeypatch, *nodes, slots=None):
     """Has a CPU run what a GPU does, by passes of these numbers of nodes."""
     monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
-    # A recording has the operations of torch; that product is none, and no device with recordings has it.
-    monkeypatch.setattr(linear, "_HAS_PRODUCT", False)
     monkeypatch.setattr(static, "NODES", nodes)
     if slots is not None:
         monkeypatch.setattr(static, "_SLOTS", slots)
