@@ -11,6 +11,7 @@ import argparse
 import random
 import sys
 from collections import Counter
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -173,7 +174,8 @@ def given_by(settings: dict, seed: int) -> dict:
 def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     """What is not as `model.generate` has it, and how many tokens were accepted."""
     device, seed = request.get("device", "cpu"), request["seed"]
-    model = tiny_model(request["family"], dtype).to(device)
+    make = request.get("make", partial(tiny_model, request["family"]))
+    model = make(dtype).to(device)
     prompts = {name: of.to(device) for name, of in inputs(request).items()}
     numbers = torch.get_rng_state if device == "cpu" else torch.cuda.get_rng_state
     plain_given = given_by(request["settings"], seed)
@@ -244,7 +246,7 @@ def is_booked(output, drafter, texts, lengths) -> bool:
 
 
 def outcome(request: dict) -> tuple[str, list[str], int]:
-    """`equal`, `tie`, `refused by name` or `different`, what differs, and tokens accepted."""
+    """`equal`, `tie`, `refused by name`, `different` or `raised`; what is wrong; tokens taken."""
     try:
         wrong, accepted = faults(request, torch.float32)
         if not wrong:
@@ -252,6 +254,8 @@ def outcome(request: dict) -> tuple[str, list[str], int]:
         wrong, _ = faults(request, torch.float64)
     except UnsupportedModelError:
         return "refused by name", [], 0
+    except Exception as error:  # whatever it is, it is a finding
+        return "raised", [f"{type(error).__name__}: {error}"], 0
     return "different" if wrong else "tie", wrong, accepted
 
 
@@ -265,10 +269,7 @@ def main() -> None:
     start = perf_counter()
     for number in range(options.seed, options.seed + options.configurations):
         request = drawn(random.Random(number))
-        try:
-            kind, wrong, accepted = outcome(request)
-        except Exception as error:  # whatever it is, it is a finding
-            kind, wrong, accepted = "raised", [f"{type(error).__name__}: {error}"], 0
+        kind, wrong, accepted = outcome(request)
         counts[kind] += 1
         counts["accepted tokens"] += accepted
         if wrong:

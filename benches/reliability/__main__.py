@@ -16,6 +16,8 @@ SECTIONS = {
     "tenants": "Tenants",
     "memory": "Memory",
     "sampling": "Texts",
+    "families": "Families",
+    "strangers": "Strangers",
 }
 """Modules of this package, and what is above their figures."""
 

@@ -1,5 +1,6 @@
 """Corpora: what is read, what is skipped and why, what is refused and how."""
 
+import gzip
 import os
 import pickle
 import subprocess
@@ -214,6 +215,18 @@ def test_file_that_is_not_text_is_refused_or_skipped(tmp_path, content):
         read(tmp_path / "data.txt")
     skipped = [Skipped("data.txt", "not text", len(content))]
     assert read(tmp_path / "data.txt", on_bad_row="skip") == skipped
+
+
+def test_a_text_that_unpacks_to_more_than_any_document_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr("specds.corpora.files._LARGEST_TEXT", 1000)
+    path, packed = tmp_path / "data.txt.gz", gzip.compress(b"a text " * 200)
+    path.write_bytes(packed)
+    with pytest.raises(CorpusError, match=r"data.txt.gz unpacks to more than 256 MiB of one text"):
+        read(path)
+    skipped = [Skipped("data.txt.gz", "unpacks to more than 256 MiB", len(packed))]
+    assert read(path, on_bad_row="skip") == skipped
+    write(tmp_path, {"plain.txt": "a text " * 200})
+    assert len(read(tmp_path / "plain.txt")) == 1
 
 
 def test_sample_is_a_share_and_depends_on_the_text_alone(tmp_path):

@@ -90,6 +90,8 @@ REFUSED = {
         {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "is_decoder": True},
         "takes no `position_ids`",
     ),
+    "git": ("GitConfig", {**_SMALL, "vision_config": {"num_hidden_layers": 1}}, "of an image"),
+    "gpt_neox_japanese": ("GPTNeoXJapaneseConfig", _SMALL, "no view of a cache of several rows"),
 }
 
 
@@ -218,20 +220,20 @@ def test_the_self_check_allows_for_the_dtype(family, dtype):
 def test_the_self_check_allows_for_tensor_float_32(monkeypatch):
     model = tiny_model("llama")
     monkeypatch.setattr(support, "tree_error", lambda *_: 0.01)
-    assert not check_model(model).ok
+    assert "pass `self_check=False`" in check_model(model).reasons[0]
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert check_model(model).ok
 
 
-def test_the_self_check_finds_positions_that_are_ignored_or_start_elsewhere():
+def test_the_self_check_finds_positions_that_are_ignored_but_not_those_that_start_elsewhere():
     model = build("MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4, "vocab_size": 97})
+    forward = model.forward
+    model.forward = lambda *args, position_ids=None, **kwargs: forward(*args, **kwargs)
     assert support.tree_error(model, prompt_length=12) > 0.01
+    # Without `position_ids` it counts behind its padding token; `generate` gives them from 0 on.
     settings = {**_SMALL, "is_decoder": True, "pad_token_id": 1}
     del settings["num_key_value_heads"]
-    verdict = check_model(build("RobertaConfig", settings))
-    assert not verdict.ok
-    assert verdict.max_error > 0.01
-    assert "pass `self_check=False`" in verdict.reasons[0]
+    assert decodes_alike(build("RobertaConfig", settings), max_nodes=8).stats.num_accepted_tokens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -9,6 +9,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,8 +43,9 @@ def documents_left(
     ended = [noted for noted in _notes(path) if noted.num_read <= num_given]
     if ended:
         read.add(ended[-1])
-    with path.open("w", encoding="utf-8") as notes:
-        notes.writelines(map(_line, ended))
+    with path.open("wb", buffering=0) as notes:
+        with _named(path):
+            notes.write("".join(map(_line, ended)).encode())
         for part in corpus.parts[len(ended) :]:
             for item in part:
                 read.count(item)
@@ -53,8 +55,8 @@ def documents_left(
                     yield item
                 elif read.num_read % 1000 == 0:
                     report()
-            notes.write(_line(read))
-            notes.flush()
+            with _named(path):
+                notes.write(_line(read).encode())
 
 
 def _check_same(corpus: Corpus, path: Path, num_given: int) -> None:
@@ -69,7 +71,18 @@ def _check_same(corpus: Corpus, path: Path, num_given: int) -> None:
                 f"{corpus.name} has changed since its build was stopped: put it back as it was, or "
                 f"remove {path.parent} to begin again"
             )
-    path.write_text(json.dumps(states), encoding="utf-8")
+    with _named(path):
+        path.write_text(json.dumps(states), encoding="utf-8")
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Names the file that cannot be written: the error of a full disk does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _line(read: Reading) -> str:

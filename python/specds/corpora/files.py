@@ -23,6 +23,8 @@ from specds.corpora.rows import BadRowError, Render, Row, RowReader
 _CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26
 """Characters, or bytes of a line; where so much is not one row, a bracket is missing."""
+_LARGEST_TEXT = 1 << 28
+"""Bytes of a packed text, which is one document: a small file may unpack to any size."""
 
 Spent: TypeAlias = "Callable[[], int]"
 """Says how many bytes were read since it was last asked."""
@@ -166,7 +168,8 @@ class DataFile:
             content, place = decompressed(file, self.name), f"{self.path}: row "
             match kind(self.name):
                 case "text":
-                    yield from sift([self._document(decode(content.read()))], self.options)
+                    text = content.read(_LARGEST_TEXT + 1 if content is not file else -1)
+                    yield from sift([self._document(text)], self.options)
                 case "parquet":
                     yield from self._parquet(file, place)
                 case "json":
@@ -176,11 +179,16 @@ class DataFile:
                     rows = line_rows(content, _meter(file))
                     yield from self._reader(f"{self.path}:").documents(rows)
 
-    def _document(self, text: str | None) -> Item:
+    def _document(self, content: bytes) -> Item:
+        is_large = len(content) > max(_LARGEST_TEXT, self.num_bytes)
+        text = None if is_large else decode(content)
         if text is not None:
             return Document(self.name, text, self.num_bytes)
         if self.options.on_bad_row == "skip":
-            return Skipped(self.name, "not text", self.num_bytes)
+            reason = "unpacks to more than 256 MiB" if is_large else "not text"
+            return Skipped(self.name, reason, self.num_bytes)
+        if is_large:
+            raise CorpusError(f"{self.path} unpacks to more than 256 MiB of one text: cut it up")
         raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
 
     def _reader(self, place: str) -> RowReader:

@@ -86,7 +86,15 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
         error = tree_error(model, prompt_length, verification)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError) as failure:
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as failure:
         return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
     dtype = autocast_dtype(model.device) or model.dtype
     # Norms and rotary angles are float32 in most models, whatever the dtype.
@@ -194,6 +202,12 @@ def _has_kernel(model: PreTrainedModel, verification: Verification) -> bool:
     return verification == "packed" and kernel_reason(model.device, model.dtype) is None
 
 
+_OF_A_FAMILY = {
+    "git": "it widens the mask of padded prompts by the tokens of an image",
+    "gpt_neox_japanese": "its attention takes no view of a cache of several rows",
+}
+
+
 def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     if model.config.is_encoder_decoder:
         yield "it is an encoder-decoder model"
@@ -209,6 +223,8 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
         yield "its forward takes no `position_ids`"
     if getattr(config, "attn_temperature_tuning", False):
         yield "it scales queries by cache slots, not positions in the tree"
+    if config.model_type in _OF_A_FAMILY:
+        yield _OF_A_FAMILY[config.model_type]
     if "local" in getattr(config, "attention_layers", ()):
         yield "its local attention counts cache slots, not positions in the tree"
     # One dictionary, or one per layer type.
@@ -250,7 +266,10 @@ def tree_error(
     known, nodes = np.split(token_ids, [prompt_length + 1])
     tree = TokenTree(nodes, _PARENTS)
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
-    plain = model(input_ids=torch.from_numpy(paths).to(model.device), use_cache=False).logits
+    ids = torch.from_numpy(paths).to(model.device)
+    # As `generate` counts them.
+    positions = torch.arange(ids.shape[1], device=model.device).expand_as(ids)
+    plain = model(input_ids=ids, position_ids=positions, use_cache=False).logits
 
     sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": len(tree)}
     with closing(_runner_class(verification)(model, **sizes)) as runner:

@@ -1,0 +1,180 @@
+"""Every family of causal language models in transformers, tiny: served as they write, or refused.
+
+A family has one configuration, of the same small sizes wherever it has such a field. Those that
+`check_model` lets pass get requests of `fuzz_generate`; all that comes back must be the same.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from functools import cache, partial
+from inspect import signature
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from fuzz_generate import drawn, outcome
+from models import _SHAPE, VOCAB_SIZE, build
+from specds.verify import check_model
+
+NUM_REQUESTS = 5
+_DRAFTERS = ("mixed", "oracle", "forked")
+_MOST_PARAMETERS = 12_000_000
+_SIZES = {
+    32: "n_embd d_model word_embed_proj_dim emb_dim",
+    2: "n_layer num_layers decoder_layers n_layers num_kv_heads num_experts_per_tok moe_k moe_topk"
+    " expansion_ratio full_attention_interval depth linear_num_key_heads index_n_heads",
+    4: "n_head decoder_attention_heads num_heads n_heads num_experts num_local_experts rotary_dim"
+    " n_routed_experts moe_num_experts laurel_rank conv_kernel mamba_n_heads"
+    " linear_num_value_heads",
+    48: "n_inner ffn_dim decoder_ffn_dim intermediate_size_mlp ffn_hidden_size dim_ff",
+    256: "n_positions n_ctx max_seq_len",
+    16: "moe_intermediate_size shared_expert_intermediate_size q_lora_rank kv_lora_rank"
+    " mamba_d_head expert_ffn_hidden_size",
+    8: "qk_rope_head_dim qk_nope_head_dim v_head_dim hidden_size_per_layer_input state_size"
+    " mamba_d_state sliding_window attention_chunk_size linear_key_head_dim linear_value_head_dim"
+    " index_head_dim",
+    1: "n_shared_experts first_k_dense_replace n_group topk_group moe_layer_start_index"
+    " moe_num_shared_experts mamba_n_groups num_dense_layers pad_token_id",
+    VOCAB_SIZE: "vocab_size_per_layer_input shape_vocab_size pronunciation_vocab_size",
+    14: "patch_size",
+    28: "image_size",
+    512: "index_topk",
+    0: "num_kv_shared_layers",
+}
+_GENERIC = _SHAPE | {name: size for size, names in _SIZES.items() for name in names.split()}
+_GENERIC |= {"is_decoder": True, "attn_temperature_tuning": False}
+_OWN: dict[str, dict[str, Any]] = {
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "gpt_neo": {"attention_types": [[["global"], 2]]},
+    "mamba2": {"num_heads": 8, "head_dim": 8},
+    "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},
+    "xmod": {"default_language": "en_XX", "languages": ["en_XX"]},
+    "zamba": {"num_hidden_layers": 3},
+    "zaya": {"num_experts_per_tok": 1},
+}
+
+
+def families() -> list[str]:
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def _fields(config_class: Any) -> set[str]:
+    known = getattr(config_class, "__dataclass_fields__", {})
+    return {*signature(config_class.__init__).parameters, *known}
+
+
+def _settings(config_class: Any) -> dict[str, Any]:
+    """The small sizes that a configuration has fields for, those of its parts included."""
+    fields = _fields(config_class)
+    found = {name: value for name, value in _GENERIC.items() if name in fields}
+    found |= {name: 0.0 for name in fields if re.search(r"(?<!use_)drop(out)?$|_pdrop$", name)}
+    if "kv_lora_rank" in found:
+        found["num_key_value_heads"] = found["num_attention_heads"]
+    usual = config_class()
+    if "layer_types" in fields and usual.layer_types:
+        found["layer_types"] = ([*dict.fromkeys(usual.layer_types)] * 2)[:2]
+    for name in getattr(config_class, "sub_configs", {}):
+        if (part := getattr(usual, name, None)) is not None:
+            found[name] = _settings(type(part)) | {"model_type": part.model_type}
+    return found
+
+
+def _accepted(name: str) -> dict[str, Any]:
+    """The settings of a family, without those that its configuration refuses by name."""
+    settings = _settings(CONFIG_MAPPING[name]) | _OWN.get(name, {})
+    while True:
+        try:
+            CONFIG_MAPPING[name](**settings)
+        except Exception as error:
+            parts = [settings, *(part for part in settings.values() if isinstance(part, dict))]
+            refused = [(of, f) for of in parts for f in of if f"'{f}'" in str(error)]
+            if not refused:
+                raise
+            for of, field in refused:
+                del of[field]
+        else:
+            return settings
+
+
+@cache
+def maker(name: str) -> Callable[[torch.dtype], Any]:
+    """Makes a family's model, by sdpa where it has that.
+
+    Raises:
+        Exception: The small sizes make no model, for one of many reasons.
+    """
+    settings = _accepted(name)
+    for attention in ("sdpa", "eager"):
+        try:
+            with torch.device("meta"):
+                config = CONFIG_MAPPING[name](**settings)
+                model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+        except ValueError as error:
+            if attention == "eager" or "scaled_dot" not in str(error):
+                raise
+        else:
+            break
+    if (size := sum(each.numel() for each in model.parameters())) > _MOST_PARAMETERS:
+        raise ValueError(f"{size:,} parameters")
+    config_class = CONFIG_MAPPING[name].__name__
+    return cache(partial(build, config_class, settings, attn_implementation=attention))
+
+
+def verdict(name: str) -> tuple[str, int, list[str]]:
+    """What becomes of a family, the tokens accepted in its requests, and what was different."""
+    try:
+        make = maker(name)
+        model = make(torch.float32)
+    except Exception:
+        return "not built by the common small sizes", 0, []
+    found = {way: check_model(model, verification=way) for way in ("packed", "model")}
+    ways = [way for way in found if found[way].ok]
+    if not ways:
+        return f"refused: {_short(found['model'].reasons[0])}", 0, []
+    accepted, different = 0, []
+    for way in ways:
+        for number in range(NUM_REQUESTS):
+            rng = random.Random(f"{name} {number}")
+            request = drawn(rng) | {"make": make, "verification": way, "stream_every": None}
+            # Drafts of which much is right: each request accepts something.
+            right = {"max_nodes": rng.choice([5, 16, 63]), "drafter": rng.choice(_DRAFTERS)}
+            kind, wrong, taken = outcome(request | right)
+            accepted += taken
+            if kind not in ("equal", "tie"):
+                different.append(f"{name} by {way}, request {number}: {kind} {wrong}")
+    return f"served by {' and '.join(f'`{way}`' for way in ways)}", accepted, different
+
+
+def _short(reason: str) -> str:
+    """A reason without what is of one family."""
+    reason = re.sub("layers of type .* are no", "layers that are no", reason)
+    reason = re.sub("logits over a tree differ.*", "the self-check finds other logits", reason)
+    return re.sub("(a forward pass over a tree) failed.*", r"\1 fails", reason, flags=re.DOTALL)
+
+
+def figures() -> list[str]:
+    """The lines of the section: what becomes of families, most first."""
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    found = defaultdict(list)
+    for name in families():
+        said, accepted, different = verdict(name)
+        print(f"{name}: {said}", *different, sep="\n  ", flush=True)
+        found[said].append((name, accepted, len(different)))
+    rows = ["| | families | requests | accepted tokens | different | |"]
+    rows.append("| --- | ---: | ---: | ---: | ---: | --- |")
+    for said, of in sorted(found.items(), key=lambda item: (item[0][:3] != "ser", -len(item[1]))):
+        names, accepted, different = zip(*of, strict=True)
+        num_ways = said.count("`") // 2 if said.startswith("served") else 0
+        requests = len(of) * NUM_REQUESTS * num_ways
+        numbers = f"{requests:,} | {sum(accepted):,} | {sum(different)}" if requests else " | | "
+        rows.append(f"| {said} | {len(of)} | {numbers} | {', '.join(names)} |")
+    return rows
