@@ -11,11 +11,23 @@ from pathlib import Path
 from real.kinds import kinds
 from real.measure import MODES, NEW_TOKENS
 from real.models import FOLDER, PACKAGES, folder_of, with_benches
-from real.tables import SETTING, print_tables
+from real.tables import SETTING, figures, print_tables
 
 
 def main(arguments=None):
     asked = parsed(arguments)
+    rows = [json.loads(line) for path in asked.rows for line in path.read_text().splitlines()]
+    if not rows:
+        rows = measured(asked)
+    print_tables(rows)
+    if asked.figures is not None:
+        lines = ",\n".join(map(json.dumps, figures(rows, asked.conditions)))
+        asked.figures.write_text(f'{{"rows": [\n{lines}\n]}}\n')
+    return int(any_differs(rows))
+
+
+def measured(asked):
+    """The rows of all settings that are asked for, which are written as they come."""
     rows = []
     for model, dtype, threads in itertools.product(asked.models, asked.dtypes, asked.threads):
         setting = {"model": model, "dtype": dtype, "threads": threads}
@@ -24,8 +36,7 @@ def main(arguments=None):
             for row in written_by_child(plan):
                 rows.append({**setting, **row})
                 print(json.dumps(rows[-1]), file=out, flush=True)
-    print_tables(rows)
-    return int(any_differs(rows))
+    return rows
 
 
 def parsed(arguments):
@@ -44,6 +55,12 @@ def parsed(arguments):
     parser.add_argument(
         "--out", default=FOLDER / "rows.jsonl", type=Path, help="rows are added here"
     )
+    of_files = {"type": Path, "metavar": "FILE"}
+    parser.add_argument(
+        "--rows", default=[], nargs="+", **of_files, help="tables of these rows: measures nothing"
+    )
+    parser.add_argument("--figures", **of_files, help="writes the tables as JSON, too")
+    parser.add_argument("--conditions", default="", help="a note in each row of that")
     return parser.parse_args(arguments)
 
 

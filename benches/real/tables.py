@@ -36,6 +36,31 @@ def print_ratios(by_setting):
         print(f"| {kind} | {' | '.join(cells)} |")
 
 
+def figures(rows, conditions):
+    """What the tables hold, a row for each setting and kind, with the ratio of each request."""
+    found = defaultdict(list)
+    for row in rows:
+        found[tuple(row[name] for name in (*SETTING, "kind"))].append(row)
+    for where, some in found.items():
+        ours = [row for row in some if row["way"] == "specds"]
+        plain = {key(row): row["text"] for row in some if row["way"] == "generate"}
+        shares = {of: round(mean(row["shares"][of] for row in ours), 3) for of in ours[0]["shares"]}
+        over_generate = {way: [round(x, 3) for x in ratios(some, way)] for way in WAYS[1:]}
+        yield {
+            **dict(zip((*SETTING, "kind"), where, strict=True)),
+            "num_requests": len(ours),
+            "over_generate": over_generate,
+            "tokens_a_pass": round(tokens_a_pass(ours), 2),
+            "num_differing": sum(row["text"] != plain[key(row)] for row in ours),
+            "shares": shares,
+            "conditions": conditions,
+        }
+
+
+def tokens_a_pass(rows):
+    return sum(len(row["text"]) for row in rows) / sum(row["passes"] for row in rows)
+
+
 def title(setting):
     model, dtype, threads, mode = setting
     return f"{model}, {dtype}, {threads} thread{'s' * (threads > 1)}, {mode}"
@@ -48,13 +73,12 @@ def line(kind, rows):
     by_clock, by_cpu = (tokens / sum(row[of] for row in plain) for of in ("wall_s", "cpu_s"))
     lookup, loop, found = (ratios(rows, way) for way in WAYS[1:])
     of_clock = mean(ratios(rows, "specds", "wall_s"))
-    a_pass = sum(len(row["text"]) for row in ours) / sum(row["passes"] for row in ours)
     texts = {key(row): row["text"] for row in plain}
     same = sum(row["text"] == texts[key(row)] for row in ours)
     return (
         f"| {kind} | {by_clock:.1f} (CPU {by_cpu:.1f}) | {mean(lookup):.2f} | {mean(loop):.2f} "
         f"| **{mean(found):.2f}** ({of_clock:.2f}) | {min(found):.2f} to {max(found):.2f} "
-        f"| {a_pass:.2f} | {phases(ours)} | {same} of {len(ours)} |"
+        f"| {tokens_a_pass(ours):.2f} | {phases(ours)} | {same} of {len(ours)} |"
     )
 
 

@@ -35,6 +35,24 @@ def test_ratios_are_of_tokens_in_a_second(capsys):
     assert f"{line}| 25%, 50%, 25.0% | 1 of 1 |" in capsys.readouterr().out
 
 
+def test_tables_of_rows_that_are_there_are_written_as_figures(tmp_path, capsys):
+    written, out = tmp_path / "rows.jsonl", tmp_path / "figures.json"
+    written.write_text("".join(json.dumps(row) + "\n" for row in rows(specds=[1, 2, 3, 5])))
+    named = ["--rows", str(written), "--figures", str(out), "--conditions", "idle"]
+    assert bench.main(named) == 1  # a text differs
+    assert "| chat | 2.0" in capsys.readouterr().out
+    (figure,) = json.loads(out.read_text())["rows"]
+    assert figure.pop("over_generate") == {"prompt lookup": [0.5], "our loop": [1], "specds": [2]}
+    assert figure == {
+        **REQUEST,
+        "num_requests": 1,
+        "tokens_a_pass": 2,
+        "num_differing": 1,
+        "shares": MEASURED["shares"],
+        "conditions": "idle",
+    }
+
+
 def test_a_text_that_differs_fails_where_rounding_is_no_excuse():
     assert not bench.any_differs(rows())
     assert not bench.any_differs(rows(**{"prompt lookup": [1]}))
