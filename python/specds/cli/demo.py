@@ -78,12 +78,24 @@ def run_demo(
 
 _WINDOW = 8
 _LOOPING = 0.1
+_SHOWN = 48
 
 
 def repetition(token_ids: Sequence[int]) -> float:
     """The share of a text's tokens that end 8 tokens which it has written before."""
     windows = [tuple(token_ids[end - _WINDOW : end]) for end in range(_WINDOW, len(token_ids) + 1)]
     return (len(windows) - len(set(windows))) / max(len(token_ids), 1)
+
+
+def num_fresh(token_ids: Sequence[int]) -> int:
+    """How many tokens to show: small models lose the thread soon, and then repeat themselves."""
+    seen: set[tuple[int, ...]] = set()
+    for end in range(_WINDOW, min(len(token_ids), _SHOWN) + 1):
+        window = tuple(token_ids[end - _WINDOW : end])
+        if window in seen:
+            return end - _WINDOW
+        seen.add(window)
+    return min(len(token_ids), _SHOWN)
 
 
 def compared(mode: str, plain: Run, ours: Run) -> dict[str, Any]:
@@ -112,12 +124,14 @@ def compared(mode: str, plain: Run, ours: Run) -> dict[str, Any]:
 def _show_texts(
     tokenizer: PreTrainedTokenizerBase, chosen: Sequence[Prompt], ours: Run, num_texts: int
 ) -> None:
-    """Some completions, those that repeat themselves least first, as a loop is easy to predict."""
+    """Beginnings of completions, those that repeat themselves least first."""
     texts = zip(chosen, ours.texts, ours.results, strict=True)
     for prompt, text, result in sorted(texts, key=lambda each: repetition(each[1]))[:num_texts]:
         terminal.out.print(f"{prompt.name}", style="bold")
         terminal.out.print("\n".join(prompt.text.splitlines()[-3:]), style="dim")
-        terminal.out.print(coloured(tokenizer, text, result.drafted[0]), soft_wrap=True)
+        fresh = num_fresh(text)
+        shown = coloured(tokenizer, text[:fresh], result.drafted[0][:fresh])
+        terminal.out.print(shown.append(" ..." if fresh < len(text) else "", "dim"), soft_wrap=True)
         terminal.out.print()
 
 

