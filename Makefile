@@ -68,11 +68,20 @@ target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installe
 	$(VENV)-llama/bin/python $< packages/demo/specds_demo/main $@
 
 # Engines lie in environments of their own, where specds is read from its sources.
-test-llama: target/engines/demo.gguf ## the adapter in a real llama-cpp-python (0.3 GB); test-sglang, test-vllm in these (6.6 and 6.3 GB)
+test-llama: target/engines/demo.gguf ## the adapter in a real llama-cpp-python (0.3 GB); test-sglang, test-vllm, test-llama-server in these (6.6, 6.3, 0.7 GB)
 
 test-llama test-sglang test-vllm: test-%: dev target/engines/prompts.json $(VENV)-%/installed
 	PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
 	python -m pytest -m engine -W default -s tests/integrations/engines/test_$*.py --timeout 600
+
+# Built of the sources that llama-cpp-python carries, plain and with our drafter.
+target/llama.cpp/extern: integrations/llama.cpp/build.sh $(wildcard integrations/llama.cpp/*) rust/c/specds.h
+	$< target/llama.cpp
+
+test-llama-server bench-llama-server: dev target/llama.cpp/extern
+	cargo build --quiet --release -p specds-c
+	$(if $(filter test%,$@),PYTHONPATH=benches $(BIN)/pytest -m engine -s tests/integrations/engines/test_llama_server.py --timeout 900, \
+	$(BENCH) -m engines.llama_server_bench $(ARGS))
 
 fuzz-generate: dev
 	$(BENCH) -W ignore benches/fuzz_generate.py $(ARGS)
@@ -114,7 +123,7 @@ bench-rivals: dev $(VENV)-rivals/installed
 bench-papers: dev
 	$(BENCH) benches/papers.py $(ARGS)
 
-bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed: plain, its own n-grams, specds
+bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed (bench-llama-server: with a real model)
 	$(BENCH) -m engines
 
 bench-real: dev ## real models write nine kinds of requests; ARGS="--models smollm2 --kinds edit chat --limit 3 --clock cpu"

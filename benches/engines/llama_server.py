@@ -1,0 +1,123 @@
+"""llama-server on loopback: started, asked as OpenAI clients ask, stopped."""
+
+import http.client
+import json
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from real.models import gguf_of
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "target" / "llama.cpp"
+CHAT = "/v1/chat/completions"
+PLAINLY = {"temperature": 0, "cache_prompt": False}
+LIBRARY = ROOT / "target" / "release" / "libspecds.so"
+
+
+def drafting(options=None, library=LIBRARY, **switches):
+    """The arguments of a server that drafts with a library by a configuration."""
+    config = options if isinstance(options, str) else json.dumps(options or {})
+    command = ["--spec-type", "extern", "--spec-extern-lib", str(library)]
+    more = (text for name, value in switches.items() for text in (option(name), str(value)))
+    return [*command, "--spec-extern-config", config, *more]
+
+
+def option(name):
+    return f"--{name.replace('_', '-')}"
+
+
+class Server:
+    """A server of FOLDER, its log in a file; leaves with its process."""
+
+    def __init__(self, build, arguments, log, *, model="smollm2", threads=1, slots=1, context=2048):
+        self.log = Path(log)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        command = [FOLDER / build, "--model", gguf_of(model), "--host", "127.0.0.1"]
+        numbers = {"port": self.port, "threads": threads, "threads-batch": threads}
+        numbers |= {"parallel": slots, "ctx-size": slots * context, "log-verbosity": 4}
+        command += [text for name, value in numbers.items() for text in (option(name), str(value))]
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen([*command, *arguments], stdout=out, stderr=out)
+
+    def __enter__(self):
+        for _ in range(1200):
+            if self.process.poll() is not None:
+                break
+            try:
+                self.get("/health")
+                return self
+            except OSError:
+                pass
+            time.sleep(0.1)
+        self.stop()
+        raise RuntimeError(f"the server ended, or did not start:\n{self.log.read_text()[-2000:]}")
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    @contextmanager
+    def asked(self, method, path, **body):
+        """The response, not read yet; its connection ends with the block."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        try:
+            headers = {"Content-Type": "application/json"} if body else {}
+            connection.request(method, path, json.dumps(body) if body else None, headers)
+            with connection.getresponse() as response:
+                if response.status != 200:
+                    raise OSError(response.read())
+                yield response
+        finally:
+            connection.close()
+
+    def get(self, path):
+        with self.asked("GET", path) as response:
+            return json.load(response)
+
+    def chat(self, messages, max_tokens=32, **more):
+        """The text and all else that is said."""
+        body = {**PLAINLY, "messages": messages, "max_tokens": max_tokens, **more}
+        with self.asked("POST", CHAT, **body) as response:
+            answer = json.load(response)
+        return answer["choices"][0]["message"]["content"], answer
+
+    def stream(self, messages, max_tokens=32, **more):
+        """The text in the parts in which it comes."""
+        events = self.events(messages, max_tokens, **more)
+        deltas = [choice["delta"] for event in events for choice in event.get("choices", [])]
+        return [delta["content"] for delta in deltas if delta.get("content")]
+
+    def events(self, messages, max_tokens, **more):
+        body = {**PLAINLY, "messages": messages, "max_tokens": max_tokens, "stream": True, **more}
+        with self.asked("POST", CHAT, **body) as response:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[6:])
+
+    def complete(self, prompt, n_predict=48, **more):
+        """The server's own answer, with the text as `content`."""
+        body = {**PLAINLY, "prompt": prompt, "n_predict": n_predict, **more}
+        with self.asked("POST", "/completion", **body) as response:
+            return json.load(response)
+
+    def cpu_seconds(self):
+        """Of all threads of the server."""
+        seconds = 0.0
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            try:
+                seconds += int((task / "schedstat").read_text().split()[0]) / 1e9
+            except OSError:  # it has ended
+                continue
+        return seconds

@@ -1,0 +1,193 @@
+"""llama-server with our drafter beside the one without: run by `make test-llama-server`."""
+
+import itertools
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from engines import workload
+from engines.llama_server import ROOT, Server, drafting
+from real.kinds import kinds, messages
+
+pytestmark = pytest.mark.engine
+
+ALWAYS = {"memory": "shared", "step_cost": None, "min_prob": 0.1}
+"""Drafts whether it pays or not."""
+ASKED = [messages(kind)[number] for kind in kinds()[:8] for number in (1,)]
+COUNT = 2 * "Count: one, two, three, four, five, six, seven. " + "Count: one,"
+RULES = {
+    "grammar": r'root ::= "{\"name\": \"" [a-zA-Z ]+ "\", \"age\": " [0-9]+ "}"',
+    "json_schema": {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in ("name", "order")},
+        "required": ["name", "order"],
+    },
+}
+FACTS = "As JSON: my name is Anna Keller, age 41, order 88213, phone 0221 5550142.\n"
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    names = (tmp_path_factory.getbasetemp() / f"{number}.log" for number in itertools.count())
+    return lambda: next(names)
+
+
+@pytest.fixture(scope="module")
+def plain(logs):
+    with Server("plain", [], logs(), slots=4) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def ours(logs):
+    with Server("extern", drafting(ALWAYS), logs(), slots=4) as server:
+        yield server
+
+
+def accepted(answer):
+    return answer["timings"].get("draft_n_accepted", 0)
+
+
+def test_greedy_texts_are_those_without_drafts_streamed_or_not(plain, ours):
+    total = 0
+    for conversation in ASKED:
+        text, _ = plain.chat(conversation)
+        own, answer = ours.chat(conversation)
+        parts = ours.stream(conversation)
+        assert own == "".join(parts) == text
+        assert len(parts) > 1 or len(text) < 10
+        total += accepted(answer)
+    assert total > 30
+
+
+def test_texts_end_at_stop_strings_and_limits(plain, ours):
+    about = [{"stop": [stop]} for stop in ("six", ", f", "Count")]
+    for more in [*about, {"n_predict": 7}, {"n_predict": 1}]:
+        expected, answer = plain.complete(COUNT, **more), ours.complete(COUNT, **more)
+        for what in ("content", "tokens_predicted", "stop_type", "stopping_word"):
+            assert answer[what] == expected[what], more
+    assert accepted(ours.complete(COUNT)) > 5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_grammars_and_schemas_hold(plain, ours, rule):
+    for seed in range(2):
+        more = {rule: RULES[rule], "seed": seed, "n_predict": 60}
+        answer = ours.complete(FACTS, **more)
+        assert answer["content"] == plain.complete(FACTS, **more)["content"]
+    assert accepted(answer) > 3
+
+
+def test_sampled_text_is_that_of_the_same_seed(plain, ours):
+    texts = set()
+    for seed in range(6):
+        more = {"temperature": 0.8, "seed": seed}
+        answer = ours.complete(COUNT, **more)
+        assert answer["content"] == plain.complete(COUNT, **more)["content"]
+        texts.add(answer["content"])
+    assert len(texts) > 1
+
+
+def test_probabilities_are_those_without_drafts_where_the_server_gives_them(plain, ours):
+    """It gives none for tokens of a draft, whichever drafter it has."""
+    expected, answer = (server.complete(COUNT, n_probs=3) for server in (plain, ours))
+    assert answer["content"] == expected["content"]
+    rows = zip(*(said["completion_probabilities"] for said in (expected, answer)), strict=True)
+    given = [(row, own) for row, own in rows if own["top_logprobs"]]
+    assert given
+    assert all(row["id"] == own["id"] for row, own in given)
+
+
+def test_prompts_that_share_beginnings_are_read_from_the_cache(logs):
+    asked = [FACTS + more for more in ("Name:", "Age:", "Name:", "Order: 8", "Age:")]
+    texts = []
+    for build, more in (("plain", []), ("extern", drafting(ALWAYS))):
+        with Server(build, [*more, "--cache-reuse", "4"], logs()) as server:
+            answers = [server.complete(prompt, cache_prompt=True) for prompt in asked]
+        assert answers[-1]["timings"]["prompt_n"] < answers[0]["timings"]["prompt_n"]
+        texts.append([answer["content"] for answer in answers])
+    assert texts[0] == texts[1]
+
+
+def test_a_text_that_outgrows_the_context_goes_on(logs):
+    more = {"n_predict": 300, "ignore_eos": True}
+    prompt = "The list: " + ", ".join(f"item {number}" for number in range(20))
+    answers = []
+    for build, arguments in (("plain", []), ("extern", drafting(ALWAYS))):
+        with Server(build, [*arguments, "--context-shift"], logs(), context=256) as server:
+            answers.append(server.complete(prompt, **more))
+    assert answers[0]["truncated"]
+    assert answers[1]["content"] == answers[0]["content"]
+    assert accepted(answers[1]) > 30
+
+
+def test_requests_that_are_aborted_leave_slots_that_work(plain, ours):
+    for _ in range(5):
+        endless = {"prompt": COUNT, "n_predict": 2000, "stream": True, "ignore_eos": True}
+        with ours.asked("POST", "/completion", **endless) as response:
+            response.readline()
+    deadline = time.monotonic() + 60
+    while any(slot["is_processing"] for slot in ours.get("/slots")):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert ours.complete(COUNT)["content"] == plain.complete(COUNT)["content"]
+
+
+def test_memory_outlives_the_server(logs, tmp_path):
+    kept = {**ALWAYS, "snapshot": str(tmp_path / "kept"), "save_every": 3600}
+    numbers = []
+    for _ in range(2):
+        with Server("extern", drafting(kept), logs()) as server:
+            numbers.append(accepted(server.chat(ASKED[0])[1]))
+    assert numbers[1] > 2 * numbers[0] + 10
+
+
+def test_slots_at_once_write_what_they_write_without_drafts(plain, ours):
+    def at_once(server):
+        with ThreadPoolExecutor(4) as pool:
+            return [text for text, _ in pool.map(server.chat, ASKED)]
+
+    alone = [plain.chat(conversation)[0] for conversation in ASKED]
+    texts = [at_once(plain), at_once(ours)]
+    same = [sum(a == b for a, b in zip(text, alone, strict=True)) for text in texts]
+    print(f"\nfour at once, as one by one: plain {same[0]}, drafting {same[1]} of {len(alone)}")
+    assert same[1] >= same[0] - 1
+
+
+@pytest.mark.parametrize(
+    ("said", "arguments"),
+    [
+        ("needs --spec-extern-lib", ["--spec-type", "extern"]),
+        ("/nowhere.so: cannot open shared object file", drafting({}, "/nowhere.so")),
+        ("has no function specds_abi", drafting({}, "libm.so.6")),
+        ("unknown field `datastor`", drafting({"datastor": "a"})),
+        ("expected value at line 1", drafting("wrong")),
+        ("of another tokenizer", drafting({"datastore": "OTHER"})),
+    ],
+)
+def test_a_server_without_its_drafter_does_not_start(logs, tmp_path, said, arguments):
+    other = workload.other_datastore(tmp_path)
+    arguments = [word.replace("OTHER", other) for word in arguments]
+    log = logs()
+    with pytest.raises(RuntimeError), Server("extern", arguments, log):
+        pass
+    about = "failed to initialize speculative decoding context"
+    lines = [line for line in log.read_text().splitlines() if about in line]
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+@pytest.mark.parametrize("kind", ["random", "long", "beyond", "ends", "failing"])
+def test_garbage_changes_no_text(logs, tmp_path, plain, kind):
+    library = tmp_path / "libgarbage.so"
+    source = ROOT / "tests/integrations/engines/garbage.c"
+    command = ["cc", "-shared", "-fPIC", "-I", ROOT / "rust/c", source, "-o", library]
+    subprocess.run(command, check=True)
+    with Server("extern", drafting(kind, library, spec_extern_n_max=4), logs()) as server:
+        for conversation in ASKED[:2]:
+            text, answer = server.chat(conversation)
+            assert text == plain.chat(conversation)[0]
+        drafted = answer["timings"].get("draft_n", 0)
+    assert (drafted > 0) == (kind in ("random", "long", "ends"))
