@@ -101,7 +101,7 @@ def test_the_prior_drafts_better_from_the_start(tmp_path):
     stored = [tokens(module) for module in (argparse, optparse, configparser)]
     store = build(tmp_path / "d", stored, vocab_size=size, separator=size)
     texts = [
-        tokens(module)[at : at + 200] for module in (textwrap, shlex) for at in range(0, 2000, 200)
+        tokens(module)[at : at + 80] for module in (textwrap, shlex) for at in range(0, 2000, 80)
     ]
     taught, nothing = (
         sum(len(replayed(drafter(), text, 20, 16)) for text in texts)
