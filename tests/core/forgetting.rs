@@ -32,12 +32,9 @@ enum Step {
     Kill(usize, bool),
     /// `specds forget`.
     ForgetInFile(usize),
-    /// The file is copied, or its last copy put back.
-    Copy,
-    Restore,
 }
 
-fn steps(num_tenants: usize, restores: bool) -> impl Strategy<Value = Vec<Step>> {
+fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<Step>> {
     let of = 0..NUM_PROCESSES;
     let both = (of.clone(), 0..num_tenants);
     vec(
@@ -50,8 +47,6 @@ fn steps(num_tenants: usize, restores: bool) -> impl Strategy<Value = Vec<Step>>
             2 => of.clone().prop_map(Step::Save),
             2 => (of, any::<bool>()).prop_map(|(of, reads)| Step::Kill(of, reads)),
             2 => (0..num_tenants).prop_map(Step::ForgetInFile),
-            1 => Just(if restores { Step::Copy } else { Step::Exchange(0) }),
-            1 => Just(if restores { Step::Restore } else { Step::Exchange(1) }),
         ],
         0..40,
     )
@@ -84,7 +79,6 @@ struct World {
     num_tenants: usize,
     processes: Vec<Process>,
     file: Place,
-    copy: Place,
     texts: Vec<Text>,
     /// Of one tenant, or of all.
     forgettings: Vec<Option<usize>>,
@@ -102,7 +96,6 @@ impl World {
             num_tenants,
             processes: Vec::new(),
             file: Place::default(),
-            copy: Place::default(),
             texts: Vec::new(),
             forgettings: Vec::new(),
         };
@@ -210,15 +203,6 @@ impl World {
                 self.meets(of, &BTreeSet::new());
             }
             Step::Kill(of, reads) => self.processes[of] = self.process(reads),
-            Step::Copy if path.exists() => {
-                std::fs::copy(&path, path.with_extension("copy")).unwrap();
-                self.copy = self.file.clone();
-            }
-            Step::Restore if path.with_extension("copy").exists() => {
-                std::fs::rename(path.with_extension("copy"), &path).unwrap();
-                self.file = self.copy.clone();
-            }
-            Step::Copy | Step::Restore => {}
             Step::ForgetInFile(tenant) => {
                 let found = Memory::forget_in(&path, &[&name(tenant)]);
                 assert_eq!(found.is_ok(), path.exists());
@@ -354,12 +338,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn whoever_exchanges_has_nothing_of_the_forgotten_and_all_of_who_came_back(steps in steps(3, true)) {
+    fn whoever_exchanges_has_nothing_of_the_forgotten_and_all_of_who_came_back(steps in steps(3)) {
         World::new(1 << 22, 3).live(steps, true);
     }
 
     #[test]
-    fn where_marks_are_too_many_rather_more_is_forgotten(steps in steps(40, false)) {
+    fn where_marks_are_too_many_rather_more_is_forgotten(steps in steps(40)) {
         World::new(MemoryOptions::MIN_BYTES, 40).live(steps, false);
     }
 }

@@ -102,6 +102,22 @@ def test_who_comes_back_begins_anew_in_every_process(path):
     assert not is_in_file(path)
 
 
+def test_a_copy_of_the_file_that_is_put_back_loses_whom_a_process_has_heard_of(path):
+    one, two = both_of(path)
+    writes(two, "bob", [21, 22])
+    two.save(path)
+    copy = path.read_bytes()
+    forget_in(path, "ann")
+    one.save(path)
+    path.write_bytes(copy)
+    two.save(path)
+    assert is_in_file(path), "nobody there has heard of it"
+    for each in (one, two):
+        each.save(path)
+        assert not is_in_file(path)
+        assert (texts(each.memory), texts(each.memory, "bob")) == ([], [[21, 22]])
+
+
 def test_a_save_that_fails_forgets_at_the_next(path, tmp_path):
     one, _ = both_of(path)
     one.memory.forget("ann")
