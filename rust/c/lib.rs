@@ -118,7 +118,7 @@ pub unsafe extern "C" fn specds_draft(
         drafter.sync(&contexts);
         let least = drafter.config().min_prob;
         let limits: Vec<_> = rows.iter().map(|row| limits(row, width, least)).collect();
-        let packed = PackedChains::new(&drafter.draft(&limits), width);
+        let packed = PackedChains::new(&drafter.draft(&limits).trees(), width);
         for (place, token) in token_ids.iter_mut().zip(packed.token_ids) {
             *place = u32::try_from(token).unwrap_or(0); // behind the end of a chain
         }
@@ -273,6 +273,7 @@ fn stats(drafter: &EngineDrafter) -> serde_json::Value {
         "num_opened": counts.num_opened,
         "num_moved": counts.num_moved,
         "num_refused": counts.num_refused,
+        "num_memory_failures": counts.num_memory_failures,
         "num_requests": drafter.num_requests(),
         "warnings": drafter.warnings(),
     })
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn specds_close(drafter: *mut Drafter) {
     // SAFETY: `specds_open` gave it, and it is closed once.
     let drafter = unsafe { Box::from_raw(drafter) };
     let _ = guarded(|| {
-        drafter.end();
+        drop(drafter);
         Ok(())
     });
 }

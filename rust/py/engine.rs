@@ -82,7 +82,8 @@ impl EngineDrafter {
     ///
     /// A row goes on from the session of the same row if that one's text is a prefix of its context,
     /// otherwise from the one with the longest such text that was in the batch in one of the last 64 syncs.
-    /// Others have ended: their texts go into the memory, if there is one. Where a context lacks what the
+    /// Others have ended. The text of one that left the batch goes into the memory, if there is one, when
+    /// another begins or the memory is shared, at the latest when it ends. Where a context lacks what the
     /// last sync brought, or has other tokens for it, that session is abandoned.
     ///
     /// Args:
@@ -150,7 +151,7 @@ impl EngineDrafter {
                 is_chain: true,
                 ..DraftLimits::nodes(of_row(max_nodes.as_ref(), row, width).min(width))
             });
-            PackedChains::new(&drafter.draft(&limits.collect::<Vec<_>>()), width)
+            PackedChains::new(&drafter.draft(&limits.collect::<Vec<_>>()).trees(), width)
         });
         let rows = packed.lengths.len();
         let token_ids = shaped(py, (rows, width), packed.token_ids)?;
@@ -196,7 +197,7 @@ impl EngineDrafter {
             });
             let last_tokens = drafter.last_tokens();
             PackedTrees::new(
-                &drafter.draft(&limits.collect::<Vec<_>>()),
+                &drafter.draft(&limits.collect::<Vec<_>>()).trees(),
                 &last_tokens,
                 width,
             )
@@ -240,12 +241,19 @@ impl EngineDrafter {
         py.detach(|| self.lock().end(&names));
     }
 
+    /// Ends all requests and shares the memory once more, as at the end of its life; `warnings` say where
+    /// that failed. It drafts on, and shares nothing any more.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.lock().close());
+    }
+
     /// Ends all requests.
     fn end_all(&self, py: Python<'_>) {
         py.detach(|| self.lock().end_all());
     }
 
-    /// What could not be used of what the configuration names.
+    /// What could not be used of what the configuration names, and why the memory could not be shared the
+    /// last time.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         self.lock().warnings()
@@ -270,8 +278,8 @@ impl EngineDrafter {
     ///
     /// Drafts, drafted and accepted tokens under the names of `GenerationStats`; `num_row_steps`,
     /// rows that went on from a session; how many sessions were `num_opened` and `num_moved` from
-    /// one row to another or back into the batch; `num_refused`, rows that could not be served. What an
-    /// engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
+    /// one row to another or back into the batch; `num_refused`, rows that could not be served;
+    /// `num_memory_failures`, times that the memory could not be shared. What an engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counts = self.lock().counts();
         let stats = [
@@ -283,6 +291,7 @@ impl EngineDrafter {
             ("num_opened", counts.num_opened),
             ("num_moved", counts.num_moved),
             ("num_refused", counts.num_refused),
+            ("num_memory_failures", counts.num_memory_failures),
         ];
         stats.into_py_dict(py)
     }

@@ -184,7 +184,7 @@ impl Memory {
         let before = self.lock().take();
         let sharing = py.detach(|| {
             drop(before);
-            Sharing::start(memory, path, every, None)
+            Sharing::start(memory, path, every, None, || ())
         });
         *self.lock() = Some(sharing.map_err(py_err)?);
         Ok(())

@@ -112,11 +112,10 @@ fn drafts_are_those_of_the_core() {
             is_chain: true,
             ..DraftLimits::nodes(row.max_tokens.min(5) as usize)
         });
-        let expected = core.draft(&limits.collect::<Vec<_>>());
-        let expected: Vec<_> = expected
-            .iter()
-            .map(|tree| tree.token_ids().to_vec())
-            .collect();
+        let drafts = core.draft(&limits.collect::<Vec<_>>());
+        let trees = drafts.trees().into_iter();
+        let expected: Vec<_> = trees.map(|tree| tree.token_ids().to_vec()).collect();
+        drop(drafts);
         assert_eq!(draft(drafter, &rows, 5), expected);
         num_drafted += expected.concat().len();
         for text in &mut texts {

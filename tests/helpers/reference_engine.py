@@ -5,10 +5,19 @@ from __future__ import annotations
 PATIENCE = 64
 
 
+class CameBackError(Exception):
+    """A request goes on whose text is remembered: a plain session has ended with that."""
+
+
 class Request:
     def __init__(self, drafter, text):
         self.session, self.text, self.before = drafter.session(text), list(text), 0
-        self.absent, self.drafted = 0, 0
+        self.absent, self.drafted, self.is_remembered = 0, 0, False
+
+    def remember(self):
+        if not self.is_remembered:
+            self.session.finish()
+        self.is_remembered = True
 
     def goes_on_with(self, context):
         return context is not None and list(context[: len(self.text)]) == self.text
@@ -37,6 +46,8 @@ class EngineTwin:
             ]
             if self.rows[row] is None and found:
                 self.rows[row] = best = max(found, key=lambda request: len(request.text))
+                if best.is_remembered:
+                    raise CameBackError
                 old = [None if request is best else request for request in old]
                 self.absent = [request for request in self.absent if request is not best]
         for row, context in enumerate(contexts):
@@ -48,8 +59,11 @@ class EngineTwin:
         self.absent += [request for request in old if request]
         for request in self.absent:
             if request.absent >= PATIENCE:
-                request.session.finish()
+                request.remember()
         self.absent = [request for request in self.absent if request.absent < PATIENCE]
+        if any(context and not row for row, context in zip(self.rows, contexts, strict=True)):
+            for request in self.absent:
+                request.remember()
         for row, context in enumerate(contexts):
             self._observe(row, context)
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastores import build
+from datastores import build, until
+from specds.drafters import Memory
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
@@ -82,13 +83,14 @@ def test_vllm_never_gets_drafts_beyond_the_length_of_its_model():
     assert lengths == [3, 2, 1, 0, 0]
 
 
-def test_a_drafter_that_raises_drafts_nothing_and_is_told_once(caplog):
+def test_a_drafter_that_raises_drafts_nothing_and_is_told_at_growing_intervals(caplog):
     proposer, runner = vllm.Proposer(vllm_config()), Runner()
     with caplog.at_level(logging.ERROR):
-        for garbage in (None, np.zeros(3), "tokens"):
+        for garbage in (None, np.zeros(3), "tokens") * 3:
             assert proposer.propose([[1], [2]], runner.lengths, garbage) == [[], []]
-    assert proposer.num_failures == 3
-    assert len(caplog.records) == 1
+    assert proposer.num_failures == 9
+    told = [record.getMessage().rpartition(" ")[2] for record in caplog.records]
+    assert told == ["1", "2", "4", "8"]
     runner.tokens[:] = -5
     assert proposer.propose([[1]], runner.lengths, runner.tokens) == [[]]
     assert runner.step(proposer, [(TEXT, 1)]) == [[3, 1, 2, 3]]
@@ -123,6 +125,56 @@ def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
     model = llama_cpp.DraftModel(settings, vocab_size=10)
     assert "the snapshot is not used" in caplog.text
     assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
+
+
+def shared_memory(path, **config):
+    return {"memory": "shared", "snapshot": str(path), "save_every": 0.02, **config}
+
+
+def test_a_memory_that_cannot_be_shared_any_more_is_told_again_and_again(tmp_path, caplog):
+    path = tmp_path / "memory"
+    model = llama_cpp.DraftModel(shared_memory(path), vocab_size=10)
+    path.unlink()
+    path.mkdir()
+    num_failures = lambda: model.drafter.stats()["num_memory_failures"]  # noqa: E731
+    for at_least in (1, 2, 4, 8):
+        until(lambda at_least=at_least: num_failures() >= at_least)
+        model(np.array(TEXT, np.intc))
+    told = [record.getMessage() for record in caplog.records]
+    assert 2 <= len(told) <= 4
+    assert all("the memory was not shared" in line and str(path) in line for line in told)
+    model(np.array(TEXT, np.intc))
+    assert len(caplog.records) <= 5, "not at each step"
+
+
+WORKER = """
+import sys
+import numpy as np
+from specds.integrations.llama_cpp import DraftModel
+config = {"memory": "shared", "snapshot": sys.argv[1], "save_every": 3600}
+keeps = [DraftModel(config, vocab_size=100)]
+keeps.append(keeps)
+keeps[0](np.arange(40, dtype=np.intc))
+if len(sys.argv) > 2:
+    import fcntl, os
+    held = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+"""
+
+
+def run_worker(*arguments):
+    command = [sys.executable, "-c", WORKER, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=40, check=True).stderr
+
+
+def test_the_texts_of_a_worker_that_ends_are_in_the_snapshot(tmp_path):
+    assert run_worker(tmp_path / "memory") == ""
+    assert [len(text) for text in Memory.open(tmp_path / "memory", 100).texts("")] == [40]
+
+
+def test_a_lock_that_is_never_given_back_keeps_no_worker_from_ending(tmp_path):
+    said = run_worker(tmp_path / "memory", tmp_path / ".memory.new")
+    assert "the memory was not shared: another process has been writing the file" in said
 
 
 def test_llama_cpp_gets_an_array_of_its_own_type():

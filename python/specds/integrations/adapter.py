@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -66,9 +67,10 @@ class Adapter:
         self.drafter = EngineDrafter(
             **dict(options), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
         )
-        for warning in self.drafter.warnings:
-            _log.warning("specds: %s", warning)
-        self.num_failures = 0
+        # At the end of the adapter or of the process.
+        weakref.finalize(self, _close, self.drafter)
+        _warn(self.drafter)
+        self.num_failures = self._num_memory_failures = 0
         self._num_opened = 0
         self._ended_at: float | None = None
 
@@ -77,7 +79,12 @@ class Adapter:
 
         A step in which the engine read a prompt does not count.
         """
-        num_opened = self.drafter.stats()["num_opened"]
+        stats = self.drafter.stats()
+        num_opened, num_memory_failures = stats["num_opened"], stats["num_memory_failures"]
+        if num_memory_failures > self._num_memory_failures:
+            if _is_told(self._num_memory_failures, num_memory_failures):
+                _warn(self.drafter)
+            self._num_memory_failures = num_memory_failures
         if is_decoding and num_opened == self._num_opened and self._ended_at is not None:
             self.drafter.observe_step_time(perf_counter() - self._ended_at)
         self._num_opened = num_opened
@@ -97,8 +104,28 @@ class Adapter:
         return [row[:number] for row, number in rows]
 
 
+def _warn(drafter: EngineDrafter) -> None:
+    for warning in drafter.warnings:
+        _log.warning("specds: %s", warning)
+
+
+def _close(drafter: EngineDrafter) -> None:
+    before = drafter.stats()["num_memory_failures"]
+    drafter.close()
+    if drafter.stats()["num_memory_failures"] > before:
+        _warn(drafter)
+
+
+def _is_told(before: int, now: int) -> bool:
+    """Whether one of these failures is told of: the first, the second, the fourth and so on."""
+    return now.bit_length() > before.bit_length()
+
+
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
-    """Makes a method return `otherwise(...)` if it raises; an adapter logs its first failure."""
+    """Makes a method return `otherwise(...)` if it raises.
+
+    An adapter logs its first failure, the second, the fourth, and so on.
+    """
 
     def guard(call: _Call) -> _Call:
         @functools.wraps(call)
@@ -107,8 +134,8 @@ def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
                 return call(self, *args, **kwargs)
             except Exception:
                 self.num_failures += 1
-                if self.num_failures == 1:
-                    _log.exception("specds drafts nothing when this happens; logged once")
+                if _is_told(self.num_failures - 1, self.num_failures):
+                    _log.exception("specds drafts nothing: failure %d", self.num_failures)
                 return otherwise(self, *args, **kwargs)
 
         return cast("_Call", method)

@@ -1,7 +1,7 @@
 //! What does an engine ask of a drafter in every step?
 
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::budget::rule::{Costs, Experience};
@@ -10,51 +10,16 @@ use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
 use crate::draft::token_tree::TokenTree;
 use crate::engine::config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
+use crate::engine::counts::EngineCounts;
 use crate::engine::requests::{Context, Request, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
+use crate::fused::ended::EndedText;
 use crate::fused::sources::recycled::NUM_KEPT;
 use crate::memory::sharing::Sharing;
 use crate::memory::store::Memory;
 use crate::memory::store::MemoryOptions;
 use specds_index::Datastore;
 use specds_index::{Error, Result};
-
-/// What came of all drafts so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EngineCounts {
-    /// Drafts that the engine went on from.
-    pub num_drafts: u64,
-    pub num_draft_tokens: u64,
-    pub num_accepted_tokens: u64,
-    /// Written after the first sync of a request.
-    pub num_emitted_tokens: u64,
-    /// Rows that went on from a session.
-    pub num_row_steps: u64,
-    /// The sessions that were begun.
-    pub num_opened: u64,
-    /// Sessions that were found in another row than before, or came back.
-    pub num_moved: u64,
-    /// Rows that could not be served.
-    pub num_refused: u64,
-}
-
-impl EngineCounts {
-    /// Lets a request observe what is new; whether it could.
-    fn observe(&mut self, request: &mut Request, news: &[u32]) -> bool {
-        let draft = std::mem::take(&mut request.draft);
-        let num_accepted = request.session.num_accepted(news).min(draft.len());
-        request.length_before = request.session.context().len();
-        if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
-            return false;
-        }
-        self.num_row_steps += 1;
-        self.num_emitted_tokens += news.len() as u64;
-        self.num_drafts += u64::from(!draft.is_empty());
-        self.num_draft_tokens += draft.len() as u64;
-        self.num_accepted_tokens += num_accepted as u64;
-        true
-    }
-}
 
 /// Drafts for the batches of a serving engine: [`sync`](Self::sync), then [`draft`](Self::draft).
 #[derive(Debug)]
@@ -67,7 +32,8 @@ pub struct EngineDrafter {
     facts: EngineFacts,
     memory: Option<Arc<Memory>>,
     sharing: Option<Sharing>,
-    requests: Requests,
+    /// The thread that shares the memory takes texts from it.
+    requests: Arc<Mutex<Requests>>,
     experience: Experience,
     times: StepTimes,
     /// Of the step that the last draft went into.
@@ -88,10 +54,13 @@ impl EngineDrafter {
         let memory = open_memory(&config, engine, datastore.as_deref(), &mut warnings)?;
         let drafters = drafters(&config, engine, datastore.as_ref(), memory.clone())?;
         let interval = config.save_every.map(Duration::from_secs_f64);
+        let requests = Arc::<Mutex<Requests>>::default();
         let sharing = match (&memory, &config.snapshot, interval) {
             (Some(memory), Some(path), Some(interval)) => {
-                let memory = Arc::clone(memory);
-                Some(Sharing::start(memory, path.clone(), interval, datastore)?)
+                let (memory, path) = (Arc::clone(memory), path.clone());
+                let requests = Arc::clone(&requests);
+                let gather = move || remember_ended(|| held(&requests).next_ended());
+                Some(Sharing::start(memory, path, interval, datastore, gather)?)
             }
             _ => None,
         };
@@ -103,7 +72,7 @@ impl EngineDrafter {
             memory,
             sharing,
             config,
-            requests: Requests::default(),
+            requests,
             experience: Experience::default(),
             times: StepTimes::default(),
             num_step_tokens: 0,
@@ -124,16 +93,20 @@ impl EngineDrafter {
     }
 
     pub fn counts(&self) -> EngineCounts {
-        self.counts
+        let of_sharing = self.sharing.as_ref().map_or(0, Sharing::num_failures);
+        EngineCounts {
+            num_memory_failures: self.counts.num_memory_failures + of_sharing,
+            ..self.counts
+        }
     }
 
     pub fn num_rows(&self) -> usize {
-        self.requests.rows.len()
+        held(&self.requests).rows.len()
     }
 
     /// Those in the batch, and those that may come back.
     pub fn num_requests(&self) -> usize {
-        self.requests.len()
+        held(&self.requests).len()
     }
 
     /// Finds the session of each row, or begins one, and observes what is new. `None` stands for a row that
@@ -141,7 +114,8 @@ impl EngineDrafter {
     ///
     /// A row goes on from the session of the same row if that one's text is a prefix of its context,
     /// otherwise from the one with the longest such text, that was in the batch in one of the last 64
-    /// syncs. After these a request has ended: its text goes into the memory, if there is one. Where a
+    /// syncs. After these a request has ended. The text of one that left the batch goes into the memory, if
+    /// there is one, when another begins or the memory is shared, at the latest when it ends. Where a
     /// context lacks only what the last sync brought, or has other tokens for it, that session is abandoned
     /// and not remembered. A row that grew by a step is told by its last
     /// tokens: O(rows), and O(tokens) for each other row.
@@ -155,19 +129,36 @@ impl EngineDrafter {
             .iter()
             .map(|context| context.filter(is_usable))
             .collect();
-        let (ended, num_moved) = self.requests.place(&usable);
+        let mut requests = held(&self.requests);
+        let (ended, num_moved) = requests.place(&usable);
         self.counts.num_moved += num_moved as u64;
         finish(ended);
+        let rows = requests.rows.iter().zip(&usable);
+        if rows
+            .filter(|(row, context)| row.is_none() && context.is_some())
+            .count()
+            > 0
+        {
+            // One that begins may repeat one that was there in the step before.
+            remember_ended(|| requests.next_ended());
+        }
         for (row, context) in usable.iter().enumerate() {
-            let is_served = match (context, self.requests.rows[row].is_some()) {
+            let is_served = match (context, &mut requests.rows[row]) {
                 (None, _) => contexts[row].is_none(),
-                (Some(context), true) => self.observe(row, context),
-                (Some(context), false) => self.begin(row, context),
+                (Some(context), Some(request)) => {
+                    let news = request.news(context).unwrap_or_default();
+                    self.counts.observe(request, news)
+                }
+                (Some(context), none) => {
+                    *none = self.begun(context);
+                    self.counts.num_opened += u64::from(none.is_some());
+                    none.is_some()
+                }
             };
             self.counts.num_refused += u64::from(!is_served);
         }
         if self.config.step_cost != LoadCost::Ignored {
-            let rows = self.requests.rows.iter_mut().flatten();
+            let rows = requests.rows.iter_mut().flatten();
             let outcomes = rows.map(|request| {
                 let emitted = &request.session.context()[request.length_before..];
                 (&mut request.budget, emitted)
@@ -181,47 +172,36 @@ impl EngineDrafter {
         let memory = self.memory.clone();
         match drafters(&self.config, &self.facts, Some(datastore), memory) {
             Ok(drafters) => (self.with_memory, self.without_memory) = drafters,
-            Err(error) => self
-                .warnings
-                .push(format!("the new datastore is not used: {error}")),
+            Err(error) => {
+                self.counts.num_memory_failures += 1;
+                let warning = format!("the new datastore is not used: {error}");
+                self.warnings.push(warning);
+            }
         }
     }
 
-    fn observe(&mut self, row: usize, context: &Context<'_>) -> bool {
-        let Some(request) = &mut self.requests.rows[row] else {
-            return false;
-        };
-        let news = request.news(context).unwrap_or_default();
-        self.counts.observe(request, news)
-    }
-
-    fn begin(&mut self, row: usize, context: &Context<'_>) -> bool {
+    fn begun(&self, context: &Context<'_>) -> Option<Request> {
         let (drafter, tenant) = match (&self.with_memory, self.config.memory) {
             (Some(drafter), MemoryUse::Shared) => (drafter, ""),
             (Some(drafter), _) if !context.tenant.is_empty() => (drafter, context.tenant),
             _ => (&self.without_memory, ""),
         };
-        let Ok(mut session) = FusedSession::new(Arc::clone(drafter), tenant) else {
-            return false;
-        };
-        if session.observe(context.tokens, None).is_err() {
-            return false;
-        }
-        self.counts.num_opened += 1;
-        self.requests.rows[row] = Some(Request::new(session, context));
-        true
+        let mut session = FusedSession::new(Arc::clone(drafter), tenant).ok()?;
+        session.observe(context.tokens, None).ok()?;
+        Some(Request::new(session, context))
     }
 
     /// Drafts for the rows of the last sync, each within its limits; empty for a row without a session.
     /// Where the cost of a step is known, drafts are cut to what pays, and rows pause whose drafts do not.
-    pub fn draft(&mut self, limits: &[DraftLimits]) -> Vec<&TokenTree> {
+    pub fn draft(&mut self, limits: &[DraftLimits]) -> Drafts<'_> {
         let start = Instant::now();
-        let num_rows = self.requests.rows.len();
-        let least_gain = self.least_gain();
+        let mut requests = held(&self.requests);
+        let num_rows = requests.rows.len();
+        let least_gain = self.least_gain(&requests);
         let step_time = self.times.usual();
         let mut batch = Vec::with_capacity(num_rows);
         let mut budgets = Vec::with_capacity(num_rows);
-        for (request, &limits) in self.requests.rows.iter_mut().zip(limits) {
+        for (request, &limits) in requests.rows.iter_mut().zip(limits) {
             let Some(request) = request else { continue };
             request.draft = TokenTree::default();
             if !request.budget.drafts() {
@@ -265,23 +245,21 @@ impl EngineDrafter {
             tree.truncate(sizes.as_ref().map_or(usize::MAX, |sizes| sizes[row]));
             *draft = tree;
         }
-        let rows = self.requests.rows.iter();
-        let trees = rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft));
-        let trees: Vec<_> = trees.collect();
-        self.num_step_tokens = num_rows + trees.iter().map(|tree| tree.len()).sum::<usize>();
-        trees
+        let drafts = Drafts(requests);
+        let sizes = drafts.trees().into_iter().map(TokenTree::len);
+        self.num_step_tokens = num_rows + sizes.sum::<usize>();
+        drafts
     }
 
     /// The least probability of a node that could pay; 0 where that is not known. Measured times do not tell it,
     /// since sizes that were never tried may be cheap.
-    fn least_gain(&self) -> f32 {
+    fn least_gain(&self, requests: &Requests) -> f32 {
         let LoadCost::Given(cost) = &self.config.step_cost else {
             return 0.0;
         };
-        let rows = self.requests.rows.iter().flatten().map(|row| &row.budget);
-        let least = self
-            .experience
-            .least_gain(rows, cost, self.requests.rows.len());
+        let rows = requests.rows.iter().flatten().map(|row| &row.budget);
+        let num_rows = requests.rows.len();
+        let least = self.experience.least_gain(rows, cost, num_rows);
         #[expect(clippy::cast_possible_truncation, reason = "a probability")]
         let least = least as f32;
         least
@@ -290,7 +268,8 @@ impl EngineDrafter {
     /// 0 for a row without a session.
     pub fn last_tokens(&self) -> Vec<u32> {
         let last = |request: &Request| request.session.context().last().copied();
-        let rows = self.requests.rows.iter();
+        let requests = held(&self.requests);
+        let rows = requests.rows.iter();
         rows.map(|request| request.as_ref().and_then(last).unwrap_or(0))
             .collect()
     }
@@ -311,7 +290,8 @@ impl EngineDrafter {
     /// first. What does not fit is ignored.
     pub fn observe_predictions(&mut self, predictions: &[u32], num_nodes: usize, k: usize) {
         let rows = predictions.chunks_exact((num_nodes * k).max(1));
-        for (request, predictions) in self.requests.rows.iter_mut().zip(rows) {
+        let mut requests = held(&self.requests);
+        for (request, predictions) in requests.rows.iter_mut().zip(rows) {
             if let Some(request) = request
                 && let Some(predictions) = predictions.get(..(request.draft.len() + 1) * k)
             {
@@ -323,12 +303,12 @@ impl EngineDrafter {
 
     pub fn end(&mut self, names: &[&str]) {
         let is_named = |request: &Request| names.iter().any(|name| request.is_named(name));
-        finish(self.requests.take(is_named));
+        finish(held(&self.requests).take(is_named));
     }
 
     /// Ends the requests of this name with their whole text, as far as it goes on from what they have.
     pub fn end_with(&mut self, name: &str, tokens: &[u32]) {
-        let mut ended = self.requests.take(|request| request.is_named(name));
+        let mut ended = held(&self.requests).take(|request| request.is_named(name));
         for request in &mut ended {
             if let Some(news @ [_, ..]) = request.last_news(tokens) {
                 self.counts.observe(request, news);
@@ -338,11 +318,51 @@ impl EngineDrafter {
     }
 
     pub fn end_all(&mut self) {
-        finish(self.requests.take(|_| true));
+        finish(held(&self.requests).take(|_| true));
+    }
+
+    /// Ends all requests and shares the memory once more, as dropping it does; [`warnings`](Self::warnings)
+    /// tell where that failed. It drafts on, and shares nothing any more.
+    pub fn close(&mut self) {
+        self.end_all();
+        if let Some(sharing) = &mut self.sharing {
+            sharing.end();
+        }
     }
 }
 
-static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
+impl Drop for EngineDrafter {
+    fn drop(&mut self) {
+        // What a panic left may be half done.
+        if !std::thread::panicking() {
+            self.close();
+        }
+    }
+}
+
+/// What was drafted, until the next call.
+pub struct Drafts<'a>(MutexGuard<'a, Requests>);
+
+impl Drafts<'_> {
+    /// One for each row.
+    pub fn trees(&self) -> Vec<&TokenTree> {
+        static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
+        let rows = self.0.rows.iter();
+        rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft))
+            .collect()
+    }
+}
+
+fn held(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
+    requests.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds the requests for one text at a time, and not while it is filed.
+fn remember_ended(mut next: impl FnMut() -> Option<EndedText>) {
+    while let Some(text) = next() {
+        text.remember();
+    }
+}
 
 fn finish(ended: Vec<Request>) {
     for mut request in ended {

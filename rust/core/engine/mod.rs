@@ -6,11 +6,13 @@
 //! decides anything, so those that are given the same draft the same.
 
 pub(crate) mod config;
+mod counts;
 pub(crate) mod drafter;
 pub(crate) mod packed;
 pub(crate) mod requests;
 
 pub use config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
-pub use drafter::{EngineCounts, EngineDrafter};
+pub use counts::EngineCounts;
+pub use drafter::{Drafts, EngineDrafter};
 pub use packed::{PackedChains, PackedTrees};
 pub use requests::Context;

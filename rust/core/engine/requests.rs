@@ -4,10 +4,12 @@
 //! sessions: there is no second copy.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use crate::budget::rule::RowBudget;
 use crate::draft::token_tree::TokenTree;
 use crate::fused::drafter::FusedSession;
+use crate::fused::ended::EndedText;
 
 /// A row's context, or its last tokens.
 #[derive(Debug, Clone, Copy)]
@@ -131,12 +133,15 @@ pub(crate) struct Requests {
     pub(crate) rows: Vec<Option<Request>>,
     /// The one that has been away longest first.
     absent: VecDeque<Request>,
+    last_sync: Option<Instant>,
 }
 
 impl Requests {
     /// A request has ended if it was absent for this number of syncs: a preempted one may be absent for
     /// long.
     const PATIENCE: usize = 64;
+    /// Without a sync for this long, no request is in the batch any more.
+    const IDLE: Duration = Duration::from_secs(1);
     /// At most this many are kept, or one for each row if that is more.
     const MAX_ABSENT: usize = 64;
 
@@ -144,6 +149,7 @@ impl Requests {
     /// forgets those that were taken back. Gives the requests that have ended, and how many moved or came
     /// back.
     pub(crate) fn place(&mut self, contexts: &[Option<Context<'_>>]) -> (Vec<Request>, usize) {
+        self.last_sync = Some(Instant::now());
         let mut before = std::mem::take(&mut self.rows);
         self.rows.resize_with(contexts.len(), || None);
         for (row, (request, context)) in before.iter_mut().zip(contexts).enumerate() {
@@ -207,6 +213,16 @@ impl Requests {
         };
         let num_over = self.absent.iter().enumerate().take_while(is_over).count();
         self.absent.drain(..num_over).collect()
+    }
+
+    /// What the memory lacks of one that is not in the batch. It may come back: then the rest follows.
+    pub(crate) fn next_ended(&mut self) -> Option<EndedText> {
+        let is_idle = self
+            .last_sync
+            .is_some_and(|last| last.elapsed() >= Self::IDLE);
+        let idle = self.rows.iter_mut().flatten().filter(|_| is_idle);
+        let mut requests = self.absent.iter_mut().chain(idle);
+        requests.find_map(|request| request.session.ended())
     }
 
     /// In the order of their rows.

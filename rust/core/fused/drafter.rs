@@ -9,7 +9,8 @@ use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::{Effort, Reading};
-use crate::fused::group::{Group, num_known};
+use crate::fused::ended::EndedText;
+use crate::fused::group::Group;
 use crate::fused::grow::{Accepted, TreeBuilder};
 use crate::fused::source::Inputs;
 use crate::fused::suggestion::Suggestion;
@@ -164,6 +165,8 @@ pub struct FusedSession {
     tenant: Arc<Tenant>,
     context: History,
     prompt_length: Option<usize>,
+    /// So many tokens of it were given to the memory.
+    num_given: usize,
     group: Group,
     expected: Option<History>,
     suggestion: Option<Suggestion>,
@@ -176,9 +179,6 @@ impl FusedSession {
     /// At most this many of the prompt's last tokens count as used: the model uses earlier ones less.
     const MAX_COUNTED: usize = 400;
 
-    /// Of a prompt that the memory has already, at most this many of the last tokens are kept again.
-    const MAX_LEAD: usize = 16;
-
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
@@ -187,6 +187,7 @@ impl FusedSession {
             drafter,
             context: History::default(),
             prompt_length: None,
+            num_given: 0,
             group: Group::default(),
             expected: None,
             suggestion: None,
@@ -219,6 +220,24 @@ impl FusedSession {
     /// At most [`History::MAX_LENGTH`].
     pub fn context(&self) -> &[u32] {
         self.context.tokens()
+    }
+
+    /// What the memory was not given yet.
+    pub(crate) fn ended(&mut self) -> Option<EndedText> {
+        let tokens = self.context.tokens();
+        let before = std::mem::replace(&mut self.num_given, tokens.len());
+        let is_new = self.drafter.has_texts && before < tokens.len();
+        is_new.then(|| EndedText {
+            memory: Arc::clone(&self.drafter.memory),
+            tenant: Arc::clone(&self.tenant),
+            // Its last tokens lead on.
+            tokens: tokens[before.saturating_sub(EndedText::MAX_LEAD)..].to_vec(),
+            prompt_length: match before {
+                0 => self.prompt_length.unwrap_or(0),
+                _ => 0,
+            },
+            group: self.group.key.unwrap_or_default(),
+        })
     }
 
     /// How many of the next tokens are a path of the last draft.
@@ -364,21 +383,10 @@ impl Session for FusedSession {
         self.builder.match_length()
     }
 
-    /// Puts the request into the memory.
+    /// Puts the request into the memory; of one that went on after that, what is new.
     fn finish(&mut self) {
-        if self.drafter.has_texts {
-            let tokens = self.context.tokens();
-            let prompt = &tokens[..self.prompt_length.unwrap_or(0)];
-            let known = num_known(self.tenant.read().texts(), prompt);
-            // The end of a known prompt leads to this answer too.
-            let lead = if known == prompt.len() {
-                Self::MAX_LEAD
-            } else {
-                0
-            };
-            let text = &tokens[known.saturating_sub(lead)..];
-            let group = self.group.key.unwrap_or_default();
-            self.drafter.memory.add(&self.tenant, text, group);
+        if let Some(text) = self.ended() {
+            text.remember();
         }
     }
 }

@@ -7,6 +7,7 @@
 mod calibration;
 pub(crate) mod drafter;
 pub(crate) mod effort;
+pub(crate) mod ended;
 pub(crate) mod evidence;
 pub(crate) mod group;
 mod grow;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use crate::memory::store::Memory;
@@ -54,11 +54,13 @@ impl Memory {
 
 /// A thread that merges a memory with a file at intervals, so that several processes share it. If the
 /// datastore beside the memory was replaced, it opens the new one and removes the texts that this has.
-/// Dropping it merges once more and ends the thread.
+/// Dropping it merges once more and ends the thread, where that takes no longer than some seconds: a process
+/// that is frozen while it writes keeps no other from ending.
 #[derive(Debug)]
 pub struct Sharing {
     stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Closed when the thread has ended.
+    ended: Receiver<()>,
     state: Arc<Mutex<State>>,
 }
 
@@ -66,37 +68,41 @@ pub struct Sharing {
 struct State {
     replaced: Option<Arc<Datastore>>,
     failure: Option<String>,
+    num_failures: u64,
 }
 
 impl Sharing {
-    /// Where the first time fails, nothing is shared, and what is at `path` stays.
+    const MAX_END: Duration = Duration::from_secs(5);
+
+    /// Where the first time fails, nothing is shared, and what is at `path` stays. Before each later time
+    /// `gather` puts into the memory what is ready for it.
     pub fn start(
         memory: Arc<Memory>,
         path: PathBuf,
         interval: Duration,
         datastore: Option<Arc<Datastore>>,
+        mut gather: impl FnMut() + Send + 'static,
     ) -> Result<Self> {
         memory.merge_into(&path, None)?;
         let state = Arc::<Mutex<State>>::default();
-        let (stop, stopped) = mpsc::channel();
+        let ((stop, stopped), (ends, ended)) = (mpsc::channel(), mpsc::channel());
         let (shared, mut datastore) = (Arc::clone(&state), datastore);
         let run = move || {
+            let _ends = ends;
             let mut goes_on = true;
             while goes_on {
                 goes_on = stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout);
+                gather();
                 let failure = exchange(&memory, &path, &mut datastore, &shared).err();
-                held(&shared).failure = failure.map(|error| error.to_string());
+                held(&shared).note(failure.map(|error| error.to_string()));
             }
         };
         let thread = thread::Builder::new().name("specds-memory".to_owned());
-        let thread = thread.spawn(run).map_err(|error| {
+        thread.spawn(run).map_err(|error| {
             Error::invalid("interval", format!("cannot be kept: no thread: {error}"))
         })?;
-        Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
-            state,
-        })
+        let stop = Some(stop);
+        Ok(Self { stop, ended, state })
     }
 
     /// The datastore that replaced the one before, once.
@@ -108,14 +114,34 @@ impl Sharing {
     pub fn failure(&self) -> Option<String> {
         held(&self.state).failure.clone()
     }
+
+    /// How many times failed.
+    pub fn num_failures(&self) -> u64 {
+        held(&self.state).num_failures
+    }
+
+    /// Merges once more and ends, as dropping it does; [`failure`](Self::failure) tells where it could not.
+    pub fn end(&mut self) {
+        if self.stop.take().is_some()
+            && self.ended.recv_timeout(Self::MAX_END) == Err(RecvTimeoutError::Timeout)
+        {
+            let seconds = Self::MAX_END.as_secs();
+            let reason = format!("another process has been writing the file for {seconds} s");
+            held(&self.state).note(Some(reason));
+        }
+    }
+}
+
+impl State {
+    fn note(&mut self, failure: Option<String>) {
+        self.num_failures += u64::from(failure.is_some());
+        self.failure = failure;
+    }
 }
 
 impl Drop for Sharing {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 

@@ -9,6 +9,7 @@ use std::io::{self, BufWriter, Seek, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -29,10 +30,13 @@ const VERSION: u32 = 5;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
+/// For who writes the file and gets nowhere: some seconds may go by while it reads.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Memory {
     /// Writes all texts, and what they taught, to a file, while others read. Replaces the file at `path` in
-    /// one step; where that fails, it stays. Waits for other calls for that path. Whom the file there has as
+    /// one step; where that fails, it stays. Waits for other calls for that path, half a minute for one that gets
+    /// nowhere. Whom the file there has as
     /// forgotten is forgotten here first.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
@@ -90,7 +94,7 @@ impl Memory {
         let partial = path.with_file_name(hidden(name, ".new"));
         // Nobody else may read the users' texts.
         let open = || open_private(&partial).map(Some);
-        let file = lock(&partial, path, true, open).map_err(|error| error.at(path))?;
+        let file = lock(&partial, path, PATIENCE, open).map_err(|error| error.at(path))?;
         let mut new = BTreeSet::new();
         let mut write = || {
             let checksum = self.write(&file, &mut new)?;

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 use crate::build::document_log::Checkpoint;
@@ -43,7 +44,7 @@ impl Staging {
             check_ours(&folder, entries.next().is_none() || path.exists())?;
             open_private(&path).map(Some)
         };
-        let lock = lock(&path, &target, false, || {
+        let lock = lock(&path, &target, Duration::ZERO, || {
             make_private(&folder)?;
             match enter() {
                 // Another process that ends may have removed the folder.

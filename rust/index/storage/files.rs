@@ -4,6 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use memmap2::Mmap;
 use serde::de::DeserializeOwned;
@@ -191,24 +193,31 @@ pub(crate) fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
 
-/// Opens a file by `open`, again where that gives nothing, and locks it for whoever writes `target`.
+/// Opens a file by `open`, again where that gives nothing, and locks it for whoever writes `target`. Waits for
+/// another's lock as long as the file changes, and this long after that: who holds it may be frozen.
 pub fn lock(
     path: &Path,
     target: &Path,
-    waits: bool,
+    patience: Duration,
     open: impl Fn() -> Result<Option<File>>,
 ) -> Result<File> {
+    let (mut seen, mut since) = (None, Instant::now());
     loop {
         let Some(file) = open()? else {
             continue;
         };
-        let locked = if waits {
-            file.lock().map_err(TryLockError::Error)
-        } else {
-            file.try_lock()
-        };
-        match locked {
-            Err(TryLockError::WouldBlock) => return Err(Error::Locked(target.to_owned())),
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                let state = |found: Metadata| (found.len(), found.modified().ok());
+                let now = fs::metadata(path).ok().map(state);
+                if seen != now {
+                    (seen, since) = (now, Instant::now());
+                }
+                if since.elapsed() >= patience {
+                    return Err(Error::Locked(target.to_owned()));
+                }
+                thread::sleep(LOCK_POLL);
+            }
             Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
             // Who held the lock may have moved or removed the file.
             Ok(()) if is_at(&file, path) => return Ok(file),
@@ -216,6 +225,8 @@ pub fn lock(
         }
     }
 }
+
+const LOCK_POLL: Duration = Duration::from_millis(2);
 
 /// A process that ends removes the file that it has locked.
 #[cfg(unix)]
@@ -232,4 +243,34 @@ fn is_at(file: &File, path: &Path) -> bool {
 #[cfg(not(unix))]
 fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::{lock, open_private};
+    use crate::base::error::Error;
+
+    #[test]
+    fn a_lock_is_waited_for_while_its_file_changes_and_not_much_longer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("held");
+        let take = |patience| lock(&path, &path, patience, || open_private(&path).map(Some));
+        let patience = Duration::from_millis(400);
+        let held = take(Duration::ZERO).unwrap();
+        assert!(matches!(take(Duration::ZERO), Err(Error::Locked(_))));
+        assert!(matches!(take(patience), Err(Error::Locked(_))), "frozen");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for length in 0..20 {
+                    held.set_len(length).unwrap();
+                    thread::sleep(patience / 8);
+                }
+                held.unlock().unwrap();
+            });
+            take(patience).unwrap();
+        });
+    }
 }
