@@ -95,7 +95,11 @@ def rules(length, processors=()):
 
 
 def hierarchy(models, config, retrieval=None, threshold=0.0):
-    levels = [] if retrieval is None else [RetrievalLevel("retrieval", retrieval, len(START), 5, 5)]
+    levels = (
+        []
+        if retrieval is None
+        else [RetrievalLevel("retrieval", retrieval, len(START), 1 << 16, 5, 5)]
+    )
     for number, model in enumerate(models):
         level = ModelLevel(f"model {number}", model)
         level.threshold.value = threshold
