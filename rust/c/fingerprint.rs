@@ -1,4 +1,4 @@
-//! Is a datastore of the engine's tokenizer?
+//! Whether a datastore is of the engine's tokenizer.
 
 use std::fmt::Write;
 

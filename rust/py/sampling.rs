@@ -1,4 +1,4 @@
-//! How are tokens drawn, and which are the likeliest?
+//! Draws of tokens, and the likeliest ones.
 
 use std::borrow::Cow;
 

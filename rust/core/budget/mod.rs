@@ -1,4 +1,4 @@
-//! How many nodes of the drafts of a batch pay?
+//! How many nodes of the drafts of a batch pay.
 //!
 //! A step verifies the nodes with which most tokens are expected a second: [`StepCost`] tells the
 //! seconds, as an operator knows them or as [`StepTimes`] saw them, and [`Experience`] expects tokens by what

@@ -84,7 +84,8 @@ const STEADY: f64 = 1.3;
 const LEARNED: f64 = 0.01;
 /// A step without drafts that is measured anew has become slower by at most this factor.
 const MOST_RISE: f64 = 1.05;
-/// How much of a step's deviation the pace follows at once. As the pace and a size follow the same steps, a size that is
+/// How much of a step's deviation the pace follows at once. As the pace and a size follow the same steps, a
+/// size that is
 /// alone drifts by no more than a thirtieth of what the pace does.
 const PACE: f64 = 0.3;
 /// Trials may lose so many seconds at first, or so many steps, and such a share of all time later.

@@ -1,4 +1,4 @@
-//! What is a draft, and what does a session promise that drafts?
+//! Drafts, and what a session promises that makes them.
 //!
 //! Beside them: tables of a target model, top-k, multinomial draws, and how a verification lies in memory. It imports `base`.
 

@@ -1,9 +1,9 @@
-//! What does the target model itself predict, without a context or after a single token?
+//! The target model's own predictions, without a context and after a single token.
 
 use specds_index::base::checks::check_tokens;
 use specds_index::{Error, Result};
 
-/// Made once for a model, and shared by requests.
+/// Tables of a target model's likeliest tokens, made once for a model and shared by requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTables {
     vocab_size: u32,

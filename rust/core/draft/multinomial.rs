@@ -1,6 +1,6 @@
-//! Which token does a draw choose, given its random numbers?
+//! Multinomial draws by given random numbers.
 
-/// Looked at together: few of them may win once some were seen.
+/// So many tokens are looked at together: few of them may win once some were seen.
 const BLOCK: usize = 64;
 
 /// Rates this close, relatively, are equal: the last bits of a logarithm depend on the library.
@@ -43,7 +43,7 @@ struct Race {
 }
 
 impl Race {
-    /// What is below it neither wins nor comes close.
+    /// A rate below this neither wins nor comes close.
     fn least(&self) -> f64 {
         f64::from(self.best) * (1.0 - 2.0 * f64::from(TIE))
     }

@@ -1,4 +1,4 @@
-//! How do the rows of a verification lie in memory, and what does its answer say?
+//! The numbers of a verification: its rows as they lie in memory, and its answer.
 //!
 //! One block of numbers goes to the device and one comes back, so that each is a single copy.
 
@@ -9,7 +9,7 @@ use specds_index::{Error, Result};
 pub struct PassRow<'a> {
     pub last: i64,
     pub tree: Option<&'a TokenTree>,
-    /// The tokens before the last one.
+    /// How many tokens come before the last one.
     pub length: i64,
 }
 
@@ -73,7 +73,7 @@ fn see(seen: &mut [i64], place: usize) {
 pub struct Outcome<'a> {
     /// The accepted nodes, root to leaf.
     pub nodes: Vec<i64>,
-    /// Theirs, and the token after them.
+    /// The tokens of those nodes, and the token after them.
     pub tokens: &'a [i64],
     /// The likeliest tokens at every place.
     pub predictions: &'a [i64],

@@ -1,4 +1,4 @@
-//! What is drafted at a decoding step?
+//! The session of one request, and the limits of its drafts.
 
 use crate::draft::token_tree::TokenTree;
 use specds_index::Result;
@@ -9,7 +9,7 @@ pub struct DraftLimits {
     pub max_nodes: usize,
     /// The least probability of a node that is worth its verification.
     pub min_prob: f32,
-    /// A child of the context has depth 1.
+    /// The depth of the deepest node; a child of the context has depth 1.
     pub max_depth: usize,
     /// Whether neither a node nor the context has two children.
     pub is_chain: bool,
@@ -86,7 +86,7 @@ pub trait Session: BoxedClone + Send {
     /// The longest context suffix, in tokens, that the last draft was made from; 0 where nothing matched.
     fn match_length(&self) -> usize;
 
-    /// Nothing is observed or drafted after it.
+    /// Ends the request: nothing is observed or drafted after it.
     fn finish(&mut self) {}
 }
 

@@ -1,4 +1,4 @@
-//! Which tokens are drafted, and which of them continues which?
+//! Drafts as trees of tokens.
 
 use specds_index::{Error, Result};
 
@@ -31,7 +31,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// In lower case, by number.
+    /// The names of the sources in lower case, by number.
     pub const NAMES: [&'static str; 11] = [
         "other",
         "datastore",
@@ -101,7 +101,7 @@ impl TokenTree {
         }
     }
 
-    /// Keeps the memory.
+    /// Drops all nodes from this number on, and keeps the memory.
     pub(crate) fn truncate(&mut self, num_nodes: usize) {
         self.token_ids.truncate(num_nodes);
         self.parents.truncate(num_nodes);
@@ -109,7 +109,7 @@ impl TokenTree {
         self.sources.truncate(num_nodes);
     }
 
-    /// The node keeps what [`TokenTree::new`] demands.
+    /// Adds a node, which keeps what [`TokenTree::new`] demands.
     pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32, source: Source) {
         self.token_ids.push(token);
         self.parents.push(parent);
@@ -129,22 +129,22 @@ impl TokenTree {
         &self.token_ids
     }
 
-    /// -1 is the last accepted token.
+    /// The parent of each node; -1 is the last accepted token.
     pub fn parents(&self) -> &[i32] {
         &self.parents
     }
 
-    /// Of the path to each node.
+    /// The probability of the path to each node.
     pub fn probs(&self) -> &[f32] {
         &self.probs
     }
 
-    /// Where several sources drafted a node, the one that gave it the largest share of its probability.
+    /// The source of each node: where several drafted it, the one that gave it the largest share of its probability.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
 
-    /// Children of the last accepted token have depth 1. O(n).
+    /// The depth of each node; children of the last accepted token have depth 1. O(n).
     pub fn depths(&self) -> Vec<u32> {
         let mut depths: Vec<u32> = Vec::with_capacity(self.len());
         for node in 0..self.len() {

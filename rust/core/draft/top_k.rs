@@ -1,8 +1,8 @@
-//! Which tokens does a model hold likeliest?
+//! The largest scores of a row.
 
 use crate::portable_math::saturating_u32;
 
-/// Looked at together: few of them are above all before.
+/// So many scores are looked at together: few of them are above all before.
 const BLOCK: usize = 64;
 
 /// The places of the `k` largest scores, the largest first; of equal ones the first. NaN comes last.
@@ -31,7 +31,7 @@ pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     best.0.into_iter().map(|(_, place)| place).collect()
 }
 
-/// The best so far, the best first, and how many are kept.
+/// The best scores so far, the best first, and how many are kept.
 struct Best(Vec<(f32, u32)>, usize);
 
 impl Best {

@@ -1,4 +1,4 @@
-//! What may an operator configure?
+//! What an operator may configure.
 
 use std::path::PathBuf;
 
@@ -16,24 +16,24 @@ use specds_index::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryUse {
-    /// None: most engines do not pass on the tenant of a request.
+    /// No earlier requests: most engines do not pass on the tenant of a request.
     #[default]
     Off,
-    /// A tenant's own, where the engine tells the tenant.
+    /// The tenant's own requests, where the engine tells the tenant.
     Tenants,
-    /// Everybody's: the operator says that all requests are of one tenant.
+    /// The requests of everybody: the operator says that all are of one tenant.
     Shared,
 }
 
-/// By this, drafts become smaller as the batch grows.
+/// The cost of a step, by which drafts become smaller as the batch grows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum LoadCost {
     /// Drafts are as large as the engine allows.
     #[default]
     Ignored,
-    /// As the engine's own steps take; only where there is one rank.
+    /// The cost is measured from the engine's own steps; only where there is one rank.
     Measured,
-    /// As the operator says.
+    /// The cost is what the operator says.
     Given(StepCost),
 }
 
@@ -45,7 +45,7 @@ pub struct EngineConfig {
     /// A file with the memory and the weights to start from, written only by
     /// [`save_every`](Self::save_every).
     pub snapshot: Option<PathBuf>,
-    /// After this many seconds each, the memory is merged with the snapshot; a datastore that was replaced
+    /// At intervals of so many seconds, the memory is merged with the snapshot; a datastore that was replaced
     /// is then opened anew.
     pub save_every: Option<f64>,
     pub memory: MemoryUse,
@@ -54,9 +54,9 @@ pub struct EngineConfig {
     pub effort: Effort,
     /// Whether the target model's predictions are used, where the engine gives them.
     pub recycled: bool,
-    /// Of a node of a chain, where the engine does not say.
+    /// The least probability of a node of a chain, where the engine does not say one.
     pub min_prob: f32,
-    /// Longer rows are not drafted for.
+    /// Rows with more tokens are not drafted for.
     pub max_context: usize,
     pub num_threads: usize,
     #[serde(deserialize_with = "step_cost", skip_serializing)]
@@ -108,7 +108,7 @@ impl EngineConfig {
     }
 }
 
-/// A day, in seconds.
+/// The longest interval: a day, in seconds.
 const MAX_INTERVAL: f64 = 86_400.0;
 
 fn step_cost<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<LoadCost, D::Error> {
@@ -126,10 +126,10 @@ fn step_cost<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<LoadCos
 /// What an engine says of itself when it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineFacts {
-    /// Others are never drafted.
+    /// Tokens from this on are never drafted; `None` where it is not known.
     pub vocab_size: Option<u32>,
-    /// The fingerprint; empty where it is not known.
+    /// The fingerprint of the tokenizer; empty where it is not known.
     pub tokenizer: String,
-    /// Processes that draft the same for themselves.
+    /// How many processes draft the same, each for itself.
     pub num_ranks: usize,
 }

@@ -1,31 +1,31 @@
-//! What came of the drafts?
+//! Counts of what came of the drafts.
 
 use crate::draft::session::Session;
 use crate::engine::requests::Request;
 
-/// What came of all drafts so far.
+/// Counts of what came of all drafts so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineCounts {
-    /// Drafts that the engine went on from.
+    /// The drafts that the engine went on from.
     pub num_drafts: u64,
     pub num_draft_tokens: u64,
     pub num_accepted_tokens: u64,
-    /// Written after the first sync of a request.
+    /// The tokens that were written after the first sync of each request.
     pub num_emitted_tokens: u64,
-    /// Rows that went on from a session.
+    /// How often a row went on from a session.
     pub num_row_steps: u64,
-    /// The sessions that were begun.
+    /// How many sessions were begun.
     pub num_opened: u64,
-    /// Sessions that were found in another row than before, or came back.
+    /// How often a session was found in another row than before, or came back.
     pub num_moved: u64,
-    /// Rows that could not be served.
+    /// How often a row could not be served.
     pub num_refused: u64,
     /// Times that the memory could not be shared, or a new datastore could not be used.
     pub num_memory_failures: u64,
 }
 
 impl EngineCounts {
-    /// Lets a request observe what is new; whether it could.
+    /// Lets a request observe what is new, and says whether it could.
     pub(crate) fn observe(&mut self, request: &mut Request, news: &[u32]) -> bool {
         let draft = std::mem::take(&mut request.draft);
         let num_accepted = request.session.num_accepted(news).min(draft.len());

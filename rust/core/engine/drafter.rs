@@ -1,4 +1,4 @@
-//! What does an engine ask of a drafter in every step?
+//! The drafter of an engine: what it is asked in every step.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ use specds_index::{Error, Result};
 pub struct EngineDrafter {
     config: EngineConfig,
     vocab_size: u32,
-    /// For requests whose earlier ones may be drafted from.
+    /// The drafter of requests whose tenant's earlier ones may be drafted from.
     with_memory: Option<Arc<FusedDrafter>>,
     without_memory: Arc<FusedDrafter>,
     facts: EngineFacts,
@@ -36,7 +36,7 @@ pub struct EngineDrafter {
     requests: Arc<Mutex<Requests>>,
     experience: Experience,
     times: StepTimes,
-    /// Of the step that the last draft went into.
+    /// How many tokens the step had that the last draft went into.
     num_step_tokens: usize,
     counts: EngineCounts,
     warnings: Vec<String>,
@@ -104,7 +104,7 @@ impl EngineDrafter {
         held(&self.requests).rows.len()
     }
 
-    /// Those in the batch, and those that may come back.
+    /// How many requests are in the batch or may come back.
     pub fn num_requests(&self) -> usize {
         held(&self.requests).len()
     }
@@ -167,7 +167,7 @@ impl EngineDrafter {
         }
     }
 
-    /// For requests that begin from now on.
+    /// Drafts from this datastore for requests that begin from now on.
     fn go_on_with(&mut self, datastore: &Arc<Datastore>) {
         let memory = self.memory.clone();
         match drafters(&self.config, &self.facts, Some(datastore), memory) {
@@ -265,7 +265,7 @@ impl EngineDrafter {
         least
     }
 
-    /// 0 for a row without a session.
+    /// The last token of each row; 0 for a row without a session.
     pub fn last_tokens(&self) -> Vec<u32> {
         let last = |request: &Request| request.session.context().last().copied();
         let requests = held(&self.requests);
@@ -281,7 +281,7 @@ impl EngineDrafter {
         }
     }
 
-    /// Of the target model's likeliest tokens after each node; 0 for none.
+    /// How many of the target model's likeliest tokens after each node are used; 0 for none.
     pub fn num_predictions(&self) -> usize {
         if self.config.recycled { NUM_KEPT } else { 0 }
     }
@@ -372,7 +372,7 @@ fn finish(ended: Vec<Request>) {
 
 type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
 
-/// Drafters with a memory, where there is one, and without.
+/// The drafter with a memory, where there is one, and the drafter without.
 fn drafters(
     config: &EngineConfig,
     engine: &EngineFacts,

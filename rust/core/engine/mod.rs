@@ -1,4 +1,4 @@
-//! What does a serving engine need of a drafter?
+//! Drafts for the rows of a serving engine.
 //!
 //! An engine gives whole contexts in batches, and no ids: rows move, are preempted, come back and end
 //! without notice. [`EngineDrafter`] finds the session of each row by its text. Nothing that an engine

@@ -1,11 +1,11 @@
-//! How do the drafts of a batch lie in arrays of fixed shapes, as engines take them?
+//! The drafts of a batch as arrays of fixed shapes, as engines take them.
 
 use crate::draft::token_tree::{Source, TokenTree};
 
 /// Chains as arrays of shape `(rows, k)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedChains {
-    /// The tokens, then -1.
+    /// The tokens of each chain, then -1.
     pub token_ids: Vec<i64>,
     /// The probability of each path, then 0.
     pub probs: Vec<f32>,
@@ -13,7 +13,7 @@ pub struct PackedChains {
 }
 
 impl PackedChains {
-    /// What is longer than `k` is cut.
+    /// Packs chains; a longer one is cut to `k` tokens.
     pub fn new(chains: &[&TokenTree], k: usize) -> Self {
         let mut packed = Self {
             token_ids: vec![-1; chains.len() * k],
@@ -38,7 +38,7 @@ pub struct PackedTrees {
     pub token_ids: Vec<i64>,
     /// Whether node j is node i or an ancestor of it.
     pub mask: Vec<bool>,
-    /// The drafted nodes of each row; the others fill it up.
+    /// How many nodes of each row are drafted; the others fill it up.
     pub lengths: Vec<i64>,
 }
 

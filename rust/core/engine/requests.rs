@@ -1,4 +1,4 @@
-//! Which request is in which row of the batch?
+//! The requests of an engine, and which row of the batch each is in.
 //!
 //! Rows are told apart by their texts, or by a name where the engine gives one. The texts are those of the
 //! sessions: there is no second copy.
@@ -15,15 +15,15 @@ use crate::fused::ended::EndedText;
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     pub tokens: &'a [u32],
-    /// The tokens of the row before these.
+    /// How many tokens of the row come before these.
     pub start: usize,
-    /// `None` where the text tells.
+    /// The request's name; `None` where its text tells which one it is.
     pub name: Option<&'a str>,
-    /// Empty where it is not known.
+    /// The request's tenant; empty where it is not known.
     pub tenant: &'a str,
 }
 
-/// The last tokens of a text, which tell it from others.
+/// So many last tokens of a text tell it from others.
 const TAIL: usize = 32;
 
 #[derive(Debug)]
@@ -31,13 +31,13 @@ pub(crate) struct Request {
     pub(crate) session: FusedSession,
     name: Option<Box<str>>,
     tenant: Box<str>,
-    /// The tokens of the row before the session's text.
+    /// How many tokens of the row come before the session's text.
     offset: usize,
-    /// Of the text before the last sync; 0 where that one began it.
+    /// How many tokens the text had before the last sync; 0 for a new request.
     pub(crate) length_before: usize,
-    /// Syncs since it was in the batch.
+    /// How many syncs have passed since it was in the batch.
     num_absent: usize,
-    /// As far as it goes to the engine.
+    /// The part of its draft that goes to the engine.
     pub(crate) draft: TokenTree,
     pub(crate) budget: RowBudget,
 }
@@ -111,7 +111,7 @@ impl Request {
         self.is_of(context) && self.split(context, text).is_some_and(is_same)
     }
 
-    /// A context's tokens that stand where a text does, and those after them.
+    /// The tokens of a context that stand where a text does, and the tokens after them.
     fn split<'a>(&self, context: &Context<'a>, text: &[u32]) -> Option<(&'a [u32], &'a [u32])> {
         let length = self.offset.checked_add(text.len())?;
         let end = length.checked_sub(context.start)?;
@@ -127,11 +127,11 @@ impl Request {
     }
 }
 
-/// Those in the batch by their rows, and those that were in it lately.
+/// The requests in the batch by their rows, and the requests that were in it lately.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) rows: Vec<Option<Request>>,
-    /// The one that has been away longest first.
+    /// The requests that are away, the one that has been away longest first.
     absent: VecDeque<Request>,
     last_sync: Option<Instant>,
 }
@@ -142,7 +142,7 @@ impl Requests {
     const PATIENCE: usize = 64;
     /// Without a sync for this long, no request is in the batch any more.
     const IDLE: Duration = Duration::from_secs(1);
-    /// At most this many are kept, or one for each row if that is more.
+    /// At most this many absent requests are kept, or one for each row if that is more.
     const MAX_ABSENT: usize = 64;
 
     /// Moves every request to the row whose context goes on from its text, preferably its own row, and
@@ -179,7 +179,7 @@ impl Requests {
         (self.wait_for(before), num_moved)
     }
 
-    /// The one with the longest text that the context goes on from, of equals the first.
+    /// The request with the longest text that the context goes on from; of equals the first.
     fn find(&mut self, before: &mut [Option<Request>], context: &Context<'_>) -> Option<Request> {
         let fits = |request: &Request| {
             let news = request.news(context).filter(|_| request.fits(context))?;
@@ -197,7 +197,7 @@ impl Requests {
         }
     }
 
-    /// Gives those that have been absent for too long.
+    /// Keeps requests that left the batch, and gives those that have been absent for too long.
     fn wait_for(&mut self, before: Vec<Option<Request>>) -> Vec<Request> {
         for request in &mut self.absent {
             request.num_absent += 1;
@@ -225,7 +225,7 @@ impl Requests {
         requests.find_map(|request| request.session.ended())
     }
 
-    /// In the order of their rows.
+    /// Takes out the chosen requests, in the order of their rows.
     pub(crate) fn take(&mut self, is_chosen: impl Fn(&Request) -> bool) -> Vec<Request> {
         let mut taken = Vec::new();
         for request in &mut self.rows {

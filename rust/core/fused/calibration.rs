@@ -1,4 +1,4 @@
-//! How often is a path of an estimated probability really accepted?
+//! From the estimated probability of a path to how often such paths are accepted.
 //!
 //! The likeliest of many estimates erred upwards. So what became of earlier paths corrects the probability
 //! of a path: by monotone curves over its log odds, straight between knots, one for each sum of the
@@ -10,14 +10,14 @@ use crate::portable_math::{exp, greater, ln, log2};
 use crate::weights::initial::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
 use crate::weights::learned::{Known, Learned};
 
-/// How fast all curves learn, and how much faster those next to a sum.
+/// The learning rate of all curves; below it, what is added for the curves next to a sum.
 const RATE: f32 = 0.02;
 const OWN_RATE: f32 = 0.01;
 
-/// The first knot is as far below 0.
+/// The last knot lies at this log odds, the first as far below 0.
 const LIMIT: f32 = (NUM_KNOTS / 2) as f32;
 
-/// That of each later curve is twice as much.
+/// The sum of the first curve; that of each later curve is twice as much.
 const FIRST_SUM: f32 = 0.25;
 
 /// The knots around a probability on the curves around a sum, and the share of each.
@@ -25,7 +25,8 @@ const FIRST_SUM: f32 = 0.25;
 pub(crate) struct Corners([(usize, f32); 4]);
 
 impl Corners {
-    /// The tree's nodes up to this one, itself included, add up to `sum`.
+    /// The corners of a node: `sum` is what the probabilities of the tree's nodes up to this one, itself
+    /// included, add up to.
     pub(crate) fn of(prob: f32, sum: f32) -> Self {
         let prob = prob.clamp(1e-6, 1.0 - 1e-6);
         let log_odds = ln(prob / (1.0 - prob)).clamp(-LIMIT, LIMIT);
@@ -41,7 +42,7 @@ impl Corners {
         ])
     }
 
-    /// Never less for a likelier path.
+    /// The calibrated probability: never less for a likelier path.
     pub(crate) fn calibrated(&self, weights: Known<'_>) -> f32 {
         self.probability(|knot| weights.get(CALIBRATION.key(knot)))
     }
@@ -67,7 +68,8 @@ fn between(at: f32, num: usize) -> (usize, f32) {
     (below, (at - below as f32).min(1.0))
 }
 
-/// Below a node that was not verified only misses would be known: nothing is learned there.
+/// Moves the knots by what became of each node. Below a node that was not verified only misses would be known,
+/// so nothing is learned there.
 pub(crate) fn learn(
     start: &Weights,
     learned: &mut Learned,

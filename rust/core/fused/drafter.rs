@@ -1,4 +1,4 @@
-//! What do all sources together predict?
+//! The fused drafter and its sessions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -29,9 +29,9 @@ use specds_index::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FusedConfig {
-    /// The request's own text.
+    /// Whether the request's own text is a source.
     pub context: bool,
-    /// The target model's predictions at verified nodes: to tell them costs it some time.
+    /// Whether the target model's predictions at verified nodes are a source: to tell them costs it some time.
     pub recycled: bool,
     /// Whether what is accepted changes the weights.
     pub learns: bool,
@@ -57,7 +57,7 @@ impl Default for FusedConfig {
 #[derive(Debug)]
 pub struct FusedDrafter {
     datastore: Option<Arc<Datastore>>,
-    /// Without texts where the caller gave none.
+    /// Where the caller gave no memory, one that keeps no texts, only what tenants taught.
     memory: Arc<Memory>,
     has_texts: bool,
     model_tables: Option<Arc<ModelTables>>,
@@ -94,7 +94,7 @@ impl FusedDrafter {
         })
     }
 
-    /// Adds what the target model predicts after a single token. A model may lack a few tokens of its
+    /// Adds a source: what the target model predicts after a single token. A model may lack a few tokens of its
     /// tokenizer: Gemma 3's 1B model has none for images.
     pub fn with_model_tables(mut self, tables: Arc<ModelTables>) -> Result<Self> {
         let found = tables.vocab_size();
@@ -112,7 +112,7 @@ impl FusedDrafter {
         Self { weights, ..self }
     }
 
-    /// What a tenant's requests taught, as a snapshot stores it; empty for nothing.
+    /// The bytes of what a tenant's requests taught, as a snapshot stores them; empty where they taught nothing.
     pub fn learned(&self, tenant: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Some(tenant) = self.memory.find(tenant)
@@ -127,7 +127,7 @@ impl FusedDrafter {
         std::array::from_fn(|source| self.accepted[source].load(Ordering::Relaxed))
     }
 
-    /// `None` without a datastore and a memory.
+    /// The vocabulary of the datastore or the memory; `None` without either.
     pub fn vocab_size(&self) -> Option<u32> {
         let datastore = self
             .datastore
@@ -208,8 +208,8 @@ impl FusedSession {
         Ok(())
     }
 
-    /// Takes what the target model is expected to write, such as a text to edit: it is matched as the
-    /// context is. O(tokens).
+    /// Takes a text that the target model is expected to write, such as one to edit. The request's path is
+    /// matched in it as in the context. O(tokens).
     pub fn expect_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.expected.get_or_insert_default().extend(tokens);
@@ -217,7 +217,7 @@ impl FusedSession {
         Ok(())
     }
 
-    /// At most [`History::MAX_LENGTH`].
+    /// All tokens that were observed, at most [`History::MAX_LENGTH`].
     pub fn context(&self) -> &[u32] {
         self.context.tokens()
     }
@@ -278,7 +278,8 @@ impl FusedSession {
 }
 
 impl Session for FusedSession {
-    /// The prompt comes first; from what the target model wrote after it, the weights learn.
+    /// The first call brings the prompt. The weights learn from all later ones, which bring what the target model
+    /// wrote.
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         let num_verified = num_verified.unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! How much of the sources does a draft read?
+//! How much of the sources a draft reads.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
-    /// By the time of a step of the target model; normal until that is known.
+    /// The time of a step of the target model decides; normal until it is known.
     #[default]
     Auto,
     /// Each source is searched for the context alone; nodes inherit what was found.

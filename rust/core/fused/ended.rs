@@ -1,4 +1,4 @@
-//! What of a request goes into the memory?
+//! What of a request goes into the memory.
 
 use std::sync::Arc;
 

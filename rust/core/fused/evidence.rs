@@ -1,4 +1,4 @@
-//! What do the sources say comes next at a node of the tree?
+//! What the sources say comes next at the nodes of a draft.
 
 use std::cell::RefCell;
 use std::hint::select_unpredictable;
@@ -12,7 +12,7 @@ use crate::weights::learned::Keys;
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
 
-/// What one source matched.
+/// The match behind an expert.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Matched {
     pub(crate) kind: ExpertKind,
@@ -30,13 +30,13 @@ pub(crate) struct Matched {
 pub(crate) struct Expert {
     pub(crate) matched: Matched,
     pub(crate) counts: Range<usize>,
-    /// What the counts of all tokens add up to, those that are not listed included.
+    /// The sum of the counts of all tokens that followed, including tokens that are not listed.
     pub(crate) total: f32,
-    /// The place of its most frequent token.
+    /// The slot of its most frequent token.
     pub(crate) top: usize,
     pub(crate) keys: Keys,
     pub(crate) trust_key: usize,
-    /// What its weights add up to, and its share of the mixture.
+    /// The sum of its weights; below it, its share of the mixture.
     pub(crate) score: f32,
     pub(crate) weight: f32,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Expert {
 /// How often a token followed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Count {
-    /// The place of the token among those of the node.
+    /// The index of the token among the named tokens of the node.
     pub(crate) slot: u32,
     pub(crate) count: f32,
 }
@@ -55,10 +55,11 @@ pub(crate) struct Entry {
     pub(crate) token: u32,
     /// Its probability by the mixture of experts.
     pub(crate) share: f32,
-    /// The most that one expert gives it, and which.
+    /// The largest share that one expert gives it; below it, the kind of that expert.
     pub(crate) largest: f32,
     pub(crate) kind: ExpertKind,
-    /// What experts' opinions come to, beside that of those which do not name it.
+    /// The sum of trust times log ratio over the experts that name this token, less their share for tokens that
+    /// they do not name.
     pub(crate) opinions: f32,
 }
 
@@ -68,13 +69,13 @@ pub(crate) struct Candidate {
     pub(crate) token: u32,
     pub(crate) slot: usize,
     pub(crate) keys: Keys,
-    /// What the weights and the experts' opinions add up to, and the probability that comes of it.
+    /// The sum of its weights and of the experts' opinions; below it, the probability that comes of the sum.
     pub(crate) score: f32,
     pub(crate) prob: f32,
     pub(crate) source: Source,
 }
 
-/// What is known at one node.
+/// Where the experts, the named tokens and the candidates of one node lie in [`Evidence`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodePrediction {
     pub(crate) experts: Range<usize>,
@@ -82,7 +83,7 @@ pub(crate) struct NodePrediction {
     pub(crate) candidates: Range<usize>,
 }
 
-/// What is known at the nodes of one draft, all in one place.
+/// The experts, named tokens and candidates of all nodes of one draft, node after node.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Evidence {
     pub(crate) experts: Vec<Expert>,
@@ -142,8 +143,8 @@ impl Evidence {
         self.add_counted(matched, total, first)
     }
 
-    /// The same once its counts are there, from `first` on: once for all kinds of counts, as there is
-    /// little room in the processor's cache for instructions.
+    /// Adds the expert whose counts are there, from `first` on. This is one function for all kinds of counts, as
+    /// there is little room in the processor's cache for instructions.
     #[inline(never)]
     fn add_counted(&mut self, matched: Matched, total: Option<f32>, first: usize) -> bool {
         if first == self.counts.len() {
@@ -223,7 +224,7 @@ struct Bucket {
     epoch: u32,
     token: u32,
     slot: u32,
-    /// The last expert that named it, and its count there.
+    /// The last expert that named the token; below it, the place of its count.
     expert: u32,
     count: u32,
 }
@@ -239,7 +240,7 @@ impl Places {
         }
     }
 
-    /// The entry of a token; a new one has the place `num_named`. Nothing where there is no room.
+    /// The slot of a token; a new token gets the index `num_named`. `None` where there is no room.
     fn entry(&mut self, token: u32, num_named: usize) -> Option<&mut Bucket> {
         let mut index = hash::<ENTRIES_BITS>(token);
         loop {

@@ -1,4 +1,4 @@
-//! What did other requests of the same group say, or of groups like it?
+//! The texts of a request's group, or of groups like it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -12,9 +12,9 @@ use crate::memory::tenant::{Kept, Tenant};
 /// and a source of its own, so the mixer learns what it is worth.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Group {
-    /// `None` before the prompt, unless the group has a name.
+    /// The group of the request; `None` before the prompt, unless the group has a name.
     pub(crate) key: Option<GroupKey>,
-    /// `None` where it reads no group.
+    /// The text that it reads; `None` where it reads no group.
     text: Option<Arc<RwLock<GroupText>>>,
 }
 
@@ -60,7 +60,7 @@ fn read_by(tenant: &Tenant, named: Option<GroupKey>, prompt: &[u32]) -> (GroupKe
 ///
 /// Evenly chosen runs are looked up, some at a time, so that no step of another request waits for long.
 fn similar(tenant: &Tenant, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
-    /// Of the prompt's last tokens.
+    /// At most so many of the prompt's last tokens are looked at.
     const MAX_TOKENS: usize = 4096;
     const NUM_REPEATED: usize = 8;
     const MAX_RUNS: usize = 128;

@@ -1,4 +1,4 @@
-//! Which tree of at most n nodes is the target model expected to accept most of?
+//! The growth of the tree of which the target model is expected to accept most.
 //!
 //! The tree grows best-first: the likeliest path that is not in it becomes its next node, and what may
 //! follow that node is looked up and mixed. So every prefix of the nodes is the best tree of its size.
@@ -18,10 +18,10 @@ use crate::weights::initial::Weights;
 use crate::weights::learned::Learned;
 use specds_index::Datastore;
 
-/// The tokens before a path that are matched.
+/// How many tokens before a path are matched.
 const TAIL: usize = 32;
 
-/// No tree of a few hundred nodes has a less likely path.
+/// The least probability of a path: no tree of a few hundred nodes has a less likely one.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
 /// A chain seldom goes on with a path less likely than the first, or than the second times its parent.
@@ -31,14 +31,14 @@ const SMALL_SHARE: f32 = 0.1;
 /// At most this many of a node's likeliest tokens are corrected by the weights.
 const MAX_CANDIDATES: usize = 32;
 
-/// The same in a chain, which goes on with one of them.
+/// The same limit for a chain, which goes on with one of them.
 const MAX_CANDIDATES_OF_CHAIN: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Accepted {
     /// The numbers of the asked nodes that the tokens came after, the root first.
     asked: Vec<usize>,
-    /// The path in the tree.
+    /// The nodes of the tree that the tokens follow.
     pub(crate) nodes: Vec<usize>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Accepted {
 #[derive(Debug, Clone, Default)]
 struct Asked {
     prediction: NodePrediction,
-    /// In the tree; -1 for the root, the last accepted token.
+    /// The number of its node in the tree; -1 for the root, the last accepted token.
     index: i32,
 }
 
@@ -56,15 +56,15 @@ struct Pending {
     prob: f32,
     token: u32,
     source: Source,
-    /// Its number among the asked nodes.
+    /// The number of its parent among the asked nodes.
     parent: usize,
 }
 
-/// Its buffers are kept for the next draft.
+/// The state of a growing tree, whose buffers are kept for the next draft.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
     pub(crate) sources: Vec<Box<dyn DraftSource>>,
-    /// What each source skipped before the root, and before the node that is asked.
+    /// For each source, the skip-grams of the root; below them, those of the node that is asked.
     of_root: Vec<Skipped>,
     of_node: Skipped,
     pub(crate) tree: TokenTree,
@@ -74,7 +74,7 @@ pub(crate) struct TreeBuilder {
     path_probs: Vec<f32>,
     depths: Vec<u32>,
     numbers: Vec<Option<usize>>,
-    /// Of the path probabilities.
+    /// The sum of the path probabilities of all nodes.
     sum: f32,
     asked: Vec<Asked>,
     /// The likeliest paths that fit in the tree, the likeliest last.
@@ -196,7 +196,7 @@ impl TreeBuilder {
         }
     }
 
-    /// Only if one of them may be among the next nodes.
+    /// Asks for the children of a node, if one of them may be among the next nodes.
     fn ask_children(&mut self, draft: &Draft<'_>, node: usize) {
         let Draft { inputs, limits, .. } = *draft;
         let path_prob = self.path_probs[node];
@@ -225,7 +225,8 @@ impl TreeBuilder {
         self.add_pending(number, path_prob, free);
     }
 
-    /// A child must be likelier. In a tree, that is the least likely path that still fits; in a chain, a
+    /// The probability that a child must exceed. In a tree, that is the least likely path that still
+    /// fits; in a chain, a
     /// fixed floor.
     fn least(&self, draft: &Draft<'_>, prob: f32, free: usize) -> f32 {
         if draft.limits.is_chain {
@@ -235,13 +236,13 @@ impl TreeBuilder {
         }
     }
 
-    /// Of the `room` likeliest pending paths; `None` where there are fewer.
+    /// The least probability of the `room` likeliest pending paths; `None` where there are fewer.
     fn least_of(&self, room: usize) -> Option<f32> {
         let least = self.pending.len().checked_sub(room)?;
         self.pending.get(least).map(|least| least.prob)
     }
 
-    /// Those that are among the `free` likeliest paths.
+    /// Adds those children of a node that are among the `free` likeliest paths.
     fn add_pending(&mut self, parent: usize, prob: f32, free: usize) {
         let candidates = self.asked[parent].prediction.candidates.clone();
         for candidate in &self.evidence.candidates[candidates] {

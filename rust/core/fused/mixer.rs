@@ -1,4 +1,4 @@
-//! What do all experts of a node together make of the next token, and what do they learn from it?
+//! The mixture of all experts of a node, and how its weights learn.
 //!
 //! In two stages. The first mixes the experts' shares by weights that depend on what each matched:
 //!
@@ -37,20 +37,21 @@ use crate::weights::kind::ExpertKind;
 use crate::weights::learned::Keys;
 use crate::weights::learned::{Known, Learned};
 
-/// How fast the weights of experts learn: those of what they matched, and those beside.
+/// The learning rates of an expert's weights: of those for what it matched, and of all others.
 const ORDER_RATE: f32 = 0.3;
 const EXPERT_RATE: f32 = 0.12;
-/// How fast those of candidates learn, those of tokens, and of what experts are worth as factors.
+/// The learning rates of a candidate's weights: by its shape and by its token; then of the trust in experts, and of
+/// that by token.
 const CANDIDATE_RATE: f32 = 0.03;
 const TOKEN_RATE: f32 = 0.06;
 const TRUST_RATE: f32 = 0.006;
 const TOKEN_TRUST_RATE: f32 = 0.009;
 
-/// How much of an expert's and of a candidate's score counts in a prediction.
+/// Which share of an expert's score counts in a prediction; below it, of a candidate's.
 const EXPERT_SHRINKAGE: f32 = 0.85;
 const CANDIDATE_SHRINKAGE: f32 = 0.8;
 
-/// The part of the vocabulary that a token is of which no expert names.
+/// The probability that a token is taken to have which no expert names.
 const UNNAMED: f32 = 1e-3;
 const MAX_SCORE: f32 = 20.0;
 /// The largest log ratio that an expert's opinion counts.
@@ -63,9 +64,9 @@ pub(crate) struct Request<'a> {
     pub(crate) uses: &'a TokenCounts,
     /// The same of its group.
     pub(crate) uses_of_group: Option<&'a TokenCounts>,
-    /// Of each token of the corpus, half the logarithm of how often it occurs.
+    /// For each token of the corpus, half the logarithm of how often it occurs.
     pub(crate) frequencies: &'a [u8],
-    /// What is less likely is no candidate.
+    /// A token with a smaller share is no candidate.
     pub(crate) min_share: f32,
     /// The most candidates, at least 1.
     pub(crate) max_candidates: usize,
@@ -131,7 +132,7 @@ fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Re
     }
 }
 
-/// Which lengths of matches have weights together: the longer, the more.
+/// The level of a match's length: lengths of one level share weights, and long matches share more.
 fn order_level(order: usize) -> usize {
     match order {
         0 => 1,
@@ -143,7 +144,7 @@ fn order_level(order: usize) -> usize {
     }
 }
 
-/// Whether one token followed, few for the number of matches, or many.
+/// The level of variety: 0 where one token followed, 1 where few did for the number of matches, else 2.
 fn spread(expert: &Expert) -> usize {
     match expert.counts.len() {
         1 => 0,
@@ -328,7 +329,7 @@ fn correct(weights: Known<'_>, evidence: &mut Evidence, known: &NodePrediction) 
 struct Opinion {
     scale: f32,
     smoothing: f32,
-    /// The log ratio for tokens that it does not name.
+    /// The log ratio for tokens that the expert does not name.
     absent: f32,
 }
 
@@ -343,14 +344,14 @@ impl Opinion {
         }
     }
 
-    /// The log ratio for a token that it names.
+    /// The log ratio for a token that the expert names.
     fn on(&self, count: f32, share: f32) -> f32 {
         let ratio = (count / share + self.smoothing) * self.scale;
         ln(ratio).clamp(-MAX_RATIO, MAX_RATIO)
     }
 }
 
-/// Learns that `token` came where this was known.
+/// Learns that `token` came after the node of this prediction.
 pub(crate) fn learn(
     learned: &mut Learned,
     evidence: &Evidence,
@@ -372,7 +373,7 @@ fn learn_experts(
     let named = &evidence.named[known.named.clone()];
     let slot = named.iter().position(|named| named.token == token);
     let experts = &evidence.experts[known.experts.clone()];
-    // Of each expert its weight, and the part of it that is for the token.
+    // For each expert its weight, and the part of it that is for the token.
     let weigh = |expert: &Expert| {
         let weight = exp(expert.score);
         let mut counts = evidence.counts[expert.counts.clone()].iter();

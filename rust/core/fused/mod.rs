@@ -1,4 +1,4 @@
-//! What is the best tree of all that the sources together predict?
+//! The drafter that joins all sources in one tree.
 //!
 //! Each file of `sources` is one source of drafts, and each row of `registry` names one; `mixer` makes
 //! one prediction of what they say, by weights that learn; `grow` grows the tree best-first. It may

@@ -1,4 +1,4 @@
-//! Which sources are there?
+//! The list of all sources.
 //!
 //! A new source is a file in `sources` and a row here.
 

@@ -1,4 +1,4 @@
-//! What does the tree builder ask of a source of drafts?
+//! What the tree builder asks of a source of drafts.
 //!
 //! It keeps what it knows of each node by the node's number: a child begins where its parent's matches left
 //! off.
@@ -25,14 +25,14 @@ pub(crate) struct Inputs<'a> {
     pub(crate) context: &'a History,
     /// Earlier texts of the request's tenant.
     pub(crate) memory: Option<&'a History>,
-    /// Other requests of its group.
+    /// The texts of other requests of its group.
     pub(crate) group: Option<&'a GroupText>,
     /// The output that the caller expects.
     pub(crate) expected: Option<&'a History>,
-    /// For what follows the context.
+    /// What a caller suggested for what follows the context.
     pub(crate) suggestion: Option<&'a Suggestion>,
     pub(crate) model_tables: Option<&'a ModelTables>,
-    /// A model's tables may hold larger tokens.
+    /// Tokens are below this; the tables of a model may hold larger ones.
     pub(crate) vocab_size: u32,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct NodeView<'a> {
     pub(crate) parent: Option<usize>,
     /// The last tokens of the context, then the path to the node.
     pub(crate) tail: &'a [u32],
-    /// Empty at the root.
+    /// The path to the node; empty at the root.
     pub(crate) path: &'a [u32],
-    /// Of the path, estimated.
+    /// The estimated probability of the path.
     pub(crate) prob: f32,
-    /// A less likely token cannot be drafted.
+    /// A token with a smaller share cannot become a node.
     pub(crate) min_share: f32,
 }
 
@@ -67,10 +67,10 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
 
     fn clear(&mut self) {}
 
-    /// For all requests of the tenant: `token` came after `context`.
+    /// Learns for all requests of the tenant that `token` came after `context`.
     fn learn(&self, _learned: &mut Learned, _context: &History, _token: u32) {}
 
-    /// Of the target model's likeliest tokens at each verified node.
+    /// How many of the target model's likeliest tokens at each verified node the source uses.
     fn num_predictions(&self) -> usize {
         0
     }
@@ -85,7 +85,7 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     ) {
     }
 
-    /// At the root; 0 where nothing matched.
+    /// The length of the longest match at the root; 0 where nothing matched.
     fn match_length(&self) -> usize {
         0
     }
@@ -114,9 +114,9 @@ impl Clone for Box<dyn DraftSource> {
 /// knows the parent's matches has one more expert, for no search.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Skipped {
-    /// Of the longest match before the skipped token.
+    /// The length of the longest match before the skipped token.
     order: usize,
-    /// Those that count most first.
+    /// The tokens after the skipped one; those that count most come first.
     pub(crate) tokens: Vec<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! What has the caller suggested, and how far has the text followed it?
+//! A suggestion of the caller, and how far the text has followed it.
 
 use crate::draft::token_tree::TokenTree;
 use specds_index::{Error, Result};
@@ -12,7 +12,7 @@ pub(crate) struct Suggestion {
 }
 
 impl Suggestion {
-    /// Each is looked at for each node of a draft.
+    /// The most nodes of a suggestion, because every one is looked at for each node of a draft.
     const MAX_NODES: usize = 1024;
 
     pub(crate) fn new(tree: TokenTree) -> Result<Self> {
@@ -24,7 +24,7 @@ impl Suggestion {
         Ok(Self { tree, reached: -1 })
     }
 
-    /// `None` where the text leaves it.
+    /// The suggestion after the text went on with `tokens`; `None` where the text leaves it.
     pub(crate) fn after(mut self, tokens: &[u32]) -> Option<Self> {
         for &token in tokens {
             self.reached = self.child(self.reached, token)?;

@@ -1,4 +1,4 @@
-//! What does a linear layer give for a few tokens?
+//! Linear layers of a few tokens.
 //!
 //! A step of a model over one token reads each weight once, and takes as long as that. Libraries of matrices
 //! take twice as long for two to nine tokens: they copy the weights into another order first, or read them

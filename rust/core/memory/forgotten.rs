@@ -1,4 +1,4 @@
-//! Who was forgotten, and who has not heard of it yet?
+//! The names that were forgotten, and how other processes hear of it.
 //!
 //! A name that is forgotten leaves a mark, which goes into the snapshot with a number: one more than any
 //! there. Whoever reads a number that is new to it forgets that name, and takes in nothing of the name from

@@ -1,4 +1,4 @@
-//! What have the requests of some groups written, as one text?
+//! What the requests of some groups have written, as one text.
 
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;

@@ -1,4 +1,4 @@
-//! Of which group is a request?
+//! The group of a request.
 //!
 //! Samples of one prompt, turns of one conversation, edits of one file repeat each other most. A group
 //! has a name, or is found by how its prompts begin.
@@ -7,16 +7,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::portable_math::saturating_u32;
 
-/// The default is that of texts of no group.
+/// What tells groups apart. The default is that of texts of no group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct GroupKey {
     pub(crate) hash: u64,
-    /// The tokens of the prompt that began the group; 0 where it has a name.
+    /// How many tokens the prompt had that began the group; 0 where the group has a name.
     pub(crate) length: u32,
 }
 
 impl GroupKey {
-    /// A shorter prompt begins no group: it may be the template's first tokens alone.
+    /// The fewest tokens of a prompt: a shorter one begins no group: it may be the template's first tokens alone.
     const MIN_LENGTH: u32 = 16;
 
     pub(crate) fn named(name: &str) -> Self {

@@ -1,4 +1,4 @@
-//! Where did a token, or two in a row, come before in a text that grows?
+//! A growing text, and where each token and each pair of tokens came before.
 
 use std::hint::black_box;
 use std::ops::BitXor;
@@ -22,7 +22,7 @@ struct Links {
     last: SlotTable,
 }
 
-/// Prefetched together.
+/// How many tokens are prefetched together.
 const BLOCK: usize = 32;
 
 const NONE: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! Where did the last tokens of a growing text come before, in it or in earlier requests?
+//! The memory of earlier requests, and growing texts that are searched.
 //!
 //! It imports `base`, `storage`, `lookup` and `weights`.
 

@@ -1,4 +1,4 @@
-//! How do several processes keep one memory, and what leaves it for a datastore?
+//! One memory kept by several processes, and what leaves it for a datastore.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use specds_index::Datastore;
 use specds_index::{Error, Result};
 
 impl Memory {
-    /// The first one first.
+    /// The texts of a tenant, the oldest first.
     pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
         let copied = |tenant: Arc<Tenant>| {
             let kept = tenant.read();
@@ -74,7 +74,8 @@ struct State {
 impl Sharing {
     const MAX_END: Duration = Duration::from_secs(5);
 
-    /// Where the first time fails, nothing is shared, and what is at `path` stays. Before each later time
+    /// Starts the thread. Where the first exchange fails, nothing is shared, and what is at `path`
+    /// stays. Before each later time
     /// `gather` puts into the memory what is ready for it.
     pub fn start(
         memory: Arc<Memory>,
@@ -105,7 +106,7 @@ impl Sharing {
         Ok(Self { stop, ended, state })
     }
 
-    /// The datastore that replaced the one before, once.
+    /// The datastore that has replaced the one before; each is given once.
     pub fn take_replaced(&self) -> Option<Arc<Datastore>> {
         held(&self.state).replaced.take()
     }
@@ -160,7 +161,7 @@ fn exchange(
     memory.merge_into(path, None)
 }
 
-/// All that is between separators, which are in no match.
+/// Whether a datastore has every part of a text that lies between separators, which are in no match.
 fn has_all(datastore: &Datastore, tokens: &[u32]) -> bool {
     let parts = tokens.split(|&token| token == datastore.separator());
     let mut parts = parts.filter(|part| !part.is_empty());

@@ -1,4 +1,4 @@
-//! Which number came last under a key, where the keys lie elsewhere?
+//! A hash table of numbers whose keys lie elsewhere.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -28,7 +28,7 @@ impl SlotTable {
         self.file(number, key_of)
     }
 
-    /// The last number of this key.
+    /// The last number that was filed under this key.
     pub(crate) fn get(&self, key: u64, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
@@ -99,7 +99,8 @@ impl SlotTable {
         }
     }
 
-    /// In the order of hashes, so that a table grows from one end to the other.
+    /// The slot at which a search for a hash begins. Slots lie in the order of hashes, so that a table grows from one
+    /// end to the other.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "it is below the number of slots"
@@ -121,12 +122,13 @@ impl SlotTable {
     }
 }
 
-/// At most seven slots of eight are taken: runs of taken slots stay within a cache line.
+/// How many slots a table of so many keys has. At most seven slots of eight are taken: runs of taken slots
+/// stay within a cache line.
 fn slots_of(num_keys: usize) -> usize {
     num_keys + num_keys / 7 + 1
 }
 
-/// Seeded anew in each process: texts come from strangers, who must not choose keys that collide.
+/// The hash of a key, seeded anew in each process: texts come from strangers, who must not choose keys that collide.
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 fn spread(key: u64) -> u64 {
     static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u8));
@@ -137,11 +139,12 @@ fn spread(key: u64) -> u64 {
 /// Vectors larger than this get a capacity of at least [`MAPPED`] bytes.
 const LARGE: usize = 1 << 21;
 
-/// Allocators map larger blocks separately: unwritten pages take no memory, growth copies nothing, and
+/// The capacity that large vectors get at least. Allocators map such blocks separately: unwritten pages
+/// take no memory, growth copies nothing, and
 /// freed blocks return to the system. Smaller ones leave gaps: a memory of 64 MiB took 135, and takes 77.
 const MAPPED: usize = 33 << 20;
 
-/// Grows by little: a text should take little more than its tokens.
+/// Makes room for more items. A vector grows by little: a text should take little more than its tokens.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     if items.capacity() - items.len() < additional {
         let wanted = additional.max(items.len() / PARTS);
@@ -153,8 +156,8 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     }
 }
 
-/// Of a mapped vector, what was written; of one in the heap, its block, and half as much for the gaps that
-/// growth leaves.
+/// The bytes that a vector takes: of a mapped one what was written; of one in the heap its block, and half as much
+/// for the gaps that growth leaves.
 pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     let all = size_of::<T>() * items.capacity();
     match all {

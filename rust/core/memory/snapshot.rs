@@ -1,4 +1,4 @@
-//! How does a memory outlive its process?
+//! Snapshots: how a memory outlives its process.
 //!
 //! A snapshot is one file, valid only as a whole: its header has a length and a checksum. `docs/FORMAT.md`
 //! has every byte.

@@ -1,4 +1,4 @@
-//! What did earlier requests say and teach?
+//! The memory: what earlier requests said and taught.
 //!
 //! A [`Memory`] keeps tenants apart, within a number of bytes. When it is full, tenants with more than
 //! three quarters of an equal share lose their oldest third of texts, the least recently used tenant first.

@@ -1,4 +1,4 @@
-//! What is kept of one tenant?
+//! What is kept of one tenant.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What are the texts of one tenant?
+//! The texts of one tenant.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,8 +1,8 @@
-//! How often is each token used?
+//! How often each token is used.
 
 use crate::portable_math::hash;
 
-/// About how often a request used each token: tokens that share a place are taken for each other.
+/// About how often a request used each token: tokens that share a slot are taken for each other.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenCounts(Box<[u8; Self::NUM_SLOTS]>);
 

@@ -1,4 +1,4 @@
-//! How do the drafters of the papers draft, each as its paper says?
+//! The drafters of the papers, each as its paper says.
 //!
 //! Every file is one drafter or a part of one: REST ([`rest`]), N-Grammys ([`n_grammys`]), prompt
 //! lookup ([`prompt_lookup`]), ADED ([`aded`]). It imports all but `fused`.

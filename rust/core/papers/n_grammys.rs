@@ -1,4 +1,4 @@
-//! Which short N-grams may come next, by the model's weights and the request's own text?
+//! N-Grammys: short N-grams by the model's weights and from the request's own text.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

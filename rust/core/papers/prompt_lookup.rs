@@ -1,4 +1,4 @@
-//! What followed the first earlier occurrence of the end of this request's own text?
+//! Prompt lookup: what followed the first earlier occurrence of the end of the request's own text.
 
 use serde::{Deserialize, Serialize};
 

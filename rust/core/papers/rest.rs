@@ -1,4 +1,4 @@
-//! What followed the longest context suffix that is in a datastore?
+//! REST: what followed the longest suffix of the context that is in a datastore.
 
 use std::collections::BinaryHeap;
 use std::ops::Range;

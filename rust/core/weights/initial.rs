@@ -1,4 +1,4 @@
-//! What has each kind of evidence proved to be worth?
+//! The weights that all tenants start from, and the tables in which they lie.
 
 use std::ops::Range;
 
@@ -24,9 +24,9 @@ pub(crate) const NUM_LEVELS: usize = 16;
 pub(crate) const NUM_PLACES: usize = 9;
 pub(crate) const NUM_TRUST_RANKS: usize = 3;
 pub(crate) const NUM_TRUST_SIZES: usize = 4;
-/// From -8 to 8 on the scale of log odds.
+/// How many knots a curve has: from -8 to 8 on the scale of log odds.
 pub(crate) const NUM_KNOTS: usize = 17;
-/// From a quarter to 16 tokens, by doublings.
+/// How many curves there are: for sums from a quarter to 16 tokens, by doublings.
 pub(crate) const NUM_SUMS: usize = 7;
 
 /// Where the weights of one kind of key lie among all.
@@ -44,7 +44,7 @@ impl Table {
         }
     }
 
-    /// A part of this length for each kind of expert.
+    /// A table with a part of this length for each kind of expert.
     const fn of_kinds(before: Self, len: usize) -> Self {
         Self::after(before, ExpertKind::COUNT * len)
     }
@@ -64,36 +64,36 @@ impl Table {
 }
 
 const START: Table = Table { start: 0, len: 0 };
-/// Of experts, by kind, length of the match, number of matches, and how many tokens followed.
+/// Weights of experts by kind, length of the match, number of matches, and how many tokens followed.
 pub(crate) const ORDER: Table = Table::of_kinds(START, MAX_ORDER * NUM_SIZES * NUM_SPREADS);
-/// Of experts, by kind, rank, and who else has the same favourite.
+/// Weights of experts by kind, rank, and who else has the same favourite.
 pub(crate) const AGREEMENT: Table = Table::of_kinds(ORDER, NUM_RANKS * 3 * 3 * 2);
-/// Of candidates, by how often the request used them, how frequent they are, and how likely.
+/// Weights of candidates by how often the request used them, how frequent they are, and how likely.
 pub(crate) const USE: Table = Table::after(AGREEMENT, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
-/// Of candidates, by how long ago they came last, and how likely they are.
+/// Weights of candidates by how long ago they came last, and how likely they are.
 pub(crate) const RECENT: Table = Table::after(USE, NUM_PLACES * NUM_LEVELS);
-/// Of an expert's opinion on a candidate, by kind, rank, length, and number of matches.
+/// Weights of an expert's opinion on a candidate by kind, rank, length, and number of matches.
 pub(crate) const TRUST: Table =
     Table::of_kinds(RECENT, NUM_TRUST_RANKS * (MAX_ORDER + 1) * NUM_TRUST_SIZES);
-/// Of how likely a path is, by how much the tree was expected to accept and how likely the path.
+/// The knots of the calibration curves, by the sum up to a node and the log odds of its path.
 pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_SUMS * NUM_KNOTS);
 /// The tables above tell no tokens apart. Those below do, and begin at zero.
 pub(crate) const NUM_SHAPES: usize = CALIBRATION.start + CALIBRATION.len;
-/// Of experts, by kind and the last token.
+/// Weights of experts by kind and the last token.
 pub(crate) const LAST_TOKEN: Table = Table::of_kinds(CALIBRATION, 1 << KIND_BITS);
-/// Of experts, by kind, their favourite, and how many tokens followed.
+/// Weights of experts by kind, their favourite, and how many tokens followed.
 pub(crate) const FAVOURITE: Table = Table::of_kinds(LAST_TOKEN, 1 << KIND_BITS);
-/// Of candidates, by token.
+/// Weights of candidates by token.
 pub(crate) const TOKEN: Table = Table::after(FAVOURITE, 1 << TOKEN_BITS);
-/// Of candidates, by the last token and their own.
+/// Weights of candidates by the last token and their own.
 pub(crate) const PAIR: Table = Table::after(TOKEN, 1 << PAIR_BITS);
-/// Of the opinion of a kind of expert on a candidate that it names, by the token.
+/// Weights of the opinion of a kind of expert on a candidate that it names, by the token.
 pub(crate) const TOKEN_TRUST: Table = Table::of_kinds(PAIR, 1 << KIND_BITS);
 
 /// The version of all these tables.
 pub(crate) const VERSION: u8 = 12;
 
-/// What each kind of evidence counts before a tenant taught anything: no token has a weight yet.
+/// The weights before a tenant taught anything: no token has one yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights(Box<[f32; NUM_SHAPES]>);
 

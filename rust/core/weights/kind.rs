@@ -18,21 +18,21 @@ pub(crate) enum Form {
 /// What an expert's weight is before anything was learned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StartWeight {
-    /// A longer match counts more. The number comes on top.
+    /// A longer match counts more; the number is added.
     ByLength(f32),
     Fixed(f32),
 }
 
-/// The number of a row of [`ROWS`].
+/// A kind of expert: the number of a row of [`ROWS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ExpertKind(u8);
 
 /// A corpus counts less than texts of the request.
 const CORPUS: StartWeight = StartWeight::ByLength(0.0);
 const OWN: StartWeight = StartWeight::ByLength(1.5);
-/// What leaves out a token counts least.
+/// A match that leaves out a token counts least.
 const LOOSE: StartWeight = StartWeight::Fixed(-1.0);
-/// As much as a long match, because suggestions come from someone who knows the model.
+/// A suggestion counts as much as a long match, because it comes from someone who knows the model.
 const SUGGESTED: StartWeight = StartWeight::Fixed(5.0);
 
 /// All kinds. A row's place is the place of its weights in every table, so a new row goes to the end.

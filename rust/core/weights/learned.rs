@@ -1,4 +1,4 @@
-//! What have the requests of one tenant taught?
+//! What the requests of one tenant have taught.
 
 use std::hint::select_unpredictable;
 
@@ -17,7 +17,7 @@ pub struct Learned {
     num_lessons: u32,
 }
 
-/// Of the many tokens that a request meets, those stay whose weights changed most.
+/// A weight of a token. Of the many tokens that a request meets, those keep one whose weights changed most.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Change {
     key: u32,
@@ -38,7 +38,7 @@ const FREE: Change = Change {
 const FIRST_LESSONS: f32 = 2.0;
 const NUM_FIRST_LESSONS: f32 = 300.0;
 
-/// How much a change displaces of another one.
+/// The share of a new change that is taken from the weaker of the two that it competes with.
 const DISPLACES: f32 = 0.3;
 
 impl Default for Learned {
@@ -103,7 +103,7 @@ impl Learned {
         of(first) + of(second)
     }
 
-    /// The memory that it takes, as much for each tenant.
+    /// How many bytes of memory it takes: as many for each tenant.
     pub(crate) const NUM_BYTES: usize =
         size_of::<Self>() + 4 * NUM_SHAPES + size_of::<Set>() * NUM_SETS + Anchors::NUM_BYTES;
 
@@ -154,8 +154,7 @@ fn number(bytes: &mut &[u8]) -> Option<f32> {
     Some(f32::from_le_bytes(four(bytes)?)).filter(|number| number.is_finite())
 }
 
-/// Where the weights of an expert or of a candidate are: those that tell no tokens apart, and those of
-/// tokens.
+/// The keys of an expert's or a candidate's weights: of those that tell no tokens apart, and of those of tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Keys {
     pub(crate) shapes: [usize; 2],
@@ -170,7 +169,7 @@ pub(crate) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// A weight that is no token's.
+    /// A weight that tells no tokens apart.
     #[inline]
     pub(crate) fn get(&self, key: usize) -> f32 {
         // A key within the shorter of the two is within both.

@@ -1,4 +1,4 @@
-//! When is a file on the disk, whole, ours, and still what its path names?
+//! Files: whole, ours, and still what their paths name.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};

@@ -1,4 +1,4 @@
-//! How do the bytes of a datastore lie on the disk, and how does a reader know that they are right?
+//! The bytes of a datastore on the disk, and how a reader knows that they are right.
 //!
 //! It knows files, sections and manifests, and no index. It imports `base`.
 

@@ -1,4 +1,4 @@
-//! What does the target model predict after a single token?
+//! The target model's own predictions after a single token.
 
 use crate::draft::token_tree::Source;
 use crate::fused::evidence::{Evidence, Matched};
@@ -7,7 +7,7 @@ use crate::weights::kind::{ExpertKind, Form};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Bigram, Form::Plain);
 
-/// Less likely tokens of a row hardly ever come.
+/// How many tokens of a row are used: less likely ones hardly ever come.
 const MAX_TOKENS: usize = 8;
 
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,4 @@
-//! What followed the longest matches in the datastore, and how does that go on along a path?
+//! What followed the longest matches in the datastore, and how it goes on along a path.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use specds_index::{Datastore, Match, Samples};
 const KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Plain);
 const SKIP_KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Skip);
 
-/// In tokens.
+/// How many tokens of a passage are read.
 const PASSAGE_LENGTH: usize = 8;
 
 /// At most this many of the context's longest matches are read.
@@ -32,13 +32,13 @@ const COVERED: usize = 8;
 /// The lengths of the context's suffixes that are searched for.
 const ORDERS: [usize; 9] = [2, 3, 4, 5, 6, 7, 8, 12, 16];
 
-/// Those that likely nodes are searched for with, as indices of [`ORDERS`]: three tokens, then two.
+/// The lengths with which likely nodes are searched for again, as indices of [`ORDERS`]: three tokens, then two.
 const REQUERY: [usize; 2] = [1, 0];
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Corpus {
     passages: Passages,
-    /// Of each node.
+    /// The groups of passages of each node.
     nodes: Vec<Found>,
 }
 
@@ -117,7 +117,7 @@ struct Group {
     rows: Range<usize>,
 }
 
-/// Of one node, the longest match first.
+/// The groups of one node, the longest match first.
 type Found = Range<usize>;
 
 #[derive(Debug, Default, Clone)]
@@ -125,9 +125,9 @@ struct Passages {
     groups: Vec<Group>,
     /// For each passage of each group, the position in `tokens` at which it continues.
     rows: Vec<u32>,
-    /// Each passage with an [`END`].
+    /// The tokens of all passages, each passage with an [`END`].
     tokens: Vec<u32>,
-    /// The last match of each of [`ORDERS`].
+    /// For each of [`ORDERS`], its last match.
     found: Vec<Match>,
     samples: Samples,
 }
@@ -192,7 +192,7 @@ impl Passages {
         start..self.groups.len()
     }
 
-    /// Gives how often the suffix of one of [`ORDERS`] occurs.
+    /// Searches for the suffix of one of [`ORDERS`], and gives how often it occurs.
     fn search(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
@@ -243,7 +243,7 @@ impl Passages {
         self.add_group(order, count, first, 0);
     }
 
-    /// Gives the position of the first sample.
+    /// Keeps the samples as passages, and gives the position of the first.
     fn keep_samples(&mut self) -> u32 {
         let first = saturating_u32(self.tokens.len());
         for row in self.samples.iter() {
@@ -269,7 +269,7 @@ impl Passages {
         });
     }
 
-    /// The parent's passages that continue with `token`.
+    /// Adds the parent's passages that continue with `token`.
     fn follow(&mut self, parent: &Found, token: u32) -> Found {
         let first = self.groups.len();
         for group in parent.clone() {

@@ -1,4 +1,4 @@
-//! What does the request repeat after the anchors of the last token?
+//! What the request repeats after the anchors of the last token.
 //!
 //! [`Anchors`](crate::weights::anchors) says what they are.
 
@@ -92,7 +92,7 @@ impl LedTo {
     }
 }
 
-/// In eighths, from 1 on.
+/// The share of the cases in which an anchor was right, in eighths, from 1 on.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,4 @@
-//! Where in a growing text did the end of a path come before, and what came next?
+//! The places of a growing text where the end of a path came before.
 
 use std::ops::Range;
 
@@ -9,19 +9,19 @@ use crate::memory::history::History;
 use crate::portable_math::saturating_u32;
 use crate::weights::kind::ExpertKind;
 
-/// Longer matches are not told apart.
+/// The longest length of a match: longer ones are not told apart.
 const MAX_LENGTH: usize = 32;
 
-/// Lengths are bits of a 64-bit number.
+/// The largest level of a length, because levels are bits of a 64-bit number.
 const LONGEST: u32 = u64::BITS - 1;
 
 /// A match goes on beyond an edit where at least this many tokens are the same.
 const MIN_BEYOND: u32 = 3;
 
-/// The longest match lengths are experts of their own.
+/// How many of the longest match lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
 
-/// How much less an earlier place counts.
+/// Each earlier place counts this much of the one after it.
 pub(super) const DECAY: f32 = 0.95;
 
 /// A text of at most this many tokens is near: a core's own cache holds it.
@@ -30,12 +30,12 @@ const NEAR: usize = 1 << 17;
 /// A node of probability p reads at most p times this many of the latest places of a near text.
 const REACH: f32 = 512.0;
 
-/// How many of the latest places are read.
+/// How many of the latest places of a text are read for a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
-    /// After the last two tokens.
+    /// The most places after the last two tokens.
     bigrams: usize,
-    /// After the last token alone.
+    /// The most places after the last token alone.
     unigrams: usize,
     /// A node with this many of its parent's places is not searched for; with this many after its last two
     /// tokens, it gets none after the last alone.
@@ -45,7 +45,8 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// For a root, or a child that is this likely. In a text that is not near, each place waits for main
+    /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
+    /// waits for main
     /// memory.
     pub(super) fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
         let prob = child.unwrap_or(1.0);
@@ -79,14 +80,14 @@ impl Reach {
 /// A place after the last tokens of a path.
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    /// Where the text continues, and the token there.
+    /// Where the text continues; below it, the token there.
     next: u32,
     token: u32,
-    /// The token after that.
+    /// The token after that one.
     after: u32,
-    /// The equal tokens before it.
+    /// How many tokens before it equal those of the path.
     length: u32,
-    /// The equal tokens before these and one token that was changed, put in or left out.
+    /// How many tokens are equal before these and before one token that was changed, put in or left out.
     beyond: u32,
 }
 
@@ -98,7 +99,7 @@ pub(super) struct Found {
     is_cut: bool,
 }
 
-/// Of all nodes of a draft.
+/// The places of all nodes of a draft, node after node.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Places(Vec<Place>);
 
@@ -167,7 +168,7 @@ impl Places {
         }
     }
 
-    /// Says whether there are more.
+    /// Adds places after the last two tokens, and says whether there are more.
     fn add_after_bigram(
         &mut self,
         text: &History,
@@ -191,7 +192,7 @@ impl Places {
         is_cut
     }
 
-    /// Only where another token came before the last; says whether there are more.
+    /// Adds places after the last token where another token came before it, and says whether there are more.
     fn add_after_unigram(
         &mut self,
         text: &History,
@@ -217,7 +218,7 @@ impl Places {
         is_cut
     }
 
-    /// Says whether there are more.
+    /// Adds the places after at most `limit` of these ends, and says whether there are more.
     fn add(&mut self, text: &History, mut ends: impl Iterator<Item = usize>, limit: usize) -> bool {
         let mut end = ends.next();
         // A request's own text does not go on at its end.
@@ -240,7 +241,7 @@ impl Places {
         end.is_some()
     }
 
-    /// The experts of the longest lengths: the places with at least that length.
+    /// Adds an expert for each of the longest lengths, of the places with at least that length.
     pub(super) fn add_experts(&self, found: &Found, kind: ExpertKind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
         // A bit for each length that there is.
@@ -315,7 +316,7 @@ impl Places {
     }
 }
 
-/// The equal tokens before a match of `length` and one token more of the text, of the tail, or of both.
+/// How many tokens are equal before a match of `length` and one token more of the text, of the tail, or of both.
 fn beyond_edit(text: &[u32], tail: &[u32], length: usize) -> u32 {
     if length >= MAX_LENGTH {
         return 0;

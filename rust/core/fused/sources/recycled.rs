@@ -1,4 +1,4 @@
-//! What did the target model itself predict after these tokens before?
+//! What the target model itself predicted after these tokens before.
 
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::evidence::{Evidence, Matched};
@@ -7,12 +7,12 @@ use crate::weights::kind::{ExpertKind, Form};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Recycled, Form::Plain);
 
-/// Of each node.
+/// How many predictions of each node are kept.
 pub(crate) const NUM_KEPT: usize = 8;
 
 const NUM_SLOTS: usize = 4096;
 
-/// How much less a prediction counts than the one before it.
+/// Each prediction counts this much of the likelier one before it.
 const DECAY: f32 = 0.5;
 
 /// The target model's latest predictions at verified nodes after each token and each pair, rejected

@@ -1,4 +1,4 @@
-//! What does somebody else suggest: a draft model, a grammar, a tool's known arguments?
+//! What somebody else suggests: a draft model, a grammar, the known arguments of a tool.
 
 use crate::draft::token_tree::Source;
 use crate::fused::evidence::{Evidence, Matched};
@@ -7,7 +7,7 @@ use crate::weights::kind::{ExpertKind, Form};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Suggested, Form::Plain);
 
-/// One expert: what it is worth is learned as for any other.
+/// The source of suggestions. It is one expert, and learns what it is worth as any other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Suggested {
     /// The node of the suggestion that each asked node is.

@@ -1,4 +1,4 @@
-//! What came next where a text has the end of a path?
+//! What came next where a text has the end of a path.
 
 use crate::draft::token_tree::Source;
 use crate::fused::effort::Reading;
@@ -17,7 +17,7 @@ pub(crate) struct Text {
     skip_kind: ExpertKind,
     edited_kind: ExpertKind,
     places: Places,
-    /// Of each node.
+    /// The places of each node that was asked for.
     nodes: Vec<Found>,
 }
 

@@ -1,4 +1,4 @@
-//! What has been learned since?
+//! What a request has taught its tri-grams.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};

@@ -1,4 +1,4 @@
-//! How does ADED draft and learn?
+//! How ADED drafts and learns.
 
 use serde::{Deserialize, Serialize};
 

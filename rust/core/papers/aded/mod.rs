@@ -1,4 +1,4 @@
-//! How does ADED (Liu et al., 2024) draft from tri-grams that learn?
+//! ADED (Liu et al., 2024): drafts from tri-grams that learn.
 //!
 //! `trigrams` is the matrix, `count` makes it, `adaptive` learns, `mcts` searches.
 

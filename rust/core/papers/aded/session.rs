@@ -1,4 +1,4 @@
-//! What do tri-grams that adapt to the text make likely?
+//! ADED's session: what tri-grams that adapt to the text make likely.
 
 use std::sync::Arc;
 
