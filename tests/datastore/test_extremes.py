@@ -87,9 +87,11 @@ SAMPLES = {
     "sessions": lambda path: list(sessions(path)),
     "sources": lambda path: [path],
     "starts": [0, 0],
+    "states": np.ones((2, 16), np.float32),
     "step_seconds": 0.01,
     "tables": None,
     "tenant": "ann",
+    "tenants": ["ann"],
     "token": 1,
     "top_k": 2,
     "tree": TREE,
@@ -98,6 +100,7 @@ SAMPLES = {
     "uniforms": np.array([0.5, 0.5]),
     "unigram": [1, 0],
     "vocab_size": VOCAB_SIZE,
+    "weights": np.ones((3, 16), np.float32),
     "width": 2,
 } | dict.fromkeys(["context", "pattern", "predicted_output", "token_ids", "tokens"], ROW)
 OF_ONE_CALL = {
@@ -110,6 +113,7 @@ OF_ONE_CALL = {
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
     "EngineDrafter.datastore": lambda path: path,
     "EngineDrafter.observe_predictions.predictions": [[1]],
+    "Memory.forget_in.path": lambda path: path.parent / "memory",
     "Memory.open.path": lambda path: path.parent / "memory",
     "Memory.save.path": lambda path: path.parent / "memory",
     "Memory.share.path": lambda path: path.parent / "memory",
