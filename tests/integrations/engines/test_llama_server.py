@@ -145,6 +145,8 @@ def test_memory_outlives_the_server(logs, tmp_path):
 
 
 def test_slots_at_once_write_what_they_write_without_drafts(plain, ours):
+    """But for one: what shares a batch changes the rounding of a prompt, without drafts too."""
+
     def at_once(server):
         with ThreadPoolExecutor(4) as pool:
             return [text for text, _ in pool.map(server.chat, ASKED)]
@@ -153,7 +155,7 @@ def test_slots_at_once_write_what_they_write_without_drafts(plain, ours):
     texts = [at_once(plain), at_once(ours)]
     same = [sum(a == b for a, b in zip(text, alone, strict=True)) for text in texts]
     print(f"\nfour at once, as one by one: plain {same[0]}, drafting {same[1]} of {len(alone)}")
-    assert same[1] >= same[0] - 1
+    assert min(same) >= len(alone) - 1
 
 
 @pytest.mark.parametrize(
