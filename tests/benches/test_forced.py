@@ -60,7 +60,7 @@ def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, ca
     # No drafts are a thousand times as fast.
     case = ("--case", files / "one.jsonl", files / "code.specds", 1000)
     assert main([*map(str, ("answers", "--dry", *case, "--out", out))]) == 1
-    assert "MISSED" in capsys.readouterr().out
+    assert "missed: one: speed-up" in capsys.readouterr().out
     met = {figure["name"]: figure["met"] for figure in json.loads(out.read_text())["figures"]}
     assert met["one: speed-up"] is False
     assert met["one: tokens a forward"] is None

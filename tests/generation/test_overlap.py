@@ -34,7 +34,10 @@ def test_texts_are_those_of_plain_decoding(mode, max_nodes):
         output = generate_on(device, model, drafter, ids, seed, max_nodes=max_nodes, **mode)
         assert output.sequences.tolist() == [expected]
         num_waits = output.stats.num_drafts - 1 if mode is GREEDY else 0
-        assert len(device.waits_s) == num_waits
+        if max_nodes == "auto":  # what a step costs is measured with its acceptance
+            assert len(device.waits_s) >= num_waits
+        else:
+            assert len(device.waits_s) == num_waits
 
 
 def test_a_pass_that_fails_on_the_device_fails_the_request():
