@@ -61,11 +61,11 @@ impl FusedState {
     ) -> PyResult<Py<DraftSession>> {
         let mut session = FusedSession::new(Arc::clone(&self.0), tenant).map_err(py_err)?;
         if let Some(group) = group {
-            session.join(group).map_err(py_err)?;
+            session.set_group(group).map_err(py_err)?;
         }
         if let Some(predicted) = predicted_output {
             let tokens: Vec<u32> = integers(predicted, "predicted_output")?;
-            py.detach(|| session.expect_output(&tokens))
+            py.detach(|| session.predicted_output(&tokens))
                 .map_err(py_err)?;
         }
         DraftSession::new(Ok(session))

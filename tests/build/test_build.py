@@ -95,8 +95,8 @@ def test_an_interrupt_keeps_the_tokens_of_a_single_shard(
     assert (tmp_path / ".d.build").exists() == is_kept
     given.clear()
     report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d")
-    assert (report.num_taken_up >= 20) == is_kept
-    assert sum(given) == len(TEXTS) - report.num_taken_up
+    assert (report.num_resumed >= 20) == is_kept
+    assert sum(given) == len(TEXTS) - report.num_resumed
     build_datastore(corpus(), demo_tokenizer, tmp_path / "other")
     assert files(tmp_path / "d") == files(tmp_path / "other")
 
@@ -138,7 +138,7 @@ def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
     log.write_text("")
     assert not (tmp_path / "d").exists()
     report = build_datastore(logged(None), demo_tokenizer, tmp_path / "d", options)
-    assert report.num_taken_up > 0
+    assert report.num_resumed > 0
     assert log.read_text() in ("bcde", "cde", "de")
     other = build_datastore(logged(None), demo_tokenizer, tmp_path / "other", options)
     assert files(tmp_path / "d") == files(tmp_path / "other")
@@ -152,7 +152,7 @@ def test_another_corpus_does_not_go_on_where_the_last_one_failed(tmp_path, demo_
     with pytest.raises(RuntimeError):
         build_datastore(broken, demo_tokenizer, tmp_path / "d", options)
     report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
-    assert report.num_taken_up == 0
+    assert report.num_resumed == 0
 
 
 def of_files(folder):

@@ -248,7 +248,7 @@ def test_build_goes_on_after_the_driver_was_killed(cluster, tmp_path):
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "ray").exists()
     report = build(tmp_path / "ray", made(), **options)
-    assert report.num_taken_up > 0
+    assert report.num_resumed > 0
     assert report.num_added_documents == local.num_documents
     assert (report.text_bytes, report.skipped) == (local.text_bytes, local.skipped)
     assert_same(tmp_path / "ray", tmp_path / "local")

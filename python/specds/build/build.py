@@ -53,13 +53,13 @@ def build_datastore(
     if options.engine == "ray":
         return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
-        num_taken_up, started = builder.num_given, time.perf_counter()
+        num_resumed, started = builder.num_given, time.perf_counter()
         read = tokenise(corpus, tokenizer, builder, options, progress)
         if not (builder.num_tokens or options.append):
             raise ValueError(read.nothing())
         tokenised = time.perf_counter()
         datastore = builder.finish(progress)
-    return BuildReport.of(out, datastore, read, num_taken_up, started, tokenised)
+    return BuildReport.of(out, datastore, read, num_resumed, started, tokenised)
 
 
 def build_from_token_ids(

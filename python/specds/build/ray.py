@@ -67,7 +67,7 @@ def build_on_ray(
         most = max(num_cores * _GROUPS_PER_CORE, _LEAST_GROUPS)
         plan = _plan(corpus, tokenizer, of_worker)
         notes = _take_up(folder, plan, min(len(corpus.parts), most))
-        num_taken_up = sum(_built(note)[0].num_documents for note in notes if note.exists())
+        num_resumed = sum(_built(note)[0].num_documents for note in notes if note.exists())
         whole = ray.put((corpus, tokenizer, tokenizer_name))
         try:
             read, sources = _build_groups(ray, whole, notes, of_worker, corpus.num_bytes, progress)
@@ -84,7 +84,7 @@ def build_on_ray(
         overwrite=options.overwrite or options.append,
     )
     shutil.rmtree(folder)
-    return BuildReport.of(out, datastore, read, num_taken_up, started, built_at)
+    return BuildReport.of(out, datastore, read, num_resumed, started, built_at)
 
 
 def _for_workers(ray: Any, options: BuildOptions) -> tuple[BuildOptions, int]:

@@ -76,7 +76,7 @@ class BuildReport:
     Attributes:
         num_tokens: Tokens of the datastore, separators included.
         num_added_documents: Documents that this build has added; fewer than all where it appended.
-        num_taken_up: Documents that an earlier build, which was killed, had been through.
+        num_resumed: Documents that an earlier build, which was killed, had been through.
         text_bytes: Size of the corpus as it was found, with what was left out.
         share_read: The share of these bytes that documents came from.
         tokenise_s: Seconds for reading and tokenising; on a cluster for indexing too.
@@ -91,7 +91,7 @@ class BuildReport:
     num_added_documents: int
     num_added_tokens: int
     num_duplicates: int
-    num_taken_up: int
+    num_resumed: int
     text_bytes: int
     share_read: float
     tokenise_s: float
@@ -104,7 +104,7 @@ class BuildReport:
         path: str | PathLike[str],
         datastore: Datastore,
         read: Reading,
-        num_taken_up: int,
+        num_resumed: int,
         started: float,
         tokenised: float,
     ) -> BuildReport:
@@ -118,7 +118,7 @@ class BuildReport:
             num_added_documents=read.num_documents,
             num_added_tokens=read.num_tokens,
             num_duplicates=read.num_duplicates,
-            num_taken_up=num_taken_up,
+            num_resumed=num_resumed,
             text_bytes=read.num_bytes,
             share_read=1 - read.left_out_bytes / max(read.num_bytes, 1),
             tokenise_s=tokenised - started,

@@ -29,7 +29,7 @@ impl EngineCounts {
     pub(crate) fn observe(&mut self, request: &mut Request, news: &[u32]) -> bool {
         let draft = std::mem::take(&mut request.draft);
         let num_accepted = request.session.num_accepted(news).min(draft.len());
-        request.length_before = request.session.context().len();
+        request.previous_len = request.session.context().len();
         if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
             return false;
         }

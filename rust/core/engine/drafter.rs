@@ -160,7 +160,7 @@ impl EngineDrafter {
         if self.config.step_cost != LoadCost::Ignored {
             let rows = requests.rows.iter_mut().flatten();
             let outcomes = rows.map(|request| {
-                let emitted = &request.session.context()[request.length_before..];
+                let emitted = &request.session.context()[request.previous_len..];
                 (&mut request.budget, emitted)
             });
             self.experience.learn(outcomes);

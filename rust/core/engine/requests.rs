@@ -34,7 +34,7 @@ pub(crate) struct Request {
     /// How many tokens of the row come before the session's text.
     offset: usize,
     /// How many tokens the text had before the last sync; 0 for a new request.
-    pub(crate) length_before: usize,
+    pub(crate) previous_len: usize,
     /// How many syncs have passed since it was in the batch.
     num_absent: usize,
     /// The part of its draft that goes to the engine.
@@ -49,7 +49,7 @@ impl Request {
             name: context.name.map(Box::from),
             tenant: context.tenant.into(),
             offset: context.start,
-            length_before: 0,
+            previous_len: 0,
             num_absent: 0,
             draft: TokenTree::default(),
             budget: RowBudget::default(),
@@ -122,8 +122,8 @@ impl Request {
     /// Whether the engine has taken back some of what it gave in the last sync.
     fn is_taken_back(&self, context: &Context<'_>) -> bool {
         let is_renamed = context.name.is_some() && self.is_of(context);
-        let before = &self.session.context()[..self.length_before];
-        is_renamed || self.length_before > 0 && self.begins(context, before, usize::MAX)
+        let before = &self.session.context()[..self.previous_len];
+        is_renamed || self.previous_len > 0 && self.begins(context, before, usize::MAX)
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::draft::token_tree::TokenTree;
 use crate::portable_math::{exp, greater, ln, log2};
 use crate::weights::initial::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
-use crate::weights::learned::{Known, Learned};
+use crate::weights::learned::{Learned, TenantWeights};
 
 /// The learning rate of all curves; below it, what is added for the curves next to a sum.
 const RATE: f32 = 0.02;
@@ -43,7 +43,7 @@ impl Corners {
     }
 
     /// The calibrated probability: never less for a likelier path.
-    pub(crate) fn calibrated(&self, weights: Known<'_>) -> f32 {
+    pub(crate) fn calibrated(&self, weights: TenantWeights<'_>) -> f32 {
         self.probability(|knot| weights.get(CALIBRATION.key(knot)))
     }
 
@@ -81,7 +81,7 @@ pub(crate) fn learn(
 ) {
     let mut outcomes: Vec<Option<bool>> = Vec::with_capacity(tree.len());
     let mut changes = [0.0; NUM_KNOTS];
-    let known = Known { start, learned };
+    let known = TenantWeights { start, learned };
     let mut knots: [f32; NUM_SUMS * NUM_KNOTS] =
         std::array::from_fn(|knot| known.get(CALIBRATION.key(knot)));
     let before = knots;

@@ -20,7 +20,7 @@ use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
 use crate::memory::token_counts::TokenCounts;
 use crate::weights::initial::Weights;
-use crate::weights::learned::{Known, Learned};
+use crate::weights::learned::{Learned, TenantWeights};
 use specds_index::Datastore;
 use specds_index::MAX_VOCAB_SIZE;
 use specds_index::base::checks::check_tokens;
@@ -198,7 +198,7 @@ impl FusedSession {
     /// Enters the request into a group, before its prompt is observed: samples of one prompt, turns of one
     /// task, edits of one file. By default it is the group of the shortest earlier prompt of at least 16
     /// tokens that this one begins with.
-    pub fn join(&mut self, group: &str) -> Result<()> {
+    pub fn set_group(&mut self, group: &str) -> Result<()> {
         let (most, length) = (Memory::MAX_NAME, group.len());
         if !(1..=most).contains(&length) {
             let reason = format!("must have 1 to {most} bytes, not {length}");
@@ -210,7 +210,7 @@ impl FusedSession {
 
     /// Takes a text that the target model is expected to write, such as one to edit. The request's path is
     /// matched in it as in the context. O(tokens).
-    pub fn expect_output(&mut self, tokens: &[u32]) -> Result<()> {
+    pub fn predicted_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.expected.get_or_insert_default().extend(tokens);
         self.builder.clear();
@@ -313,7 +313,7 @@ impl Session for FusedSession {
         let group = self.group.current(&kept);
         let inputs = Inputs {
             reading: self.reading,
-            weights: Known {
+            weights: TenantWeights {
                 start: &drafter.weights,
                 learned: kept.learned().unwrap_or(&NOTHING),
             },

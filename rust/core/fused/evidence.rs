@@ -51,7 +51,7 @@ pub(crate) struct Count {
 
 /// A token that some expert of a node names.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Entry {
+pub(crate) struct TokenStat {
     pub(crate) token: u32,
     /// Its probability by the mixture of experts.
     pub(crate) share: f32,
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
     pub(crate) kind: ExpertKind,
     /// The sum of trust times log ratio over the experts that name this token, less their share for tokens that
     /// they do not name.
-    pub(crate) opinions: f32,
+    pub(crate) log_factor: f32,
 }
 
 /// One of the likeliest tokens of a node.
@@ -88,11 +88,11 @@ pub(crate) struct NodePrediction {
 pub(crate) struct Evidence {
     pub(crate) experts: Vec<Expert>,
     pub(crate) counts: Vec<Count>,
-    pub(crate) named: Vec<Entry>,
+    pub(crate) named: Vec<TokenStat>,
     pub(crate) candidates: Vec<Candidate>,
     /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
     pub(crate) ranked: Vec<(u64, u32)>,
-    places: Places,
+    places: TokenSlots,
     first_expert: usize,
     first_named: usize,
 }
@@ -178,13 +178,13 @@ impl Evidence {
         if token == END {
             return;
         }
-        let Some(entry) = self.places.entry(token, num_named) else {
+        let Some(entry) = self.places.slot_of(token, num_named) else {
             return;
         };
         if entry.slot as usize == num_named {
-            self.named.push(Entry {
+            self.named.push(TokenStat {
                 token,
-                ..Entry::default()
+                ..TokenStat::default()
             });
         }
         if entry.expert == num_experts {
@@ -207,20 +207,20 @@ const NUM_ENTRIES: usize = 1 << ENTRIES_BITS;
 pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
 
 thread_local! {
-    static PLACES: RefCell<Places> = RefCell::default();
+    static PLACES: RefCell<TokenSlots> = RefCell::default();
 }
 
 /// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
 /// emptied by a change of epoch. It takes no memory before it is used.
 #[derive(Debug, Clone, Default)]
-struct Places {
-    entries: Vec<Bucket>,
+struct TokenSlots {
+    entries: Vec<TokenSlot>,
     epoch: u32,
     num_experts: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
+struct TokenSlot {
     epoch: u32,
     token: u32,
     slot: u32,
@@ -229,19 +229,19 @@ struct Bucket {
     count: u32,
 }
 
-impl Places {
+impl TokenSlots {
     fn clear(&mut self) {
         self.num_experts = 0;
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 || self.entries.is_empty() {
             self.entries.clear();
-            self.entries.resize(NUM_ENTRIES, Bucket::default());
+            self.entries.resize(NUM_ENTRIES, TokenSlot::default());
             self.epoch = 1;
         }
     }
 
     /// The slot of a token; a new token gets the index `num_named`. `None` where there is no room.
-    fn entry(&mut self, token: u32, num_named: usize) -> Option<&mut Bucket> {
+    fn slot_of(&mut self, token: u32, num_named: usize) -> Option<&mut TokenSlot> {
         let mut index = hash::<ENTRIES_BITS>(token);
         loop {
             let entry = &self.entries[index];
@@ -249,7 +249,7 @@ impl Places {
                 if num_named == MAX_NAMED {
                     return None;
                 }
-                self.entries[index] = Bucket {
+                self.entries[index] = TokenSlot {
                     epoch: self.epoch,
                     token,
                     slot: saturating_u32(num_named),

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use crate::memory::group_text::GroupText;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::tenant::{Kept, Tenant};
+use crate::memory::tenant::{Tenant, TenantData};
 
 /// The texts of a request's group, or of groups like it, as one text: short, so every place of it is read,
 /// and a source of its own, so the mixer learns what it is worth.
@@ -26,7 +26,7 @@ impl Group {
     }
 
     /// What other requests of these groups have written so far, the same for all that read them.
-    pub(crate) fn current(&self, kept: &Kept) -> Option<RwLockReadGuard<'_, GroupText>> {
+    pub(crate) fn current(&self, kept: &TenantData) -> Option<RwLockReadGuard<'_, GroupText>> {
         let text = self.text.as_ref()?;
         let current = text.read().unwrap_or_else(PoisonError::into_inner);
         if current.is_current(&kept.texts) {
@@ -96,7 +96,7 @@ fn similar(tenant: &Tenant, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
 ///
 /// Its places are found by the pair of its tokens that seems to be rarest: whose last two places are farthest
 /// apart.
-fn groups_of(kept: &Kept, run: &[u32]) -> Vec<GroupKey> {
+fn groups_of(kept: &TenantData, run: &[u32]) -> Vec<GroupKey> {
     const MAX_PLACES: usize = 32;
     let texts = kept.texts();
     let mut rarest = (0, 0);

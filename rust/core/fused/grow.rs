@@ -36,15 +36,15 @@ const MAX_CANDIDATES_OF_CHAIN: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Accepted {
-    /// The numbers of the asked nodes that the tokens came after, the root first.
-    asked: Vec<usize>,
+    /// The numbers of the expanded nodes that the tokens came after, the root first.
+    expanded: Vec<usize>,
     /// The nodes of the tree that the tokens follow.
     pub(crate) nodes: Vec<usize>,
 }
 
-/// A node whose children were asked for.
+/// A node whose children were expanded for.
 #[derive(Debug, Clone, Default)]
-struct Asked {
+struct Expanded {
     prediction: NodePrediction,
     /// The number of its node in the tree; -1 for the root, the last accepted token.
     index: i32,
@@ -56,7 +56,7 @@ struct Pending {
     prob: f32,
     token: u32,
     source: Source,
-    /// The number of its parent among the asked nodes.
+    /// The number of its parent among the expanded nodes.
     parent: usize,
 }
 
@@ -64,22 +64,22 @@ struct Pending {
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
     pub(crate) sources: Vec<Box<dyn DraftSource>>,
-    /// For each source, the skip-grams of the root; below them, those of the node that is asked.
-    of_root: Vec<Skipped>,
-    of_node: Skipped,
+    /// For each source, the skip-grams of the root; below them, those of the node that is expanded.
+    root_skips: Vec<Skipped>,
+    node_skips: Skipped,
     pub(crate) tree: TokenTree,
     /// For each node: where its probability is calibrated, its path's probability before calibration, its
-    /// depth, and its number among the asked nodes.
+    /// depth, and its number among the expanded nodes.
     corners: Vec<Corners>,
     path_probs: Vec<f32>,
     depths: Vec<u32>,
     numbers: Vec<Option<usize>>,
     /// The sum of the path probabilities of all nodes.
     sum: f32,
-    asked: Vec<Asked>,
+    expanded: Vec<Expanded>,
     /// The likeliest paths that fit in the tree, the likeliest last.
     pending: Vec<Pending>,
-    /// The last tokens of the context, and the path to the node that is asked for.
+    /// The last tokens of the context, and the path to the node that is expanded for.
     tail: Vec<u32>,
     tail_length: usize,
     evidence: Evidence,
@@ -91,8 +91,8 @@ impl TreeBuilder {
         let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
         let sources: Vec<_> = rows.map(|(label, open)| open(label)).collect();
         Self {
-            of_root: vec![Skipped::default(); sources.len()],
-            of_node: Skipped::default(),
+            root_skips: vec![Skipped::default(); sources.len()],
+            node_skips: Skipped::default(),
             sources,
             tree: TokenTree::default(),
             corners: Vec::new(),
@@ -100,7 +100,7 @@ impl TreeBuilder {
             depths: Vec::new(),
             numbers: Vec::new(),
             sum: 0.0,
-            asked: Vec::new(),
+            expanded: Vec::new(),
             pending: Vec::new(),
             tail: Vec::new(),
             tail_length: 0,
@@ -115,7 +115,7 @@ impl TreeBuilder {
         self.depths.clear();
         self.numbers.clear();
         self.sum = 0.0;
-        self.asked.clear();
+        self.expanded.clear();
         self.pending.clear();
         self.tail.clear();
         self.evidence.clear();
@@ -154,7 +154,7 @@ impl TreeBuilder {
             self.add_node(next, prob);
             let surplus = self.pending.len().saturating_sub(self.free(&draft));
             self.pending.drain(..surplus);
-            self.ask_children(&draft, self.tree.len() - 1);
+            self.expand_children(&draft, self.tree.len() - 1);
         }
         self.evidence.swap_places();
         &self.tree
@@ -171,13 +171,13 @@ impl TreeBuilder {
         if draft.limits.max_nodes.min(draft.limits.max_depth) > 0 && !self.tail.is_empty() {
             let free = self.free(draft);
             let least = self.least(draft, 1.0, free);
-            self.ask(draft, None, -1, 1.0, least);
+            self.expand(draft, None, -1, 1.0, least);
             self.add_pending(0, 1.0, free);
         }
     }
 
     fn add_node(&mut self, next: Pending, prob: f32) {
-        let parent = self.asked[next.parent].index;
+        let parent = self.expanded[next.parent].index;
         let depth = usize::try_from(parent).map_or(0, |parent| self.depths[parent]);
         self.tree.push(next.token, parent, prob, next.source);
         self.path_probs.push(next.prob);
@@ -197,7 +197,7 @@ impl TreeBuilder {
     }
 
     /// Asks for the children of a node, if one of them may be among the next nodes.
-    fn ask_children(&mut self, draft: &Draft<'_>, node: usize) {
+    fn expand_children(&mut self, draft: &Draft<'_>, node: usize) {
         let Draft { inputs, limits, .. } = *draft;
         let path_prob = self.path_probs[node];
         let hoped = path_prob * inputs.reading.child_ratio;
@@ -218,9 +218,9 @@ impl TreeBuilder {
         }
         let parent = self.tree.parents()[node];
         let parent = usize::try_from(parent).map_or(Some(0), |parent| self.numbers[parent]);
-        let number = self.asked.len();
+        let number = self.expanded.len();
         let index = i32::try_from(node).unwrap_or(i32::MAX);
-        self.ask(draft, parent, index, path_prob, least);
+        self.expand(draft, parent, index, path_prob, least);
         self.numbers[node] = Some(number);
         self.add_pending(number, path_prob, free);
     }
@@ -244,7 +244,7 @@ impl TreeBuilder {
 
     /// Adds those children of a node that are among the `free` likeliest paths.
     fn add_pending(&mut self, parent: usize, prob: f32, free: usize) {
-        let candidates = self.asked[parent].prediction.candidates.clone();
+        let candidates = self.expanded[parent].prediction.candidates.clone();
         for candidate in &self.evidence.candidates[candidates] {
             let new = Pending {
                 prob: prob * candidate.prob,
@@ -268,7 +268,14 @@ impl TreeBuilder {
         }
     }
 
-    fn ask(&mut self, draft: &Draft<'_>, parent: Option<usize>, index: i32, prob: f32, least: f32) {
+    fn expand(
+        &mut self,
+        draft: &Draft<'_>,
+        parent: Option<usize>,
+        index: i32,
+        prob: f32,
+        least: f32,
+    ) {
         let inputs = draft.inputs;
         let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least);
         self.set_tail(index);
@@ -280,15 +287,15 @@ impl TreeBuilder {
             prob,
             min_share: min_prob / prob,
         };
-        for (source, of_root) in self.sources.iter_mut().zip(&self.of_root) {
+        for (source, root_skips) in self.sources.iter_mut().zip(&self.root_skips) {
             source.add_experts(inputs, &node, &mut self.evidence);
             let skipped = match (parent, node.path.last()) {
                 (Some(parent), Some(&token)) if prob >= inputs.reading.full_from => {
-                    self.of_node.clear();
-                    source.skip(parent, token, inputs.reading, &mut self.of_node);
-                    &self.of_node
+                    self.node_skips.clear();
+                    source.skip(parent, token, inputs.reading, &mut self.node_skips);
+                    &self.node_skips
                 }
-                (None, _) => of_root,
+                (None, _) => root_skips,
                 _ => continue,
             };
             if !skipped.tokens.is_empty()
@@ -313,7 +320,7 @@ impl TreeBuilder {
             max_candidates: max_candidates.min(MAX_CANDIDATES),
         };
         let prediction = mixer::predict(inputs.weights, &mut self.evidence, &request);
-        self.asked.push(Asked { prediction, index });
+        self.expanded.push(Expanded { prediction, index });
     }
 
     fn set_tail(&mut self, index: i32) {
@@ -329,11 +336,11 @@ impl TreeBuilder {
     /// Finds the path that `tokens` follow.
     pub(crate) fn accepted(&self, tokens: &[u32]) -> Accepted {
         let nodes = self.tree.follow(tokens);
-        let root = (!self.asked.is_empty()).then_some(0);
+        let root = (!self.expanded.is_empty()).then_some(0);
         let numbers = nodes.iter().map(|&node| self.numbers[node]);
-        let asked = std::iter::once(root).chain(numbers).take(tokens.len());
+        let expanded = std::iter::once(root).chain(numbers).take(tokens.len());
         Accepted {
-            asked: asked.flatten().collect(),
+            expanded: expanded.flatten().collect(),
             nodes,
         }
     }
@@ -356,8 +363,8 @@ impl TreeBuilder {
             depths,
             tokens,
         );
-        for (&number, &token) in accepted.asked.iter().zip(tokens) {
-            let prediction = &self.asked[number].prediction;
+        for (&number, &token) in accepted.expanded.iter().zip(tokens) {
+            let prediction = &self.expanded[number].prediction;
             mixer::learn(learned, &self.evidence, prediction, token);
         }
     }
@@ -365,11 +372,11 @@ impl TreeBuilder {
     /// Keeps what the next draft needs of this one.
     pub(crate) fn advance(&mut self, reading: Reading, accepted: &Accepted, tokens: &[u32]) {
         if let Some((&token, before)) = tokens.split_last() {
-            let node = accepted.asked.get(before.len());
-            for (source, of_root) in self.sources.iter().zip(&mut self.of_root) {
-                of_root.clear();
+            let node = accepted.expanded.get(before.len());
+            for (source, root_skips) in self.sources.iter().zip(&mut self.root_skips) {
+                root_skips.clear();
                 if let Some(&node) = node {
-                    source.skip(node, token, reading, of_root);
+                    source.skip(node, token, reading, root_skips);
                 }
             }
         }

@@ -23,7 +23,9 @@
 use std::cmp::Reverse;
 use std::hint::select_unpredictable;
 
-use crate::fused::evidence::{Candidate, END, Entry, Evidence, Expert, MAX_NAMED, NodePrediction};
+use crate::fused::evidence::{
+    Candidate, END, Evidence, Expert, MAX_NAMED, NodePrediction, TokenStat,
+};
 use crate::memory::token_counts::TokenCounts;
 use crate::portable_math::{
     exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
@@ -35,7 +37,7 @@ use crate::weights::initial::{
 };
 use crate::weights::kind::ExpertKind;
 use crate::weights::learned::Keys;
-use crate::weights::learned::{Known, Learned};
+use crate::weights::learned::{Learned, TenantWeights};
 
 /// The learning rates of an expert's weights: of those for what it matched, and of all others.
 const ORDER_RATE: f32 = 0.3;
@@ -74,22 +76,22 @@ pub(crate) struct Request<'a> {
 
 /// Predicts what comes after the node whose experts were added last.
 pub(crate) fn predict(
-    weights: Known<'_>,
+    weights: TenantWeights<'_>,
     evidence: &mut Evidence,
     request: &Request<'_>,
 ) -> NodePrediction {
-    let mut known = evidence.node();
-    set_expert_keys(evidence, &known, request);
-    weigh(weights, evidence, &mut known);
-    choose(evidence, &mut known, request);
-    correct(weights, evidence, &known);
-    known
+    let mut node = evidence.node();
+    set_expert_keys(evidence, &node, request);
+    weigh(weights, evidence, &mut node);
+    choose(evidence, &mut node, request);
+    correct(weights, evidence, &node);
+    node
 }
 
-fn set_expert_keys(evidence: &mut Evidence, known: &NodePrediction, request: &Request<'_>) {
+fn set_expert_keys(evidence: &mut Evidence, node: &NodePrediction, request: &Request<'_>) {
     let last = request.tail.last().copied().unwrap_or(0);
-    let named = &evidence.named[known.named.clone()];
-    let experts = &mut evidence.experts[known.experts.clone()];
+    let named = &evidence.named[node.named.clone()];
+    let experts = &mut evidence.experts[node.experts.clone()];
     let mut favourites = [None; ExpertKind::COUNT];
     for expert in experts.iter().rev() {
         favourites[expert.matched.kind.index()] = Some(expert.top);
@@ -162,9 +164,9 @@ fn level(number: f32, num_levels: usize) -> usize {
     (number as u32 as usize).min(num_levels - 1)
 }
 
-fn weigh(weights: Known<'_>, evidence: &mut Evidence, known: &mut NodePrediction) {
-    let experts = &mut evidence.experts[known.experts.clone()];
-    let named = &mut evidence.named[known.named.clone()];
+fn weigh(weights: TenantWeights<'_>, evidence: &mut Evidence, node: &mut NodePrediction) {
+    let experts = &mut evidence.experts[node.experts.clone()];
+    let named = &mut evidence.named[node.named.clone()];
     let mut sum = 1.0;
     for expert in experts.iter_mut() {
         let score = weights.sum(&expert.keys);
@@ -186,9 +188,9 @@ fn weigh(weights: Known<'_>, evidence: &mut Evidence, known: &mut NodePrediction
     }
 }
 
-fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request<'_>) {
+fn choose(evidence: &mut Evidence, node: &mut NodePrediction, request: &Request<'_>) {
     let first = evidence.candidates.len();
-    let named = &evidence.named[known.named.clone()];
+    let named = &evidence.named[node.named.clone()];
     let ranked = &mut evidence.ranked;
     ranked.clear();
     let likely = named.iter().zip(0..);
@@ -206,7 +208,7 @@ fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request
         .extend(ranked.iter().map(|&(rank, slot)| {
             let slot = slot as usize;
             let is_favourite = highest == Some(rank);
-            let Entry {
+            let TokenStat {
                 token, share, kind, ..
             } = named[slot];
             Candidate {
@@ -218,7 +220,7 @@ fn choose(evidence: &mut Evidence, known: &mut NodePrediction, request: &Request
                 source: kind.source(),
             }
         }));
-    known.candidates = first..evidence.candidates.len();
+    node.candidates = first..evidence.candidates.len();
 }
 
 /// The last tokens, the latest first.
@@ -289,15 +291,15 @@ fn use_level(times: u8) -> usize {
     }
 }
 
-fn correct(weights: Known<'_>, evidence: &mut Evidence, known: &NodePrediction) {
-    let named = &mut evidence.named[known.named.clone()];
-    let candidates = &mut evidence.candidates[known.candidates.clone()];
+fn correct(weights: TenantWeights<'_>, evidence: &mut Evidence, node: &NodePrediction) {
+    let named = &mut evidence.named[node.named.clone()];
+    let candidates = &mut evidence.candidates[node.candidates.clone()];
     let least = candidates
         .iter()
         .map(|candidate| candidate.prob)
         .fold(1.0, min_finite);
     let mut all = 0.0;
-    for expert in &evidence.experts[known.experts.clone()] {
+    for expert in &evidence.experts[node.experts.clone()] {
         let trust = weights.get(expert.trust_key);
         let opinion = Opinion::of(expert);
         let absent = trust * opinion.absent;
@@ -308,14 +310,14 @@ fn correct(weights: Known<'_>, evidence: &mut Evidence, known: &NodePrediction) 
                 let trust =
                     trust + weights.of_token(TOKEN_TRUST.key_of(expert.matched.kind, named.token));
                 let opinion = opinion.on(count.count, named.share);
-                named.opinions += trust * opinion - absent;
+                named.log_factor += trust * opinion - absent;
             }
         }
     }
     let all_candidates: f32 = candidates.iter().map(|candidate| candidate.prob).sum();
     let mut sum = (1.0 - all_candidates).max(1e-6);
     for candidate in candidates.iter_mut() {
-        let score = weights.sum(&candidate.keys) + all + named[candidate.slot].opinions;
+        let score = weights.sum(&candidate.keys) + all + named[candidate.slot].log_factor;
         candidate.score = score.clamp(-MAX_SCORE, MAX_SCORE);
         candidate.prob *= exp(CANDIDATE_SHRINKAGE * candidate.score);
         sum += candidate.prob;
@@ -352,27 +354,22 @@ impl Opinion {
 }
 
 /// Learns that `token` came after the node of this prediction.
-pub(crate) fn learn(
-    learned: &mut Learned,
-    evidence: &Evidence,
-    known: &NodePrediction,
-    token: u32,
-) {
+pub(crate) fn learn(learned: &mut Learned, evidence: &Evidence, node: &NodePrediction, token: u32) {
     let lesson = learned.next_lesson();
-    learn_experts(learned, evidence, known, token, lesson);
-    learn_candidates(learned, evidence, known, token, lesson);
+    learn_experts(learned, evidence, node, token, lesson);
+    learn_candidates(learned, evidence, node, token, lesson);
 }
 
 fn learn_experts(
     learned: &mut Learned,
     evidence: &Evidence,
-    known: &NodePrediction,
+    node: &NodePrediction,
     token: u32,
     lesson: f32,
 ) {
-    let named = &evidence.named[known.named.clone()];
+    let named = &evidence.named[node.named.clone()];
     let slot = named.iter().position(|named| named.token == token);
-    let experts = &evidence.experts[known.experts.clone()];
+    let experts = &evidence.experts[node.experts.clone()];
     // For each expert its weight, and the part of it that is for the token.
     let weigh = |expert: &Expert| {
         let weight = exp(expert.score);
@@ -398,13 +395,13 @@ fn learn_experts(
 fn learn_candidates(
     learned: &mut Learned,
     evidence: &Evidence,
-    known: &NodePrediction,
+    node: &NodePrediction,
     token: u32,
     lesson: f32,
 ) {
     const MIN_GRADIENT: f32 = 1e-4;
-    let named = &evidence.named[known.named.clone()];
-    let candidates = &evidence.candidates[known.candidates.clone()];
+    let named = &evidence.named[node.named.clone()];
+    let candidates = &evidence.candidates[node.candidates.clone()];
     let share = |candidate: &Candidate| named[candidate.slot].share;
     let odds = |candidate: &Candidate| share(candidate) * exp(candidate.score);
     let odds: Vec<f32> = candidates.iter().map(odds).collect();
@@ -426,13 +423,13 @@ fn learn_candidates(
             sum += gradient;
         }
     }
-    for expert in &evidence.experts[known.experts.clone()] {
+    for expert in &evidence.experts[node.experts.clone()] {
         let opinion = Opinion::of(expert);
         let mut change = sum * opinion.absent;
         for count in &evidence.counts[expert.counts.clone()] {
             let gradient = gradients[count.slot as usize];
             if gradient != 0.0 {
-                let Entry { token, share, .. } = named[count.slot as usize];
+                let TokenStat { token, share, .. } = named[count.slot as usize];
                 let change_here = gradient * opinion.on(count.count, share);
                 change += change_here - gradient * opinion.absent;
                 let key = TOKEN_TRUST.key_of(expert.matched.kind, token);

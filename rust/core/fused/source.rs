@@ -13,13 +13,13 @@ use crate::fused::suggestion::Suggestion;
 use crate::memory::group_text::GroupText;
 use crate::memory::history::History;
 use crate::weights::kind::ExpertKind;
-use crate::weights::learned::{Known, Learned};
+use crate::weights::learned::{Learned, TenantWeights};
 use specds_index::Datastore;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
     pub(crate) reading: Reading,
-    pub(crate) weights: Known<'a>,
+    pub(crate) weights: TenantWeights<'a>,
     pub(crate) datastore: Option<&'a Datastore>,
     /// The request's own text.
     pub(crate) context: &'a History,

@@ -2,7 +2,7 @@
 
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::texts::Texts;
+use crate::memory::texts::TextLog;
 use crate::memory::token_counts::TokenCounts;
 
 /// The texts of some groups, so short that all of it is near. All requests that read the same groups share it,
@@ -34,14 +34,14 @@ impl GroupText {
     }
 
     /// Whether it has what was added and nothing that was removed; there are no texts while some are removed.
-    pub(crate) fn is_current(&self, texts: &Texts) -> bool {
+    pub(crate) fn is_current(&self, texts: &TextLog) -> bool {
         let (seen, now) = (self.num_seen, texts.num_added());
         seen > now || seen == now && self.num_removed == texts.num_removed()
     }
 
     /// Takes in what was added since. Where there is no room for it, or texts were removed, it starts anew with
     /// the latest ones.
-    pub(crate) fn update(&mut self, texts: &Texts) {
+    pub(crate) fn update(&mut self, texts: &TextLog) {
         if self.is_current(texts) {
             return;
         }
@@ -91,7 +91,7 @@ mod tests {
     use super::GroupText;
     use crate::memory::groups::GroupKey;
     use crate::memory::history::History;
-    use crate::memory::texts::Texts;
+    use crate::memory::texts::TextLog;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
@@ -101,7 +101,7 @@ mod tests {
             added in vec((0_usize..3, 1_usize..30_000, any::<bool>()), 1..9),
         ) {
             let keys = ["a", "b", "other"].map(GroupKey::named);
-            let (mut texts, mut own) = (Texts::default(), GroupText::of(&keys[..2]));
+            let (mut texts, mut own) = (TextLog::default(), GroupText::of(&keys[..2]));
             for (number, (group, length, removes)) in added.into_iter().enumerate() {
                 let token = u32::try_from(number).unwrap();
                 texts.append(&vec![token; length], keys[group]);

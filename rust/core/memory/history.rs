@@ -104,7 +104,7 @@ impl History {
     /// overlap.
     fn prefetch(&self, block: &[u32]) {
         let pairs = block.windows(2).map(|two| pair(two[0], two[1]));
-        let places = pairs.map(|pair| self.of_pairs.last.guess(pair) as usize);
+        let places = pairs.map(|pair| self.of_pairs.last.peek(pair) as usize);
         let read = places.map(|place| self.tokens.get(place).copied().unwrap_or(0));
         black_box(read.fold(0, BitXor::bitxor));
     }

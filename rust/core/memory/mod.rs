@@ -17,4 +17,4 @@ pub(crate) mod token_counts;
 pub use history::History;
 pub use sharing::Sharing;
 pub use store::{Memory, MemoryOptions};
-pub use tenant::{Kept, Tenant};
+pub use tenant::{Tenant, TenantData};

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
 /// A vector grows by one part in this many.
-const PARTS: usize = 24;
+const GROWTH: usize = 24;
 
 /// A hash table of numbers, 4 bytes a slot, without keys: the caller's `key_of` looks up a number's key.
 ///
@@ -37,8 +37,8 @@ impl SlotTable {
     }
 
     /// Probably the number of this key; any number if it has none. Reads one slot.
-    pub(crate) fn guess(&self, key: u64) -> u32 {
-        let slot = self.slots.get(self.place(spread(key))).copied();
+    pub(crate) fn peek(&self, key: u64) -> u32 {
+        let slot = self.slots.get(self.place(hash(key))).copied();
         (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
     }
 
@@ -67,7 +67,7 @@ impl SlotTable {
     fn file(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         let key = key_of(number);
         let (slot, before) = self.find(key, key_of);
-        self.slots[slot] = self.tag(spread(key)) | (number + 1);
+        self.slots[slot] = self.tag(hash(key)) | (number + 1);
         self.len += usize::from(before.is_none());
         before
     }
@@ -78,7 +78,7 @@ impl SlotTable {
 
     /// The key's slot, or the free one where it belongs, and its number.
     fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> (usize, Option<u32>) {
-        let hash = spread(key);
+        let hash = hash(key);
         let (tag, mask) = (self.tag(hash), self.mask());
         let mut place = self.place(hash);
         loop {
@@ -130,7 +130,7 @@ fn slots_of(num_keys: usize) -> usize {
 
 /// The hash of a key, seeded anew in each process: texts come from strangers, who must not choose keys that collide.
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
-fn spread(key: u64) -> u64 {
+fn hash(key: u64) -> u64 {
     static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u8));
     let product = u128::from(key ^ *SECRET) * 0x9E37_79B9_7F4A_7C15;
     (product >> 64) as u64 ^ product as u64
@@ -147,7 +147,7 @@ const MAPPED: usize = 33 << 20;
 /// Makes room for more items. A vector grows by little: a text should take little more than its tokens.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     if items.capacity() - items.len() < additional {
-        let wanted = additional.max(items.len() / PARTS);
+        let wanted = additional.max(items.len() / GROWTH);
         let mapped = (MAPPED / size_of::<T>()).saturating_sub(items.len());
         let is_large = (items.len() + wanted) * size_of::<T>() > LARGE;
         if !is_large || items.try_reserve_exact(wanted.max(mapped)).is_err() {

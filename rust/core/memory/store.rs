@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::memory::forgotten::Forgotten;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
-use crate::memory::tenant::{Kept, Tenant};
-use crate::memory::texts::{Texts, hash};
+use crate::memory::tenant::{Tenant, TenantData};
+use crate::memory::texts::{TextLog, hash};
 use crate::weights::learned::Learned;
 use specds_index::MAX_VOCAB_SIZE;
 use specds_index::base::checks::{check_tokens, check_within};
@@ -174,7 +174,7 @@ impl Memory {
     }
 
     pub(crate) fn append(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey) {
-        let most = |room: usize| room.saturating_sub(Texts::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
+        let most = |room: usize| room.saturating_sub(TextLog::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
         let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
         let kept = tenant.read();
@@ -182,7 +182,7 @@ impl Memory {
             return;
         }
         drop(kept);
-        let num_bytes = Texts::FIXED_BYTES + MAX_BYTES_PER_TOKEN * tokens.len();
+        let num_bytes = TextLog::FIXED_BYTES + MAX_BYTES_PER_TOKEN * tokens.len();
         let tokens = end(most(self.make_room(tenant, num_bytes)).min(tokens.len()));
         if tokens.is_empty() {
             return;
@@ -254,9 +254,9 @@ impl Memory {
             self.num_bytes
                 .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
             self.change(&tenant, |kept| {
-                *kept = Kept {
+                *kept = TenantData {
                     is_forgotten: true,
-                    ..Kept::default()
+                    ..TenantData::default()
                 };
             });
         }
@@ -314,8 +314,8 @@ impl Memory {
     }
 
     /// Meanwhile readers find no texts.
-    pub(crate) fn rewrite(&self, tenant: &Tenant, of: impl FnOnce(Texts) -> Texts) {
-        let mut texts = Texts::default();
+    pub(crate) fn rewrite(&self, tenant: &Tenant, of: impl FnOnce(TextLog) -> TextLog) {
+        let mut texts = TextLog::default();
         self.change(tenant, |kept| texts = std::mem::take(&mut kept.texts));
         let texts = of(texts);
         self.change(tenant, |kept| kept.texts = texts);
@@ -356,11 +356,11 @@ impl Memory {
 
     /// Removes what it taught or a third of its texts, whichever is larger.
     fn cut(&self, tenant: &Tenant) {
-        let is_taught = |kept: &Kept| kept.learned_bytes() > kept.texts.num_bytes();
+        let is_taught = |kept: &TenantData| kept.learned_bytes() > kept.texts.num_bytes();
         if is_taught(&tenant.read()) {
             self.change(tenant, |kept| kept.learned = None);
         } else {
-            self.rewrite(tenant, Texts::without_oldest);
+            self.rewrite(tenant, TextLog::without_oldest);
         }
     }
 
@@ -376,7 +376,7 @@ impl Memory {
         }
     }
 
-    pub(crate) fn change(&self, tenant: &Tenant, change: impl FnOnce(&mut Kept)) {
+    pub(crate) fn change(&self, tenant: &Tenant, change: impl FnOnce(&mut TenantData)) {
         let mut kept = tenant.write();
         let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());
         change(&mut kept);

@@ -8,7 +8,7 @@ use crate::memory::group_text::GroupText;
 use crate::memory::groups::GroupKey;
 use crate::memory::history::History;
 use crate::memory::slot_table::allocated;
-use crate::memory::texts::Texts;
+use crate::memory::texts::TextLog;
 use crate::weights::learned::Learned;
 
 /// One tenant's texts, and what they taught. Requests share it, so it may outlive its entry in the memory;
@@ -16,14 +16,14 @@ use crate::weights::learned::Learned;
 pub struct Tenant {
     pub(crate) name: Box<str>,
     pub(crate) last_use: AtomicU64,
-    kept: RwLock<Kept>,
+    kept: RwLock<TenantData>,
     /// Those that open requests read.
     group_texts: Mutex<BTreeMap<Vec<GroupKey>, Weak<RwLock<GroupText>>>>,
 }
 
 #[derive(Default)]
-pub struct Kept {
-    pub(crate) texts: Texts,
+pub struct TenantData {
+    pub(crate) texts: TextLog,
     pub(crate) learned: Option<Learned>,
     pub(crate) is_forgotten: bool,
 }
@@ -55,11 +55,11 @@ impl Tenant {
 
     /// The guard blocks writers: drop it after some microseconds. While the oldest texts are removed, there
     /// are none.
-    pub fn read(&self) -> RwLockReadGuard<'_, Kept> {
+    pub fn read(&self) -> RwLockReadGuard<'_, TenantData> {
         self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Kept> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, TenantData> {
         self.kept.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +79,7 @@ impl Tenant {
     }
 }
 
-impl Kept {
+impl TenantData {
     /// One [`History`]: a [`BOUNDARY`](History::BOUNDARY) follows each text.
     pub fn texts(&self) -> &History {
         self.texts.text()

@@ -12,7 +12,7 @@ use crate::portable_math::saturating_u32;
 
 /// In the order in which they came, as one history.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct TextLog {
     text: History,
     documents: Vec<Document>,
     num_removed: u64,
@@ -35,7 +35,7 @@ impl Document {
     }
 }
 
-impl Texts {
+impl TextLog {
     pub(crate) fn text(&self) -> &History {
         &self.text
     }
@@ -103,7 +103,7 @@ impl Texts {
         let tokens = self.text.into_tokens();
         let is_kept = |document: &&Document| !is_removed(document);
         let num_tokens = |document: &Document| document.range().len() + 1;
-        let mut kept = Texts::default();
+        let mut kept = TextLog::default();
         // At once: growth leaves gaps in the heap.
         let sizes = documents.iter().filter(is_kept).map(num_tokens);
         kept.text.reserve(sizes.sum());

@@ -163,12 +163,12 @@ pub(crate) struct Keys {
 
 /// The weights that all tenants start from, and the changes of one.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Known<'a> {
+pub(crate) struct TenantWeights<'a> {
     pub(crate) start: &'a Weights,
     pub(crate) learned: &'a Learned,
 }
 
-impl Known<'_> {
+impl TenantWeights<'_> {
     /// A weight that tells no tokens apart.
     #[inline]
     pub(crate) fn get(&self, key: usize) -> f32 {
