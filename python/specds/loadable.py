@@ -1,4 +1,4 @@
-"""Can a model be loaded by what a caller says of it? Told before torch is imported."""
+"""Whether a model can be loaded by what a caller says of it, told before torch is imported."""
 
 from __future__ import annotations
 

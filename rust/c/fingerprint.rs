@@ -1,10 +1,11 @@
 //! Whether a datastore is of the engine's tokenizer.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 
 use sha2::{Digest, Sha256};
 use specds_core::engine::EngineConfig;
-use specds_index::Datastore;
+use specds_index::Manifest;
 
 use crate::guard::{Refusal, refused};
 
@@ -15,10 +16,11 @@ pub(crate) fn of_engine(texts: &[&[u8]], config: &EngineConfig) -> Result<String
     if texts.is_empty() {
         return Ok(String::new());
     }
-    let datastore = config.datastore.as_ref().map(Datastore::open).transpose();
-    let size = datastore
+    let read = |path: &PathBuf| Manifest::read(path);
+    let manifest = config.datastore.as_ref().map(read).transpose();
+    let size = manifest
         .map_err(refused)?
-        .map(|store| store.vocab_size() as usize);
+        .map(|manifest| manifest.vocab_size as usize);
     Ok(of(&texts[..size.unwrap_or(texts.len()).min(texts.len())]))
 }
 

@@ -16,10 +16,8 @@ use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
 use crate::fused::ended::EndedText;
 use crate::fused::sources::recycled::NUM_KEPT;
 use crate::memory::sharing::Sharing;
-use crate::memory::store::Memory;
-use crate::memory::store::MemoryOptions;
-use specds_index::Datastore;
-use specds_index::{Error, Result};
+use crate::memory::store::{Memory, MemoryOptions};
+use specds_index::{Datastore, Error, Result};
 
 /// Drafts for the batches of a serving engine: [`sync`](Self::sync), then [`draft`](Self::draft).
 #[derive(Debug)]
@@ -133,12 +131,8 @@ impl EngineDrafter {
         let (ended, num_moved) = requests.place(&usable);
         self.counts.num_moved += num_moved as u64;
         finish(ended);
-        let rows = requests.rows.iter().zip(&usable);
-        if rows
-            .filter(|(row, context)| row.is_none() && context.is_some())
-            .count()
-            > 0
-        {
+        let mut rows = requests.rows.iter().zip(&usable);
+        if rows.any(|(row, context)| row.is_none() && context.is_some()) {
             // One that begins may repeat one that was there in the step before.
             remember_ended(|| requests.next_ended());
         }

@@ -21,10 +21,8 @@ use crate::memory::tenant::Tenant;
 use crate::memory::token_counts::TokenCounts;
 use crate::weights::initial::Weights;
 use crate::weights::learned::{Learned, TenantWeights};
-use specds_index::Datastore;
-use specds_index::MAX_VOCAB_SIZE;
 use specds_index::base::checks::check_tokens;
-use specds_index::{Error, Result};
+use specds_index::{Datastore, Error, MAX_VOCAB_SIZE, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -16,7 +16,7 @@ pub(crate) struct Mark(pub(crate) [u8; Self::NUM_BYTES]);
 impl Mark {
     pub(crate) const NUM_BYTES: usize = 16;
 
-    /// That of all names.
+    /// The mark that stands for all names.
     const EVERYBODY: Self = Self([0xFF; Self::NUM_BYTES]);
 
     fn of(name: &str) -> Self {
@@ -28,7 +28,7 @@ impl Mark {
 
 #[derive(Debug, Default)]
 pub(crate) struct Forgotten {
-    /// By mark, the number of the last forgetting that a snapshot has.
+    /// For each mark, the number of the last forgetting that a snapshot has.
     numbers: BTreeMap<Mark, u64>,
     /// Forgettings up to this number may have lost their marks. Who has heard of none since forgets
     /// everybody.
@@ -40,12 +40,12 @@ pub(crate) struct Forgotten {
 }
 
 impl Forgotten {
-    /// Of a mark, nodes of a tree that are half full included.
+    /// How many bytes a mark takes, with its share of the nodes of a tree that are half full.
     pub(crate) const BYTES_PER_MARK: usize = 64;
 
     const MAX_NUMBER: u64 = 1 << 63;
 
-    /// As a snapshot has them; `None` where it cannot be.
+    /// What a snapshot has; `None` where its numbers contradict each other.
     pub(crate) fn read(numbers: BTreeMap<Mark, u64>, floor: u64) -> Option<Self> {
         let last = numbers.values().copied().fold(floor, u64::max);
         let is_later = numbers.values().all(|&number| number > floor);

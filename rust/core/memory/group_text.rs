@@ -19,10 +19,10 @@ pub(crate) struct GroupText {
 impl GroupText {
     const MAX_TOKENS: usize = 1 << 16;
 
-    /// It starts anew with at most so many, as there must be room for what comes.
+    /// A text that starts anew takes at most so many tokens, so that there is room for what comes.
     const KEPT_TOKENS: usize = Self::MAX_TOKENS / 4 * 3;
 
-    /// Of groups in the order in which their texts matter.
+    /// An empty text of these groups, which stand in the order in which their texts matter.
     pub(crate) fn of(groups: &[GroupKey]) -> Self {
         Self {
             groups: groups.to_vec(),
@@ -73,7 +73,7 @@ impl GroupText {
         }
     }
 
-    /// Each with a boundary behind it.
+    /// The texts one after the other, each with a boundary behind it.
     pub(crate) fn text(&self) -> &History {
         &self.text
     }

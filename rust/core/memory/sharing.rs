@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
-use specds_index::Datastore;
-use specds_index::{Error, Result};
+use specds_index::{Datastore, Error, Result};
 
 impl Memory {
     /// The texts of a tenant, the oldest first.

@@ -18,11 +18,10 @@ use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
 use crate::weights::learned::Learned;
-use specds_index::Datastore;
 use specds_index::base::checks::check_tokens;
 use specds_index::storage::files::{hidden, lock, map, open, open_private, sync_parent};
 use specds_index::storage::token_array::TokenWidth;
-use specds_index::{Error, Result};
+use specds_index::{Datastore, Error, Result};
 
 /// The header: this, the version and the vocabulary, the length, the checksum.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");

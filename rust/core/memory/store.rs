@@ -18,9 +18,8 @@ use crate::memory::history::History;
 use crate::memory::tenant::{Tenant, TenantData};
 use crate::memory::texts::{TextLog, hash};
 use crate::weights::learned::Learned;
-use specds_index::MAX_VOCAB_SIZE;
 use specds_index::base::checks::{check_tokens, check_within};
-use specds_index::{Error, Result};
+use specds_index::{Error, MAX_VOCAB_SIZE, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {

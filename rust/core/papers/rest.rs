@@ -8,9 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
-use specds_index::Result;
 use specds_index::base::checks::{check_match_lengths, check_within};
-use specds_index::{Datastore, Match, Samples};
+use specds_index::{Datastore, Match, Result, Samples};
 
 const MAX_DEPTH: usize = 1 << 10;
 const MAX_SAMPLES: usize = 1 << 16;
