@@ -217,7 +217,9 @@ def _attend(
 
 
 def _early() -> dict[str, bool]:
-    return {**_OPTIONS, "is_early": TUNING.is_early, "launch_pdl": TUNING.is_early}
+    # Triton before 3.4 does not know the option.
+    launch = {"launch_pdl": True} if TUNING.is_early else {}
+    return {**_OPTIONS, **launch, "is_early": TUNING.is_early}
 
 
 @torch.library.custom_op("specds::add_norm", mutates_args=())

@@ -7,7 +7,11 @@ from __future__ import annotations
 # mypy: disallow-untyped-decorators=False
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
-from triton.language.extra.cuda import gdc_wait  # type: ignore[import-untyped]
+
+try:
+    from triton.language.extra.cuda import gdc_wait  # type: ignore[import-untyped]
+except ImportError:  # Triton before 3.4 has no early launch: `Tuning.is_early` must stay off.
+    gdc_wait = None
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_splits"])
