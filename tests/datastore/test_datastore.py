@@ -1,4 +1,4 @@
-"""The Python face of datastores, sessions and trees: arrays in and out, and every bad input."""
+"""Trees against plain Python, arrays of every kind, and a process that forks."""
 
 import subprocess
 import sys
@@ -11,20 +11,6 @@ from hypothesis import strategies as st
 import reference
 from datastores import build
 from specds.drafters import TokenTree
-
-
-def test_answers_are_arrays_and_numbers_of_python(tmp_path):
-    store = build(tmp_path / "d", [[0, 1, 2], [0, 1, 3]], max_shard_tokens=4)
-    store.warm()
-    match = store.lookup([2, 0, 1])
-    assert (match.length, match.count, store.count([0, 1])) == (2, 2, 2)
-    ids, counts = store.continuations(match, 5)
-    positions = store.positions(match)
-    assert {array.dtype for array in (ids, counts, positions)} == {np.dtype(np.int64)}
-    assert [array.tolist() for array in (ids, counts, positions)] == [[2, 3], [1, 1], [0, 4]]
-    document = store.document_at(6)
-    assert (document.index, document.start, document.token_ids.tolist()) == (1, 4, [0, 1, 3])
-    assert repr(document) == "StoredDocument(index=1, start=4, 3 tokens)"
 
 
 def first_from(tokens, least):

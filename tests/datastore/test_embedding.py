@@ -1,4 +1,4 @@
-"""What programs that embed the package rely on: pickles, tokens in, texts of objects."""
+"""What programs that embed the package rely on: pickles, tokens in, what has been closed."""
 
 import pickle
 from concurrent.futures import ProcessPoolExecutor
@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specds import BuildOptions, Datastore, EngineDrafter, FusedDrafter, build_from_token_ids
-from specds.drafters import Memory, TokenTree, draft_batch
-from specds.stats import GenerationStats
+from specds import BuildOptions, Datastore, FusedDrafter, build_from_token_ids
+from specds.drafters import TokenTree, draft_batch
 
 
 @pytest.fixture
@@ -57,10 +56,8 @@ def test_a_closed_datastore_says_so_and_what_drafts_from_it_goes_on(store):
 
 
 def test_a_match_is_of_its_datastore(store, tmp_path):
-    again, other = (
-        Datastore(store.path),
-        build_from_token_ids([[0, 1]], tmp_path / "o", vocab_size=4),
-    )
+    again = Datastore(store.path)
+    other = build_from_token_ids([[0, 1]], tmp_path / "o", vocab_size=4)
     match = store.lookup([0, 1])
     assert match == store.find([0, 1]) == again.lookup([3, 0, 1])
     assert match != store.lookup([0])
@@ -74,10 +71,8 @@ def test_a_match_is_of_its_datastore(store, tmp_path):
 
 def test_a_request_that_has_ended_drafts_no_more(store):
     session = FusedDrafter(store).session([0])
-    assert repr(session) == "DraftSession(match_length=0)"
     session.finish()
     session.finish()
-    assert repr(session) == "DraftSession(ended)"
     assert (session.match_length, session.num_predictions) == (0, 0)
     session.set_step_time(0.1)
     for call in (
@@ -98,9 +93,7 @@ def test_a_tree_is_accepted_along_the_models_choices(draws, data):
         node = (draw % (len(nodes) + 1) - 1, token)
         nodes += [] if node in nodes else [node]
     tree = TokenTree([token for _, token in nodes], [parent for parent, _ in nodes])
-    choices = data.draw(
-        st.lists(st.integers(0, 2), min_size=len(nodes) + 1, max_size=len(nodes) + 1)
-    )
+    choices = [data.draw(st.integers(0, 2)) for _ in range(len(nodes) + 1)]
     path, emitted, at = [], [choices[0]], -1
     while (at, emitted[-1]) in nodes:
         at = nodes.index((at, emitted[-1]))
@@ -115,33 +108,5 @@ def test_a_tree_is_accepted_along_the_models_choices(draws, data):
         assert tree.follow(emitted[:length]) == path[:length]
     assert tree.follow([*emitted, 0]) == path
     for wrong in (choices[1:], [*choices, 0], []):
-        with pytest.raises(
-            ValueError, match=f"one token for the context and each node: {len(choices)}"
-        ):
+        with pytest.raises(ValueError, match=f"the context and each node: {len(choices)}"):
             tree.accept(wrong)
-
-
-def test_a_drafter_says_what_it_is(store):
-    text = repr(FusedDrafter(store))
-    assert text.startswith(f"FusedDrafter(datastore='{store.path}', memory=Memory(")
-    assert "FusedConfig(" in text
-    assert repr(FusedDrafter()).startswith("FusedDrafter(FusedConfig(")
-    memory = Memory(100, max_bytes=20_000)
-    memory.insert("ann", np.array([77, 78], np.uint16))
-    sizes = f"num_bytes={memory.num_bytes}, max_bytes=20000"
-    assert repr(memory) == f"Memory(num_tenants=1, num_tokens=2, {sizes})"
-    engine = EngineDrafter(datastore=store.path)
-    assert repr(engine) == f"EngineDrafter(datastore={store.path}, num_requests=0)"
-    assert repr(EngineDrafter()) == "EngineDrafter(datastore=None, num_requests=0)"
-
-
-def test_statistics_are_a_sentence():
-    stats = GenerationStats(total_s=0.5)
-    assert str(stats) == "0 tokens in 0.50 s, 0/s; 0 passes, 1.0 tokens each"
-    stats.record_draft(8, 3)
-    stats.num_emitted_tokens = 5
-    assert str(stats) == "5 tokens in 0.50 s, 10/s; 1 pass, 4.0 tokens each"
-    assert stats.to_dict()["tokens_per_s"] == stats.tokens_per_s == 10
-    stats.total_s = 24.5
-    assert str(stats).startswith("5 tokens in 24.50 s, 0.2/s; ")
-    assert GenerationStats().tokens_per_s == 0

@@ -18,23 +18,10 @@ NO_QUANTITIES = [float("nan"), float("-inf"), -1.0]
 FLOATS = [*NO_QUANTITIES, float("inf"), 1e300, 5e-324, 0.0, 0.5]
 TEXTS = ["", "x" * 2000, "\ud800", "\0", b"", b"x" * 500_000]
 ARRAYS = [
-    [],
-    [[]],
-    [-1],
-    [2**31],
-    [10**30],
-    [float("nan")],
-    ["x"],
-    [None],
-    [[1], [1, 2]],
-    np.zeros(0),
-    np.ones((2, 2), np.int64),
-    np.zeros((0, 3), np.float32),
-    np.array([2**63], np.uint64),
-    np.array([1.5]),
-    np.array([True]),
-    np.arange(40)[::-3],
-    np.zeros(300_000, np.int64),
+    *([], [[]], [-1], [2**31], [10**30], [float("nan")], ["x"], [None], [[1], [1, 2]]),
+    *(np.zeros(0), np.ones((2, 2), np.int64), np.zeros((0, 3), np.float32)),
+    *(np.array([2**63], np.uint64), np.array([1.5]), np.array([True])),
+    *(np.arange(40)[::-3], np.zeros(300_000, np.int64)),
 ]
 EXTREMES = [*INTEGERS, *FLOATS, *TEXTS, *ARRAYS, None, object()]
 
@@ -51,49 +38,28 @@ SAMPLES = {
     "emitted": [ROW, None],
     "experience": lambda _: core.Experience(),
     "group": "task",
-    "index": 0,
-    "k": 2,
     "known": lambda path: core.Datastore(path),
     "lengths": [3],
-    "max_depth": 3,
     "max_depths": None,
-    "max_documents": 5,
     "max_memory": 1 << 28,
-    "max_nodes": 8,
     "max_shard_tokens": 5000,
-    "max_tokens": 500,
-    "min_prob": 0.1,
-    "n": 8,
     "names": ["one", "two"],
-    "num_nodes": 1,
-    "num_threads": 2,
-    "num_verified": 1,
-    "num_rows": 2,
     "numbers": np.zeros(17, np.int64),
-    "of": ROW,
-    "parent": 0,
     "parents": [-1, 0, 1],
     "path": lambda path: path,
     "patterns": [ROW, ROW],
-    "position": 0,
-    "predictions": ROW,
     "probs": [0.5, 0.5, 0.5],
     "reported": np.zeros((1, 9), np.int64),
-    "row": 0,
     "rules": None,
     "scores": np.zeros((2, 3), np.float32),
-    "seconds": 0.01,
     "separator": VOCAB_SIZE,
     "sessions": lambda path: list(sessions(path)),
     "sources": lambda path: [path],
     "starts": [0, 0],
     "states": np.ones((2, 16), np.float32),
-    "step_seconds": 0.01,
     "tables": None,
     "tenant": "ann",
     "tenants": ["ann"],
-    "token": 1,
-    "top_k": 2,
     "tree": TREE,
     "trees": [TREE],
     "trigrams": lambda path: core.AdaptiveTrigrams(trigrams(path)),
@@ -101,8 +67,19 @@ SAMPLES = {
     "unigram": [1, 0],
     "vocab_size": VOCAB_SIZE,
     "weights": np.ones((3, 16), np.float32),
-    "width": 2,
-} | dict.fromkeys(["context", "pattern", "predicted_output", "token_ids", "tokens"], ROW)
+}
+for value, names in {
+    0: "index parent position row",
+    1: "num_nodes num_verified token",
+    2: "k num_rows num_threads top_k width",
+    8: "max_depth max_documents max_nodes n",
+    500: "max_tokens",
+    0.01: "min_prob seconds step_seconds",
+}.items():
+    SAMPLES |= dict.fromkeys(names.split(), value)
+SAMPLES |= dict.fromkeys(
+    ["context", "of", "pattern", "predicted_output", "predictions", "token_ids", "tokens"], ROW
+)
 OF_ONE_CALL = {
     "AdaptiveTrigrams.trigrams": lambda path: trigrams(path),
     "Budget.set_costs.seconds": [1.0, 1.5],
@@ -113,10 +90,10 @@ OF_ONE_CALL = {
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
     "EngineDrafter.datastore": lambda path: path,
     "EngineDrafter.observe_predictions.predictions": [[1]],
-    "Memory.forget_in.path": lambda path: path.parent / "memory",
-    "Memory.open.path": lambda path: path.parent / "memory",
-    "Memory.save.path": lambda path: path.parent / "memory",
-    "Memory.share.path": lambda path: path.parent / "memory",
+    **{
+        f"Memory.{name}.path": lambda path: path.parent / "memory"
+        for name in ("forget_in", "open", "save", "share")
+    },
     "draw.probs": np.array([0.5, 0.5], np.float32),
     "engine.num_threads": 1,
     "merge.overwrite": True,
@@ -202,10 +179,8 @@ def use(made):
             made.words(ROW[:2])
 
 
-# Whatever an engine says, it is served.
-LENIENT = {"EngineDrafter.observe_step_time"}
-# The base class does nothing.
-LENIENT |= {"Session.draft", "Session.set_step_time"}
+# Whatever an engine says, it is served, and the base class does nothing.
+LENIENT = {"EngineDrafter.observe_step_time", "Session.draft", "Session.set_step_time"}
 
 
 def calls():

@@ -61,47 +61,6 @@ def both_of(path):
     return one, two
 
 
-def test_who_is_forgotten_before_the_first_save_does_not_come_from_the_file(path):
-    both_of(path)
-    late = drafter()
-    late.memory.forget("ann")
-    late.save(path)
-    assert not is_in_file(path)
-    assert texts(late.memory) == []
-
-
-def test_who_has_read_it_before_forgets_at_its_next_save(path):
-    one, two = both_of(path)
-    one.memory.forget("ann")
-    one.save(path)
-    assert not is_in_file(path)
-    assert texts(two.memory) == [SECRET], "it has not heard yet"
-    for each in (two, one, two):
-        each.save(path)
-        assert not is_in_file(path)
-        assert texts(each.memory) == []
-        assert drafts(each) == []
-
-
-def test_a_save_that_does_not_merge_heeds_the_file_too(path):
-    _, two = both_of(path)
-    forget_in(path, "ann")
-    two.memory.save(path)
-    assert not is_in_file(path)
-    assert texts(two.memory) == []
-
-
-def test_who_comes_back_begins_anew_in_every_process(path):
-    one, two = both_of(path)
-    forget_in(path, "ann", "nobody")
-    one.save(path)
-    writes(one, "ann", [11, 12, 13, 14])
-    for each in (one, two, one, two):
-        each.save(path)
-    assert texts(one.memory) == texts(two.memory) == [[11, 12, 13, 14]]
-    assert not is_in_file(path)
-
-
 def test_a_copy_of_the_file_that_is_put_back_loses_whom_a_process_has_heard_of(path):
     one, two = both_of(path)
     writes(two, "bob", [21, 22])

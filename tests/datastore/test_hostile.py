@@ -161,10 +161,7 @@ def test_a_pipe_is_refused_by_name_and_not_waited_for(tmp_path, path, name):
             read(path)
 
 
-WRITES = {
-    "compact": compact,
-    "add": lambda path: add(path, drop_duplicates=True),
-}
+WRITES = {"compact": compact, "add": lambda path: add(path, drop_duplicates=True)}
 
 
 @pytest.mark.parametrize("write", WRITES)

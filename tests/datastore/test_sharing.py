@@ -1,13 +1,8 @@
 """One memory of several processes: what each has the others get, and a killed one harms nobody."""
 
-import random
-import subprocess
-import sys
-import time
-
 import pytest
 
-from datastores import build, names, until
+from datastores import build, until
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
 from specds.build import refresh
@@ -39,41 +34,6 @@ def test_what_one_learns_the_others_get(tmp_path):
     del memory
     assert texts(Memory.open(path, 100), "bob") == [[4]], "who goes writes once more"
     until(lambda: texts(first, "bob") == [[4]])
-
-
-WORKER = """
-import sys
-from specds.drafters import Memory
-memory = Memory(100_000)
-for number in range(100):
-    memory.insert(sys.argv[2], range(number, number + 3000))
-memory.share(sys.argv[1], every=0.002)
-for number in range(1_000_000):
-    memory.insert("both", [int(sys.argv[2]), *range(number % 50_000, number % 50_000 + 300)])
-    if number == 20:
-        print("runs", flush=True)
-"""
-
-
-def test_a_worker_killed_in_mid_write_harms_nobody(tmp_path):
-    path, moments = tmp_path / "memory", random.Random(1)
-    survivor = Memory(100_000, max_bytes=1 << 22)
-    survivor.share(path, every=EVERY)
-    survivor.insert("ann", [1, 2, 3])
-    cut_short = 0
-    for number in range(12):
-        command = [sys.executable, "-c", WORKER, str(path), str(number)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
-            time.sleep(moments.uniform(0, 0.05))
-            process.kill()
-        cut_short += len(names(tmp_path)) > 1
-        Memory.open(path, 100_000)
-        survivor.insert("ann", [number])
-        until(lambda number=number: [number] in texts(Memory.open(path, 100_000), "ann"))
-    assert cut_short > 0
-    assert survivor.failure is None
-    assert survivor.num_bytes <= survivor.max_bytes
 
 
 def test_engines_share_by_their_configuration(tmp_path):
