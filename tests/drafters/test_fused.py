@@ -1,6 +1,7 @@
 """The fused drafter: every draft against a naive twin, and the Python face of it."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import get_args
 
 import numpy as np
@@ -18,25 +19,17 @@ from specds import FormatError, FusedConfig, FusedDrafter
 from specds.bench.replay.measure import follow
 from specds.drafters import (
     SOURCES,
-    DrafterInputs,
-    DrafterName,
     Effort,
     Memory,
     ModelTables,
     TokenTree,
     draft_batch,
-    make_drafter,
-    require_inputs,
 )
 
 tokens = st.integers(0, 3)
 texts = st.lists(tokens, min_size=1, max_size=14)
-BY_PACE = {None: "normal", 0.001: "low", 0.01: "normal", 0.1: "normal"}
+PACES = {None: "normal", 0.001: "low", 0.01: "normal", 0.1: "normal"}
 PROBS = [0.5, 0.3, 0.0]
-
-
-def sources_of(tree):
-    return {SOURCES[source] for source in tree.sources}
 
 
 @settings(deadline=None, max_examples=60)
@@ -47,23 +40,12 @@ def sources_of(tree):
     bigrams=st.lists(st.permutations(range(4)), min_size=4, max_size=4),
     offset=st.one_of(st.none(), tokens),
     pieces=st.lists(texts, min_size=1, max_size=7),
-    max_nodes=st.integers(0, 40),
-    is_chain=st.booleans(),
+    limits=st.tuples(st.integers(0, 40), st.booleans()),
     effort=st.sampled_from(get_args(Effort)),
-    pace=st.sampled_from([None, 0.001, 0.01, 0.1]),
+    pace=st.sampled_from([*PACES]),
 )
 def test_every_draft_is_that_of_a_naive_twin(
-    folder,
-    documents,
-    separator,
-    earlier,
-    bigrams,
-    offset,
-    pieces,
-    max_nodes,
-    is_chain,
-    effort,
-    pace,
+    folder, documents, separator, earlier, bigrams, offset, pieces, limits, effort, pace
 ):
     documents = [[token for token in text if token < separator] for text in documents]
     documents = [text for text in documents if text]
@@ -71,13 +53,12 @@ def test_every_draft_is_that_of_a_naive_twin(
     memory = Memory(4)
     if earlier:
         memory.insert("", earlier)
-    remembered = [*earlier, None] if earlier else []
     twin = Request(
         documents,
         separator if documents else None,
-        remembered,
-        [list(zip(row, PROBS, strict=False)) for row in bigrams],
-        BY_PACE[pace] if effort == "auto" else effort,
+        [*earlier, None] if earlier else [],
+        [dict(zip(row, PROBS, strict=False)) for row in bigrams],
+        PACES[pace] if effort == "auto" else effort,
     )
     tables = ModelTables([row[:3] for row in bigrams], [PROBS] * 4, range(4))
     config = FusedConfig(effort=effort)
@@ -87,13 +68,13 @@ def test_every_draft_is_that_of_a_naive_twin(
         session.set_step_time(pace)
     twin.observe(pieces[0])
     for piece in [*pieces[1:], []]:
-        tree = session.draft(max_nodes, is_chain=is_chain)
+        tree = session.draft(limits[0], is_chain=limits[1])
         drafted = paths(tree)
-        twin.check(drafted, max_nodes, is_chain)
+        twin.check(drafted, *limits)
         if twin.is_on_edge:
             return
         if offset is not None:
-            ends = [twin.context[-1], *(path[-1] for path in drafted)]
+            ends = twin.context[-1], *(path[-1] for path in drafted)
             predictions = [[(end + offset) % 4, end] for end in ends]
             session.observe_predictions(tree, predictions)
             twin.recycled.add(twin.context, drafted, predictions)
@@ -105,9 +86,7 @@ def test_every_draft_is_that_of_a_naive_twin(
 @given(
     corpora(most=20),
     st.booleans(),
-    st.lists(
-        st.lists(st.lists(tokens, max_size=8), min_size=1, max_size=6), min_size=1, max_size=3
-    ),
+    st.lists(st.lists(texts, min_size=1, max_size=6), min_size=1, max_size=3),
     st.sampled_from([0, 1, 2, 7, 19, 64, 1000]),
 )
 def test_trees_are_sound_and_the_same_in_every_run(
@@ -142,10 +121,7 @@ def test_trees_are_sound_and_the_same_in_every_run(
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    corpora(most=8),
-    st.lists(st.lists(tokens, min_size=1, max_size=5), min_size=1, max_size=3),
-)
+@given(corpora(most=8), st.lists(texts, min_size=1, max_size=3))
 def test_no_cut_into_shards_changes_a_draft_that_reads_all_occurrences(folder, corpus, contexts):
     cut = corpus.build(folder / "cut")
     whole = corpus.build(folder / "whole", max_shard_tokens=1 << 20)
@@ -184,12 +160,6 @@ def test_only_nodes_of_enough_probability_are_drafted_until_a_gain():
     assert len(session.draft(64, min_prob=0.05)) > 1
 
 
-def test_an_effort_is_an_option_of_the_name():
-    name = DrafterName.parse("fused:effort=low")
-    assert make_drafter(name, DrafterInputs()).config.effort == "low"
-    require_inputs(name, datastore=False, model=True, memory=True, model_tables=True)
-
-
 ALL = {"datastore", "context", "memory", "recycled", "model_tables"}
 
 
@@ -211,7 +181,8 @@ def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
         session.observe_predictions(TokenTree([2], [-1]), [[2], [6]])
         session.observe([2])
         tree = session.draft(1 if is_on else 64)
-        assert (named in sources_of(tree)) == is_on
+        assert (named in {SOURCES[of] for of in tree.sources}) == is_on
+        assert session.num_predictions == (8 if config.recycled else 0)
         if is_on:
             assert tree.token_ids.tolist() == [expected[source]]
             session.observe(tree.token_ids)
@@ -266,14 +237,6 @@ def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
         FusedDrafter.resume(path, store)
 
 
-def test_a_predicted_output_is_drafted_and_recycling_asks_for_predictions():
-    session = FusedDrafter().session([1, 2], predicted_output=[9, 1, 2, 8])
-    assert session.draft(1).token_ids.tolist() == [8]
-    assert session.num_predictions == 8
-    without = FusedDrafter(config=FusedConfig(recycled=False))
-    assert without.session([1, 2]).num_predictions == 0
-
-
 @pytest.mark.parametrize("recycled", [False, True])
 def test_texts_are_those_of_plain_decoding_and_learned_from(recycled):
     model = tiny_model("llama")
@@ -286,12 +249,6 @@ def test_texts_are_those_of_plain_decoding_and_learned_from(recycled):
     # The second request is the first one again.
     assert lengths[1] > max(lengths[0], 4)
     assert ("recycled" in drafter.stats()) <= recycled
-
-
-def test_a_draft_takes_limits():
-    session = FusedDrafter().session([1, 2, 3, 4, 1, 2, 5, 6, 1, 2])
-    assert session.draft(8, max_depth=1).depths().max() == 1
-    assert [tree.depths().max() for tree in draft_batch([session], 8, max_depths=[1])] == [1]
 
 
 def test_threads_share_a_drafter():
@@ -310,10 +267,12 @@ def test_threads_share_a_drafter():
             done.result()
     assert sum(drafter.stats().values()) > 500
     sessions = [drafter.session([1, 2, 3, number]) for number in range(20)]
-    alone = [session.draft(16).token_ids.tolist() for session in sessions]
-    for num_threads in (None, 1, 3):
-        trees = draft_batch(sessions, 16, num_threads=num_threads)
-        assert [tree.token_ids.tolist() for tree in trees] == alone
+    for depth in (16, 1):
+        alone = [session.draft(16, max_depth=depth) for session in sessions]
+        assert {*chain(*(tree.depths() for tree in alone))} == {*range(1, depth + 1)}
+        for num_threads in (None, 1, 3):
+            trees = draft_batch(sessions, 16, max_depths=[depth] * 20, num_threads=num_threads)
+            assert [*map(shown, trees)] == [*map(shown, alone)]
 
 
 @pytest.mark.parametrize(("max_nodes", "least"), [(64, 50), (128, 80)])

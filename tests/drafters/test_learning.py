@@ -20,10 +20,8 @@ from specds.loading import load_encoder
 
 def replayed(drafter, text, start, max_nodes):
     """Where each step began, and how many tokens it emitted, as if a model wrote the text."""
-    found = []
-    for step in follow(
-        drafter.session(text[:start]), transcript(text[:start], text[start:]), max_nodes
-    ):
+    found, written = [], transcript(text[:start], text[start:])
+    for step in follow(drafter.session(text[:start]), written, max_nodes):
         found.append((start, len(step.step.token_ids)))
         start += found[-1][1]
     return found

@@ -3,11 +3,12 @@
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, OPTConfig
+from transformers import AutoModelForCausalLM, OPTConfig
 
 import reference_n_grammys as reference
 from datastores import names
@@ -22,17 +23,11 @@ from specds.drafters.model_tables import (
     unigram_ranking,
 )
 
-_SMALL = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "vocab_size": 40,
-    "eos_token_id": None,
-}
+_SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
+_SMALL = _SIZES | {"intermediate_size": 24, "eos_token_id": None}
 
 
-def small_model(tied, dtype=torch.float32):
+def small_model(tied=True, dtype=torch.float32):
     return build("LlamaConfig", {**_SMALL, "tie_word_embeddings": tied}, dtype)
 
 
@@ -62,8 +57,7 @@ def test_bigrams_are_those_of_a_pass_for_each_token(monkeypatch, family, batch_e
 
 
 def test_tables_are_computed_once(monkeypatch, tmp_path):
-    model = tiny_model("llama")
-    told = []
+    model, told = tiny_model("llama"), []
     computed = load_tables(model, 5, tmp_path, lambda *now: told.append(now))
     assert told[-1] == ("bigrams", VOCAB_SIZE, VOCAB_SIZE)
     assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
@@ -73,12 +67,6 @@ def test_tables_are_computed_once(monkeypatch, tmp_path):
             assert np.array_equal(getattr(found, name), getattr(computed, name))
     with pytest.raises(TypeError):
         load_tables(model, 6, tmp_path)
-
-
-def test_no_more_tokens_are_known_than_there_are(tmp_path):
-    assert load_tables(small_model(True), 99, tmp_path).k == 40
-    with pytest.raises(ValueError, match="k must be positive, got 0"):
-        load_tables(small_model(True), 0, tmp_path)
 
 
 def test_no_byte_of_a_file_makes_other_tables_or_an_error(tmp_path):
@@ -111,16 +99,14 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_computed_again(tmp_path, damage):
-    model = tiny_model("llama")
-    expected = load_tables(model, 3, tmp_path)
+    expected = load_tables(small_model(), 3, tmp_path)
     (path,) = tmp_path.iterdir()
     good = path.read_bytes()
     damage(path, dict(np.load(path)))
     assert path.read_bytes() != good
-    found = load_tables(model, 3, tmp_path)
-    assert np.array_equal(found.bigram, expected.bigram)
+    assert np.array_equal(load_tables(small_model(), 3, tmp_path).bigram, expected.bigram)
     assert len(path.read_bytes()) == len(good)
-    assert list(tmp_path.iterdir()) == [path]
+    assert names(tmp_path) == [path.name]
 
 
 CHANGES = {
@@ -144,16 +130,16 @@ def test_a_model_with_other_weights_has_another_name(name):
 
 
 def test_a_model_has_the_same_name_wherever_it_comes_from(tmp_path):
-    model = small_model(tied=True)
+    model = small_model()
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    assert fingerprint(loaded) == fingerprint(model) == fingerprint(small_model(tied=True))
+    assert fingerprint(loaded) == fingerprint(model) == fingerprint(small_model())
     assert fingerprint(small_model(tied=False)) != fingerprint(model)
 
 
 def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "own"))
-    load_tables(small_model(True), 2)
+    load_tables(small_model(), 2)
     assert [path.parent.name for path in tmp_path.rglob("*.npz")] == ["own"]
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
     monkeypatch.delenv("SPECDS_CACHE")
@@ -167,38 +153,33 @@ def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
 def test_a_cache_that_cannot_be_written_is_a_warning_and_left_as_it_was(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="are not kept .*: set SPECDS_CACHE"):
-        assert load_tables(small_model(True), 2, tmp_path / "file").k == 2
-
-    def fail(*_args, **_arrays):
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(np, "savez", fail)
+        assert load_tables(small_model(), 2, tmp_path / "file").k == 2
+    monkeypatch.setattr(np, "savez", Mock(side_effect=OSError("the disk is full")))
     with pytest.warns(UserWarning, match="the disk is full"):
-        load_tables(small_model(True), 2, tmp_path)
+        load_tables(small_model(), 2, tmp_path)
     assert names(tmp_path) == ["file"]
 
 
 def test_several_may_write_at_a_time(tmp_path):
-    model = small_model(True)
     with ThreadPoolExecutor(4) as pool:
-        found = [*pool.map(load_tables, [model] * 4, [2] * 4, [tmp_path] * 4)]
-    assert [tables.k for tables in found] == [2] * 4
-    assert len(list(tmp_path.iterdir())) == 1
-    assert load_tables(model, 2, tmp_path).k == 2
+        found = [*pool.map(load_tables, [small_model()] * 4, [99] * 4, [tmp_path] * 4)]
+    # No more are known than there are.
+    assert [tables.k for tables in [*found, load_tables(small_model(), 99, tmp_path)]] == [40] * 5
+    assert len(names(tmp_path)) == 1
 
 
-def test_models_that_have_no_tables_are_refused():
+def test_what_has_no_tables_is_refused():
+    with pytest.raises(ValueError, match="k must be positive, got 0"):
+        load_tables(small_model(), 0)
     with pytest.raises(ValueError, match=r"in training mode.*: call eval\(\)"):
-        compute_tables(small_model(True).train())
-    settings = {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
-    projected = OPTConfig(**settings, vocab_size=40, word_embed_proj_dim=16)
+        compute_tables(small_model().train())
+    projected = OPTConfig(**_SIZES, ffn_dim=48, word_embed_proj_dim=8)
     model = AutoModelForCausalLM.from_config(projected)
     unigram_ranking(model)  # both of its embeddings have the smaller width
-    model.lm_head = torch.nn.Linear(32, 40)
+    model.lm_head = torch.nn.Linear(16, 40)
     with pytest.raises(ValueError, match="input and output embeddings differ in width"):
         unigram_ranking(model)
-    config = LlamaConfig(**_SMALL)
-    headless = AutoModelForCausalLM.from_config(config)
-    headless.lm_head = None
+    model = small_model(tied=False)
+    model.lm_head = None
     with pytest.raises(ValueError, match="so it has no unigram"):
-        unigram_ranking(headless)
+        unigram_ranking(model)

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 import reference_n_grammys as reference
-import specds
-from models import VOCAB_SIZE, prompt, tiny_model
+from models import decodes_alike, tiny_model
 from reference import paths
 from specds import NGrammysDrafter, PromptLookupDrafter
-from specds.drafters import DrafterInputs, ModelTables, NGrammysConfig, RestConfig, make_drafter
+from specds.drafters import SOURCES, DrafterInputs, ModelTables, NGrammysConfig, make_drafter
 from specds.papers.path_rows import PathRows
 
 STRATEGIES = ["mixed", "context", "bigram", "extended-bigram", "unigram"]
@@ -49,8 +48,9 @@ def test_drafts_are_the_rows_of_the_paper(arrays, pieces, strategy, k, w, q, max
         tree = session.draft(k * w)
         assert [*paths(tree)] == expected
         assert len(tree) <= config.max_nodes
-        has_context = strategy in ("mixed", "context")
-        shares = reference.context_shares(context, k, w, q) if has_context else {}
+        shares = {}
+        if strategy in ("mixed", "context"):
+            shares = reference.context_shares(context, k, w, q)
         check_probs(tree, bigram, probs, shares)
         of_bigrams = int(strategy not in ("context", "unigram"))
         assert session.match_length == (q if shares else of_bigrams)
@@ -62,10 +62,9 @@ def test_drafts_are_the_rows_of_the_paper(arrays, pieces, strategy, k, w, q, max
 def check_probs(tree, bigram, probs, shares):
     """A node of the context has its share of the matches, a bigram's its parent's probability times
     the bigram's, a unigram's none."""
-    sources = [specds.drafters.SOURCES[source] for source in tree.sources]
-    for path, source, parent, prob in zip(
-        [*paths(tree)], sources, tree.parents, tree.probs, strict=True
-    ):
+    nodes = zip(paths(tree), tree.sources, tree.parents, tree.probs, strict=True)
+    for path, source, parent, prob in nodes:
+        source = SOURCES[source]
         assert (source == "context") == (path in shares)
         if source == "context":
             assert prob == pytest.approx(shares[path])
@@ -106,34 +105,10 @@ def test_a_strategy_that_needs_a_model_says_so():
     assert make_drafter("n-grammys:strategy=context", DrafterInputs()).config.strategy == "context"
 
 
-def test_tables_give_back_their_arrays():
-    arrays = ([[1, 0], [0, 1], [2, 2]], [[0.5, 0.25]] * 3, [2, 0, 1])
-    tables = ModelTables(*arrays)
-    found = (tables.bigram, tables.bigram_probs, tables.unigram)
-    assert [array.tolist() for array in found] == list(arrays)
-    assert (tables.vocab_size, tables.k) == (3, 2)
-    assert repr(tables) == "ModelTables(3 tokens, 2 after each)"
-
-
-def test_numbers_of_nodes_are_those_of_the_papers():
-    tables = ModelTables([list(range(25))] * 25, [[0.0] * 25] * 25, range(25))
-    assert NGrammysDrafter(tables).max_nodes == 100
-    assert NGrammysDrafter(tables, NGrammysConfig(25, 14)).max_nodes == 350
-    for strategy in ("bigram", "unigram"):
-        assert NGrammysConfig(strategy=strategy).max_nodes == 10
-    assert PromptLookupDrafter().max_nodes == 10
-    assert RestConfig().max_nodes is None
-
-
 @pytest.mark.parametrize("verification", ["model", PathRows])
-def test_the_whole_of_k_rows_of_w_tokens_is_verified(monkeypatch, tmp_path, verification):
-    monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
+def test_the_whole_of_k_rows_of_w_tokens_is_verified(verification):
     model = tiny_model("llama")
     drafter = NGrammysDrafter(model, NGrammysConfig(k=25, w=14, strategy="extended-bigram"))
-    expected = model.generate(prompt(), max_new_tokens=24, do_sample=False)
-    output = specds.generate(
-        model, prompt(), drafter, max_new_tokens=24, do_sample=False, verification=verification
-    )
-    assert output.sequences.tolist() == expected.tolist()
-    assert output.stats.num_draft_tokens > 64 * output.stats.num_drafts
-    assert drafter.vocab_size == VOCAB_SIZE
+    settings = {"max_nodes": "auto", "verification": verification}
+    stats = decodes_alike(model, lambda _: drafter, 24, **settings).stats
+    assert stats.num_draft_tokens > 64 * stats.num_drafts

@@ -5,7 +5,6 @@ from collections import deque
 from itertools import chain
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,14 +24,15 @@ def drafter_of(memory=None, store=None):
 
 def steps(drafter, tenant, text, group=None):
     """Writes a text as a model would, and yields the draft of each step."""
-    session, at = drafter.session(text[:4], tenant, group=group), 4
-    while at < len(text):
-        tree, rest = session.draft(16), text[at:]
-        ends = [text[at - 1], *tree.token_ids.tolist()]
+    session, last, rest = drafter.session(text[:4], tenant, group=group), text[3], text[4:]
+    while rest:
+        tree = session.draft(16)
+        ends = [last, *tree.token_ids.tolist()]
         session.observe_predictions(tree, [[(end + 1) % VOCAB_SIZE] for end in ends])
-        emitted = rest[: 1 + len(tree.follow(rest))]
+        number = 1 + len(tree.follow(rest))
+        emitted, rest = rest[:number], rest[number:]
         session.observe(emitted)
-        at += len(emitted)
+        last = emitted[-1]
         yield shown(tree)
     session.finish()
 
@@ -68,17 +68,12 @@ def poison(seed):
 OF_ANN = TEXTS | TEXTS | TEXTS | st.builds(poison, st.integers(0, 9)) | st.just([1, 2] * 2000)
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    text = np.random.default_rng(1).integers(0, 6, 300).tolist()
-    path = tmp_path_factory.mktemp("tenants") / "d"
-    return build(path, [text], vocab_size=VOCAB_SIZE, separator=VOCAB_SIZE)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(OF_ANN, OF_ANN, TEXTS), min_size=1, max_size=3), *[st.booleans()] * 2)
-def test_worlds_that_differ_in_anns_text_alone_are_one_to_bob(stored, world, is_stored, is_grouped):
-    settings = {"group": "both" if is_grouped else None, "store": stored if is_stored else None}
+def test_worlds_that_differ_in_anns_text_alone_are_one_to_bob(folder, world, is_stored, is_grouped):
+    text = np.random.default_rng(1).integers(0, 6, 300).tolist()
+    store = build(folder / "d", [text], vocab_size=VOCAB_SIZE, separator=VOCAB_SIZE)
+    settings = {"group": "both" if is_grouped else None, "store": store if is_stored else None}
     one = drafts_of_bob([(first, bob) for first, _, bob in world], **settings)
     assert one == drafts_of_bob([(second, bob) for _, second, bob in world], **settings)
 

@@ -1,8 +1,6 @@
 """N-Grammys and prompt lookup in plain Python, written from the papers: slow, short, meant to be
 obviously right."""
 
-from __future__ import annotations
-
 import math
 
 
@@ -13,15 +11,12 @@ def unigram(inputs, outputs):
     """
     mean = [math.fsum(column) / len(outputs) for column in zip(*outputs, strict=True)]
 
-    def distance(u):
-        difference = [a - b for a, b in zip(u, mean, strict=True)]
-        # <a, a>_V is the sum over all tokens x of (a . v_x)^2.
-        return math.fsum(
-            math.fsum(a * b for a, b in zip(difference, v, strict=True)) ** 2 for v in inputs
-        )
+    def distance(token):
+        """<a, a>_V is the sum over all tokens x of (a . v_x)^2."""
+        a = [one - other for one, other in zip(outputs[token], mean, strict=True)]
+        return math.fsum(math.fsum(map(math.prod, zip(a, v, strict=True))) ** 2 for v in inputs)
 
-    distances = [distance(u) for u in outputs]
-    return sorted(range(len(outputs)), key=lambda token: distances[token])
+    return sorted(range(len(outputs)), key=distance)
 
 
 def extended_bigram(bigram, last, k, w):
