@@ -40,20 +40,14 @@ USAGE = [
     (f"{GENERATE} a --top-p 2", "from 0 to 1"),
     (f"{GENERATE} a --seed -1", "0"),
     (GENERATE, "Missing argument 'PROMPT'"),
-    (
-        f"{GENERATE} a --drafter hierarchy-x:a",
-        "no drafter `hierarchy-x:a`: choose of",
-    ),
+    (f"{GENERATE} a --drafter hierarchy-x:a", "no drafter `hierarchy-x:a`: choose of"),
     (f"{GENERATE} a --drafter hierarchy:a,window=3", "`hierarchy` has no option `window`: try"),
     (f"{GENERATE} a --drafter hierarchy:", "`hierarchy:` names no models: try `hierarchy:SMALL"),
     (f"{GENERATE} a --drafter fusd", "no drafter `fusd`: choose of fused, rest, aded"),
     (f"{REPLAY} one.jsonl --datastore d --max-nodes 8,x", "`x` is no size"),
     (f"{REPLAY} one.jsonl --datastore d --max-nodes 0", "max_nodes `0` is no number of nodes"),
     (f"{REPLAY} one.jsonl --datastore d --shape best", "'best' is not one of"),
-    (
-        "bench generate --model demo --limit 3 --batch 1,4",
-        "3 prompts make no batch of 4: give a la",
-    ),
+    ("bench generate --model demo --limit 3 --batch 1,4", "3 prompts make no batch of 4: give a"),
     (f"{MEASURE} one.jsonl", "Missing option '--model'"),
     (f"{MEASURE} one.jsonl --model demo-tiny --runs 0", "runs must be at least 1, got 0"),
     (f"{MEASURE} one.jsonl --model demo-tiny --batch 0", "batch must be at least 1, got 0"),
@@ -80,10 +74,7 @@ AT_ONCE = [
     (f"{GENERATE} a --drafter prompt-lookup --model-tables", "takes no tables"),
     (f"{GENERATE} a --memory /nowhere/m", "/nowhere: no such folder"),
     (f"{GENERATE} a --memory there", "is no memory of specds: name another file by --memory"),
-    (
-        f"{GENERATE} a --drafter hierarchy:demo-tiny --memory m",
-        "`hierarchy:demo-tiny` keeps no mem",
-    ),
+    (f"{GENERATE} a --drafter hierarchy:demo-tiny --memory m", "`hierarchy:demo-tiny` keeps no"),
 ]
 FAILURES = [
     *AT_ONCE,
@@ -92,10 +83,7 @@ FAILURES = [
     ("build --out o --corpus stdlib --tokenizer /no/such", "no tokenizer"),
     (f"{NEW} stdlib --lang c", "language"),
     (f"{NEW} rows.jsonl", "rows.jsonl:2"),
-    (
-        f"{NEW} empty.txt",
-        "the corpus is empty: 0 documents read, none with text; 1 left out: empty",
-    ),
+    (f"{NEW} empty.txt", "corpus is empty: 0 documents read, none with text; 1 left out: empty"),
     (f"{NEW} one.jsonl --max-tokens 1", "the first document has more tokens than the limit"),
     ("build --tokenizer demo --corpus one.jsonl --out d", "--overwrite"),
     ("build --tokenizer x --corpus x --out no/d", "no such folder"),
@@ -116,10 +104,7 @@ FAILURES = [
     ("export-generate new --into model --datastore small.specds", "another vocabulary"),
     (f"{REPLAY} one.jsonl --drafter rest", "drafter `rest` needs a datastore"),
     (f"{REPLAY} one.jsonl --drafter prompt-lookup", "no tokenizer"),
-    (
-        f"{REPLAY} one.jsonl --datastore d --drafter best",
-        "no drafter `best`: choose of fused, rest",
-    ),
+    (f"{REPLAY} one.jsonl --datastore d --drafter best", "no drafter `best`: choose of fused, r"),
     (f"{REPLAY} none.jsonl --datastore d", "no such file"),
     (f"{REPLAY} one.jsonl one.jsonl --datastore d", "rename those that share a name"),
     ("bench generate --model demo-tiny", "no prompts"),

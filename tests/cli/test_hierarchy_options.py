@@ -4,13 +4,11 @@ import copy
 import json
 
 import pytest
-import torch
 
 from specds.drafters import DrafterInputs, DrafterName, make_drafter
 from specds.hierarchy import HierarchyConfig
 from specds.loading import load_model
 
-torch.set_num_threads(1)
 GENERATE = ["generate", "--model", "demo-small", "import os\n\ndef main(", "--json"]
 
 

@@ -13,20 +13,10 @@ from hypothesis import strategies as st
 from datastores import build, until
 from specds.drafters import Memory
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
+from vllm_shapes import config_of, states_of
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
 WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
-
-
-def vllm_config(max_model_len=32, k=4, ranks=1, tokenizer=None, **options):
-    return SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=k),
-        model_config=SimpleNamespace(
-            max_model_len=max_model_len, get_vocab_size=lambda: 100, tokenizer=tokenizer
-        ),
-        parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
-        additional_config={"specds": {**WHOLE, **options}},
-    )
 
 
 class Runner:
@@ -47,7 +37,7 @@ class Runner:
 
 
 def test_vllm_gets_chains_for_padded_arrays_of_moving_rows():
-    proposer, runner = vllm.Proposer(vllm_config()), Runner()
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
     proposer.load_model(None)
     drafts = runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT, 4], 1), ([9, 9, 9], 0)])
     assert drafts[0] == [3, 1, 2, 3]
@@ -62,20 +52,8 @@ def test_vllm_gets_chains_for_padded_arrays_of_moving_rows():
     assert proposer.num_failures == 0
 
 
-def test_vllm_gets_sixty_four_rows_and_preempted_ones_back():
-    proposer, runner = vllm.Proposer(vllm_config()), Runner()
-    texts = [[row + 4, *TEXT] for row in range(64)]
-    drafts = runner.step(proposer, [(text, 1) for text in texts])
-    assert drafts == [[3, 1, 2, 3]] * 64
-    runner.step(proposer, [([*text, 3], 1) for text in texts[:60]])
-    runner.step(proposer, [([*text, 3], 0 if row > 59 else 1) for row, text in enumerate(texts)])
-    drafts = runner.step(proposer, [([*text, 3, 1], 1) for text in texts])
-    assert drafts == [[2, 3, 1, 2]] * 64
-    assert proposer.drafter.stats()["num_opened"] == 64
-
-
 def test_vllm_never_gets_drafts_beyond_the_length_of_its_model():
-    proposer, runner = vllm.Proposer(vllm_config(max_model_len=12)), Runner(max_model_len=12)
+    proposer, runner = vllm.Proposer(config_of(**WHOLE, max_model_len=12)), Runner(max_model_len=12)
     lengths = []
     for end in (8, 9, 10, 11, 12):
         [draft] = runner.step(proposer, [((TEXT * 2)[:end], 1)])
@@ -84,7 +62,7 @@ def test_vllm_never_gets_drafts_beyond_the_length_of_its_model():
 
 
 def test_a_drafter_that_raises_drafts_nothing_and_is_told_at_growing_intervals(caplog):
-    proposer, runner = vllm.Proposer(vllm_config()), Runner()
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
     with caplog.at_level(logging.ERROR):
         for garbage in (None, np.zeros(3), "tokens") * 3:
             assert proposer.propose([[1], [2]], runner.lengths, garbage) == [[], []]
@@ -99,19 +77,17 @@ def test_a_drafter_that_raises_drafts_nothing_and_is_told_at_growing_intervals(c
 def test_drafts_wait_for_the_time_of_a_step_and_without_times_are_likely():
     rows = [(TEXT, 1)]
     for ranks, is_measured in [(1, True), (2, False)]:
-        config = vllm_config(ranks=ranks)
-        config.additional_config = {"specds": {}}
-        drafts = Runner().step(vllm.Proposer(config), rows)[0]
+        drafts = Runner().step(vllm.Proposer(config_of(ranks=ranks)), rows)[0]
         assert (drafts == []) == is_measured
-        config.additional_config = {"specds": {"min_prob": 1.0, "step_cost": None}}
-        assert Runner().step(vllm.Proposer(config), rows) == [[]]
+        likely = vllm.Proposer(config_of(ranks=ranks, min_prob=1.0, step_cost=None))
+        assert Runner().step(likely, rows) == [[]]
 
 
 def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
     with pytest.raises(ValueError, match="unknown field `min_probability`"):
-        vllm.Proposer(vllm_config(min_probability=0.1))
+        vllm.Proposer(config_of(min_probability=0.1))
     with pytest.raises(ValueError, match="one rank only"):
-        vllm.Proposer(vllm_config(ranks=2, step_cost="measured"))
+        vllm.Proposer(config_of(ranks=2, step_cost="measured"))
     with pytest.raises(ValueError, match="`step_cost` does not fit SGLang"):
         sglang.Corpus({"step_cost": "measured"}, 8)
     store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")
@@ -127,13 +103,10 @@ def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
     assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
 
 
-def shared_memory(path, **config):
-    return {"memory": "shared", "snapshot": str(path), "save_every": 0.02, **config}
-
-
 def test_a_memory_that_cannot_be_shared_any_more_is_told_again_and_again(tmp_path, caplog):
     path = tmp_path / "memory"
-    model = llama_cpp.DraftModel(shared_memory(path), vocab_size=10)
+    config = {"memory": "shared", "snapshot": str(path), "save_every": 0.02}
+    model = llama_cpp.DraftModel(config, vocab_size=10)
     path.unlink()
     path.mkdir()
     num_failures = lambda: model.drafter.stats()["num_memory_failures"]  # noqa: E731
@@ -205,7 +178,7 @@ def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory, is
         return model(np.array(text, np.intc)).tolist()
 
     options, size = {"memory": memory}, {"vocab_size": 40}
-    proposer = vllm.Proposer(vllm_config(**options))
+    proposer = vllm.Proposer(config_of(**WHOLE, **options))
     corpus = sglang.Corpus(options, 4, **size)
     model = llama_cpp.DraftModel({**WHOLE, **options}, 4, **size)
     rows = {by_vllm: proposer, by_sglang: corpus, by_llama: model}
@@ -306,31 +279,14 @@ def test_sglang_tells_what_the_target_predicts():
     assert {40, 41} & set(trees.tolist())
 
 
-def test_the_check_tells_what_the_installed_engine_lacks():
-    run = subprocess.run(
-        [sys.executable, "-m", "specds.integrations.sglang", "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_check_tells_what_the_installed_engine_lacks(monkeypatch):
+    check = [sys.executable, "-m", "specds.integrations.sglang", "--check"]
+    run = subprocess.run(check, capture_output=True, text=True, check=False)
     lacks = sglang.missing()
     assert run.returncode == (1 if lacks else 0)
     assert ("sglang.srt.speculative.ngram_worker.NGRAMWorker" in run.stderr) == bool(lacks)
-
-
-def test_without_a_configuration_the_plug_in_changes_nothing(monkeypatch):
     monkeypatch.delenv(sglang.CONFIG, raising=False)
-    sglang.register()
-
-
-def v2_states(torch, texts, max_model_len=32):
-    tokens = torch.full((8, max_model_len), 7, dtype=torch.int32)
-    lengths = torch.zeros(8, dtype=torch.int32)
-    for place, text in texts.items():
-        tokens[place, : len(text)] = torch.tensor(text, dtype=torch.int32)
-        lengths[place] = len(text)
-    gpu = lambda tensor: SimpleNamespace(gpu=tensor)  # noqa: E731
-    return SimpleNamespace(all_token_ids=gpu(tokens), total_len=gpu(lengths))
+    sglang.register()  # without a configuration the engine is not asked for
 
 
 def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are(monkeypatch):
@@ -346,11 +302,9 @@ def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are(monkey
     vllm_v2.register()
     assert package.init_speculator(SimpleNamespace(additional_config={}), "cpu", None) == "theirs"
 
-    config = vllm_config()
-    config.speculative_config.enable_adaptive_verification = True
-    config.scheduler_config = SimpleNamespace(max_num_seqs=8)
+    config = config_of(**WHOLE)
     texts = {5: [*TEXT], 2: [9, 9, 9], 0: [1, 2]}
-    speculator = package.init_speculator(config, torch.device("cpu"), v2_states(torch, texts))
+    speculator = package.init_speculator(config, torch.device("cpu"), states_of(texts))
     assert isinstance(speculator, speculators.BaseSpeculator)
 
     def propose(places, names, is_prefilling, **about):
@@ -371,7 +325,7 @@ def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are(monkey
     assert ((confidences[5] > 0) & (confidences[5] <= 1)).all()
     assert confidences[0].tolist() == [0] * 4
     texts[5] += [3, 1]
-    speculator.req_states = v2_states(torch, texts)
+    speculator.req_states = states_of(texts)
     assert propose([5], ["a"], [False]).tolist() == [[2, 3, 1, 2]]
     assert speculator.drafter.stats()["num_opened"] == 2
     assert propose([5], ["a"], [False], dummy_run=True).tolist() == [[1] * 4]

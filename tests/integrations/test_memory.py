@@ -6,47 +6,37 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from specds import EngineDrafter, FusedConfig, FusedDrafter
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
+from vllm_shapes import config_of
 
 OPTIONS = {"effort": "low", "step_cost": None, "min_prob": 0.0}
 NUM_STEPS, STEP, K = 4, 3, 8
-VOCAB_SIZE = 100
+LIBC = ctypes.CDLL(None)
 
 
 class Heap(ctypes.Structure):
-    """What `mallinfo2` returns."""
+    """What `mallinfo2` of glibc returns: it counts what Rust, numpy and longer lists hold."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
+    _fields_ = [("numbers", ctypes.c_size_t * 10)]
 
-
-def mallinfo():
-    """glibc's `mallinfo2`, which counts what Rust, numpy and Python's longer lists hold."""
-    try:
-        function = ctypes.CDLL(None).mallinfo2
-    except AttributeError:
-        pytest.skip("needs mallinfo2 of glibc 2.33")
-    function.restype = Heap
-    return function
+    @classmethod
+    def in_use(cls):
+        LIBC.mallinfo2.restype = cls
+        gc.collect()
+        numbers = LIBC.mallinfo2().numbers
+        return numbers[4] + numbers[7]  # mapped, and of the heap
 
 
 def bytes_held(make):
     """The bytes in use as long as what `make` returns is kept."""
-    tell = mallinfo()
-    gc.collect()
-    before = tell()
+    before = Heap.in_use()
     kept = make()
-    gc.collect()
-    after = tell()
+    after = Heap.in_use()
     del kept
-    return after.uordblks + after.hblkhd - before.uordblks - before.hblkhd
+    return after - before
 
 
 def ends(context):
@@ -54,9 +44,9 @@ def ends(context):
     return range(len(context) - STEP * (NUM_STEPS - 1), len(context) + 1, STEP)
 
 
-def sessions(drafter, contexts):
+def sessions(contexts):
     """Sessions alone."""
-    opened = []
+    drafter, opened = FusedDrafter(config=FusedConfig(effort="low", memory=False)), []
     for context in contexts:
         first, *others = ends(context)
         session = drafter.session(context[:first])
@@ -70,29 +60,14 @@ def sessions(drafter, contexts):
 
 def engine_drafter(contexts):
     drafter = EngineDrafter(**OPTIONS)
-    for row_ends in zip(*map(ends, contexts), strict=True):
-        rows = zip(contexts, row_ends, strict=True)
-        drafter.sync([context[:end] for context, end in rows])
+    for end in ends(contexts[0]):
+        drafter.sync([context[:end] for context in contexts])
         drafter.draft_trees(K + 1)
     return drafter
 
 
-def vllm_config(max_model_len):
-    return SimpleNamespace(
-        speculative_config=SimpleNamespace(
-            num_speculative_tokens=K, enable_adaptive_verification=True
-        ),
-        scheduler_config=SimpleNamespace(max_num_seqs=8),
-        model_config=SimpleNamespace(
-            max_model_len=max_model_len, get_vocab_size=lambda: VOCAB_SIZE, tokenizer=None
-        ),
-        parallel_config=SimpleNamespace(tensor_parallel_size=1),
-        additional_config={"specds": OPTIONS},
-    )
-
-
 def vllm_proposer(contexts):
-    proposer = vllm.Proposer(vllm_config(2 * len(contexts[0])))
+    proposer = vllm.Proposer(config_of(2 * len(contexts[0]), K, **OPTIONS))
     tokens = np.stack(contexts).view(np.int32)
     for end in ends(contexts[0]):
         lengths = np.full(len(contexts), end, np.int32)
@@ -101,12 +76,11 @@ def vllm_proposer(contexts):
 
 
 def vllm_speculator(contexts):
-    torch = pytest.importorskip("torch")
     num_rows, size = len(contexts), len(contexts[0])
     of_gpu = lambda array: SimpleNamespace(gpu=torch.from_numpy(array))  # noqa: E731
-    tokens = of_gpu(np.stack(contexts).view(np.int32))
-    states = SimpleNamespace(all_token_ids=tokens)
-    speculator = vllm_v2.ChainSpeculator(vllm_config(2 * size), torch.device("cpu"), states)
+    states = SimpleNamespace(all_token_ids=of_gpu(np.stack(contexts).view(np.int32)))
+    config = config_of(2 * size, K, **OPTIONS)
+    speculator = vllm_v2.ChainSpeculator(config, torch.device("cpu"), states)
     batch = SimpleNamespace(
         num_reqs=num_rows,
         req_ids=[str(row) for row in range(num_rows)],
@@ -123,9 +97,8 @@ def vllm_speculator(contexts):
 
 def llama_model(contexts):
     model = llama_cpp.DraftModel(OPTIONS, K)
-    [context] = contexts
-    for end in ends(context):
-        model(context[:end].view(np.intc))
+    for end in ends(contexts[0]):
+        model(contexts[0][:end].view(np.intc))
     return model
 
 
@@ -137,34 +110,26 @@ def sglang_corpus(contexts):
     return corpus
 
 
-def stepped(make, contexts):
-    """An adapter that has a session of each context and missed no step."""
-    made = make(contexts)
-    stats = getattr(made, "drafter", made).stats()
-    assert stats["num_opened"] == len(contexts)
-    assert stats["num_row_steps"] == len(contexts) * (NUM_STEPS - 1)
-    assert getattr(made, "num_failures", 0) == 0
-    return made
-
-
+@pytest.mark.skipif(not hasattr(LIBC, "mallinfo2"), reason="needs mallinfo2 of glibc 2.33")
 @pytest.mark.parametrize(
-    ("make", "num_rows"),
-    [
-        (engine_drafter, 4),
-        (vllm_proposer, 4),
-        (vllm_speculator, 4),
-        (llama_model, 1),
-        (sglang_corpus, 4),
-    ],
+    "make", [engine_drafter, vllm_proposer, vllm_speculator, llama_model, sglang_corpus]
 )
-def test_what_is_held_besides_sessions_does_not_grow_with_the_contexts(make, num_rows):
-    random = np.random.default_rng(0)
+def test_what_is_held_besides_sessions_does_not_grow_with_the_contexts(make):
+    random, num_rows = np.random.default_rng(0), 1 if make is llama_model else 4
+
+    def stepped(contexts):
+        """An adapter that has a session of each context and missed no step."""
+        made = make(contexts)
+        stats = getattr(made, "drafter", made).stats()
+        assert stats["num_opened"] == num_rows
+        assert stats["num_row_steps"] == num_rows * (NUM_STEPS - 1)
+        assert getattr(made, "num_failures", 0) == 0
+        return made
 
     def beside_sessions(length):
-        contexts = random.integers(0, VOCAB_SIZE, (num_rows, length)).astype(np.uint32)
-        drafter = FusedDrafter(config=FusedConfig(effort="low", memory=False))
-        alone = bytes_held(lambda: sessions(drafter, list(contexts)))
-        return bytes_held(lambda: stepped(make, list(contexts))) - alone, alone
+        contexts = list(random.integers(0, 100, (num_rows, length)).astype(np.uint32))
+        alone = bytes_held(lambda: sessions(contexts))
+        return bytes_held(lambda: stepped(contexts)) - alone, alone
 
     beside_sessions(100)  # what is made once
     (short, _), (long, alone) = beside_sessions(2_000), beside_sessions(200_000)
