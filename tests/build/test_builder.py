@@ -77,7 +77,6 @@ def test_a_build_stopped_at_any_point_leaves_the_old_datastore(tmp_path):
         assert names(tmp_path) == ["d"]
         assert Datastore.open(tmp_path / "d").num_tokens == 3
     assert num_stopped > 5
-    assert names(tmp_path) == ["d"]
     assert Datastore.open(tmp_path / "d").num_tokens == 6
     # What was told rises to its total in every stage.
     for stage, total in (("sort", 6), ("write", 6), ("sync", 2)):
@@ -223,16 +222,10 @@ def test_a_text_is_taken_up_at_its_last_checkpoint(tmp_path):
     assert manifests[0]["shards"] == manifests[1]["shards"]
 
 
-OTHER_PLANS = [
-    {"max_shard_tokens": 5},
-    {"plan": "another corpus"},
-    {"plan": None},
-    {"drop_duplicates": True},
-    {},
-]
+OTHER_PLANS = [{"max_shard_tokens": 5}, {"plan": "another corpus"}, {"plan": None}]
 
 
-@pytest.mark.parametrize("other", OTHER_PLANS, ids=str)
+@pytest.mark.parametrize("other", [*OTHER_PLANS, {"drop_duplicates": True}, {}], ids=str)
 def test_a_build_of_another_plan_or_without_one_begins_anew(tmp_path, other):
     builder = planned(tmp_path / "d")
     add(builder, [[1, 2], [1, 2], [3]])

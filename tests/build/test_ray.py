@@ -142,26 +142,20 @@ def assert_same(ours, local):
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere"])
 def test_cluster_out_of_reach_is_an_error_of_one_line(tmp_path, monkeypatch, address):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(
-        ConnectionError, match=f"cannot reach a Ray cluster at {address}: ."
-    ) as raised:
+    message = f"cannot reach a Ray cluster at {address}: ."
+    with pytest.raises(ConnectionError, match=message) as raised:
         build(tmp_path / "d", made(), ray_address=address)
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"max_documents": 200}, {"max_tokens": 150_000}, {"max_documents": 145}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{}, {"max_documents": 200}, {"max_tokens": 150_000}], ids=str)
 def test_build_on_a_cluster_has_the_documents_of_the_local_one(cluster, tmp_path, options):
     options = {"drop_duplicates": False, **options}
     local = build(tmp_path / "local", made(), "local", **options)
     told = []
-    ours = build(
-        tmp_path / "ray", made(), progress=lambda *event, **_: told.append(event), **options
-    )
+    note = lambda *event, **_: told.append(event)  # noqa: E731
+    ours = build(tmp_path / "ray", made(), progress=note, **options)
     assert_same(tmp_path / "ray", tmp_path / "local")
     for name in ("num_documents", "num_tokens", "num_added_documents", "num_added_tokens"):
         assert getattr(ours, name) == getattr(local, name)
@@ -181,20 +175,14 @@ def test_documents_of_several_workers_are_found_by_compact(cluster, tmp_path):
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 
-def test_documents_are_added_to_a_datastore(cluster, tmp_path):
-    options = {"drop_duplicates": False}
+def test_documents_are_added_by_the_fast_tokenizer(cluster, tmp_path, demo_tokenizer):
+    shared = {"drop_duplicates": False, **SMALL}
     for engine in ("local", "ray"):
-        build(tmp_path / engine, made(Made(1)), "local", **options)
-        report = build(tmp_path / engine, made(Made(2), Made(3)), engine, append=True, **options)
+        for parts, options in (((Made(1),), {}), ((Made(2), Made(3)), {"append": True})):
+            options = BuildOptions(engine=engine if options else "local", **options, **shared)
+            report = build_datastore(made(*parts), demo_tokenizer, tmp_path / engine, options)
     assert_same(tmp_path / "ray", tmp_path / "local")
     assert report.num_documents > report.num_added_documents
-
-
-def test_build_with_the_fast_tokenizer(cluster, tmp_path, demo_tokenizer):
-    for engine in ("local", "ray"):
-        options = BuildOptions(engine=engine, drop_duplicates=False, **SMALL)
-        build_datastore(made(), demo_tokenizer, tmp_path / engine, options)
-    assert_same(tmp_path / "ray", tmp_path / "local")
 
 
 @pytest.mark.parametrize(
@@ -216,12 +204,9 @@ def test_error_of_a_part_is_raised_as_it_was(
 
 
 def test_error_behind_a_limit_is_not_met(cluster, tmp_path):
+    damaged = Made(1, midway=partial(fail, CorpusError, ["damaged"]))
     build(tmp_path / "local", made(Made(0)), "local", max_documents=9)
-    build(
-        tmp_path / "ray",
-        made(Made(0), Made(1, midway=partial(fail, CorpusError, ["damaged"]))),
-        max_documents=9,
-    )
+    build(tmp_path / "ray", made(Made(0), damaged), max_documents=9)
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 

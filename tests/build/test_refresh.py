@@ -5,27 +5,33 @@ import json
 import numpy as np
 import pytest
 
-from datastores import build
+from datastores import build, files
 from specds import Datastore, FormatError
 from specds.build import refresh
 from specds.drafters import FusedDrafter, Memory
 
 
-def remember(path, tokenizer="", size=100, **texts):
-    memory = Memory(size, tokenizer=tokenizer)
+def remember(path, tokenizer="", **texts):
+    memory = Memory(100, tokenizer=tokenizer)
     for tenant, given in texts.items():
         for text in given:
             memory.insert(tenant, text)
     memory.save(path)
 
 
-def left(path, tenant, tokenizer=""):
-    return [text.tolist() for text in Memory.open(path, 100, tokenizer=tokenizer).texts(tenant)]
+def left(path, tenant):
+    return [text.tolist() for text in Memory.open(path, 100).texts(tenant)]
 
 
 @pytest.fixture
 def log(tmp_path):
     return tmp_path / "memory"
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The folder of a datastore of one document."""
+    return build(tmp_path / "d", [[1]], vocab_size=100, separator=99).path
 
 
 def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log):
@@ -47,16 +53,14 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
     assert (again.num_texts, again.num_added_documents, again.num_tokens) == (0, 0, now.num_tokens)
 
 
-def test_what_was_added_before_a_kill_is_not_added_again(tmp_path, log):
-    build(tmp_path / "d", [[5, 6, 7]], vocab_size=100, separator=99)
-    remember(log, ann=[[5, 6, 7]])
-    report = refresh(tmp_path / "d", log, "ann")
+def test_what_was_added_before_a_kill_is_not_added_again(store, log):
+    remember(log, ann=[[1]])
+    report = refresh(store, log, "ann")
     assert (report.num_texts, report.num_added_documents, report.num_shards) == (1, 0, 1)
     assert left(log, "ann") == []
 
 
-def test_what_a_server_writes_meanwhile_stays(tmp_path, log, monkeypatch):
-    build(tmp_path / "d", [[1]], vocab_size=100, separator=99)
+def test_what_a_server_writes_meanwhile_stays(store, log, monkeypatch):
     remember(log, ann=[[5, 6]])
     opened = Memory.open(log, 100)
     reader = type("Reader", (), {"open": lambda *_, **__: opened})
@@ -64,12 +68,11 @@ def test_what_a_server_writes_meanwhile_stays(tmp_path, log, monkeypatch):
     other = Memory(100)
     other.insert("ann", [7, 8])
     other.save(log, merge=True)
-    refresh(tmp_path / "d", log, "ann")
+    refresh(store, log, "ann")
     assert left(log, "ann") == [[7, 8]]
 
 
-def test_what_fails_before_the_datastore_is_there_leaves_the_memory(tmp_path, log, monkeypatch):
-    build(tmp_path / "d", [[1]], vocab_size=100, separator=99)
+def test_what_fails_before_the_datastore_is_there_leaves_the_memory(store, log, monkeypatch):
     remember(log, ann=[[5, 6]])
     kept = log.read_bytes()
 
@@ -78,18 +81,17 @@ def test_what_fails_before_the_datastore_is_there_leaves_the_memory(tmp_path, lo
 
     monkeypatch.setattr("specds.build.from_memory.DatastoreBuilder", fail)
     with pytest.raises(OSError, match="no space left"):
-        refresh(tmp_path / "d", log, "ann")
+        refresh(store, log, "ann")
     assert log.read_bytes() == kept
 
 
-def test_what_does_not_fit_is_refused_and_nothing_changes(tmp_path, log):
-    store = build(tmp_path / "d", [[1]], vocab_size=100, separator=99)
+def test_what_does_not_fit_is_refused_and_nothing_changes(tmp_path, store, log):
     with pytest.raises(FileNotFoundError):
-        refresh(tmp_path / "d", log)
+        refresh(store, log)
     remember(log, tokenizer="words", ann=[[5, 6]])
-    kept, manifest = log.read_bytes(), (store.path / "manifest.json").read_bytes()
+    kept, before = log.read_bytes(), files(store)
     with pytest.raises(ValueError, match="of another tokenizer: `words`, not ``"):
-        refresh(tmp_path / "d", log, "ann")
+        refresh(store, log, "ann")
     with pytest.raises(ValueError, match=r"no datastore at .* yet: name its tokenizer"):
         refresh(tmp_path / "none", log, "ann")
     newer = bytearray(kept)
@@ -97,9 +99,9 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(tmp_path, log):
     for content, message in ((kept[:-1], "bytes where"), (bytes(newer), "format version 99")):
         log.write_bytes(content)
         with pytest.raises(FormatError, match=message):
-            refresh(tmp_path / "d", log, "ann")
+            refresh(store, log, "ann")
         assert log.read_bytes() == content
-    assert (store.path / "manifest.json").read_bytes() == manifest
+    assert files(store) == before
 
 
 def test_the_command_makes_a_datastore_of_a_servers_memory(run, tmp_path, log, demo_tokenizer):

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from datastores import build
 from specds import Datastore, build_from_token_ids, hub
+from specds.build.local import facts_of
 from specds.hub import locate, named_datastore
 from specds.hub.checks import remember, remembered
 from specds.hub.client import small_blocks
 from specds.hub.names import HubName
 from specds.hub.upload import card_of
+from specds.integrations.adapter import Adapter
 
 
 @pytest.mark.parametrize(
@@ -130,14 +133,9 @@ def test_model_names_its_datastore(tmp_path):
 
 
 def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
-    from specds.integrations.adapter import Adapter
-    from specds.tokenization import fingerprint, vocab_size
-
     demo_tokenizer.save_pretrained(tmp_path)
-    name = fingerprint(demo_tokenizer)
-    size = vocab_size(demo_tokenizer)
-    text = [1, 2, 3, 4, 5] * 9
-    build_from_token_ids([text], tmp_path / "d", vocab_size=size, tokenizer_fingerprint=name)
+    facts = facts_of(demo_tokenizer, "demo")
+    build(tmp_path / "d", [[1, 2, 3, 4, 5] * 9], **facts)
     (tmp_path / "specds.json").write_text('{"datastore": "d"}')
 
     def drafted(options):

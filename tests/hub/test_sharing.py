@@ -5,9 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import xxhash
 
 import hub_client
 import specds
+from datastores import files
 from hub_server import TOKEN, Repository, hub_with_client
 from specds import BuildOptions, Datastore, FormatError, build_from_token_ids
 from specds.loading import load_encoder
@@ -16,6 +18,7 @@ from specds.tokenization import TokenizerError
 pytest.importorskip("huggingface_hub")
 
 COMMAND = "specds build --corpus a.txt --tokenizer other --max-tokens 900"
+NAMED = {"vocab_size": 9, "tokenizer_name": "other", "tokenizer_fingerprint": "0123abcd"}
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +46,8 @@ def call(process):
     """Calls a function of `specds.hub` in the other process."""
 
     def run(function, *arguments, token=TOKEN, **options):
-        _, pool, _ = process
-        return pool.submit(
-            hub_client.call, f"specds.hub.{function}", arguments, options, token
-        ).result(60)
+        asked = f"specds.hub.{function}", arguments, options, token
+        return process[1].submit(hub_client.call, *asked).result(60)
 
     return run
 
@@ -57,31 +58,20 @@ def datastore(tmp_path):
     path = tmp_path / "chat.specds"
     documents = [[n % 7, n % 5, n % 3, 1] * 8 for n in range(60)]
     options = BuildOptions(max_shard_tokens=1200, commands=(COMMAND,))
-    build_from_token_ids(
-        documents,
-        path,
-        options,
-        vocab_size=9,
-        tokenizer_name="other",
-        tokenizer_fingerprint="0123abcd",
-    )
+    build_from_token_ids(documents, path, options, **NAMED)
     assert Datastore.open(path).num_shards == 2
     return path
 
 
 @pytest.fixture
 def put(hub, datastore):
-    """Puts the datastore on the hub, as it is or changed: ``put(name, path=change)``."""
+    """Puts the datastore on the hub, as it is or changed: `put(name, {path: change})`."""
 
     def put(name, changes=None, **faults):
-        files = {
-            str(path.relative_to(datastore)): path.read_bytes()
-            for path in datastore.rglob("*")
-            if path.is_file()
-        }
+        made = files(datastore)
         for path, change in (changes or {}).items():
-            files[path] = change(files[path])
-        hub.repositories[name] = repository = Repository(files, **faults)
+            made[path] = change(made[path])
+        hub.repositories[name] = repository = Repository(made, **faults)
         hub.requests.clear()
         return repository
 
@@ -90,11 +80,12 @@ def put(hub, datastore):
 
 def sent(hub):
     """The files that the hub sent, by name."""
-    return [
-        request.split("/", 6)[-1]
-        for request in hub.requests
-        if "GET" in request and "/resolve/" in request
-    ]
+    asked = (request for request in hub.requests if "GET" in request and "/resolve/" in request)
+    return [request.split("/", 6)[-1] for request in asked]
+
+
+def uploads(hub):
+    return [request for request in hub.requests if request.startswith("PUT")]
 
 
 def shard_file(datastore, name):
@@ -103,15 +94,11 @@ def shard_file(datastore, name):
 
 def test_what_is_pushed_is_pulled_once_and_opened_without_asking(hub, call, datastore):
     address = call("push", datastore, "org/chat", licence="cc-by-4.0")
-    files = hub.repositories["org/chat"].files
     assert address.endswith(hub.repositories["org/chat"].commit)
-    assert len(files) == 2 + 2 * 6
+    assert len(hub.repositories["org/chat"].files) == 2 + 2 * 6
     folder = Path(call("pull", "org/chat"))
     assert len(sent(hub)) == 1 + 2 * 6
-    Datastore.open(folder).verify()
-    for path in datastore.rglob("*.*"):
-        if path.is_file():
-            assert (folder / path.relative_to(datastore)).read_bytes() == path.read_bytes()
+    assert files(folder) == files(datastore)
 
     hub.requests.clear()
     assert Path(call("pull", "org/chat")) == folder
@@ -130,12 +117,8 @@ def test_card_says_what_it_is_and_how_it_was_built(hub, call, datastore):
     assert "| fingerprint of the tokenizer | `0123abcd` |" in card
     assert "| tokens | 1,980 |" in card
     assert f"\n    {COMMAND}\n" in card
-    total = sum(path.stat().st_size for path in datastore.rglob("*.*") if path.is_file())
-    assert f"| bytes | {total:,} |" in card
-
-
-def test_card_that_was_edited_is_left_alone(hub, call, datastore):
-    call("push", datastore, "org/chat")
+    assert f"| bytes | {sum(map(len, files(datastore).values())):,} |" in card
+    # One that was edited is left alone.
     hub.repositories["org/chat"].files["README.md"] = b"# mine"
     call("push", datastore, "org/chat")
     assert hub.repositories["org/chat"].files["README.md"] == b"# mine"
@@ -146,14 +129,11 @@ def test_shards_that_are_there_are_sent_neither_way(hub, call, datastore):
     call("pull", "org/chat")
     hub.requests.clear()
     call("push", datastore, "org/chat")
-    assert not [request for request in hub.requests if request.startswith("PUT")]
-    options = BuildOptions(append=True)
-    build_from_token_ids(
-        [[8, 8, 7, 7] * 9], datastore, options, vocab_size=9, tokenizer_fingerprint="0123abcd"
-    )
+    assert not uploads(hub)
+    build_from_token_ids([[8, 8, 7, 7] * 9], datastore, BuildOptions(append=True), **NAMED)
     hub.requests.clear()
     call("push", datastore, "org/chat")
-    assert len([request for request in hub.requests if request.startswith("PUT")]) == 5
+    assert len(uploads(hub)) == 5
     hub.requests.clear()
     folder = call("pull", "org/chat")
     assert len(sent(hub)) == 7
@@ -180,7 +160,7 @@ def test_upload_that_was_lost_goes_on(hub, call, datastore):
     hub.repositories["org/chat"].files.clear()
     hub.requests.clear()
     call("push", datastore, "org/chat")
-    assert not [request for request in hub.requests if request.startswith("PUT")]
+    assert not uploads(hub)
     assert len(hub.objects) == num_sent
     Datastore.open(call("pull", "org/chat")).verify()
 
@@ -285,39 +265,30 @@ def test_dataset_that_is_no_datastore_is_said_so(hub, call):
         call("pull", "org/text")
 
 
-def resealed(edit):
-    """Changes a manifest, and makes its checksum right again."""
-    xxhash = pytest.importorskip("xxhash")
+def resealed(lie):
+    """Changes what a manifest says of its first shard, and makes its checksum right again."""
+
+    def written(manifest):
+        return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
 
     def change(content):
-        manifest = json.loads(content)
-        edit(manifest)
-        manifest["build_id"] = ""
-        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-        manifest["build_id"] = xxhash.xxh3_128_hexdigest(text.encode())
-        return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()
+        manifest = json.loads(content) | {"build_id": ""}
+        manifest["shards"][0] |= lie
+        return written(manifest | {"build_id": xxhash.xxh3_128_hexdigest(written(manifest))})
 
     return change
 
 
 def test_lies_are_refused_before_anything_else_is_downloaded(hub, call, put, datastore):
-    def climb(manifest):
-        manifest["shards"][0]["id"] = "../../../../../../etc/passwd0000"
-
-    def grow(manifest):
-        manifest["shards"][0]["num_bytes"] = 1 << 40
-
-    def forget(manifest):
-        manifest["shards"][0]["id"] = "0" * 32
-
-    put("org/honest", {"manifest.json": resealed(lambda manifest: None)})
+    put("org/honest", {"manifest.json": resealed({})})
     Datastore.open(call("pull", "org/honest")).verify()
-    for name, edit, message in [
-        ("climbs", climb, "what it says of a shard is not usable"),
-        ("grows", grow, "manifest states 1,099,511,627,776"),
-        ("forgets", forget, "lacks shard-0{32}/shard.json, which its manifest lists"),
+    climbs, lacks = "../../../../../../etc/passwd0000", "0" * 32
+    for name, lie, message in [
+        ("climbs", {"id": climbs}, "what it says of a shard is not usable"),
+        ("grows", {"num_bytes": 1 << 40}, "manifest states 1,099,511,627,776"),
+        ("forgets", {"id": lacks}, "lacks shard-0{32}/shard.json, which its manifest lists"),
     ]:
-        put(f"org/{name}", {"manifest.json": resealed(edit)})
+        put(f"org/{name}", {"manifest.json": resealed(lie)})
         with pytest.raises(FormatError, match=message):
             call("pull", f"org/{name}")
         assert sent(hub) == ["manifest.json"]
