@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import specds
 from models import Drafter, random_tree
-from replays import build_tiny, patient, transcript
+from replays import build_tiny, code_answers, patient, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
 from specds.bench.engines import ENTRANTS
@@ -28,8 +27,9 @@ def datastore(tmp_path_factory):
     return build_tiny(tmp_path_factory.mktemp("replay") / "tiny.specds")
 
 
-def chain(token_ids, probs=None):
-    return TokenTree(token_ids, list(range(-1, len(token_ids) - 1)), probs)
+def chain(token_ids):
+    """A path of which each node is as likely as not."""
+    return TokenTree(token_ids, list(range(-1, len(token_ids) - 1)), [0.5] * len(token_ids))
 
 
 def random_trees(seed):
@@ -91,25 +91,8 @@ def test_a_drafter_that_knows_the_answer_has_its_known_acceptance():
     assert row["nodes_per_draft"] == 5
     assert row["acceptance_by_position"] == [1, 1, 1, 1, 1]
     assert row["emitted_by_source"] == {"target": 5, "other": 25}
+    assert (row["expected_accepted_tokens"], row["accepted_over_expected"]) == (12.5, 2)
     assert [session.finished for session in known.sessions] == [1]
-
-
-# Figures.
-
-
-def test_what_was_expected_is_held_against_what_was_accepted():
-    # Every second draft is sure of one right token, the others half expect a wrong one.
-    completion = [0, 0] * 20
-
-    def choose(_, at, _n):
-        return chain([0], [1.0]) if at % 4 == 1 else chain([1], [0.5])
-
-    trace = replay(Drafter(choose).session([3]), transcript([3], completion), 4)
-    row = figures(trace)
-    assert row["expected_accepted_tokens"] == pytest.approx(sum(trace.expected))
-    assert row["accepted_over_expected"] == pytest.approx(
-        row["num_accepted_tokens"] / sum(trace.expected)
-    )
 
 
 def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
@@ -177,22 +160,12 @@ def test_rows_of_a_group_draft_from_each_other_as_one():
 # The command.
 
 
-TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
-
-
-GOOD = {"id": "1", "prompt": "def add(", "completion": "a, b):\n    return a + b\n"}
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, demo_tokenizer):
-    """A folder with two datastores and two files of transcripts."""
+    """A folder with a datastore under two names and two files of transcripts."""
     folder = tmp_path_factory.mktemp("files")
-    for name, copies in (("small", 1), ("large", 3)):
-        (folder / f"{name}.txt").write_text(TEXT * copies)
-        corpus = str(folder / f"{name}.txt")
-        specds.build_datastore(corpus, demo_tokenizer, folder / f"{name}.specds")
-    for name in ("one", "two"):
-        (folder / f"{name}.jsonl").write_text(json.dumps(GOOD))
+    code_answers(folder, demo_tokenizer, one=(0,), two=(40,))
+    (folder / "large.specds").symlink_to("code.specds")
     return folder
 
 
@@ -207,14 +180,9 @@ def replay_command(run, monkeypatch):
 def test_the_command_prints_a_row_for_each_cell(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
-        *("--datastore", f"{files}/small.specds,{files}/large.specds"),
-        *(
-            "--drafter",
-            "fused,rest,transformers-prompt-lookup,draftretriever",
-            "--max-nodes",
-            "4,8",
-        ),
-        *("--no-warm-memory", "--json"),
+        *("--datastore", f"{files}/code.specds,{files}/large.specds"),
+        *("--drafter", "fused,rest,transformers-prompt-lookup,draftretriever"),
+        *("--max-nodes", "4,8", "--no-warm-memory", "--json"),
     )
     report = json.loads(out)
     assert code == 0
@@ -222,9 +190,8 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
     assert about.items() <= report.items()
     assert report["memory_tokens"] == 0
     rows = report["rows"]
-    cells = [
-        (r["drafter"], r["datastore"], r["max_nodes"]) for r in rows if r["transcripts"] == "all"
-    ]
+    totals = (row for row in rows if row["transcripts"] == "all")
+    cells = [(row["drafter"], row["datastore"], row["max_nodes"]) for row in totals]
     # Prompt lookup takes no datastore; draftretriever is absent from each.
     assert len(set(cells)) == len(cells) == 2 * (2 + 2 + 1 + 2)
     assert len(rows) == 3 * 2 * (2 + 2 + 1) + 2 * 2
@@ -240,15 +207,15 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
 def test_a_table_for_people_answers_first_who_gives_how_many_tokens(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl"),
-        *("--datastore", files / "small.specds", "--datastore", files / "large.specds"),
+        *("--datastore", files / "code.specds", "--datastore", files / "large.specds"),
         *("--drafter", "rest,draftretriever", "--max-nodes", "4"),
     )
     assert code == 0
     heading, *rows = [line.split() for line in out.splitlines() if line.strip()][1:]
     assert heading[:3] == ["nodes", "of", "tokens"]
     found = {" ".join(row[:2]): row[2:] for row in rows if "," in row[0]}
-    for name in ("rest, small.specds", "rest, large.specds"):
+    for name in ("rest, code.specds", "rest, large.specds"):
         assert found[name][1] == "4"
         assert float(found[name][2]) > 1
-    assert found["draftretriever, small.specds"] == ["absent"]
+    assert found["draftretriever, code.specds"] == ["absent"]
     assert "in file order" in out

@@ -31,11 +31,8 @@ def test_recorded_ids_are_taken_as_they_are(tmp_path, demo_tokenizer):
     with gzip.open(tmp_path / "ids.jsonl.gz", "wt") as file:
         file.write(json.dumps(row))
     [one] = read(tmp_path / "ids.jsonl.gz", demo_tokenizer)
-    assert (one.source, one.prompt_ids.tolist(), one.completion_ids.tolist()) == (
-        "ids",
-        [1, 2],
-        [3, 4],
-    )
+    found = one.source, one.prompt_ids.tolist(), one.completion_ids.tolist()
+    assert found == ("ids", [1, 2], [3, 4])
 
 
 def test_a_row_may_tell_more_than_its_texts(tmp_path, demo_tokenizer):
@@ -58,10 +55,7 @@ BAD_ROWS = {
     "no pairs": ({**IDS, "suggested": 3}, r"`suggested` must be a list of 3 pairs"),
     "too few": ({**IDS, "suggested": [[0, 1]]}, r"`suggested` must be a list of 3 pairs"),
     "no pair": ({**IDS, "suggested": [[0, 1], [1], [0, 0]]}, r"holds \[1\] at position 1, not how"),
-    "more right": (
-        {**IDS, "suggested": [[2, 1], [0, 0]]},
-        r"holds \[2, 1\] at position 0, not how",
-    ),
+    "more right": ({**IDS, "suggested": [[2, 1], [0, 0]]}, r"holds \[2, 1\] at position 0, not"),
     "very long": ({**IDS, "suggested": [[0, 9999], [0, 1]]}, r"at most 1024"),
     "group": ({**IDS, "group": 7}, r"`group` must be a text, not int"),
     "expected": ({**IDS, "predicted_output_ids": [-1]}, r"`predicted_output_ids` holds -1"),
@@ -72,15 +66,11 @@ BAD_ROWS = {
     "text for ids": ({"prompt_ids": "a", "completion": "a"}, r"must be a list of token ids"),
     "large id": ({"prompt_ids": [1, 10**6], "completion": "a"}, r"holds 1000000 at position 1"),
     "true": ({"prompt": "a", "completion_ids": [True]}, r"holds True at position 0"),
-    **{
-        f"half a character in {field}": (
-            {**IDS, "completion": "a", field: "ab \ud83d"},
-            rf"`{field}` holds half a character, '\\ud83d', at position 3",
-        )
-        for field in ("prompt", "predicted_output", "group", "workload")
-    },
     "a list": ([], r"not a JSON object, but list"),
 }
+for field in ("prompt", "predicted_output", "group", "workload"):
+    message = rf"`{field}` holds half a character, '\\ud83d', at position 3"
+    BAD_ROWS[f"half in {field}"] = ({**IDS, "completion": "a", field: "ab \ud83d"}, message)
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)

@@ -34,18 +34,15 @@ def write(root, files):
 
 
 def test_stdlib_leaves_out_modules_with_their_tests():
-    names = {document.name for document in stdlib_documents(without={"json"})}
+    corpus = open_corpus("stdlib", CorpusOptions(without=("test", "json")))
+    assert corpus.name == "stdlib without=test,json"
+    names = {item.name for item in corpus}
+    assert sum(item.num_bytes for item in corpus) == corpus.num_bytes > 1_000_000
     assert "ast.py" in names
     assert not any("json" in name.split("/")[0] or "test_json" in name for name in names)
     assert any(document.name == "json/decoder.py" for document in stdlib_documents())
     assert belongs_to("json_tool.py", ("json",))
     assert not belongs_to("jsonpath.py", ("json",))
-
-
-def test_stdlib_progress_reaches_its_total():
-    corpus = open_corpus("stdlib", CorpusOptions(without=("test", "idlelib")))
-    assert sum(item.num_bytes for item in corpus) == corpus.num_bytes > 1_000_000
-    assert corpus.name == "stdlib without=test,idlelib"
 
 
 def test_folder_reads_source_files_in_order_and_tells_what_it_leaves_out(tmp_path):
@@ -119,28 +116,16 @@ def test_include_and_exclude_choose_files(tmp_path):
     assert corpus.name == f"{tmp_path} include=*.py exclude=tests/"
 
 
-def test_folder_of_rows_is_read_as_rows(tmp_path):
+def test_folder_of_rows_is_read_as_rows_and_beside_source_as_both(tmp_path):
     row = '{"text": "from a row"}\n'
-    write(tmp_path, {"README.md": "# Rows", "data/b.jsonl": row, "data/a.ndjson": row * 2})
-    rows = ["a.ndjson:1", "a.ndjson:2", "b.jsonl:1"]
-    assert names(tmp_path) == rows
-    write(tmp_path, {"data/c.json": f"[{row}, {row}]"})
-    assert names(tmp_path) == [*rows, "c.json:1", "c.json:2"]
-
-
-def test_folder_of_rows_beside_source_is_read_as_both(tmp_path):
-    row = '{"text": "from a row"}\n'
-    settings = {
-        "package.json": '{"name": "x"}',
-        "ids.json": "[1, 2]",
-        "empty.json": "",
-        "cut.json": "[",
-    }
-    write(tmp_path, {"notes.txt": "n", "a.jsonl": row * 2, "chats.json": f"[{row}]", **settings})
-    assert names(tmp_path) == [
-        *("a.jsonl:1", "a.jsonl:2", "chats.json:1"),
-        *("cut.json", "empty.json", "ids.json", "notes.txt", "package.json"),
-    ]
+    rows = {"b/a.ndjson": row * 2, "a.jsonl": row, "chats.json": f"[{row}, {row}]"}
+    write(tmp_path, {"README.md": "# Rows", **rows})
+    read_as_rows = ["a.jsonl:1", "chats.json:1", "chats.json:2", "a.ndjson:1", "a.ndjson:2"]
+    assert names(tmp_path) == read_as_rows
+    settings = {"p.json": '{"name": "x"}', "ids.json": "[1, 2]", "empty.json": "", "cut.json": "["}
+    write(tmp_path, {"notes.txt": "n", **settings})
+    others = ["README.md", "cut.json", "empty.json", "ids.json", "notes.txt", "p.json"]
+    assert sorted(names(tmp_path)) == sorted([*read_as_rows, *others])
     write(tmp_path, {"b.jsonl": '{"id": 1}\n'})
     with pytest.raises(CorpusError, match=r"b.jsonl:1: neither a text nor .*--on-bad-row skip"):
         read(tmp_path)
@@ -231,30 +216,19 @@ def test_a_text_that_unpacks_to_more_than_any_document_is_not_unpacked(tmp_path,
 
 def test_sample_is_a_share_and_depends_on_the_text_alone(tmp_path):
     write(tmp_path, {f"{number}.txt": f"text {number % 500}" for number in range(1000)})
-    kept = {
-        item.name: item.text for item in read(tmp_path, sample=0.3) if isinstance(item, Document)
-    }
+    items = read(tmp_path, sample=0.3)
+    kept = {item.name: item.text for item in items if isinstance(item, Document)}
     assert 220 < len(kept) < 380
-    assert all(
-        kept.get(f"{number}.txt") == kept.get(f"{number + 500}.txt") for number in range(500)
-    )
-    skipped = [item for item in read(tmp_path, sample=0.3) if isinstance(item, Skipped)]
-    assert len(skipped) == 1000 - len(kept)
-    assert {item.reason for item in skipped} == {"not in the sample"}
-    larger = {i.name for i in read(tmp_path, sample=0.5) if isinstance(i, Document)}
+    assert all(kept.get(f"{n}.txt") == kept.get(f"{n + 500}.txt") for n in range(500))
+    skipped = [item.reason for item in items if isinstance(item, Skipped)]
+    assert skipped == ["not in the sample"] * (1000 - len(kept))
+    larger = {item.name for item in read(tmp_path, sample=0.5) if isinstance(item, Document)}
     assert larger > kept.keys()
 
 
 def test_parts_can_be_pickled_and_read_again(tmp_path):
-    write(
-        tmp_path,
-        {
-            "src/a.py": "a",
-            "rows.jsonl": '{"text": "x"}\n',
-            "b.txt": "b",
-            "l.json": '[{"text": ""}]',
-        },
-    )
+    rows = {"rows.jsonl": '{"text": "x"}\n', "l.json": '[{"text": ""}]'}
+    write(tmp_path, {"src/a.py": "a", "b.txt": "b", **rows})
     for spec in (tmp_path / "src", tmp_path / "rows.jsonl", tmp_path / "b.txt", tmp_path / "*"):
         corpus = open_corpus(str(spec))
         again = pickle.loads(pickle.dumps(corpus))
@@ -302,7 +276,6 @@ def test_missing_package_says_how_to_install_it(tmp_path, monkeypatch, package, 
     for name in [n for n in sys.modules if n.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        ImportError, match=rf"{package} is not installed: pip install 'specds\[corpora\]'"
-    ):
+    message = rf"{package} is not installed: pip install 'specds\[corpora\]'"
+    with pytest.raises(ImportError, match=message):
         read(spec)

@@ -65,27 +65,21 @@ def chat(number):
     ]
 
 
-def said(*numbers):
-    return [f"question {number}\nanswer {number}" for number in numbers]
-
-
 def texts(parts):
     return [[item.text for item in part] for part in parts]
 
 
+def said(*numbers):
+    return [f"question {number}\nanswer {number}" for number in numbers]
+
+
 ULTRACHAT_200K = """---
-dataset_info:
-  splits:
-  - name: train_sft
-    num_bytes: 345
-    num_examples: 3
+dataset_info: {splits: [{name: train_sft, num_bytes: 345, num_examples: 3}]}
 configs:
 - config_name: default
   data_files:
-  - split: train_sft
-    path: data/train_sft-*
-  - split: test_sft
-    path: data/test_sft-*
+  - {split: train_sft, path: data/train_sft-*}
+  - {split: test_sft, path: data/test_sft-*}
 ---
 """
 
@@ -134,8 +128,7 @@ def test_a_dataset_of_the_papers_is_read_by_its_name(serve, read, name):
     commit = serve(path, files).commit
     pickled, parts = read(name)
     assert texts(parts) == [said(0, 1, 2), said(3)]
-    last = list(files)[1]
-    assert [item.name for item in parts[1]] == [f"{path}/{last}:1"]
+    assert [item.name for item in parts[1]] == [f"{path}/{list(files)[1]}:1"]
     corpus = pickle.loads(pickled)
     assert corpus.name == f"{name} ({path}@{commit[:12]}) {options}"
     assert corpus.num_bytes == sum(len(content) for content in [*files.values()][:2])
@@ -212,9 +205,8 @@ def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, pla
         "parquet": parquet([{"messages": messages} for messages in turns]),
     }[kind]
     serve("org/name", {f"train.{kind}": content})
-    with pytest.raises(
-        CorpusError, match=rf"^org/name/train.{kind}{place}: (not|no text|a message)"
-    ):
+    message = rf"^org/name/train.{kind}{place}: (not|no text|a message)"
+    with pytest.raises(CorpusError, match=message):
         read("org/name")
     _, (part,) = read("org/name", on_bad_row="skip")
     assert [type(item) for item in part] == [Document, Skipped, Document]
@@ -234,12 +226,7 @@ ROW = {"train.jsonl": b'{"id": 1, "body": "x"}'}
     [
         ("org/none", None, {}, "there is no folder `org/none` here; no dataset `org/none` on"),
         ("org/table", ROW, {"revision": "v2"}, "`org/table` has no revision `v2`"),
-        (
-            "org/table",
-            ROW,
-            {"text_field": "text"},
-            "1: no text in `text`; its fields: `id`, `body`",
-        ),
+        ("org/table", ROW, {"text_field": "text"}, "1: no text in `text`; its fields: `id`, `bo"),
         ("org/empty", {"README.md": b"#"}, {}, "`org/empty` has no data files: see https://"),
         ("org/script", {"script.py": b""}, {}, "`org/script` is made by a script, which `data"),
         ("the-stack", "gated", {"language": "rust"}, GATED),
@@ -255,12 +242,15 @@ def test_what_cannot_be_read_says_why(serve, read, spec, files, options, message
         read(spec, **options)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+STORES = {"jsonl": jsonl, "parquet": parquet}
+
+
+@pytest.mark.parametrize("kind", STORES)
 def test_parts_can_be_read_by_another_process(client, serve, read, kind):
     hub, pool = client
     rows = [{"text": f"text {number}"} for number in range(40)]
-    store = {"jsonl": jsonl, "parquet": parquet}[kind]
-    files = {f"train-{n}.{kind}": store(rows[n * 10 : n * 10 + 10]) for n in range(4)}
+    parts = [STORES[kind](rows[n : n + 10]) for n in range(0, 40, 10)]
+    files = {f"train-{n}.{kind}": part for n, part in enumerate(parts)}
     commit = serve("org/name", files).commit
     pickled, parts = read("org/name")
     assert [item.text for part in parts for item in part] == [row["text"] for row in rows]
@@ -272,10 +262,9 @@ def test_parts_can_be_read_by_another_process(client, serve, read, kind):
     assert asked >= files
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", STORES)
 def test_part_is_of_the_commit_that_was_opened(client, serve, read, kind):
-    _, pool = client
-    store = {"jsonl": jsonl, "parquet": parquet}[kind]
+    (_, pool), store = client, STORES[kind]
     serve("org/name", {f"train.{kind}": store([{"text": "the first version"}])})
     pickled, _ = read("org/name")
     serve("org/name", {f"train.{kind}": store([{"text": "a later version"}])})
@@ -283,19 +272,11 @@ def test_part_is_of_the_commit_that_was_opened(client, serve, read, kind):
         pool.submit(hub_client.read_part, pickled, 0).result(60)
 
 
-CONFIGS = """---
-configs:
-- config_name: one
-  data_files: one.jsonl
-- config_name: two
-  data_files: two.jsonl
----
-"""
-
-
 def test_config_is_chosen_of_those_there_are(serve, read):
     files = {f"{name}.jsonl": jsonl([{"text": name}]) for name in ("one", "two")}
-    serve("org/name", files | {"README.md": CONFIGS.encode()})
+    configs = [{"config_name": name, "data_files": f"{name}.jsonl"} for name in ("one", "two")]
+    card = "---\n" + json.dumps({"configs": configs}) + "\n---\n"  # YAML too
+    serve("org/name", files | {"README.md": card.encode()})
     assert texts(read("org/name", config="two")[1]) == [["two"]]
     with pytest.raises(CorpusError, match=r"configs: \['one', 'two'\] \(--config chooses\)"):
         read("org/name")
@@ -303,9 +284,9 @@ def test_config_is_chosen_of_those_there_are(serve, read):
         read("org/name", config="three")
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", STORES)
 def test_split_is_chosen_of_those_there_are(serve, read, kind):
-    store = {"jsonl": jsonl, "parquet": parquet}[kind]
+    store = STORES[kind]
     serve("org/name", {f"{name}.{kind}": store([{"text": name}]) for name in ("train", "test")})
     assert texts(read("org/name", split="test")[1]) == [["test"]]
     with pytest.raises(CorpusError, match="no split `dev`: choose one by --split: `train`, `test`"):

@@ -100,12 +100,6 @@ def test_progress_reaches_the_size_of_the_file(tmp_path, name):
     assert sum(item.num_bytes for item in corpus) == corpus.num_bytes == len(content)
 
 
-def test_halves_of_characters_are_mended(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "a\\ud83d b"}\n{"text": "\\ud83d\\ude00"}\n')
-    assert texts(path) == ["a\ufffd b", "😀"]
-
-
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 TEXT_ROWS = [
     ({"text": "a", "answer": "b"}, {}, "a"),
@@ -117,6 +111,7 @@ TEXT_ROWS = [
     ({"prompt": "p", "response": "r"}, {}, "r"),
     ({"prompt": "p", "completion": "c"}, {"text_field": "completion"}, "c"),
     ({"text": None, "answer": "a"}, {}, "a"),
+    ({"text": "half of a character \ud83d b"}, {}, "half of a character \ufffd b"),
     ({"data": "no conversation", "text": "a"}, {}, "a"),
     ({"data": [0.5, 1], "text": "a"}, {}, "a"),
     ({"messages": MESSAGES, "chat": ["a", "b", "c"]}, {"messages_field": "chat"}, "a\nb\nc"),
@@ -125,10 +120,7 @@ CHAT_ROWS = [
     {"messages": MESSAGES},
     {"prompt": "hi", "prompt_id": "x", "messages": MESSAGES},
     {"id": "1", "data": ["hi", "ho"]},
-    {
-        "id": "1",
-        "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}],
-    },
+    {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]},
     {"conversation": [{"role": "User", "content": "hi"}, {"role": "BING", "content": "ho"}]},
     {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, MESSAGES[1]]},
     {"messages": [MESSAGES[0], {"role": "gpt", "content": "ho", "value": "other"}]},
@@ -149,17 +141,12 @@ def test_conversation_of_a_row(tmp_path, row):
 
 def test_roles_get_one_name_and_calls_of_tools_no_text():
     value = [
-        {"from": "system", "value": "s"},
-        {"from": "tool", "value": "t"},
+        *({"from": role, "value": role} for role in ("system", "tool", "chatgpt")),
         {"role": "assistant", "content": None},
-        {"from": "chatgpt", "value": ""},
     ]
-    assert conversation(value) == [
-        {"role": "system", "content": "s"},
-        {"role": "tool", "content": "t"},
-        {"role": "assistant", "content": ""},
-        {"role": "assistant", "content": ""},
-    ]
+    found = [(message["role"], message["content"]) for message in conversation(value)]
+    assert found[:2] == [("system", "system"), ("tool", "tool")]
+    assert found[2:] == [("assistant", "chatgpt"), ("assistant", "")]
     assert conversation([]) == []
     assert plain([]) == ""
 
@@ -178,12 +165,8 @@ BAD_ROWS = [
     ('{"chat": [3]}', {"messages_field": "chat"}, "a message is int in `chat`", ""),
     ('{"messages": [3]}', {}, "no text but list in `messages`", ""),
     ('{"data": [{"content": "x"}]}', {}, "a message without `role` or `from` in `data`", ""),
-    (
-        '{"messages": [{"role": "user", "content": 3}]}',
-        {},
-        "a message without text in `content` or `value` in `messages`",
-        "",
-    ),
+    ('{"data": [{"from": "gpt", "value": 3}]}', {},
+     "a message without text in `content` or `value` in `data`", ""),
 ]  # fmt: skip
 
 
@@ -223,9 +206,7 @@ def test_a_line_too_long_is_a_bad_row(tmp_path, monkeypatch):
     with pytest.raises(CorpusError, match=r"rows.jsonl:2: not JSON: a line of more than 64 MiB"):
         read(path)
     first, bad, last = read(path, on_bad_row="skip")
-    assert (first.text, bad.name, last.name, last.text) == (
-        *("a", "rows.jsonl:2", "rows.jsonl:3", "c"),
-    )
+    assert (first.text, bad.name, last.text) == ("a", "rows.jsonl:2", "c")
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl.zst"])
@@ -243,14 +224,13 @@ def test_a_packed_log_cut_short_is_read_up_to_its_last_whole_row(tmp_path, name)
 
 
 def test_bytes_that_are_not_utf8_make_a_bad_row_or_a_damaged_list(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'{"text": "\xff"}\n')
-    with pytest.raises(CorpusError, match=r"rows.jsonl:1: not JSON"):
-        read(path)
-    path = tmp_path / "rows.json"
-    path.write_bytes(b'[{"text": "\xff"}]')
-    with pytest.raises(CorpusError, match=r"rows.json is damaged or cut short: 'utf-8' codec"):
-        read(path)
+    for name, content, message in (
+        ("rows.jsonl", b'{"text": "\xff"}\n', r"rows.jsonl:1: not JSON"),
+        ("rows.json", b'[{"text": "\xff"}]', r"rows.json is damaged or cut short: 'utf-8' codec"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(CorpusError, match=message):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -300,22 +280,19 @@ def test_parquet_reads_only_the_columns_it_needs_and_names_all_of_them(tmp_path)
         read(path)
     assert read(path, on_bad_row="skip")[1].name == "rows.parquet:2"
     assert texts(path, text_field="path") == ["x", "y"]
-    with pytest.raises(
-        CorpusError, match=r"row 1: no text in `body`; its fields: `messages`, `id`"
-    ):
+    message = r"row 1: no text in `body`; its fields: `messages`, `id`"
+    with pytest.raises(CorpusError, match=message):
         read(path, text_field="body")
 
 
-@pytest.mark.parametrize(
-    "name", ["rows.jsonl.gz", "rows.jsonl.zst", "story.txt.gz", "story.txt.zst"]
-)
-@pytest.mark.parametrize("damage", ["cut", "other"])
-def test_damaged_file_is_an_error_that_names_it(tmp_path, name, damage):
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.jsonl.zst", "a.txt.gz", "a.txt.zst"])
+def test_damaged_file_is_an_error_that_names_it(tmp_path, name):
     content = json.dumps({"text": "".join(map(str, range(5000)))}).encode() + b"\n"
     packed = gzip.compress(content) if name.endswith(".gz") else zstd(content)
-    (tmp_path / name).write_bytes(packed[:-20] if damage == "cut" else b"nonsense, nothing else")
-    with pytest.raises(CorpusError, match=rf"{name} is damaged or cut short: "):
-        read(tmp_path / name)
+    for damaged in (packed[:-20], b"nonsense, nothing else"):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(CorpusError, match=rf"{name} is damaged or cut short: "):
+            read(tmp_path / name)
 
 
 def test_damaged_parquet_file_is_an_error_that_names_it(tmp_path):
@@ -332,17 +309,10 @@ def test_damaged_parquet_file_is_an_error_that_names_it(tmp_path):
         read(tmp_path / "rows.parquet.gz")
 
 
-def test_file_that_vanished_is_the_system_s_own_error(tmp_path):
-    path = rows_file(tmp_path, [{"text": "a"}])
-    corpus = open_corpus(str(path))
-    path.unlink()
-    with pytest.raises(FileNotFoundError):
-        list(corpus)
-
-
-def test_broken_connection_is_no_damage():
-    with pytest.raises(ConnectionError), readable("rows.jsonl"):
-        raise ConnectionError("gone")
+@pytest.mark.parametrize("error", [ConnectionError("gone"), FileNotFoundError(2, "no such file")])
+def test_errors_of_networks_and_systems_are_no_damage(error):
+    with pytest.raises(type(error)), readable("rows.jsonl"):
+        raise error
 
 
 def test_conversations_go_through_the_chat_template(tmp_path, demo_tokenizer):
