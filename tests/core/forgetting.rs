@@ -334,8 +334,14 @@ impl World {
     }
 }
 
+/// How many random worlds there are for each property: `WORLDS`, or 100.
+fn num_worlds() -> u32 {
+    let asked = std::env::var("WORLDS").ok();
+    asked.map_or(100, |number| number.parse().expect("a number of worlds"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(num_worlds()))]
 
     #[test]
     fn whoever_exchanges_has_nothing_of_the_forgotten_and_all_of_who_came_back(steps in steps(3)) {
