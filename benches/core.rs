@@ -7,8 +7,6 @@
 )]
 
 mod fused;
-mod memory;
-mod papers;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,12 +16,9 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use divan::{Bencher, counter::ItemsCount};
-use specds::draft::TokenTree;
-use specds::draft::{DraftLimits, Session};
+use specds::draft::{DraftLimits, Session, TokenTree};
 use specds::papers::rest::{RestConfig, RestSession};
-use specds_index::Datastore;
-use specds_index::MAX_SHARD_TOKENS;
-use specds_index::{DatastoreBuilder, DatastoreOptions};
+use specds_index::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS};
 use tempfile::TempDir;
 
 const VOCAB_SIZE: u32 = u16::MAX as u32;
@@ -37,10 +32,8 @@ static BUILT: LazyLock<Built> = LazyLock::new(|| Built::new(MAX_SHARD_TOKENS));
 fn main() {
     check_answers();
     fused::check_answers();
-    papers::check_answers();
     print_sizes();
     print_replays();
-    memory::print_figures();
     divan::main();
 }
 
@@ -67,10 +60,11 @@ impl Corpus {
             .enumerate();
         let (held_out, documents): (Vec<_>, Vec<_>) =
             documents.partition(|(index, _)| index % HELD_OUT == 0);
-        let second = |files: Vec<(usize, Vec<u32>)>| files.into_iter().map(|(_, file)| file);
+        let files = |found: Vec<(_, _)>| found.into_iter().map(|(_, file)| file).collect();
+        let (documents, held_out) = (files(documents), files(held_out));
         Self {
-            documents: second(documents).collect(),
-            held_out: second(held_out).collect(),
+            documents,
+            held_out,
         }
     }
 
@@ -206,15 +200,8 @@ fn check_answers() {
         };
         let next = BUILT.datastore.continuations(&found, 1);
         if found.length > 0 {
-            assert_eq!(
-                found.count(),
-                occurrences(found.length),
-                "occurrences of the match"
-            );
-            assert!(
-                next.iter().all(|&(_, count)| count <= found.count()),
-                "counts of the next"
-            );
+            assert_eq!(found.count(), occurrences(found.length));
+            assert!(next.iter().all(|&(_, count)| count <= found.count()));
         }
         if found.length < context.len() {
             assert_eq!(occurrences(found.length + 1), 0, "no match is longer");
@@ -226,15 +213,10 @@ fn print_sizes() {
     let num_tokens = CORPUS.num_tokens() as f64;
     let seconds = BUILT.elapsed.as_secs_f64();
     let bytes_per_token = BUILT.datastore.num_bytes() as f64 / num_tokens;
-    println!(
-        "corpus: {:.1} M tokens in {} files",
-        num_tokens / 1e6,
-        CORPUS.documents.len()
-    );
-    println!(
-        "build: {seconds:.2} s, {:.1} M tokens a second",
-        num_tokens / seconds / 1e6
-    );
+    let (millions, num_files) = (num_tokens / 1e6, CORPUS.documents.len());
+    let rate = millions / seconds;
+    println!("corpus: {millions:.1} M tokens in {num_files} files");
+    println!("build: {seconds:.2} s, {rate:.1} M tokens a second");
     println!("size: {bytes_per_token:.3} bytes a token");
 }
 
@@ -268,14 +250,17 @@ fn print_replay(datastore: &Arc<Datastore>) {
     );
 }
 
+fn session(datastore: &Arc<Datastore>) -> RestSession {
+    RestSession::new(Arc::clone(datastore), RestConfig::default()).expect("the defaults")
+}
+
 /// Drafts as a decoder would: observes the accepted tokens and one more. Gives the time of each
 /// draft, and each tree with the number of its tokens that were accepted.
 fn replay(datastore: &Arc<Datastore>) -> (Vec<Duration>, Vec<(TokenTree, usize)>) {
     let mut times = Vec::new();
     let mut trees = Vec::new();
     for file in &CORPUS.held_out {
-        let config = RestConfig::default();
-        let mut session = RestSession::new(Arc::clone(datastore), config).expect("a session");
+        let mut session = session(datastore);
         let (prompt, mut answer) = file.split_at(file.len() / 2);
         session.observe(prompt, None).expect("known tokens");
         for _ in 0..25 {
@@ -303,10 +288,6 @@ fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
         }
     }
     depth
-}
-
-fn session() -> RestSession {
-    RestSession::new(Arc::clone(&BUILT.datastore), RestConfig::default()).expect("the defaults")
 }
 
 #[divan::bench(sample_count = 3)]
@@ -337,10 +318,9 @@ fn draft(bencher: Bencher, max_nodes: usize) {
     let contexts = contexts();
     let mut contexts = contexts.iter().cycle();
     let input = || {
-        let mut session = session();
-        session
-            .observe(contexts.next().expect("a context"), None)
-            .expect("known tokens");
+        let mut session = session(&BUILT.datastore);
+        let context = contexts.next().expect("a context");
+        session.observe(context, None).expect("known tokens");
         session
     };
     bencher

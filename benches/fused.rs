@@ -1,14 +1,11 @@
 //! Drafts from all sources, as a decoder asks for them, and what learning from them takes.
 
-use std::cell::RefCell;
 use std::sync::{Arc, LazyLock};
 
 use divan::{Bencher, black_box};
-use specds::draft::TokenTree;
-use specds::draft::{DraftLimits, Session, draft_batch};
+use specds::draft::{DraftLimits, Session, TokenTree, draft_batch};
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
-use specds::memory::Memory;
-use specds::memory::MemoryOptions;
+use specds::memory::{Memory, MemoryOptions};
 
 use crate::{BUILT, CORPUS, VOCAB_SIZE, num_accepted};
 
@@ -76,6 +73,11 @@ impl Decoder {
         }
     }
 
+    fn draft(&mut self, max_nodes: usize) -> TokenTree {
+        let limits = DraftLimits::nodes(black_box(max_nodes));
+        self.session.draft(limits).expect("a draft")
+    }
+
     /// The tokens that the model emits where the tree was drafted.
     fn emitted(&mut self, tree: &TokenTree) -> &'static [u32] {
         let rest = &self.file[self.place..];
@@ -100,16 +102,9 @@ pub(crate) fn check_answers() {
     let trees = || {
         let mut decoder = decoder(Sources::All);
         let step = |_| {
-            let tree = decoder
-                .session
-                .draft(DraftLimits::nodes(64))
-                .expect("a draft");
-            TokenTree::new(
-                tree.token_ids().to_vec(),
-                tree.parents().to_vec(),
-                tree.probs().to_vec(),
-            )
-            .expect("a tree");
+            let tree = decoder.draft(64);
+            let (token_ids, parents) = (tree.token_ids().to_vec(), tree.parents().to_vec());
+            TokenTree::new(token_ids, parents, tree.probs().to_vec()).expect("a tree");
             tree
         };
         (0..3).map(step).collect::<Vec<_>>()
@@ -125,28 +120,7 @@ pub(crate) fn check_answers() {
 )]
 fn draft<const MAX_NODES: usize>(bencher: Bencher, sources: Sources) {
     let mut decoder = decoder(sources);
-    bencher.bench_local(|| {
-        decoder
-            .session
-            .draft(DraftLimits::nodes(black_box(MAX_NODES)))
-    });
-}
-
-/// What the outcome of a draft teaches.
-#[divan::bench(args = [8, 16, 32, 64], sample_size = 1)]
-fn observe_outcome(bencher: Bencher, max_nodes: usize) {
-    let decoder = RefCell::new(decoder(Sources::All));
-    let outcome = || {
-        let mut decoder = decoder.borrow_mut();
-        let tree = decoder
-            .session
-            .draft(DraftLimits::nodes(max_nodes))
-            .expect("a draft");
-        decoder.emitted(&tree)
-    };
-    bencher
-        .with_inputs(outcome)
-        .bench_local_values(|emitted| decoder.borrow_mut().session.observe(emitted, None));
+    bencher.bench_local(|| decoder.draft(MAX_NODES));
 }
 
 /// A draft, and what its outcome teaches: one decoding step.
@@ -154,15 +128,10 @@ fn observe_outcome(bencher: Bencher, max_nodes: usize) {
 fn draft_and_observe(bencher: Bencher, max_nodes: usize) {
     let mut decoder = decoder(Sources::All);
     bencher.bench_local(|| {
-        let tree = decoder
-            .session
-            .draft(DraftLimits::nodes(max_nodes))
-            .expect("a draft");
+        let tree = decoder.draft(max_nodes);
         let emitted = decoder.emitted(&tree);
-        decoder
-            .session
-            .observe(emitted, None)
-            .expect("known tokens");
+        let learned = decoder.session.observe(emitted, None);
+        learned.expect("known tokens");
     });
 }
 

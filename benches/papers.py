@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,19 +22,15 @@ from specds.demo import prompts
 from specds.drafters import (
     AdedConfig,
     AdedDrafter,
+    Drafter,
     NGrammysConfig,
     NGrammysDrafter,
     RestConfig,
     Trigrams,
 )
 from specds.hierarchy import HierarchyConfig, HierarchyDrafter
+from specds.hierarchy.config import Ablation
 from specds.loading import load_encoder, load_model
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from specds.drafters import Drafter
-    from specds.hierarchy.config import Ablation
 
 Row = dict[str, str]
 """A cell by its column; the first names the row."""

@@ -15,14 +15,12 @@ from real.kinds import kinds, messages
 
 AS_ON_A_GPU = 0.03  # what a drafted token costs there, in passes
 NGRAMS = "--spec-type ngram-mod --spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 0"
+COSTS = {"step_cost": [[1, 1], [101, 1 + 100 * AS_ON_A_GPU]]}
 WAYS = {
     "plain": ("plain", []),
     "ngram-mod": ("plain", [*NGRAMS.split(), "--spec-ngram-mod-n-max", "8"]),
     "specds": ("extern", drafting({"memory": "shared"})),
-    "specds, a GPU's costs": (
-        "extern",
-        drafting({"memory": "shared", "step_cost": [[1, 1], [101, 1 + 100 * AS_ON_A_GPU]]}),
-    ),
+    "specds, a GPU's costs": ("extern", drafting({"memory": "shared", **COSTS})),
 }
 
 
@@ -31,20 +29,16 @@ def main(arguments=None):
     rows = []
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        servers = {
-            way: stack.enter_context(
-                Server(build, list(options), logs / way.replace(" ", ""), threads=asked.threads)
-            )
-            for way, (build, options) in ways(asked).items()
-        }
+        servers = {}
+        for way, (build, options) in ways(asked).items():
+            server = Server(build, options, logs / way.replace(" ", ""), threads=asked.threads)
+            servers[way] = stack.enter_context(server)
         for number in range(asked.limit):
             for kind in asked.kinds:
                 names = [*servers][number % len(servers) :] + [*servers][: number % len(servers)]
+                conversation = messages(kind)[number % len(messages(kind))]
                 for way in names:
-                    conversations = messages(kind)
-                    row = written(
-                        servers[way], conversations[number % len(conversations)], asked.new_tokens
-                    )
+                    row = written(servers[way], conversation, asked.new_tokens)
                     rows.append({"kind": kind, "way": way, "number": number, **row})
                     print(json.dumps(rows[-1]), file=asked.out, flush=True)
         for way, server in servers.items():
@@ -62,7 +56,6 @@ def parsed(arguments):
     parser.add_argument("--new-tokens", default=64, type=int, metavar="N")
     parser.add_argument("--threads", default=1, type=int, metavar="N")
     parser.add_argument("--options", default="{}", help="more of specds' configuration, as JSON")
-    parser.add_argument("--library", help="another than that of this build, as cpu_clock.c makes")
     parser.add_argument("--out", default=sys.stderr, type=argparse.FileType("a"))
     return parser.parse_args(arguments)
 
@@ -73,8 +66,7 @@ def ways(asked):
     for way, (build, options) in found.items():
         if build == "extern":
             config = {**json.loads(options[-1]), **json.loads(asked.options)}
-            library = str(asked.library or options[3])
-            found[way] = (build, [*options[:3], library, options[4], json.dumps(config)])
+            found[way] = (build, [*options[:-1], json.dumps(config)])
     return found
 
 
@@ -117,10 +109,8 @@ def print_table(rows, names):
         cells = (f"{speeds[way][-1]:.2f} ({about(ways[way])})" for way in names)
         print(f"| {kind} | {' | '.join(cells)} |")
     print(f"| mean | {' | '.join(f'{mean(speeds[way]):.2f}' for way in names)} |")
-    print(
-        "\nCPU seconds a token of plain over those of a way (accepted/drafted, tokens a step; speed"
-    )
-    print("if a drafted token cost 0.03 of a pass).")
+    print("\nCPU seconds a token of plain over those of a way (accepted/drafted, tokens a step;")
+    print("speed if a drafted token cost 0.03 of a pass).")
     for way in names:
         own = [row for row in rows if row["way"] == way]
         same = sum(row["text"] == texts[row["kind"], row["number"]] for row in own)
@@ -132,9 +122,8 @@ def seconds_a_token(rows):
 
 
 def about(rows):
-    tokens, drafted, accepted = (
-        sum(row[of] for row in rows) for of in ("tokens", "drafted", "accepted")
-    )
+    names = ("tokens", "drafted", "accepted")
+    tokens, drafted, accepted = (sum(row[of] for row in rows) for of in names)
     steps = tokens - accepted
     on_gpu = tokens / (steps + AS_ON_A_GPU * drafted)
     return f"{accepted}/{drafted}, {tokens / steps:.2f}; {on_gpu:.2f}"

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
 
 import models
 from specds import FusedDrafter, HierarchyDrafter, generate
 from specds.drafters import Memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-    from transformers import PreTrainedModel
 
 VOCAB_SIZE, LENGTH = 6, 3
 PROMPT = [1, 2, 3, 1, 2]

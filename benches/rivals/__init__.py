@@ -13,9 +13,7 @@ from rivals.prompt_lookup import open_prompt_lookup
 from rivals.remote import open_remote
 from specds.bench.engines import Entrant
 
-IN_THIS_PROCESS = {
-    "transformers-prompt-lookup": Entrant(False, open_prompt_lookup),
-}
+IN_THIS_PROCESS = {"transformers-prompt-lookup": Entrant(False, open_prompt_lookup)}
 TAKES_DATASTORE = {
     "draftretriever": True,
     "arctic-suffix": False,
@@ -26,11 +24,7 @@ TAKES_DATASTORE = {
 
 
 def entrants(python: Path | None) -> dict[str, Entrant]:
-    """The rivals as the replay takes them.
-
-    Args:
-        python: The interpreter that they are installed for; without one most are absent.
-    """
+    """The rivals as the replay takes them, from an interpreter that has them."""
     return IN_THIS_PROCESS | {
         name: Entrant(takes_datastore, partial(open_remote, name, python))
         for name, takes_datastore in TAKES_DATASTORE.items()

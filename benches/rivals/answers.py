@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from specds.bench.engines import EngineError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from specds.bench.transcripts import Transcript
-    from specds.drafters import Drafter
+from specds.bench.transcripts import Transcript
+from specds.drafters import Drafter
 
 
 class RivalError(EngineError):
@@ -36,12 +32,7 @@ def random_patterns(
 ) -> list[list[int]]:
     """Patterns within documents, of all lengths, and some whose last token is any token.
 
-    Args:
-        text: Documents, a separator after each.
-        vocab_size: Token ids are below this.
-        separator: No pattern holds it.
-        number: How many to try; those that would be empty or hold the separator are left out.
-        max_length: The longest.
+    Of `number` that are tried, those that would be empty or hold the separator are left out.
     """
     random = np.random.default_rng(0)
     patterns = []
@@ -100,11 +91,7 @@ def contexts_of(requests: Sequence[Transcript], number: int = 20) -> Iterator[li
 def check_drafts(
     drafter: Drafter, contexts: Iterable[Sequence[int]], max_nodes: int, vocab_size: int | None
 ) -> None:
-    """Drafts once after each context.
-
-    Raises:
-        RivalAnswerError: A draft is larger than asked for or holds what is no token.
-    """
+    """Drafts once after each context; refuses what is larger than asked for or holds no token."""
     for context in contexts:
         session = drafter.session(context)
         tree = session.draft(max_nodes)

@@ -6,23 +6,16 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from specds._core import Datastore
+from specds import Datastore
 
 
 @dataclass(frozen=True)
 class RivalCorpus:
-    """Raw little-endian tokens, a separator after each document.
-
-    Attributes:
-        path: The file.
-        vocab_size: Token ids are below this.
-        separator: The token after each document.
-    """
+    """A file of raw little-endian tokens, a separator after each document."""
 
     path: Path
     vocab_size: int

@@ -11,8 +11,9 @@ import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -23,9 +24,6 @@ from rivals.corpus import RivalCorpus, corpus_of
 from specds import Datastore
 from specds.bench.transcripts import read_files
 from specds.loading import load_encoder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 OWN = {"specds": 1, "specds, two shards": 2}
 """How many shards each of our own ways to build makes."""

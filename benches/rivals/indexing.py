@@ -10,17 +10,15 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import rival_engines
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # Documents of about this many tokens are added at once.
 BATCH = 1 << 18
@@ -34,12 +32,8 @@ def build_specds(request: dict[str, Any]) -> Any:
     ends = np.append(starts[1:], len(text)) - 1  # without the separators
     # Shards of half the corpus: two bytes a token of it, and what sorting always takes.
     limit = {"max_memory": int(2.1 * len(text)) + (2 << 20)} if request["num_shards"] == 2 else {}
-    with DatastoreBuilder(
-        corpus.folder / "corpus.specds",
-        vocab_size=corpus.vocab_size,
-        separator=corpus.separator,
-        **limit,
-    ) as builder:
+    sizes = {"vocab_size": corpus.vocab_size, "separator": corpus.separator}
+    with DatastoreBuilder(corpus.folder / "corpus.specds", **sizes, **limit) as builder:
         cuts = np.flatnonzero(np.diff(ends // BATCH)) + 1
         for of_batch in np.split(np.arange(len(ends)), cuts):
             lengths = (ends - starts)[of_batch]

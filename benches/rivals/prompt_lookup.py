@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from rivals.answers import RivalAbsentError, RivalAnswerError, contexts_of, prompt_lookup
-from specds._core import TokenTree
-from specds.drafters import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy as np
-
-    from specds.bench.transcripts import Transcript
+from specds.bench.transcripts import Transcript
+from specds.drafters import Session, TokenTree
 
 _CHECKED_TOKENS = 10
 
@@ -24,12 +20,7 @@ _CHECKED_TOKENS = 10
 def open_prompt_lookup(
     _: None, requests: Sequence[Transcript]
 ) -> Iterator[Callable[[], PromptLookupDrafter]]:
-    """Yields what makes a new drafter, after its answers were found right.
-
-    Raises:
-        RivalAbsentError: torch or transformers is not installed.
-        RivalAnswerError: A draft is not that of a naive prompt lookup.
-    """
+    """Yields what makes a new drafter, after its drafts were found to be those of a naive one."""
     try:
         drafter = PromptLookupDrafter()
     except ImportError as error:
@@ -55,23 +46,18 @@ class PromptLookupDrafter:
         self._generator: Any = PromptLookupCandidateGenerator
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> PromptLookupSession:
-        """Starts a request."""
         return PromptLookupSession(self._torch, self._generator, prompt_ids)
 
 
 class PromptLookupSession(Session):
     """One request; `elapsed_ns` is the time of the last call of the generator alone."""
 
+    elapsed_ns = 0
+
     def __init__(self, torch: Any, generator: Any, prompt_ids: Sequence[int] | np.ndarray) -> None:
         self._torch = torch
         self._generator = generator
         self._token_ids = [int(token) for token in prompt_ids]
-        self._elapsed_ns = 0
-
-    @property
-    def elapsed_ns(self) -> int:
-        """Nanoseconds of the last call."""
-        return self._elapsed_ns
 
     def draft(self, max_nodes: int, *_: Any) -> TokenTree:
         """A chain of at most `max_nodes` tokens."""
@@ -79,14 +65,13 @@ class PromptLookupSession(Session):
         generator = self._generator(num_output_tokens=max_nodes, max_length=1 << 30)
         start = perf_counter_ns()
         candidates, _ = generator.get_candidates(context)
-        self._elapsed_ns = perf_counter_ns() - start
+        self.elapsed_ns = perf_counter_ns() - start
         drafted = candidates[0, len(self._token_ids) :].tolist()
         return TokenTree(drafted, range(-1, len(drafted) - 1))
 
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
     ) -> None:
-        """Appends tokens."""
         start = perf_counter_ns()
         self._token_ids += [int(token) for token in token_ids]
-        self._elapsed_ns = perf_counter_ns() - start
+        self.elapsed_ns = perf_counter_ns() - start

@@ -12,17 +12,15 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Draft = tuple[list[int], list[int]]
-    """Tokens, and the parent of each."""
+Draft = tuple[list[int], list[int]]
+"""Tokens, and the parent of each."""
 
 MAX_MATCH = 16
 
@@ -130,21 +128,17 @@ class Tokengrams:
 class InfiniGram:
     """Suffix arrays on disk, asked for the tokens after the longest suffix that occurs."""
 
-    def __init__(self, package: Any, corpus: Corpus, cpus: int | None = None) -> None:
+    def __init__(self, package: Any, corpus: Corpus) -> None:
         folder, dtype = corpus.folder, f"u{8 * corpus.token_bytes}"
         if not (folder / "table.0").exists():
-            self._build(corpus, dtype, cpus)
-        self._engine = package.InfiniGramEngine(
-            index_dir=str(folder),
-            eos_token_id=corpus.separator,
-            vocab_size=corpus.vocab_size,
-            token_dtype=dtype,
-        )
+            self._build(corpus, dtype)
+        sizes = {"eos_token_id": corpus.separator, "vocab_size": corpus.vocab_size}
+        self._engine = package.InfiniGramEngine(index_dir=str(folder), token_dtype=dtype, **sizes)
         self.count = lambda pattern: int(self._engine.count(input_ids=pattern)["count"])
         self.follows = lambda pattern: self._engine.ntd(prompt_ids=pattern)
 
     @staticmethod
-    def _build(corpus: Corpus, dtype: str, cpus: int | None) -> None:
+    def _build(corpus: Corpus, dtype: str) -> None:
         """Its own indexing program, which takes files that are tokenised already as they are."""
         folder = corpus.folder
         (folder / "tokenized.0").symlink_to(corpus.path)
@@ -152,7 +146,7 @@ class InfiniGram:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         command: list[Any] = [sys.executable, "-m", "infini_gram.indexing"]
         command += ["--data_dir", folder, "--save_dir", folder, "--token_dtype", dtype]
-        command += ["--mem", 8, "--ulimit", limit, "--cpus", cpus or os.cpu_count()]
+        command += ["--mem", 8, "--ulimit", limit, "--cpus", os.cpu_count()]
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -193,11 +187,7 @@ class ArcticSuffix(Engine):
 class ArcticSuffixTree(ArcticSuffix):
     """The same, drafting a tree as large as the budget allows."""
 
-    options = {  # noqa: RUF012
-        "use_tree_spec": True,
-        "max_spec_factor": 64.0,
-        "min_token_prob": 0.0,
-    }
+    options = {"use_tree_spec": True, "max_spec_factor": 64.0, "min_token_prob": 0.0}  # noqa: RUF012
 
 
 class ArcticSuffixCorpus(ArcticSuffixTree):
@@ -235,12 +225,10 @@ def start(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         package = import_module(module)
     except ImportError as error:
         return None, {"absent": f"not installed for {sys.executable}: {error}"}
-    if "tokens" in request:
-        Path(request["folder"]).mkdir(exist_ok=True)
-        engine = make(package, Corpus(request))
-    else:
-        engine = make(package)
-    return engine, {}
+    if "tokens" not in request:
+        return make(package), {}
+    Path(request["folder"]).mkdir(exist_ok=True)
+    return make(package, Corpus(request)), {}
 
 
 def answer(engine: Engine, operation: str, request: dict[str, Any]) -> dict[str, Any]:
