@@ -71,8 +71,9 @@ target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installe
 test-llama: target/engines/demo.gguf ## the adapter in a real llama-cpp-python (0.3 GB); test-sglang, test-vllm, test-llama-server in these (6.6, 6.3, 0.7 GB)
 
 test-llama test-sglang test-vllm: test-%: dev target/engines/prompts.json $(VENV)-%/installed
-	PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
-	python -m pytest -m engine -W default -s tests/integrations/engines/test_$*.py --timeout 600
+	for test in $(wildcard $(addprefix tests/integrations/engines/test_$*,.py _v2.py)); do \
+	  PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
+	  python -m pytest -m engine -W default -s $$test --timeout 600 || exit 1; done
 
 # Built of the sources that llama-cpp-python carries, plain and with our drafter.
 target/llama.cpp/extern: integrations/llama.cpp/build.sh $(wildcard integrations/llama.cpp/*) rust/c/specds.h

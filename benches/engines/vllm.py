@@ -1,8 +1,16 @@
-"""vLLM's V1 runner with the demo's model on a CPU, and how many steps it takes."""
+"""vLLM with the demo's model on a CPU, and how many steps it takes.
+
+With `VLLM_USE_V2_MODEL_RUNNER=1` it is the V2 runner, whose kernels Triton interprets: slowly.
+"""
 
 import gc
 import os
 from time import process_time
+from types import SimpleNamespace
+
+from engines.workload import DATASTORE, NUM_TOKENS, WHOLE, measure, model_path
+
+RUNNER = os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
 
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -12,22 +20,23 @@ os.environ.update(
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="ERROR",
-    VLLM_USE_V2_MODEL_RUNNER="0",
 )
+if RUNNER == "1":
+    os.environ["TRITON_INTERPRET"] = "1"
+    from triton.backends import backends
 
-from engines.workload import DATASTORE, NUM_TOKENS, WHOLE, measure, model_path
+    # vLLM asks for it before it runs kernels on a CPU; the interpreter needs none.
+    backends["cpu"] = SimpleNamespace(driver=SimpleNamespace(is_active=lambda: True))
 
 MAX_LENGTH = 1024
 
 
 def chains(k, **options):
     """How vLLM is told to draft chains of specds's."""
+    ours = {"method": "custom_class", "model": "specds.integrations.vllm.Proposer"}
+    method = ours if RUNNER == "0" else {"method": "ngram_gpu"}
     return {
-        "speculative_config": {
-            "method": "custom_class",
-            "model": "specds.integrations.vllm.Proposer",
-            "num_speculative_tokens": k,
-        },
+        "speculative_config": {**method, "num_speculative_tokens": k},
         "additional_config": {"specds": {"datastore": DATASTORE, **WHOLE, **options}},
     }
 
@@ -62,7 +71,7 @@ class Engine:
             **{"max_num_seqs": 4, "max_model_len": MAX_LENGTH, **about},
         )
         self.num_row_steps = 0
-        if self.proposer is not None:
+        if self.proposer is not None and RUNNER == "0":
             self.proposer.propose = self._counted(self.proposer.propose)
 
     def _counted(self, propose):
@@ -78,7 +87,8 @@ class Engine:
     def proposer(self):
         """What drafts; None where nothing does."""
         core = self.llm.llm_engine.engine_core.engine_core
-        return getattr(core.model_executor.driver_worker.worker.model_runner, "drafter", None)
+        runner = core.model_executor.driver_worker.worker.model_runner
+        return getattr(runner, "drafter" if RUNNER == "0" else "speculator", None)
 
     def __enter__(self):
         return self

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import torch
-
 
 def config_of(max_model_len=32, k=4, ranks=1, **options):
     """What vLLM is configured with, ours among it."""
@@ -18,14 +16,3 @@ def config_of(max_model_len=32, k=4, ranks=1, **options):
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
         additional_config={"specds": options},
     )
-
-
-def states_of(texts, max_model_len=32):
-    """The requests of the second runner: the text at each place of a batch of eight."""
-    tokens = torch.full((8, max_model_len), 7, dtype=torch.int32)
-    lengths = torch.zeros(8, dtype=torch.int32)
-    for place, text in texts.items():
-        tokens[place, : len(text)] = torch.tensor(text, dtype=torch.int32)
-        lengths[place] = len(text)
-    gpu = [SimpleNamespace(gpu=tensor) for tensor in (tokens, lengths)]
-    return SimpleNamespace(all_token_ids=gpu[0], total_len=gpu[1])

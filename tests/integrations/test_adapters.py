@@ -3,7 +3,7 @@
 import logging
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from datastores import build, until
 from specds.drafters import Memory
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
-from vllm_shapes import config_of, states_of
+from vllm_shapes import config_of
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
 WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
@@ -289,47 +289,42 @@ def test_the_check_tells_what_the_installed_engine_lacks(monkeypatch):
     sglang.register()  # without a configuration the engine is not asked for
 
 
-def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are(monkeypatch):
+def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are():
     torch = pytest.importorskip("torch")
-    speculators = ModuleType("vllm.v1.worker.gpu.spec_decode.speculator")
-    speculators.BaseSpeculator = type("BaseSpeculator", (), {"num_query_per_req": 1})
-    package = ModuleType("vllm.v1.worker.gpu.spec_decode")
-    package.init_speculator = lambda *_: "theirs"
-    worker = ModuleType("vllm.v1.worker.gpu")
-    worker.spec_decode = package
-    for module in (speculators, package, worker):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    vllm_v2.register()
-    assert package.init_speculator(SimpleNamespace(additional_config={}), "cpu", None) == "theirs"
-
-    config = config_of(**WHOLE)
-    texts = {5: [*TEXT], 2: [9, 9, 9], 0: [1, 2]}
-    speculator = package.init_speculator(config, torch.device("cpu"), states_of(texts))
-    assert isinstance(speculator, speculators.BaseSpeculator)
-
-    def propose(places, names, is_prefilling, **about):
-        batch = SimpleNamespace(
-            num_reqs=len(places),
-            req_ids=names,
-            idx_mapping=torch.tensor(places),
-            is_prefilling_np=np.array(is_prefilling),
-        )
-        last = torch.tensor([texts[place][-1] if place in texts else 0 for place in range(8)])
-        ones = torch.ones(len(places), dtype=torch.int32)
-        return speculator.propose(batch, None, {}, None, None, ones, ones, last[:, None], **about)
-
-    drafts = propose([5, 2, 0], ["a", "b", "c"], [False, False, True])
-    assert drafts.dtype == torch.int64
-    assert drafts.tolist() == [[3, 1, 2, 3], [9, 9, 9, 9], [2, 2, 2, 2]]
+    texts = torch.full((8, 32), 7, dtype=torch.int32)
+    lengths = torch.zeros(8, dtype=torch.int32)
+    on_gpu = {"all_token_ids": texts, "total_len": lengths}
+    states = SimpleNamespace(**{name: SimpleNamespace(gpu=part) for name, part in on_gpu.items()})
+    states.req_id_to_index = {"a": 5, "b": 2, "c": 0}
+    speculator = vllm_v2.ChainSpeculator(config_of(**WHOLE), torch.device("cpu"), states)
     confidences = speculator.draft_token_confidence_probs
-    assert ((confidences[5] > 0) & (confidences[5] <= 1)).all()
-    assert confidences[0].tolist() == [0] * 4
-    texts[5] += [3, 1]
-    speculator.req_states = states_of(texts)
-    assert propose([5], ["a"], [False]).tolist() == [[2, 3, 1, 2]]
+
+    def propose(rows, **about):
+        """Of each row its name, its text, and how many tokens were sampled."""
+        names, given, sampled = zip(*rows, strict=True)
+        places = torch.tensor([states.req_id_to_index[name] for name in names])
+        for place, text in zip(places, given, strict=True):
+            texts[place, : len(text)] = torch.tensor(text, dtype=torch.int32)
+            lengths[place] = len(text)
+        prompts = np.array([8, 3, 2])[: len(rows)]
+        batch = SimpleNamespace(
+            num_reqs=len(rows), req_ids=names, idx_mapping=places, prefill_len_np=prompts
+        )
+        last = torch.zeros(8, 1, dtype=torch.int64)
+        last[places, 0] = torch.tensor([text[-1] for text in given])
+        return speculator.propose(
+            batch, None, {}, None, None, torch.tensor(sampled), None, last, **about
+        ).tolist()
+
+    drafts = propose([("a", TEXT, 1), ("b", [9, 9, 9], 1), ("c", [1, 2], 0)])
+    assert drafts == [[3, 1, 2, 3], [9] * 4, [2] * 4]
+    assert (confidences[:3, 0] > 0).tolist() == [True, True, False]
+    rows = [("a", [*TEXT, 3, 1], 2)]
+    assert propose(rows) == [[2, 3, 1, 2]]
     assert speculator.drafter.stats()["num_opened"] == 2
-    assert propose([5], ["a"], [False], dummy_run=True).tolist() == [[1] * 4]
+    assert propose(rows, dummy_run=True) == [[1] * 4]
+    assert not confidences[0].any()
     assert speculator.num_failures == 0
     speculator.req_states = None
-    assert propose([5], ["a"], [False]).tolist() == [[1] * 4]
+    assert propose(rows) == [[1] * 4]
     assert speculator.num_failures == 1

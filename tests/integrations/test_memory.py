@@ -78,14 +78,16 @@ def vllm_proposer(contexts):
 def vllm_speculator(contexts):
     num_rows, size = len(contexts), len(contexts[0])
     of_gpu = lambda array: SimpleNamespace(gpu=torch.from_numpy(array))  # noqa: E731
+    names = [str(row) for row in range(num_rows)]
     states = SimpleNamespace(all_token_ids=of_gpu(np.stack(contexts).view(np.int32)))
-    config = config_of(2 * size, K, **OPTIONS)
+    states.req_id_to_index = names
+    config = config_of(size, K, **OPTIONS)
     speculator = vllm_v2.ChainSpeculator(config, torch.device("cpu"), states)
     batch = SimpleNamespace(
         num_reqs=num_rows,
-        req_ids=[str(row) for row in range(num_rows)],
+        req_ids=names,
         idx_mapping=torch.arange(num_rows),
-        is_prefilling_np=np.zeros(num_rows, bool),
+        prefill_len_np=np.full(num_rows, next(iter(ends(contexts[0]))) - 1),
     )
     ones = torch.ones(num_rows, dtype=torch.int32)
     for end in ends(contexts[0]):

@@ -4,13 +4,17 @@
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
 That runner accepts no external class, so our entry point replaces its factory of speculators,
-unless the configuration has no ``specds``. It was never run: it follows the source of vLLM 0.32.0,
-and tests use fakes of its shapes.
+unless the configuration has no ``specds``. It was never run on a GPU: tests run it on a CPU, with
+Triton's interpreter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specds.integrations.adapter import guarded
 from specds.integrations.vllm import VllmAdapter
@@ -26,8 +30,8 @@ class ChainSpeculator(VllmAdapter):
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:
-        draft_token_confidence_probs: float32 `(max_num_reqs, k)`, by the place of the request: the
-            probability of each token after those before it, for adaptive verification.
+        draft_token_confidence_probs: float32 `(max_num_reqs, k)`, by the rows of the last batch:
+            the probability of each token after those before it, for adaptive verification.
     """
 
     supports_mm_inputs = False
@@ -68,42 +72,68 @@ class ChainSpeculator(VllmAdapter):
     ) -> torch.Tensor:
         """Drafts for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens."""
         places = input_batch.idx_mapping[: input_batch.num_reqs]
-        self.draft_token_confidence_probs[places] = 0
+        self.draft_token_confidence_probs[: len(places)] = 0
         fill = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
-        return fill if dummy_run else self._drafted(input_batch, fill)
+        return fill if dummy_run else self._drafted(input_batch, num_sampled, fill)
 
-    @guarded(lambda _, __, drafts: drafts)
-    def _drafted(self, input_batch: Any, drafts: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        places = input_batch.idx_mapping[: input_batch.num_reqs]
-        names = list(input_batch.req_ids[: input_batch.num_reqs])
-        totals = self.req_states.total_len.gpu[places].tolist()
-        news = [self._news(*row) for row in zip(names, places.tolist(), totals, strict=True)]
-        starts = [total - len(tokens) for total, tokens in zip(totals, news, strict=True)]
-        is_prefilling = input_batch.is_prefilling_np[: len(names)].tolist()
-        rows = zip(news, is_prefilling, strict=True)
-        self.drafter.sync(
-            [None if prefilling else tokens for tokens, prefilling in rows],
-            starts=starts,
-            names=names,
-        )
-        served = zip(names, totals, is_prefilling, strict=True)
-        self._lengths = {name: total for name, total, prefilling in served if not prefilling}
+    @guarded(lambda _, __, ___, drafts: drafts)
+    def _drafted(self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
+        names = list(batch.req_ids[: batch.num_reqs])
+        starts = [self._lengths.get(name, 0) for name in names]
+        news, totals = self._news(batch, starts, num_sampled)
+        served = zip(names, totals, news, strict=True)
+        seen = self._lengths | {name: total for name, total, new in served if new is not None}
+        alive = self.req_states.req_id_to_index
+        self._lengths = {name: total for name, total in seen.items() if name in alive}
+        self.drafter.sync(news, starts=starts, names=names)
         left = [max(self.max_length - total - 1, 0) for total in totals]
         token_ids, lengths, probs = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
-        steps = torch.arange(self.max_nodes, device=self.device)
-        is_drafted = steps < torch.from_numpy(lengths).to(self.device)[:, None]
-        confidences = torch.from_numpy(probs).to(self.device).where(is_drafted, 0.0)
-        self.draft_token_confidence_probs[places] = confidences
-        return torch.from_numpy(token_ids).to(self.device).where(is_drafted, drafts)
+        is_drafted = np.arange(self.max_nodes) < lengths[:, None]
+        confidences = self._on_device(np.where(is_drafted, probs, np.float32(0)))
+        self.draft_token_confidence_probs[: len(names)] = confidences
+        drafted = self._on_device(token_ids)
+        return drafts.where(drafted < 0, drafted)
 
-    def _news(self, name: str, place: int, total: int) -> Any:
-        """The tokens that the drafter has not seen; all tokens if there is a gap."""
-        start = self._lengths.get(name, 0)
-        tokens = self.req_states.all_token_ids.gpu[place]
-        return tokens[start if start < total else 0 : total].cpu().numpy()
+    def _news(
+        self, batch: Any, starts: Sequence[int], num_sampled: torch.Tensor
+    ) -> tuple[list[NDArray[np.uint32] | None], list[int]]:
+        """The tokens of each row from its start on, and its length, by one copy from the device.
+
+        None for a row whose prompt is still being read, or that grew by more than was copied.
+        """
+        import torch
+
+        rows = len(starts)
+        # A step adds at most a draft and a token; one that begins has a prompt before these.
+        prompts = batch.prefill_len_np[:rows] * (np.array(starts) == 0)
+        widths = prompts + self.max_nodes + 1
+        ends = widths.cumsum()
+        columns = np.arange(ends[-1]) + np.repeat(starts - (ends - widths), widths)
+        columns = self._on_device(columns.clip(max=self.max_length - 1))
+        places = batch.idx_mapping[:rows]
+        slots = places.repeat_interleave(self._on_device(widths), output_size=int(ends[-1]))
+        states = self.req_states
+        parts = states.all_token_ids.gpu[slots, columns], states.total_len.gpu[places], num_sampled
+        copied = torch.cat([part.int() for part in parts])
+        host = torch.empty(copied.shape, dtype=torch.int32, pin_memory=copied.is_cuda)
+        host.copy_(copied, non_blocking=True)
+        if copied.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        tokens, totals, sampled = np.split(host.numpy(), [ends[-1], ends[-1] + rows])
+        told = np.split(tokens.view(np.uint32), ends[:-1])
+        news = [
+            part[: total - start] if number and 0 < total - start <= len(part) else None
+            for part, start, total, number in zip(told, starts, totals, sampled, strict=True)
+        ]
+        return news, totals.tolist()
+
+    def _on_device(self, array: NDArray[Any]) -> torch.Tensor:
+        import torch
+
+        tensor = torch.from_numpy(array)
+        is_cuda = self.device.type == "cuda"
+        return (tensor.pin_memory() if is_cuda else tensor).to(self.device, non_blocking=True)
 
 
 def register() -> None:

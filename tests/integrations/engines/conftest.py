@@ -18,3 +18,18 @@ def plain(request, prompts):
     name = request.module.__name__.rpartition("test_")[2]
     with import_module(f"engines.{name}").Engine() as engine:
         return engine.generate(prompts)
+
+
+@pytest.fixture
+def preempted(monkeypatch):
+    """The requests that vLLM takes back."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    requests, preempt = [], Scheduler._preempt_request
+
+    def noted(scheduler, request, *arguments, **more):
+        requests.append(request.request_id)
+        return preempt(scheduler, request, *arguments, **more)
+
+    monkeypatch.setattr(Scheduler, "_preempt_request", noted)
+    return requests

@@ -24,21 +24,6 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, plain,
     assert tokens_a_step > least
 
 
-@pytest.fixture
-def preempted(monkeypatch):
-    """The requests that the engine takes back."""
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    requests, preempt = [], Scheduler._preempt_request
-
-    def noted(scheduler, request, *arguments, **more):
-        requests.append(request.request_id)
-        return preempt(scheduler, request, *arguments, **more)
-
-    monkeypatch.setattr(Scheduler, "_preempt_request", noted)
-    return requests
-
-
 @pytest.mark.parametrize(
     "about",
     [
