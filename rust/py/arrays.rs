@@ -1,7 +1,9 @@
 //! The one way in for integer arrays: anything that numpy reads as integers, each value checked. What
 //! other numbers must be, and the way out.
 
-use numpy::ndarray::{Array, IntoDimension};
+use std::convert::Infallible;
+
+use numpy::ndarray::{Array, Dimension, IntoDimension, Ix1, Ix2};
 use numpy::{
     AllowTypeChange, IntoPyArray, PyArray, PyArray1, PyArray2, PyArrayDescrMethods, PyArrayLike1,
     PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
@@ -10,6 +12,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyInt, PyList};
+
+use crate::error::Result;
 
 /// Reads a one-dimensional array-like of integers; `name` is the argument in error messages.
 ///
@@ -88,27 +92,41 @@ pub(crate) fn lists_of_integers(value: &Bound<'_, PyAny>, name: &str) -> PyResul
     value.try_iter()?.map(|row| integers(&row?, name)).collect()
 }
 
+/// An array that a caller gets from Rust.
+pub(crate) struct Made<T, D = Ix1>(Array<T, D>);
+
+pub(crate) type Table<T = i64> = Made<T, Ix2>;
+
+impl<'py, T: numpy::Element, D: Dimension> IntoPyObject<'py> for Made<T, D> {
+    type Target = PyArray<T, D>;
+    type Output = Bound<'py, Self::Target>;
+    type Error = Infallible;
+
+    fn into_pyobject(self, py: Python<'py>) -> Result<Self::Output, Infallible> {
+        Ok(self.0.into_pyarray(py))
+    }
+}
+
+impl<T> From<Vec<T>> for Made<T> {
+    fn from(values: Vec<T>) -> Self {
+        Self(values.into())
+    }
+}
+
 /// An array of shape `(n,)`, as numpy counts.
-pub(crate) fn int64<T: TryInto<i64>>(
-    py: Python<'_>,
-    values: impl IntoIterator<Item = T>,
-) -> PyResult<Bound<'_, PyArray1<i64>>>
+pub(crate) fn int64<T: TryInto<i64>>(values: impl IntoIterator<Item = T>) -> Result<Made<i64>>
 where
     PyErr: From<T::Error>,
 {
     let values: Result<Vec<i64>, _> = values.into_iter().map(T::try_into).collect();
-    Ok(PyArray1::from_vec(py, values?))
+    Ok(values.map_err(PyErr::from)?.into())
 }
 
 /// An array of this shape, row after row.
-pub(crate) fn shaped<T: numpy::Element, D: IntoDimension>(
-    py: Python<'_>,
-    shape: D,
-    values: Vec<T>,
-) -> PyResult<Bound<'_, PyArray<T, D::Dim>>> {
+pub(crate) fn shaped<T, D: IntoDimension>(shape: D, values: Vec<T>) -> Result<Made<T, D::Dim>> {
     let array = Array::from_shape_vec(shape.into_dimension(), values);
     let array = array.map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(array.into_pyarray(py))
+    Ok(Made(array))
 }
 
 /// Refuses what is no probability, time or gain.

@@ -1,12 +1,12 @@
 //! `specds._core.Budget`: how many nodes of the drafts of a request's rows are verified.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use specds::budget::{self, Costs, Passes, RowBudget, StepCost};
 
 use crate::arrays::{from_zero, width};
-use crate::error::py_err;
+use crate::error::{Result, lock};
 use crate::token_tree::TokenTree;
 
 /// What a drafter has been worth, in all its requests.
@@ -61,9 +61,9 @@ impl Budget {
     ///
     /// Raises:
     ///     ValueError: They fall, or are none.
-    fn set_costs(&mut self, seconds: Vec<f64>) -> PyResult<()> {
+    fn set_costs(&mut self, seconds: Vec<f64>) -> Result<()> {
         let points = (1..).map(f64::from).zip(seconds).collect();
-        self.costs = Some(StepCost::new(points).map_err(py_err)?);
+        self.costs = Some(StepCost::new(points)?);
         Ok(())
     }
 
@@ -127,8 +127,7 @@ impl Budget {
     fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>) {
         let rows = self.rows.iter_mut().zip(&emitted);
         let outcomes = rows.filter_map(|(row, tokens)| Some((row, tokens.as_deref()?)));
-        let mut experience = lock(&self.experience);
-        experience.learn(outcomes);
+        lock(&self.experience).learn(outcomes);
     }
 
     /// Ends a row; the last one takes its number.
@@ -137,8 +136,4 @@ impl Budget {
             self.rows.swap_remove(row);
         }
     }
-}
-
-fn lock(experience: &Mutex<budget::Experience>) -> MutexGuard<'_, budget::Experience> {
-    experience.lock().unwrap_or_else(PoisonError::into_inner)
 }

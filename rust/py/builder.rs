@@ -1,7 +1,7 @@
 //! `specds.DatastoreBuilder`, and what else writes datastores.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
@@ -11,7 +11,7 @@ use specds_index::{DatastoreOptions, Report, Stage};
 
 use crate::arrays::integers;
 use crate::datastore::Datastore;
-use crate::error::py_err;
+use crate::error::{Failure, Result, lock};
 use crate::options;
 use crate::storage::located;
 
@@ -46,21 +46,14 @@ use crate::storage::located;
 ///         tokenizer.
 ///     BlockingIOError: Another process builds there.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct DatastoreBuilder {
-    builder: Mutex<Option<specds_index::DatastoreBuilder>>,
-}
+pub(crate) struct DatastoreBuilder(Mutex<Option<specds_index::DatastoreBuilder>>);
 
 impl DatastoreBuilder {
-    fn lock(&self) -> MutexGuard<'_, Option<specds_index::DatastoreBuilder>> {
-        self.builder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut specds_index::DatastoreBuilder) -> Result<T, Error>,
-    ) -> PyResult<T> {
-        let mut builder = self.lock();
-        work(builder.as_mut().ok_or_else(ended)?).map_err(py_err)
+        work: impl FnOnce(&mut specds_index::DatastoreBuilder) -> specds::Result<T>,
+    ) -> Result<T> {
+        Ok(work(lock(&self.0).as_mut().ok_or_else(ended)?)?)
     }
 }
 
@@ -74,15 +67,14 @@ impl DatastoreBuilder {
         vocab_size: u32,
         separator: u32,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
+    ) -> Result<Self> {
         let options = DatastoreOptions {
             vocab_size,
             separator,
             ..options::read(options)?
         };
-        let builder = py.detach(|| specds_index::DatastoreBuilder::create(&path, options));
-        let builder = Mutex::new(Some(builder.map_err(py_err)?));
-        Ok(Self { builder })
+        let builder = py.detach(|| specds_index::DatastoreBuilder::create(&path, options))?;
+        Ok(Self(Mutex::new(Some(builder))))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -94,7 +86,7 @@ impl DatastoreBuilder {
         let interrupt = py.get_type::<PyKeyboardInterrupt>();
         let is_interrupt = error.get_item(0).is_ok_and(|kind| kind.is(interrupt));
         py.detach(|| {
-            let mut builder = self.lock().take();
+            let mut builder = lock(&self.0).take();
             if let (true, Some(builder)) = (is_interrupt, &mut builder) {
                 builder.keep();
             }
@@ -115,7 +107,7 @@ impl DatastoreBuilder {
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    ) -> Result<()> {
         let tokens: Vec<u32> = integers(tokens, "tokens")?;
         let lengths: Vec<usize> = integers(lengths, "lengths")?;
         py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths)))
@@ -130,44 +122,44 @@ impl DatastoreBuilder {
     /// Raises:
     ///     ValueError: No tokens were added.
     #[pyo3(signature = (progress = None))]
-    fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Datastore> {
-        let builder = self.lock().take().ok_or_else(ended)?;
+    fn finish(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> Result<Datastore> {
+        let builder = lock(&self.0).take().ok_or_else(ended)?;
         report_to(py, progress, |report| builder.finish_with(report)).map(Datastore::from)
     }
 
     /// Where the datastore grows before it is published.
     #[getter]
-    fn staging_folder(&self) -> PyResult<PathBuf> {
+    fn staging_folder(&self) -> Result<PathBuf> {
         self.with(|builder| Ok(builder.staging_folder().to_owned()))
     }
 
     /// Tokens added so far, separators included.
     #[getter]
-    fn num_tokens(&self) -> PyResult<u64> {
+    fn num_tokens(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_tokens()))
     }
 
     /// Documents added so far.
     #[getter]
-    fn num_documents(&self) -> PyResult<u64> {
+    fn num_documents(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_documents()))
     }
 
     /// Documents left out as they had come before.
     #[getter]
-    fn num_duplicates(&self) -> PyResult<u64> {
+    fn num_duplicates(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_duplicates()))
     }
 
     /// Whether a limit is reached, so that no more documents are taken.
     #[getter]
-    fn is_full(&self) -> PyResult<bool> {
+    fn is_full(&self) -> Result<bool> {
         self.with(|builder| Ok(builder.is_full()))
     }
 
     /// All documents that were given so far; a build that goes on skips these.
     #[getter]
-    fn num_given(&self) -> PyResult<u64> {
+    fn num_given(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_given()))
     }
 }
@@ -191,11 +183,11 @@ pub(crate) fn merge(
     sources: Vec<PathBuf>,
     path: PathBuf,
     overwrite: bool,
-) -> PyResult<Datastore> {
+) -> Result<Datastore> {
     let sources = sources.into_iter().map(|path| located(py, path));
     let sources = sources.collect::<PyResult<Vec<_>>>()?;
-    let merged = py.detach(|| specds_index::merge(&sources, &path, overwrite));
-    merged.map(Datastore::from).map_err(py_err)
+    let merged = py.detach(|| specds_index::merge(&sources, &path, overwrite))?;
+    Ok(merged.into())
 }
 
 /// Rebuilds the shards of a datastore into as few as possible.
@@ -215,7 +207,7 @@ pub(crate) fn compact(
     path: PathBuf,
     progress: Option<Py<PyAny>>,
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Datastore> {
+) -> Result<Datastore> {
     let options = options::read(options)?;
     let compact = |report: &mut Report<'_>| specds_index::compact_with(&path, options, report);
     report_to(py, progress, compact).map(Datastore::from)
@@ -225,8 +217,8 @@ pub(crate) fn compact(
 pub(crate) fn report_to<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
-    work: impl Send + FnOnce(&mut Report<'_>) -> Result<T, Error>,
-) -> PyResult<T> {
+    work: impl Send + FnOnce(&mut Report<'_>) -> specds::Result<T>,
+) -> Result<T> {
     let mut stopped = None;
     let mut report = |stage: Stage, done: u64, total: u64| {
         let told = Python::attach(|py| {
@@ -243,8 +235,8 @@ pub(crate) fn report_to<T: Send>(
     };
     let worked = py.detach(|| work(&mut report));
     match stopped {
-        Some(error) => Err(error),
-        None => worked.map_err(py_err),
+        Some(error) => Err(Failure::from(error)),
+        None => Ok(worked?),
     }
 }
 

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::integers;
-use crate::error::py_err;
+use crate::error::Result;
 use crate::found::Match;
 
 /// An index over the tokens of a corpus: built once, memory-mapped, never modified.
@@ -42,9 +42,7 @@ impl From<specds_index::Datastore> for Datastore {
 pub(crate) fn opened(
     datastore: Option<&Bound<'_, Datastore>>,
 ) -> PyResult<Option<Arc<specds_index::Datastore>>> {
-    datastore
-        .map(|datastore| datastore.get().opened())
-        .transpose()
+    datastore.map(|of| of.get().opened()).transpose()
 }
 
 impl Datastore {
@@ -61,9 +59,9 @@ impl Datastore {
         &self,
         py: Python<'_>,
         work: impl FnOnce(&specds_index::Datastore) -> specds::Result<T> + Send,
-    ) -> PyResult<T> {
+    ) -> Result<T> {
         let opened = self.opened()?;
-        py.detach(|| work(&opened)).map_err(py_err)
+        Ok(py.detach(|| work(&opened))?)
     }
 
     /// The match that is meant, or that of tokens.
@@ -71,7 +69,7 @@ impl Datastore {
         &self,
         py: Python<'_>,
         of: &Bound<'_, PyAny>,
-    ) -> PyResult<specds_index::Match> {
+    ) -> Result<specds_index::Match> {
         let Ok(of_match) = of.cast_exact::<Match>() else {
             let tokens: Vec<u32> = integers(of, "of")?;
             return self.work(py, |datastore| datastore.find(&tokens));
@@ -80,15 +78,12 @@ impl Datastore {
         if of_match.build_id == self.build_id {
             return Ok(of_match.found.clone());
         }
-        Err(PyValueError::new_err(
-            "`of` is a match in another datastore: look it up in this one",
-        ))
+        let message = "`of` is a match in another datastore: look it up in this one";
+        Err(PyValueError::new_err(message).into())
     }
 
     pub(crate) fn matched(&self, found: specds_index::Match) -> Match {
-        Match {
-            found,
-            build_id: self.build_id,
-        }
+        let build_id = self.build_id;
+        Match { found, build_id }
     }
 }

@@ -1,6 +1,6 @@
 //! `specds.DraftSession` of any drafter of the core.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use numpy::{AllowTypeChange, PyArrayLike1};
 use pyo3::exceptions::PyValueError;
@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use specds::draft::{self, DraftLimits};
 
 use crate::arrays::{from_zero, integers, max_nodes, rows_of_integers};
-use crate::error::py_err;
+use crate::error::{Result, lock};
 use crate::session::Session;
 use crate::token_tree::TokenTree;
 
@@ -18,17 +18,9 @@ use crate::token_tree::TokenTree;
 pub(crate) struct DraftSession(Mutex<Option<Box<AnySession>>>);
 
 impl DraftSession {
-    pub(crate) fn new<S: draft::Session + 'static>(
-        session: specds::Result<S>,
-    ) -> PyResult<Py<Self>> {
-        let session = session.map_err(py_err)?;
-        let own = Self(Mutex::new(Some(Box::new(session))));
-        Python::attach(|py| Py::new(py, (own, Session)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Box<AnySession>>> {
-        // A panic in a draft leaves no half-made state that the next one could trip over.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new<S: draft::Session + 'static>(session: specds::Result<S>) -> Result<Py<Self>> {
+        let own = Self(Mutex::new(Some(Box::new(session?))));
+        Ok(Python::attach(|py| Py::new(py, (own, Session)))?)
     }
 
     /// Works on a session that has not ended.
@@ -36,11 +28,16 @@ impl DraftSession {
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut AnySession) -> specds::Result<T> + Send,
-    ) -> PyResult<T> {
-        py.detach(|| match self.lock().as_deref_mut() {
-            Some(session) => work(session).map_err(py_err),
-            None => Err(PyValueError::new_err(ENDED)),
+    ) -> Result<T> {
+        py.detach(|| match lock(&self.0).as_deref_mut() {
+            Some(session) => Ok(work(session)?),
+            None => Err(PyValueError::new_err(ENDED).into()),
         })
+    }
+
+    /// Asks a session; the default value where it has ended.
+    fn ask<T: Default>(&self, question: impl FnOnce(&AnySession) -> T) -> T {
+        lock(&self.0).as_deref().map(question).unwrap_or_default()
     }
 }
 
@@ -56,7 +53,7 @@ impl DraftSession {
         py: Python<'_>,
         token_ids: &Bound<'_, PyAny>,
         num_verified: Option<usize>,
-    ) -> PyResult<()> {
+    ) -> Result<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         self.work(py, |session| session.observe(&tokens, num_verified))
     }
@@ -82,15 +79,14 @@ impl DraftSession {
         max_depth: Option<usize>,
         min_prob: f32,
         is_chain: bool,
-    ) -> PyResult<TokenTree> {
+    ) -> Result<TokenTree> {
         let limits = DraftLimits {
             max_nodes,
             min_prob: from_zero(min_prob, "min_prob")?,
             max_depth: max_depth.unwrap_or(usize::MAX),
             is_chain,
         };
-        self.work(py, |session| session.draft(limits))
-            .map(TokenTree)
+        Ok(TokenTree(self.work(py, |session| session.draft(limits))?))
     }
 
     fn draft_after(
@@ -98,15 +94,15 @@ impl DraftSession {
         py: Python<'_>,
         token_ids: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = max_nodes)] max_nodes: usize,
-    ) -> PyResult<TokenTree> {
+    ) -> Result<TokenTree> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        let draft = self.work(py, |session| session.draft_after(&tokens, max_nodes));
-        draft.map(TokenTree)
+        let draft = self.work(py, |session| session.draft_after(&tokens, max_nodes))?;
+        Ok(TokenTree(draft))
     }
 
-    fn set_step_time(&self, step_seconds: f64) -> PyResult<()> {
+    fn set_step_time(&self, step_seconds: f64) -> Result<()> {
         let step_seconds = from_zero(step_seconds, "step_seconds")?;
-        if let Some(session) = &mut *self.lock() {
+        if let Some(session) = &mut *lock(&self.0) {
             session.set_step_time(step_seconds);
         }
         Ok(())
@@ -114,9 +110,7 @@ impl DraftSession {
 
     #[getter]
     fn num_predictions(&self) -> usize {
-        self.lock()
-            .as_ref()
-            .map_or(0, |session| session.num_predictions())
+        self.ask(draft::Session::num_predictions)
     }
 
     fn observe_predictions(
@@ -124,7 +118,7 @@ impl DraftSession {
         py: Python<'_>,
         tree: &Bound<'_, TokenTree>,
         predictions: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    ) -> Result<()> {
         let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
         let tree = &tree.get().0;
         self.work(py, |session| {
@@ -139,7 +133,7 @@ impl DraftSession {
         token_ids: &Bound<'_, PyAny>,
         parents: Option<&Bound<'_, PyAny>>,
         probs: Option<PyArrayLike1<'_, f32, AllowTypeChange>>,
-    ) -> PyResult<bool> {
+    ) -> Result<bool> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         let parents = match parents {
             Some(parents) => integers(parents, "parents")?,
@@ -149,20 +143,18 @@ impl DraftSession {
             Some(probs) => probs.as_array().to_vec(),
             None => vec![1.0; tokens.len()],
         };
-        let tree = draft::TokenTree::new(tokens, parents, probs).map_err(py_err)?;
+        let tree = draft::TokenTree::new(tokens, parents, probs)?;
         self.work(py, |session| session.suggest(tree))
     }
 
     #[getter]
     fn match_length(&self) -> usize {
-        self.lock()
-            .as_ref()
-            .map_or(0, |session| session.match_length())
+        self.ask(draft::Session::match_length)
     }
 
     fn finish(&self, py: Python<'_>) {
         py.detach(|| {
-            if let Some(mut session) = self.lock().take() {
+            if let Some(mut session) = lock(&self.0).take() {
                 session.finish();
             }
         });
@@ -201,14 +193,14 @@ pub(crate) fn draft_batch(
     max_depths: Option<Vec<usize>>,
     min_prob: f32,
     num_threads: Option<usize>,
-) -> PyResult<Vec<TokenTree>> {
+) -> Result<Vec<TokenTree>> {
     let sessions: Vec<_> = sessions.iter().map(|session| &session.get().0).collect();
     let max_depths = max_depths.unwrap_or_else(|| vec![usize::MAX; sessions.len()]);
     if max_depths.len() != sessions.len() {
         let (expected, found) = (sessions.len(), max_depths.len());
         let reason =
             format!("`max_depths` must have one for each session: {expected}, not {found}");
-        return Err(PyValueError::new_err(reason));
+        return Err(PyValueError::new_err(reason).into());
     }
     let min_prob = from_zero(min_prob, "min_prob")?;
     let limits = max_depths.into_iter().map(|max_depth| DraftLimits {
@@ -217,13 +209,13 @@ pub(crate) fn draft_batch(
         max_depth,
         is_chain: false,
     });
-    py.detach(|| {
+    let trees = py.detach(|| -> Result<_> {
         let mut guards = lock_all(&sessions)?;
         let sessions = guards.iter_mut().filter_map(|guard| guard.as_deref_mut());
         let mut rows: Vec<(&mut AnySession, DraftLimits)> = sessions.zip(limits).collect();
-        draft::draft_batch(&mut rows, num_threads).map_err(py_err)
-    })
-    .map(|trees| trees.into_iter().map(TokenTree).collect())
+        Ok(draft::draft_batch(&mut rows, num_threads)?)
+    })?;
+    Ok(trees.into_iter().map(TokenTree).collect())
 }
 
 type AnySession = dyn draft::Session;

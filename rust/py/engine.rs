@@ -1,15 +1,16 @@
 //! `specds.EngineDrafter`: drafts for the batches of a serving engine.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray3, PyArrayMethods, PyReadonlyArray1};
+use numpy::ndarray::Ix3;
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyDict};
+use pyo3::types::PyDict;
 use specds::draft::DraftLimits;
 use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, PackedTrees};
 
-use crate::arrays::{self, from_zero, integers, rows_of_integers, shaped};
-use crate::error::py_err;
+use crate::arrays::{self, Made, Table, from_zero, integers, rows_of_integers, shaped};
+use crate::error::{Result, lock};
 use crate::options;
 use crate::storage::located;
 
@@ -44,16 +45,8 @@ use crate::storage::located;
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct EngineDrafter(Mutex<engine::EngineDrafter>);
 
-type Chains<'py> = (
-    Bound<'py, PyArray2<i64>>,
-    Bound<'py, PyArray1<i64>>,
-    Bound<'py, PyArray2<f32>>,
-);
-type Trees<'py> = (
-    Bound<'py, PyArray2<i64>>,
-    Bound<'py, PyArray1<i64>>,
-    Bound<'py, PyArray3<bool>>,
-);
+type Chains = (Table, Made<i64>, Table<f32>);
+type Trees = (Table, Made<i64>, Made<bool, Ix3>);
 
 #[pymethods]
 impl EngineDrafter {
@@ -65,7 +58,7 @@ impl EngineDrafter {
         tokenizer: &str,
         num_ranks: usize,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
+    ) -> Result<Self> {
         let facts = EngineFacts {
             vocab_size,
             tokenizer: tokenizer.to_owned(),
@@ -75,7 +68,7 @@ impl EngineDrafter {
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;
         let open = || engine::EngineDrafter::open(config, &facts);
-        Ok(Self(Mutex::new(py.detach(open).map_err(py_err)?)))
+        Ok(Self(Mutex::new(py.detach(open)?)))
     }
 
     /// Takes the contexts of all rows, and observes what is new in each.
@@ -116,7 +109,7 @@ impl EngineDrafter {
             })
         });
         let contexts: Vec<_> = contexts.collect();
-        py.detach(|| self.lock().sync(&contexts));
+        py.detach(|| lock(&self.0).sync(&contexts));
     }
 
     /// Drafts a chain for each row of the last sync.
@@ -134,17 +127,17 @@ impl EngineDrafter {
     /// Raises:
     ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or no number.
     #[pyo3(signature = (width, *, max_nodes = None, min_prob = None))]
-    fn draft_chains<'py>(
+    fn draft_chains(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         width: usize,
         max_nodes: Option<PerRow<usize>>,
         min_prob: Option<PerRow<f32>>,
-    ) -> PyResult<Chains<'py>> {
+    ) -> Result<Chains> {
         let width = arrays::width(width, "width")?;
         min_prob.as_ref().map_or(Ok(()), PerRow::check)?;
         let packed = py.detach(|| {
-            let mut drafter = self.lock();
+            let mut drafter = lock(&self.0);
             let least = drafter.config().min_prob;
             let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
                 min_prob: of_row(min_prob.as_ref(), row, least),
@@ -154,9 +147,9 @@ impl EngineDrafter {
             PackedChains::new(&drafter.draft(&limits.collect::<Vec<_>>()).trees(), width)
         });
         let rows = packed.lengths.len();
-        let token_ids = shaped(py, (rows, width), packed.token_ids)?;
-        let probs = shaped(py, (rows, width), packed.probs)?;
-        Ok((token_ids, packed.lengths.into_pyarray(py), probs))
+        let token_ids = shaped((rows, width), packed.token_ids)?;
+        let probs = shaped((rows, width), packed.probs)?;
+        Ok((token_ids, packed.lengths.into(), probs))
     }
 
     /// Drafts a tree for each row of the last sync, filled up to exactly `width` nodes.
@@ -178,18 +171,18 @@ impl EngineDrafter {
     /// Raises:
     ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or no number.
     #[pyo3(signature = (width, *, max_nodes = None, max_depth = None, min_prob = None))]
-    fn draft_trees<'py>(
+    fn draft_trees(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         width: usize,
         max_nodes: Option<PerRow<usize>>,
         max_depth: Option<PerRow<usize>>,
         min_prob: Option<PerRow<f32>>,
-    ) -> PyResult<Trees<'py>> {
+    ) -> Result<Trees> {
         let most = arrays::width(width, "width")?.saturating_sub(1);
         min_prob.as_ref().map_or(Ok(()), PerRow::check)?;
         let packed = py.detach(|| {
-            let mut drafter = self.lock();
+            let mut drafter = lock(&self.0);
             let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
                 max_depth: of_row(max_depth.as_ref(), row, usize::MAX),
                 min_prob: of_row(min_prob.as_ref(), row, 0.0),
@@ -203,20 +196,20 @@ impl EngineDrafter {
             )
         });
         let rows = packed.lengths.len();
-        let token_ids = shaped(py, (rows, width), packed.token_ids)?;
-        let mask = shaped(py, (rows, width, width), packed.mask)?;
-        Ok((token_ids, packed.lengths.into_pyarray(py), mask))
+        let token_ids = shaped((rows, width), packed.token_ids)?;
+        let mask = shaped((rows, width, width), packed.mask)?;
+        Ok((token_ids, packed.lengths.into(), mask))
     }
 
     /// Tells how long the step took that the last drafts went into.
     fn observe_step_time(&self, seconds: f64) {
-        self.lock().observe_step_time(seconds);
+        lock(&self.0).observe_step_time(seconds);
     }
 
     /// How many of the model's likeliest tokens at each node it uses; 0 where none.
     #[getter]
     fn num_predictions(&self) -> usize {
-        self.lock().num_predictions()
+        lock(&self.0).num_predictions()
     }
 
     /// Takes what the model predicts where it verified the last drafts, before `sync`.
@@ -231,36 +224,36 @@ impl EngineDrafter {
         num_nodes: usize,
     ) -> PyResult<()> {
         let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
-        py.detach(|| self.lock().observe_predictions(&predictions, num_nodes, k));
+        py.detach(|| lock(&self.0).observe_predictions(&predictions, num_nodes, k));
         Ok(())
     }
 
     /// Ends the requests of these names: their texts go into the memory.
     fn end(&self, py: Python<'_>, names: Vec<String>) {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        py.detach(|| self.lock().end(&names));
+        py.detach(|| lock(&self.0).end(&names));
     }
 
     /// Ends all requests and shares the memory once more, as at the end of its life; `warnings` say where
     /// that failed. It drafts on, and shares nothing any more.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| self.lock().close());
+        py.detach(|| lock(&self.0).close());
     }
 
     /// Ends all requests.
     fn end_all(&self, py: Python<'_>) {
-        py.detach(|| self.lock().end_all());
+        py.detach(|| lock(&self.0).end_all());
     }
 
     /// What could not be used of what the configuration names, and why the memory could not be shared the
     /// last time.
     #[getter]
     fn warnings(&self) -> Vec<String> {
-        self.lock().warnings()
+        lock(&self.0).warnings()
     }
 
     fn __repr__(&self) -> String {
-        let drafter = self.lock();
+        let drafter = lock(&self.0);
         let datastore = drafter.config().datastore.as_ref();
         let datastore = datastore.map_or("None".to_owned(), |path| path.display().to_string());
         format!(
@@ -271,7 +264,7 @@ impl EngineDrafter {
 
     /// How many requests are kept: those in the batch, and those that may come back.
     fn __len__(&self) -> usize {
-        self.lock().num_requests()
+        lock(&self.0).num_requests()
     }
 
     /// What came of all drafts so far.
@@ -280,26 +273,9 @@ impl EngineDrafter {
     /// rows that went on from a session; how many sessions were `num_opened` and `num_moved` from
     /// one row to another or back into the batch; `num_refused`, rows that could not be served;
     /// `num_memory_failures`, times that the memory could not be shared. What an engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counts = self.lock().counts();
-        let stats = [
-            ("num_drafts", counts.num_drafts),
-            ("num_draft_tokens", counts.num_draft_tokens),
-            ("num_accepted_tokens", counts.num_accepted_tokens),
-            ("num_emitted_tokens", counts.num_emitted_tokens),
-            ("num_row_steps", counts.num_row_steps),
-            ("num_opened", counts.num_opened),
-            ("num_moved", counts.num_moved),
-            ("num_refused", counts.num_refused),
-            ("num_memory_failures", counts.num_memory_failures),
-        ];
-        stats.into_py_dict(py)
-    }
-}
-
-impl EngineDrafter {
-    fn lock(&self) -> MutexGuard<'_, engine::EngineDrafter> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let counts = lock(&self.0).counts();
+        options::plain(py, &counts)
     }
 }
 

@@ -1,5 +1,8 @@
-//! The one map from errors of the core to Python exceptions.
+//! The one map from errors of the core to Python exceptions, and what is shared by threads.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use numpy::AsSliceError;
 use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{
@@ -14,7 +17,41 @@ create_exception!(
     "Files of a datastore or a memory are truncated, corrupt, foreign, or of a newer format."
 );
 
-pub(crate) fn py_err(error: Error) -> PyErr {
+/// What goes wrong behind a call: an error of the core, or of Python.
+pub(crate) struct Failure(PyErr);
+
+pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        failure.0
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self(error)
+    }
+}
+
+impl From<AsSliceError> for Failure {
+    fn from(error: AsSliceError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self(exception(error))
+    }
+}
+
+/// Locks what is shared. A panic leaves no half-made state behind that others could trip over.
+pub(crate) fn lock<T: ?Sized>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn exception(error: Error) -> PyErr {
     let mut message = error.to_string();
     if matches!(error, Error::NotADatastore(_) | Error::Version { .. }) {
         message += " (`specds build`)"; // the core does not know this program

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use numpy::PyArray1;
 use pyo3::prelude::*;
 
-use crate::arrays::int64;
-use crate::error::py_err;
+use crate::arrays::{Made, int64};
+use crate::error::Result;
 
 /// Where tokens occur in a datastore, of `Datastore.lookup` or `Datastore.find`.
 ///
@@ -58,8 +57,8 @@ impl StoredDocument {
 
     /// Its tokens without the separator after it, shape `(n,)`.
     #[getter]
-    fn token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        int64(py, self.0.tokens.iter().copied())
+    fn token_ids(&self) -> Result<Made<i64>> {
+        int64(self.0.tokens.iter().copied())
     }
 
     fn __repr__(&self) -> String {
@@ -81,14 +80,12 @@ impl Documents {
         slf
     }
 
-    fn __next__(&self, py: Python<'_>) -> PyResult<Option<StoredDocument>> {
+    fn __next__(&self, py: Python<'_>) -> Result<Option<StoredDocument>> {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         if index >= self.datastore.num_documents() {
             return Ok(None);
         }
-        let document = py.detach(|| self.datastore.document(index));
-        document
-            .map(|read| Some(StoredDocument(read)))
-            .map_err(py_err)
+        let document = py.detach(|| self.datastore.document(index))?;
+        Ok(Some(StoredDocument(document)))
     }
 }

@@ -11,7 +11,7 @@ use specds::weights::Weights;
 use crate::arrays::integers;
 use crate::datastore::{Datastore, opened};
 use crate::draft::DraftSession;
-use crate::error::py_err;
+use crate::error::Result;
 use crate::memory::Memory;
 use crate::options;
 use crate::papers::ModelTables;
@@ -35,17 +35,16 @@ impl FusedState {
         model_tables: Option<&Bound<'_, ModelTables>>,
         prior: Option<&[u8]>,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
+    ) -> Result<Self> {
         let config: FusedConfig = options::read(options)?;
         let datastore = opened(datastore)?;
         let memory = memory.map(|memory| Arc::clone(&memory.get().memory));
-        let mut drafter = fused::FusedDrafter::new(datastore, memory, config).map_err(py_err)?;
+        let mut drafter = fused::FusedDrafter::new(datastore, memory, config)?;
         if let Some(prior) = prior {
             drafter = drafter.with_weights(Weights::changed_by(prior));
         }
         if let Some(tables) = model_tables {
-            let tables = Arc::clone(&tables.get().0);
-            drafter = drafter.with_model_tables(tables).map_err(py_err)?;
+            drafter = drafter.with_model_tables(Arc::clone(&tables.get().0))?;
         }
         Ok(Self(Arc::new(drafter)))
     }
@@ -58,15 +57,14 @@ impl FusedState {
         tenant: &str,
         predicted_output: Option<&Bound<'_, PyAny>>,
         group: Option<&str>,
-    ) -> PyResult<Py<DraftSession>> {
-        let mut session = FusedSession::new(Arc::clone(&self.0), tenant).map_err(py_err)?;
+    ) -> Result<Py<DraftSession>> {
+        let mut session = FusedSession::new(Arc::clone(&self.0), tenant)?;
         if let Some(group) = group {
-            session.set_group(group).map_err(py_err)?;
+            session.set_group(group)?;
         }
         if let Some(predicted) = predicted_output {
             let tokens: Vec<u32> = integers(predicted, "predicted_output")?;
-            py.detach(|| session.predicted_output(&tokens))
-                .map_err(py_err)?;
+            py.detach(|| session.predicted_output(&tokens))?;
         }
         DraftSession::new(Ok(session))
     }

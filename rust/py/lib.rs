@@ -31,40 +31,25 @@ mod _core {
     use pyo3::types::PyTuple;
 
     #[pymodule_export]
-    use super::budget::{Budget, Experience};
-    #[pymodule_export]
-    use super::builder::{DatastoreBuilder, compact, merge};
-    #[pymodule_export]
-    use super::datastore::Datastore;
-    #[pymodule_export]
-    use super::draft::{DraftSession, draft_batch};
-    #[pymodule_export]
-    use super::engine::EngineDrafter;
-    #[pymodule_export]
-    use super::error::FormatError;
-    #[pymodule_export]
-    use super::found::{Match, StoredDocument};
-    #[pymodule_export]
-    use super::fused::FusedState;
-    #[pymodule_export]
-    use super::linear::{has_linear_product, linear_product};
-    #[pymodule_export]
-    use super::memory::Memory;
-    #[pymodule_export]
-    use super::papers::{
-        AdaptiveTrigrams, ModelTables, Trigrams, aded_session, n_grammys_session,
-        prompt_lookup_session, rest_session,
+    use super::{
+        budget::{Budget, Experience},
+        builder::{DatastoreBuilder, compact, merge},
+        datastore::Datastore,
+        draft::{DraftSession, draft_batch},
+        engine::EngineDrafter,
+        error::FormatError,
+        found::{Match, StoredDocument},
+        fused::FusedState,
+        linear::{has_linear_product, linear_product},
+        memory::Memory,
+        papers::{AdaptiveTrigrams, ModelTables, Trigrams},
+        papers::{aded_session, n_grammys_session, prompt_lookup_session, rest_session},
+        passes::{pack_rows, read_outcomes},
+        sampling::{draw, likeliest},
+        session::Session,
+        storage::read_manifest,
+        token_tree::TokenTree,
     };
-    #[pymodule_export]
-    use super::passes::{pack_rows, read_outcomes};
-    #[pymodule_export]
-    use super::sampling::{draw, likeliest};
-    #[pymodule_export]
-    use super::session::Session;
-    #[pymodule_export]
-    use super::storage::read_manifest;
-    #[pymodule_export]
-    use super::token_tree::TokenTree;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

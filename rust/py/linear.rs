@@ -4,7 +4,7 @@ use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
 use specds::linear::{self, Weights};
 
-use crate::error::py_err;
+use crate::error::Result;
 
 /// The weights of a layer, in 32 or 16 bits.
 #[derive(FromPyObject)]
@@ -34,7 +34,7 @@ pub(crate) fn linear_product<'py>(
     weights: Array<'py>,
     states: PyReadonlyArray2<'py, f32>,
     num_threads: usize,
-) -> PyResult<Bound<'py, PyArray2<f32>>> {
+) -> Result<Bound<'py, PyArray2<f32>>> {
     let num_tokens = states.as_array().nrows();
     let size = states.as_array().ncols();
     let (num_outputs, weights) = match &weights {
@@ -44,8 +44,7 @@ pub(crate) fn linear_product<'py>(
     let made = PyArray2::zeros(py, (num_tokens, num_outputs), false);
     let mut outputs = made.readwrite();
     let (states, outputs) = (states.as_slice()?, outputs.as_slice_mut()?);
-    py.detach(|| linear::product(weights, states, size, num_threads, outputs))
-        .map_err(py_err)?;
+    py.detach(|| linear::product(weights, states, size, num_threads, outputs))?;
     Ok(made)
 }
 

@@ -4,28 +4,26 @@ use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 
-use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::arrays::{int64, integers, lists_of_integers, shaped};
+use crate::arrays::{Made, Table, int64, integers, lists_of_integers, shaped};
 use crate::datastore::Datastore;
-use crate::error::py_err;
+use crate::error::Result;
 use crate::found::{Documents, Match, StoredDocument};
 use crate::storage::located;
 
 #[pymethods]
 impl Datastore {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+    fn new(py: Python<'_>, path: PathBuf) -> Result<Self> {
         let path = located(py, path)?;
-        let opened = py.detach(|| specds_index::Datastore::open(&path));
-        opened.map(Self::from).map_err(py_err)
+        Ok(py.detach(|| specds_index::Datastore::open(&path))?.into())
     }
 
     /// The same as `Datastore(path)`.
     #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+    fn open(py: Python<'_>, path: PathBuf) -> Result<Self> {
         Self::new(py, path)
     }
 
@@ -52,20 +50,17 @@ impl Datastore {
     /// Raises:
     ///     FormatError: The first thing found wrong.
     #[pyo3(signature = (*, checksums_only = false))]
-    fn verify(&self, py: Python<'_>, checksums_only: bool) -> PyResult<()> {
-        self.work(py, |datastore| {
-            if checksums_only {
-                datastore.verify_checksums()
-            } else {
-                datastore.verify()
-            }
-        })
+    fn verify(&self, py: Python<'_>, checksums_only: bool) -> Result<()> {
+        if checksums_only {
+            return self.work(py, specds_index::Datastore::verify_checksums);
+        }
+        self.work(py, specds_index::Datastore::verify)
     }
 
     /// Reads the whole datastore into memory, as far as there is room.
     ///
     /// No lookup waits for the disk then. What follows each token is looked up too.
-    fn warm(&self, py: Python<'_>) -> PyResult<()> {
+    fn warm(&self, py: Python<'_>) -> Result<()> {
         self.work(py, specds_index::Datastore::warm)
     }
 
@@ -85,11 +80,10 @@ impl Datastore {
         context: &Bound<'_, PyAny>,
         max_match: usize,
         min_match: usize,
-    ) -> PyResult<Match> {
+    ) -> Result<Match> {
         let context: Vec<u32> = integers(context, "context")?;
-        let look_up =
-            |datastore: &specds_index::Datastore| datastore.lookup(&context, max_match, min_match);
-        self.work(py, look_up).map(|found| self.matched(found))
+        let found = self.work(py, |of| of.lookup(&context, max_match, min_match))?;
+        Ok(self.matched(found))
     }
 
     /// Finds where `pattern` occurs within documents, all of it or nothing.
@@ -100,14 +94,14 @@ impl Datastore {
     ///
     /// Raises:
     ///     ValueError: `pattern` holds an id outside the vocabulary.
-    fn find(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<Match> {
+    fn find(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> Result<Match> {
         let pattern: Vec<u32> = integers(pattern, "pattern")?;
         let found = self.work(py, |datastore| datastore.find(&pattern))?;
         Ok(self.matched(found))
     }
 
     /// The count of what `find` finds.
-    fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> PyResult<u64> {
+    fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> Result<u64> {
         let pattern: Vec<u32> = integers(pattern, "pattern")?;
         self.work(py, |datastore| Ok(datastore.find(&pattern)?.count()))
     }
@@ -119,14 +113,10 @@ impl Datastore {
     ///
     /// Returns:
     ///     Counts of shape `(m,)`.
-    fn count_batch<'py>(
-        &self,
-        py: Python<'py>,
-        patterns: &Bound<'_, PyAny>,
-    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    fn count_batch(&self, py: Python<'_>, patterns: &Bound<'_, PyAny>) -> Result<Made<i64>> {
         let patterns = lists_of_integers(patterns, "patterns")?;
         let found = self.work(py, |datastore| datastore.find_batch(&patterns))?;
-        int64(py, found.iter().map(specds_index::Match::count))
+        int64(found.iter().map(specds_index::Match::count))
     }
 
     /// The most frequent tokens after a match or after a pattern, and their exact counts.
@@ -146,17 +136,16 @@ impl Datastore {
     /// Raises:
     ///     ValueError: It is a match in another datastore, or holds an id outside the vocabulary.
     #[pyo3(signature = (of, top_k = None))]
-    fn continuations<'py>(
+    fn continuations(
         &self,
-        py: Python<'py>,
-        of: &Bound<'py, PyAny>,
+        py: Python<'_>,
+        of: &Bound<'_, PyAny>,
         top_k: Option<usize>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+    ) -> Result<(Made<i64>, Made<i64>)> {
         let (found, top_k) = (self.found(py, of)?, top_k.unwrap_or(usize::MAX));
         let counts = self.work(py, |datastore| Ok(datastore.continuations(&found, top_k)))?;
-        let tokens = int64(py, counts.iter().map(|&(token, _)| token))?;
-        let counts = int64(py, counts.into_iter().map(|(_, count)| count))?;
-        (tokens, counts).into_pyobject(py)
+        let (tokens, counts): (Vec<_>, Vec<_>) = counts.into_iter().unzip();
+        Ok((int64(tokens)?, int64(counts)?))
     }
 
     /// How often each token of the vocabulary follows a match or a pattern.
@@ -166,29 +155,21 @@ impl Datastore {
     ///
     /// Returns:
     ///     Counts of shape `(vocab_size,)`.
-    fn count_next<'py>(
-        &self,
-        py: Python<'py>,
-        of: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    fn count_next(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> Result<Made<i64>> {
         let found = self.found(py, of)?;
-        let rows = self.work(py, |datastore| Ok(datastore.count_next_batch(&[found])))?;
-        int64(py, rows)
+        let row = self.work(py, |datastore| Ok(datastore.count_next_batch(&[found])))?;
+        int64(row)
     }
 
     /// As `count_next` for many patterns as of `count_batch`, by several threads: shape `(m, vocab_size)`.
-    fn count_next_batch<'py>(
-        &self,
-        py: Python<'py>,
-        patterns: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyArray2<i64>>> {
+    fn count_next_batch(&self, py: Python<'_>, patterns: &Bound<'_, PyAny>) -> Result<Table> {
         let patterns = lists_of_integers(patterns, "patterns")?;
         let rows = self.work(py, |datastore| {
             Ok(datastore.count_next_batch(&datastore.find_batch(&patterns)?))
         })?;
         let width = self.opened()?.vocab_size() as usize;
         let rows: Result<Vec<i64>, _> = rows.into_iter().map(i64::try_from).collect();
-        shaped(py, (patterns.len(), width), rows?)
+        shaped((patterns.len(), width), rows.map_err(PyErr::from)?)
     }
 
     /// The infinity-gram probability of each token of a text (Liu et al. 2024, section 2).
@@ -206,20 +187,17 @@ impl Datastore {
     /// Raises:
     ///     ValueError: A token is neither of the vocabulary nor the separator.
     #[pyo3(signature = (token_ids, *, max_match = None))]
-    fn infinity_gram<'py>(
+    fn infinity_gram(
         &self,
-        py: Python<'py>,
-        token_ids: &Bound<'py, PyAny>,
+        py: Python<'_>,
+        token_ids: &Bound<'_, PyAny>,
         max_match: Option<usize>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let (tokens, max_match) = (
-            integers(token_ids, "token_ids")?,
-            max_match.unwrap_or(usize::MAX),
-        );
+    ) -> Result<(Made<f64>, Made<i64>)> {
+        let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
+        let max_match = max_match.unwrap_or(usize::MAX);
         let scored = self.work(py, |datastore| datastore.infinity_gram(&tokens, max_match))?;
-        let probs = PyArray1::from_iter(py, scored.iter().map(|&(prob, _)| prob));
-        let lengths = int64(py, scored.into_iter().map(|(_, length)| length))?;
-        (probs, lengths).into_pyobject(py)
+        let (probs, lengths): (Vec<_>, Vec<_>) = scored.into_iter().unzip();
+        Ok((probs.into(), int64(lengths)?))
     }
 
     /// The natural logarithm of each token's smoothed n-gram probability after those before it.
@@ -242,18 +220,16 @@ impl Datastore {
     ///     ValueError: A token is neither of the vocabulary nor the separator, or `concentration` is
     ///         out of its bounds.
     #[pyo3(signature = (token_ids, *, max_match = 8, concentration = 4.0))]
-    fn score<'py>(
+    fn score(
         &self,
-        py: Python<'py>,
-        token_ids: &Bound<'py, PyAny>,
+        py: Python<'_>,
+        token_ids: &Bound<'_, PyAny>,
         max_match: usize,
         concentration: f64,
-    ) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    ) -> Result<Made<f64>> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        let score = |datastore: &specds_index::Datastore| {
-            datastore.score(&tokens, max_match, concentration)
-        };
-        Ok(PyArray1::from_vec(py, self.work(py, score)?))
+        let scores = self.work(py, |of| of.score(&tokens, max_match, concentration))?;
+        Ok(scores.into())
     }
 
     /// Where the first `limit` occurrences of a match or a pattern begin in the corpus.
@@ -266,30 +242,24 @@ impl Datastore {
     ///     How many tokens come before each, separators included; ascending, shape
     ///     `(at most limit,)`.
     #[pyo3(signature = (of, limit = 10))]
-    fn positions<'py>(
-        &self,
-        py: Python<'py>,
-        of: &Bound<'py, PyAny>,
-        limit: usize,
-    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    fn positions(&self, py: Python<'_>, of: &Bound<'_, PyAny>, limit: usize) -> Result<Made<i64>> {
         let found = self.found(py, of)?;
-        let positions = self.work(py, |datastore| Ok(datastore.positions(&found, limit)))?;
-        int64(py, positions)
+        int64(self.work(py, |datastore| Ok(datastore.positions(&found, limit)))?)
     }
 
     /// Document number `index` of the corpus, from 0 on.
     ///
     /// Raises:
     ///     ValueError: There are not that many.
-    fn document(&self, py: Python<'_>, index: u64) -> PyResult<StoredDocument> {
-        let document = self.work(py, |datastore| datastore.document(index));
-        document.map(StoredDocument)
+    fn document(&self, py: Python<'_>, index: u64) -> Result<StoredDocument> {
+        let document = self.work(py, |datastore| datastore.document(index))?;
+        Ok(StoredDocument(document))
     }
 
     /// The document of the token at `position` of the corpus; a separator belongs to the one before.
-    fn document_at(&self, py: Python<'_>, position: u64) -> PyResult<StoredDocument> {
-        let document = self.work(py, |datastore| datastore.document_at(position));
-        document.map(StoredDocument)
+    fn document_at(&self, py: Python<'_>, position: u64) -> Result<StoredDocument> {
+        let document = self.work(py, |datastore| datastore.document_at(position))?;
+        Ok(StoredDocument(document))
     }
 
     fn __iter__(&self) -> PyResult<Documents> {

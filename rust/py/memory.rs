@@ -1,17 +1,16 @@
 //! `specds.Memory`: what earlier requests said and taught.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::memory::{MemoryOptions, Sharing};
 
-use crate::arrays::integers;
+use crate::arrays::{Made, integers};
 use crate::datastore::{Datastore, opened};
-use crate::error::py_err;
+use crate::error::{Result, lock};
 
 /// What earlier requests said and taught, by tenant, within a number of bytes.
 ///
@@ -46,9 +45,9 @@ impl From<specds::memory::Memory> for Memory {
 impl Memory {
     #[new]
     #[pyo3(signature = (vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
-    fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> PyResult<Self> {
-        let memory = specds::memory::Memory::new(options(vocab_size, max_bytes, tokenizer));
-        memory.map(Self::from).map_err(py_err)
+    fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> Result<Self> {
+        let options = options(vocab_size, max_bytes, tokenizer);
+        Ok(specds::memory::Memory::new(options)?.into())
     }
 
     /// Reads what `save` has written.
@@ -71,10 +70,10 @@ impl Memory {
         vocab_size: u32,
         max_bytes: usize,
         tokenizer: &str,
-    ) -> PyResult<Self> {
+    ) -> Result<Self> {
         let options = options(vocab_size, max_bytes, tokenizer);
-        let opened = py.detach(|| specds::memory::Memory::open(&path, options));
-        opened.map(Self::from).map_err(py_err)
+        let opened = py.detach(|| specds::memory::Memory::open(&path, options))?;
+        Ok(opened.into())
     }
 
     /// Adds a text that is complete, unless the tenant has it already.
@@ -87,10 +86,9 @@ impl Memory {
     ///
     /// Raises:
     ///     ValueError: An id is outside the vocabulary, or the name is too long; nothing is added.
-    fn insert(&self, py: Python<'_>, tenant: &str, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn insert(&self, py: Python<'_>, tenant: &str, token_ids: &Bound<'_, PyAny>) -> Result<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        py.detach(|| self.memory.insert(tenant, &tokens))
-            .map_err(py_err)
+        Ok(py.detach(|| self.memory.insert(tenant, &tokens))?)
     }
 
     /// Removes a tenant's texts and what they taught: here now, from the file at the next `save` or turn of
@@ -117,10 +115,9 @@ impl Memory {
     ///     FormatError: What is there is no snapshot of a memory, damaged, or of another format.
     ///     OSError: The file cannot be written; it is as it was.
     #[staticmethod]
-    fn forget_in(py: Python<'_>, path: PathBuf, tenants: Vec<String>) -> PyResult<usize> {
+    fn forget_in(py: Python<'_>, path: PathBuf, tenants: Vec<String>) -> Result<usize> {
         let tenants: Vec<_> = tenants.iter().map(String::as_str).collect();
-        py.detach(|| specds::memory::Memory::forget_in(&path, &tenants))
-            .map_err(py_err)
+        Ok(py.detach(|| specds::memory::Memory::forget_in(&path, &tenants))?)
     }
 
     /// Forgets all tenants, also those whom other processes that share the file have.
@@ -151,16 +148,14 @@ impl Memory {
         path: PathBuf,
         merge: bool,
         known: Option<&Bound<'_, Datastore>>,
-    ) -> PyResult<()> {
+    ) -> Result<()> {
         let known = opened(known)?;
-        let saved = py.detach(|| {
-            if merge {
-                self.memory.merge_into(&path, known.as_deref())
-            } else {
-                self.memory.save(&path)
-            }
-        });
-        saved.map_err(py_err)
+        if merge {
+            py.detach(|| self.memory.merge_into(&path, known.as_deref()))?;
+        } else {
+            py.detach(|| self.memory.save(&path))?;
+        }
+        Ok(())
     }
 
     /// Shares the memory with other processes by a file: at this interval, and once more at the end, a
@@ -175,31 +170,31 @@ impl Memory {
     ///     OSError: The file cannot be written.
     ///     ValueError: It is of another vocabulary or tokenizer, or `every` is out of its bounds.
     #[pyo3(signature = (path, *, every = 60.0))]
-    fn share(&self, py: Python<'_>, path: PathBuf, every: f64) -> PyResult<()> {
+    fn share(&self, py: Python<'_>, path: PathBuf, every: f64) -> Result<()> {
         if !(0.001..=86_400.0).contains(&every) {
             let message = format!("`every` must lie in 0.001..=86400, not {every}");
-            return Err(PyValueError::new_err(message));
+            return Err(PyValueError::new_err(message).into());
         }
         let (memory, every) = (Arc::clone(&self.memory), Duration::from_secs_f64(every));
-        let before = self.lock().take();
+        let before = lock(&self.sharing).take();
         let sharing = py.detach(|| {
             drop(before);
             Sharing::start(memory, path, every, None, || ())
         });
-        *self.lock() = Some(sharing.map_err(py_err)?);
+        *lock(&self.sharing) = Some(sharing?);
         Ok(())
     }
 
     /// Why the memory could not be shared the last time; None where it could, or is not.
     #[getter]
     fn failure(&self) -> Option<String> {
-        self.lock().as_ref().and_then(Sharing::failure)
+        lock(&self.sharing).as_ref().and_then(Sharing::failure)
     }
 
     /// The texts of a tenant, the first one first: uint32 arrays of shape `(n,)`.
-    fn texts<'py>(&self, py: Python<'py>, tenant: &str) -> Vec<Bound<'py, PyArray1<u32>>> {
-        let texts = py.detach(|| self.memory.texts(tenant)).into_iter();
-        texts.map(|text| text.into_pyarray(py)).collect()
+    fn texts(&self, py: Python<'_>, tenant: &str) -> Vec<Made<u32>> {
+        let texts = py.detach(|| self.memory.texts(tenant));
+        texts.into_iter().map(Made::from).collect()
     }
 
     /// Token ids are below this.
@@ -240,12 +235,6 @@ impl Memory {
             self.num_bytes(),
             self.max_bytes()
         )
-    }
-}
-
-impl Memory {
-    fn lock(&self) -> MutexGuard<'_, Option<Sharing>> {
-        self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

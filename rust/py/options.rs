@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value};
 use specds::engine::EngineConfig;
@@ -58,9 +59,8 @@ fn value_of(given: &Bound<'_, PyAny>, name: &str, depth: usize) -> PyResult<Valu
     if depth == 0 {
         return Err(wrong(name, "it is of no type that an option has"));
     }
-    let items = given
-        .try_iter()?
-        .map(|item| value_of(&item?, name, depth - 1));
+    let items = given.try_iter()?;
+    let items = items.map(|item| value_of(&item?, name, depth - 1));
     items.collect::<PyResult<Vec<_>>>().map(Value::Array)
 }
 
@@ -85,6 +85,11 @@ pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         "rest": RestConfig::default(),
         "trigrams": TrigramOptions::default(),
     });
-    py.import("json")?
-        .call_method1("loads", (records.to_string(),))
+    plain(py, &records)
+}
+
+/// A record as a dictionary of plain values.
+pub(crate) fn plain<'py>(py: Python<'py>, record: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+    let text = serde_json::to_string(record).map_err(|error| wrong("record", error))?;
+    py.import("json")?.call_method1("loads", (text,))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use numpy::{AllowTypeChange, PyArray1, PyArray2, PyArrayLike2, PyUntypedArrayMethods};
+use numpy::{AllowTypeChange, PyArrayLike2, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -11,12 +11,13 @@ use specds::papers::aded::{self, AdedSession, TrigramOptions};
 use specds::papers::n_grammys::NGrammysSession;
 use specds::papers::prompt_lookup::PromptLookupSession;
 use specds::papers::rest::RestSession;
+use specds_index::Report;
 
-use crate::arrays::{int64, integers, rows_of_integers, shaped};
+use crate::arrays::{Made, Table, int64, integers, rows_of_integers, shaped};
 use crate::builder::report_to;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
-use crate::error::py_err;
+use crate::error::Result;
 use crate::options;
 
 /// Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1.
@@ -27,7 +28,7 @@ use crate::options;
 pub(crate) fn rest_session(
     datastore: &Bound<'_, Datastore>,
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Py<DraftSession>> {
+) -> Result<Py<DraftSession>> {
     let datastore = datastore.get().opened()?;
     DraftSession::new(RestSession::new(datastore, options::read(options)?))
 }
@@ -40,7 +41,7 @@ pub(crate) fn rest_session(
 pub(crate) fn n_grammys_session(
     tables: Option<&Bound<'_, ModelTables>>,
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Py<DraftSession>> {
+) -> Result<Py<DraftSession>> {
     let tables = tables.map(|tables| Arc::clone(&tables.get().0));
     DraftSession::new(NGrammysSession::new(tables, options::read(options)?))
 }
@@ -52,7 +53,7 @@ pub(crate) fn n_grammys_session(
 #[pyo3(signature = (**options))]
 pub(crate) fn prompt_lookup_session(
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Py<DraftSession>> {
+) -> Result<Py<DraftSession>> {
     DraftSession::new(PromptLookupSession::new(options::read(options)?))
 }
 
@@ -75,22 +76,22 @@ impl ModelTables {
         bigram: &Bound<'_, PyAny>,
         bigram_probs: PyArrayLike2<'_, f32, AllowTypeChange>,
         unigram: &Bound<'_, PyAny>,
-    ) -> PyResult<Self> {
+    ) -> Result<Self> {
         let unigram: Vec<u32> = integers(unigram, "unigram")?;
         let (k, bigram) = rows_of_integers(bigram, "bigram")?;
         let shape = [unigram.len(), k];
         if bigram_probs.shape() != shape {
             let found = bigram_probs.shape();
-            return Err(PyValueError::new_err(format!(
+            let message = format!(
                 "`bigram` and `bigram_probs` must have a row for each of {} tokens: {shape:?}, \
                  not {found:?}",
                 unigram.len()
-            )));
+            );
+            return Err(PyValueError::new_err(message).into());
         }
         let bigram_probs = bigram_probs.as_array().iter().copied().collect();
-        model_tables::ModelTables::new(bigram, bigram_probs, unigram)
-            .map(|tables| Self(Arc::new(tables)))
-            .map_err(py_err)
+        let tables = model_tables::ModelTables::new(bigram, bigram_probs, unigram)?;
+        Ok(Self(Arc::new(tables)))
     }
 
     fn __repr__(&self) -> String {
@@ -112,21 +113,21 @@ impl ModelTables {
 
     /// Shape `(vocab_size, k)`.
     #[getter]
-    fn bigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i64>>> {
+    fn bigram(&self) -> Result<Table> {
         let tokens = self.0.bigram().iter().map(|&token| token.into());
-        shaped(py, self.shape(), tokens.collect())
+        shaped(self.shape(), tokens.collect())
     }
 
     /// Shape `(vocab_size, k)`.
     #[getter]
-    fn bigram_probs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        shaped(py, self.shape(), self.0.bigram_probs().to_vec())
+    fn bigram_probs(&self) -> Result<Table<f32>> {
+        shaped(self.shape(), self.0.bigram_probs().to_vec())
     }
 
     /// Shape `(vocab_size,)`.
     #[getter]
-    fn unigram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        int64(py, self.0.unigram().iter().copied())
+    fn unigram(&self) -> Result<Made<i64>> {
+        int64(self.0.unigram().iter().copied())
     }
 }
 
@@ -161,13 +162,11 @@ impl Trigrams {
         datastore: &Bound<'_, Datastore>,
         progress: Option<Py<PyAny>>,
         options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
+    ) -> Result<Self> {
         let datastore = &datastore.get().opened()?;
         let options: TrigramOptions = options::read(options)?;
-        report_to(py, progress, |report| {
-            aded::Trigrams::build(datastore, options, report)
-        })
-        .map(|trigrams| Self(Arc::new(trigrams)))
+        let build = |report: &mut Report<'_>| aded::Trigrams::build(datastore, options, report);
+        Ok(Self(Arc::new(report_to(py, progress, build)?)))
     }
 
     /// The words that follow `order - 1` tokens and their probabilities.
@@ -225,7 +224,7 @@ impl AdaptiveTrigrams {
 pub(crate) fn aded_session(
     trigrams: &Bound<'_, AdaptiveTrigrams>,
     options: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Py<DraftSession>> {
+) -> Result<Py<DraftSession>> {
     let trigrams = Arc::clone(&trigrams.get().0);
     DraftSession::new(AdedSession::new(trigrams, options::read(options)?))
 }

@@ -1,12 +1,12 @@
 //! `specds._core.pack_rows` and `read_outcomes`: a verification as the device takes and tells it.
 
-use numpy::{PyArray2, PyReadonlyArray2, PyReadwriteArray1};
+use numpy::{PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::draft::{self, PassRow};
 
-use crate::arrays::shaped;
-use crate::error::py_err;
+use crate::arrays::{Table, shaped};
+use crate::error::Result;
 use crate::token_tree::TokenTree;
 
 /// Writes the rows of a pass into the memory that `specds.verify.inputs.Inputs` describes.
@@ -27,11 +27,11 @@ pub(crate) fn pack_rows(
     token_ids: Vec<i64>,
     trees: Vec<Option<Bound<'_, TokenTree>>>,
     lengths: Vec<i64>,
-) -> PyResult<()> {
+) -> Result<()> {
     let num_rows = token_ids.len();
     if [trees.len(), lengths.len()] != [num_rows; 2] {
         let message = "token_ids, trees and lengths must have one for each row";
-        return Err(PyValueError::new_err(message));
+        return Err(PyValueError::new_err(message).into());
     }
     let rows = (0..num_rows).map(|row| PassRow {
         last: token_ids[row],
@@ -39,10 +39,10 @@ pub(crate) fn pack_rows(
         length: lengths[row],
     });
     let rows: Vec<_> = rows.collect();
-    draft::pack_rows(numbers.as_slice_mut()?, width, &rows).map_err(py_err)
+    Ok(draft::pack_rows(numbers.as_slice_mut()?, width, &rows)?)
 }
 
-type Outcome<'py> = (Vec<i64>, Vec<i64>, Bound<'py, PyArray2<i64>>);
+type Outcome = (Vec<i64>, Vec<i64>, Table);
 
 /// Reads what `specds.accept.on_device.report` tells of rows of `width` places.
 ///
@@ -53,17 +53,16 @@ type Outcome<'py> = (Vec<i64>, Vec<i64>, Bound<'py, PyArray2<i64>>);
 /// Raises:
 ///     ValueError: It is no such report.
 #[pyfunction]
-pub(crate) fn read_outcomes<'py>(
-    py: Python<'py>,
-    reported: PyReadonlyArray2<'py, i64>,
+pub(crate) fn read_outcomes(
+    reported: PyReadonlyArray2<'_, i64>,
     width: usize,
-) -> PyResult<Vec<Outcome<'py>>> {
+) -> Result<Vec<Outcome>> {
     let length = reported.as_array().ncols().max(1);
     let rows = reported.as_slice()?.chunks_exact(length);
     let outcomes = rows.map(|row| {
-        let outcome = draft::read_outcome(row, width).map_err(py_err)?;
+        let outcome = draft::read_outcome(row, width)?;
         let k = outcome.predictions.len() / width.max(1);
-        let predictions = shaped(py, (width, k), outcome.predictions.to_vec())?;
+        let predictions = shaped((width, k), outcome.predictions.to_vec())?;
         Ok((outcome.nodes, outcome.tokens.to_vec(), predictions))
     });
     outcomes.collect()

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use numpy::{PyArray2, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::shaped;
+use crate::arrays::{Table, shaped};
+use crate::error::Result;
 
 /// The place of the largest ``p / t``, t the exponential time -ln(1 - u) of a uniform number.
 ///
@@ -23,15 +24,14 @@ use crate::arrays::shaped;
 pub(crate) fn draw(
     probs: PyReadonlyArray1<'_, f32>,
     uniforms: PyReadonlyArray1<'_, f64>,
-) -> PyResult<Option<usize>> {
+) -> Result<Option<usize>> {
     let (probs, uniforms) = (probs.as_slice()?, uniforms.as_slice()?);
     if probs.len() == uniforms.len() {
-        Ok(specds::draft::multinomial(probs, uniforms))
-    } else {
-        let lengths = format!("{} and {}", probs.len(), uniforms.len());
-        let message = format!("probs and uniforms must be as many as each other, got {lengths}");
-        Err(PyValueError::new_err(message))
+        return Ok(specds::draft::multinomial(probs, uniforms));
     }
+    let lengths = format!("{} and {}", probs.len(), uniforms.len());
+    let message = format!("probs and uniforms must be as many as each other, got {lengths}");
+    Err(PyValueError::new_err(message).into())
 }
 
 /// The places of the largest scores of each row, the largest first, of equal ones the first.
@@ -45,11 +45,7 @@ pub(crate) fn draw(
 /// Returns:
 ///     Shape `(num_rows, min(k, num_scores))`.
 #[pyfunction]
-pub(crate) fn likeliest<'py>(
-    py: Python<'py>,
-    scores: PyReadonlyArray2<'py, f32>,
-    k: usize,
-) -> PyResult<Bound<'py, PyArray2<i64>>> {
+pub(crate) fn likeliest(scores: PyReadonlyArray2<'_, f32>, k: usize) -> Result<Table> {
     let scores = scores.as_array();
     let (num_rows, num_scores) = scores.dim();
     let mut places = Vec::with_capacity(num_rows * k.min(num_scores));
@@ -59,5 +55,5 @@ pub(crate) fn likeliest<'py>(
             .map_or_else(|| row.to_vec().into(), Cow::Borrowed);
         places.extend(specds::draft::top_k(&row, k).into_iter().map(i64::from));
     }
-    shaped(py, (num_rows, k.min(num_scores)), places)
+    shaped((num_rows, k.min(num_scores)), places)
 }

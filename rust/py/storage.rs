@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use specds_index::Manifest;
 
-use crate::error::py_err;
+use crate::error::Result;
 
 /// The text of a datastore's manifest, once it is known not to contradict itself.
 ///
@@ -20,9 +20,8 @@ use crate::error::py_err;
 /// Raises:
 ///     FormatError: It is none, is damaged, or contradicts itself.
 #[pyfunction]
-pub(crate) fn read_manifest(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    let manifest = py.detach(|| Manifest::read(&path)).map_err(py_err)?;
-    Ok(manifest.to_json())
+pub(crate) fn read_manifest(py: Python<'_>, path: PathBuf) -> Result<String> {
+    Ok(py.detach(|| Manifest::read(&path))?.to_json())
 }
 
 /// The folder of a datastore: what is at the path, or else what the hub has under that name.

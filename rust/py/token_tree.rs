@@ -1,12 +1,11 @@
 //! `specds.TokenTree`.
 
-use numpy::{AllowTypeChange, PyArray1, PyArray2, PyArrayLike1};
+use numpy::{AllowTypeChange, PyArrayLike1};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 use specds::draft;
 
-use crate::arrays::{int64, integers, shaped};
-use crate::error::py_err;
+use crate::arrays::{Made, Table, int64, integers, shaped};
+use crate::error::Result;
 
 /// A draft: likely continuations of a context as a tree, best nodes first.
 ///
@@ -29,16 +28,14 @@ impl TokenTree {
         token_ids: &Bound<'_, PyAny>,
         parents: &Bound<'_, PyAny>,
         probs: Option<PyArrayLike1<'_, f32, AllowTypeChange>>,
-    ) -> PyResult<Self> {
+    ) -> Result<Self> {
         let token_ids: Vec<u32> = integers(token_ids, "token_ids")?;
         let parents: Vec<i32> = integers(parents, "parents")?;
         let probs = match probs {
             Some(probs) => probs.as_array().to_vec(),
             None => vec![0.0; token_ids.len()],
         };
-        draft::TokenTree::new(token_ids, parents, probs)
-            .map(Self)
-            .map_err(py_err)
+        Ok(Self(draft::TokenTree::new(token_ids, parents, probs)?))
     }
 
     fn __len__(&self) -> usize {
@@ -51,45 +48,45 @@ impl TokenTree {
 
     /// Shape `(n,)`.
     #[getter]
-    fn token_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        int64(py, self.0.token_ids().iter().copied())
+    fn token_ids(&self) -> Result<Made<i64>> {
+        int64(self.0.token_ids().iter().copied())
     }
 
     /// Shape `(n,)`; -1 is the last token of the context.
     #[getter]
-    fn parents<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        int64(py, self.0.parents().iter().copied())
+    fn parents(&self) -> Result<Made<i64>> {
+        int64(self.0.parents().iter().copied())
     }
 
     /// Shape `(n,)`.
     #[getter]
-    fn probs<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
-        PyArray1::from_slice(py, self.0.probs())
+    fn probs(&self) -> Made<f32> {
+        self.0.probs().to_vec().into()
     }
 
     /// What drafted each node, as places in `SOURCES`, shape `(n,)`.
     ///
     /// Where several sources did, the one that gave it the largest share of its probability.
     #[getter]
-    fn sources<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
-        PyArray1::from_iter(py, self.0.sources().iter().map(|&source| source as u8))
+    fn sources(&self) -> Made<u8> {
+        let sources = self.0.sources().iter().map(|&source| source as u8);
+        sources.collect::<Vec<_>>().into()
     }
 
     /// Distance of each node from the last token of the context, shape `(n,)`, at least 1.
-    fn depths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        int64(py, self.0.depths())
+    fn depths(&self) -> Result<Made<i64>> {
+        int64(self.0.depths())
     }
 
     /// Shape `(n, n)`: whether column j is row i or an ancestor of it.
-    fn mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<bool>>> {
+    fn mask(&self) -> Result<Table<bool>> {
         let n = self.0.len();
-        shaped(py, (n, n), self.0.mask())
+        shaped((n, n), self.0.mask())
     }
 
     /// The node indices from a root to each leaf, in the order of the leaves.
-    fn paths<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<i64>>>> {
-        let paths = self.0.paths().into_iter();
-        paths.map(|path| int64(py, path)).collect()
+    fn paths(&self) -> Result<Vec<Made<i64>>> {
+        self.0.paths().into_iter().map(int64).collect()
     }
 
     /// What a target model accepts of it that chooses one token at each node: the path of its choices.
@@ -104,14 +101,10 @@ impl TokenTree {
     ///
     /// Raises:
     ///     ValueError: There is not one token for the context and one for each node.
-    fn accept<'py>(
-        &self,
-        py: Python<'py>,
-        predictions: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
+    fn accept(&self, predictions: &Bound<'_, PyAny>) -> Result<(Made<i64>, Made<i64>)> {
         let predictions: Vec<u32> = integers(predictions, "predictions")?;
-        let (path, tokens) = self.0.accept(&predictions).map_err(py_err)?;
-        (int64(py, path)?, int64(py, tokens)?).into_pyobject(py)
+        let (path, tokens) = self.0.accept(&predictions)?;
+        Ok((int64(path)?, int64(tokens)?))
     }
 
     /// The nodes of the longest path whose tokens a text begins with, in the order of the text.
@@ -135,10 +128,7 @@ impl TokenTree {
         max_nodes: Option<usize>,
         max_depth: Option<usize>,
     ) -> PyResult<Bound<'_, Self>> {
-        let (max_nodes, max_depth) = (
-            max_nodes.unwrap_or(usize::MAX),
-            max_depth.unwrap_or(usize::MAX),
-        );
+        let [max_nodes, max_depth] = [max_nodes, max_depth].map(|most| most.unwrap_or(usize::MAX));
         let tree = &slf.get().0;
         if tree.len() <= max_nodes.min(max_depth) {
             return Ok(slf);

@@ -1,10 +1,12 @@
 //! Counts of what came of the drafts.
 
+use serde::Serialize;
+
 use crate::draft::session::Session;
 use crate::engine::requests::Request;
 
 /// Counts of what came of all drafts so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct EngineCounts {
     /// The drafts that the engine went on from.
     pub num_drafts: u64,
