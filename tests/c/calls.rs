@@ -146,6 +146,8 @@ fn refused(status: i32, reason: &str) {
     );
 }
 
+type Spoilt = (fn(&mut Row), &'static str);
+
 #[test]
 fn what_cannot_be_used_is_refused_by_name() {
     for (options, reason) in [
@@ -168,61 +170,29 @@ fn what_cannot_be_used_is_refused_by_name() {
     let predictions = tokens.as_ptr();
     // SAFETY: what is wrong with these is seen before it is used.
     unsafe {
-        let of = |row: Row| specds_draft(drafter, &raw const row, 1, 8, ids, 8, lengths);
-        assert_eq!(of(good), 0);
-        refused(
-            of(Row {
-                tokens: null(),
-                ..good
-            }),
-            "`tokens` is NULL",
-        );
-        let odd = good.tokens.wrapping_byte_add(1);
-        refused(
-            of(Row {
-                tokens: odd,
-                ..good
-            }),
-            "`tokens` is not aligned",
-        );
-        refused(
-            of(Row {
-                num_tokens: usize::MAX,
-                ..good
-            }),
-            "`tokens` is not aligned, or too long",
-        );
-        refused(
-            of(Row {
-                min_prob: f32::NAN,
-                ..good
-            }),
-            "`min_prob` must be a number",
-        );
-        refused(
-            of(Row {
-                tenant: c"\xff".as_ptr(),
-                ..good
-            }),
-            "`tenant`: invalid utf-8",
-        );
+        let of = |row: &Row| specds_draft(drafter, row, 1, 8, ids, 8, lengths);
+        assert_eq!(of(&good), 0);
+        let odd = |row: &mut Row| row.tokens = row.tokens.wrapping_byte_add(1);
+        let not_aligned = "`tokens` is not aligned, or too long";
+        let rows: [Spoilt; 5] = [
+            (|row| row.tokens = null(), "`tokens` is NULL"),
+            (odd, not_aligned),
+            (|row| row.num_tokens = usize::MAX, not_aligned),
+            (|row| row.min_prob = f32::NAN, "`min_prob` must be a"),
+            (|row| row.tenant = c"\xff".as_ptr(), "`tenant`: invalid"),
+        ];
+        for (spoil, reason) in rows {
+            let mut row = row(0, 0, &tokens);
+            spoil(&mut row);
+            refused(of(&row), reason);
+        }
         let good = &raw const good;
-        refused(
-            specds_draft(null_mut(), good, 1, 8, ids, 8, lengths),
-            "`drafter` is NULL",
-        );
-        refused(
-            specds_draft(drafter, null(), 1, 8, ids, 8, lengths),
-            "`rows` is NULL",
-        );
-        refused(
-            specds_draft(drafter, good, 1, 8, null_mut(), 8, lengths),
-            "`token_ids` is NULL",
-        );
-        refused(
-            specds_draft(drafter, good, 1, 8, ids, 8, null_mut()),
-            "`lengths` is NULL",
-        );
+        let call = |drafter, rows, ids, at| specds_draft(drafter, rows, 1, 8, ids, 8, at);
+        refused(call(null_mut(), good, ids, lengths), "`drafter` is NULL");
+        refused(call(drafter, null(), ids, lengths), "`rows` is NULL");
+        let nowhere = call(drafter, good, null_mut(), lengths);
+        refused(nowhere, "`token_ids` is NULL");
+        refused(call(drafter, good, ids, null_mut()), "`lengths` is NULL");
         for width in [9, usize::MAX] {
             let short = specds_draft(drafter, good, 1, width, ids, 8, lengths);
             refused(short, "`token_ids` is too short");

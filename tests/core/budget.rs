@@ -13,60 +13,35 @@ use specds::draft::TokenTree;
 
 use crate::random::Random;
 
-/// Relative seconds of a step by its tokens: straight lines between points.
-type Curve = &'static [(f64, f64)];
+/// Numbers of tokens, and the relative seconds of a step of each: straight lines between them.
+type Curve = (&'static [f64], &'static [f64]);
 
-fn relative(curve: Curve, tokens: f64) -> f64 {
-    let place = curve.partition_point(|point| point.0 < tokens);
-    let place = place.clamp(1, curve.len() - 1);
-    let (a, b) = (curve[place - 1], curve[place]);
-    a.1 + (tokens - a.0) * (b.1 - a.1) / (b.0 - a.0)
+fn relative((sizes, seconds): Curve, tokens: f64) -> f64 {
+    let place = sizes.partition_point(|&size| size < tokens);
+    let place = place.clamp(1, sizes.len() - 1);
+    let slope = (seconds[place] - seconds[place - 1]) / (sizes[place] - sizes[place - 1]);
+    seconds[place - 1] + (tokens - sizes[place - 1]) * slope
 }
+
+const MEASURED: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 17.0];
 
 /// As measured in llama.cpp with two models on one and two threads, then as on a GPU, and in tiles.
 const CURVES: [(&str, Curve); 6] = [
     (
         "SmolLM2, one thread",
-        &[
-            (1.0, 1.0),
-            (2.0, 1.93),
-            (3.0, 2.66),
-            (4.0, 3.16),
-            (5.0, 4.55),
-            (9.0, 8.12),
-            (17.0, 14.04),
-        ],
+        (MEASURED, &[1.0, 1.93, 2.66, 3.16, 4.55, 8.12, 14.04]),
     ),
     (
         "SmolLM2, two threads",
-        &[
-            (1.0, 1.0),
-            (2.0, 1.56),
-            (3.0, 2.07),
-            (4.0, 2.3),
-            (5.0, 2.75),
-            (9.0, 3.94),
-            (17.0, 6.93),
-        ],
+        (MEASURED, &[1.0, 1.56, 2.07, 2.3, 2.75, 3.94, 6.93]),
     ),
     (
         "Gemma, one thread",
-        &[
-            (1.0, 1.0),
-            (2.0, 2.08),
-            (3.0, 3.49),
-            (4.0, 3.02),
-            (5.0, 4.34),
-            (9.0, 6.53),
-            (17.0, 10.13),
-        ],
+        (MEASURED, &[1.0, 2.08, 3.49, 3.02, 4.34, 6.53, 10.13]),
     ),
-    ("GPU", &[(1.0, 1.0), (17.0, 1.48)]),
-    (
-        "a first token that costs much",
-        &[(1.0, 1.0), (2.0, 2.3), (17.0, 2.6)],
-    ),
-    ("tiles", &[(1.0, 1.0), (8.0, 1.02), (9.0, 2.0), (17.0, 2.1)]),
+    ("GPU", (&[1.0, 17.0], &[1.0, 1.48])),
+    ("a dear first token", (&[1.0, 2.0, 17.0], &[1.0, 2.3, 2.6])),
+    ("tiles", (&[1.0, 8.0, 9.0, 17.0], &[1.0, 1.02, 2.0, 2.1])),
 ];
 
 /// How often the target takes the next token of a draft, and what the drafter says of that.
@@ -76,21 +51,19 @@ struct Kind {
     claim: f64,
 }
 
+const fn claiming(rate: f64, claim: f64) -> Kind {
+    Kind { rate, claim }
+}
+
 const fn honest(rate: f64) -> Kind {
-    Kind { rate, claim: rate }
+    claiming(rate, rate)
 }
 
 const HOPELESS: Kind = honest(0.02);
 const CHAT: Kind = honest(0.3);
 const EDIT: Kind = honest(0.93);
-const LIAR: Kind = Kind {
-    rate: 0.1,
-    claim: 0.9,
-};
-const MODEST: Kind = Kind {
-    rate: 0.9,
-    claim: 0.55,
-};
+const LIAR: Kind = claiming(0.1, 0.9);
+const MODEST: Kind = claiming(0.9, 0.55);
 
 type Noise = fn(&mut Random, f64) -> f64;
 
@@ -189,11 +162,8 @@ impl World {
                 }
             }
             let draft_s = self.draft_s * drafts.len() as f64;
-            let (drafted, costs) = (
-                drafts.iter().collect::<Vec<_>>(),
-                Costs::Measured(&mut times),
-            );
-            let passes = Passes::Packed;
+            let drafted: Vec<_> = drafts.iter().collect();
+            let (costs, passes) = (Costs::Measured(&mut times), Passes::Packed);
             let chosen = experience.choose(&mut due, &drafted, num_rows, costs, passes, draft_s);
             let mut sizes = vec![0; num_rows];
             for (&row, &size) in places.iter().zip(&chosen) {
@@ -278,11 +248,8 @@ fn drafts_that_pay_are_about_as_long_as_the_best_fixed_ones() {
     for (curve_name, curve) in CURVES {
         for (kind, kinds) in KINDS {
             // Promises that are wrong cost some.
-            let share = if kind.starts_with("promises") {
-                0.6
-            } else {
-                0.85
-            };
+            let is_wrong = kind.starts_with("promises");
+            let share = if is_wrong { 0.6 } else { 0.85 };
             let best = best_fixed(curve, kinds);
             let gain = World::new(curve, quiet).run(kinds, 1, 30.0).gain();
             if gain < share * best {
@@ -295,7 +262,7 @@ fn drafts_that_pay_are_about_as_long_as_the_best_fixed_ones() {
 
 #[test]
 fn where_no_draft_pays_a_second_tells() {
-    for (_, curve) in &CURVES[..3] {
+    for (_, curve) in CURVES.into_iter().take(3) {
         let run = World::new(curve, quiet).run(&[CHAT], 1, 6.0);
         let nodes = run.nodes / run.steps;
         assert!(nodes < 0.1, "{nodes}");
@@ -358,19 +325,12 @@ fn pooled_nodes_are_those_of_brute_force() {
         let best = all.iter().map(|sizes| speed(sizes)).fold(0.0, f64::max);
         let plain = speed(&vec![0; num_rows]);
         let trees: Vec<_> = probs.iter().map(|probs| chain(probs)).collect();
-        let (mut rows, trees) = (
-            vec![RowBudget::default(); num_rows],
-            trees.iter().collect::<Vec<_>>(),
-        );
+        let trees: Vec<_> = trees.iter().collect();
+        let mut rows = vec![RowBudget::default(); num_rows];
         let mut rows: Vec<_> = rows.iter_mut().collect();
-        let sizes = Experience::trusting(1.0).choose(
-            &mut rows,
-            &trees,
-            num_rows,
-            Costs::Known(&cost),
-            Passes::Packed,
-            0.0,
-        );
+        let (costs, passes) = (Costs::Known(&cost), Passes::Packed);
+        let mut experience = Experience::trusting(1.0);
+        let sizes = experience.choose(&mut rows, &trees, num_rows, costs, passes, 0.0);
         let expected = if best < 1.03 * plain { plain } else { best };
         assert!(
             (speed(&sizes) / expected - 1.0).abs() < 1e-9,

@@ -10,9 +10,7 @@ use specds::Error;
 use specds::draft::Session;
 use specds::fused::{Effort, FusedConfig, FusedDrafter, FusedSession};
 use specds::papers::rest::{RestConfig, RestSession};
-use specds_index::Datastore;
-use specds_index::DatastoreOptions;
-use specds_index::{Manifest, ShardManifest};
+use specds_index::{Datastore, DatastoreOptions, Manifest, ShardManifest};
 use tempfile::TempDir;
 
 use crate::{build, drafted, options, tempdir};
@@ -232,29 +230,19 @@ fn what_lies_where_a_datastore_should_be_is_called_what_it_is() {
     let changed = |from, to| text.replace(from, to);
     let ours = "\"format_version\": 5";
     let other = "{\"format\": \"other\", \"format_version\": 1}";
+    let version = |number| text.replace(ours, &format!("\"format_version\": {number}"));
     let mut rows = vec![
-        (
-            changed(ours, "\"format_version\": 4"),
-            "reads 5: rebuild it",
-        ),
-        (
-            changed(ours, "\"format_version\": 6"),
-            "reads 5: upgrade the reader or rebuild it",
-        ),
-        // Valid, and not as it was written.
-        (changed("  ", " "), "has changed since it was written"),
-        (changed("}\n", "} \n"), "has changed since it was written"),
-        (
-            changed("another", "anothex"),
-            "has changed since it was written",
-        ),
+        (version(4), "reads 5: rebuild it"),
+        (version(6), "reads 5: upgrade the reader or rebuild it"),
     ];
+    // Valid, and not as it was written.
+    let edits = [("  ", " "), ("}\n", "} \n"), ("another", "anothex")];
+    rows.extend(edits.map(|(from, to)| (changed(from, to), "has changed since it was written")));
     let none = ["", "{}", "[]", "\0", other];
     rows.extend(none.map(|text| (text.to_owned(), "is not a datastore")));
     for (text, said) in rows {
-        let error = victim
-            .with(manifest, text.as_bytes(), Victim::open)
-            .unwrap_err();
+        let opened = victim.with(manifest, text.as_bytes(), Victim::open);
+        let error = opened.unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
     }
     let path = victim.path();

@@ -67,6 +67,17 @@ struct Process {
     place: Place,
 }
 
+impl Process {
+    /// The text of the request that is under way.
+    fn open_text(&self) -> Option<usize> {
+        self.open.as_ref().map(|(_, text)| *text)
+    }
+}
+
+fn holds(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|at| at == part)
+}
+
 struct Text {
     tenant: usize,
     tokens: Vec<u32>,
@@ -235,35 +246,23 @@ impl World {
         for tenant in 0..self.num_tenants {
             let kept: BTreeSet<_> = memory.texts(&name(tenant)).into_iter().collect();
             let is_of = |text: &&usize| self.texts[**text].tenant == tenant;
-            let expected = process.place.texts.iter().filter(is_of);
-            let expected: BTreeSet<_> = expected
-                .map(|&text| self.texts[text].tokens.clone())
-                .collect();
-            assert!(kept.is_subset(&expected), "{kept:?} of {expected:?}");
-            assert!(
-                !is_exact || kept == expected,
-                "{expected:?} and only {kept:?}"
-            );
+            let of_tenant = process.place.texts.iter().filter(is_of);
+            let tokens = of_tenant.map(|&text| self.texts[text].tokens.clone());
+            let expected: BTreeSet<_> = tokens.collect();
+            let is_right = kept == expected || (!is_exact && kept.is_subset(&expected));
+            assert!(is_right, "{expected:?} is to be there and {kept:?} is");
         }
         for (number, text) in self.texts.iter().enumerate() {
             if !process.place.texts.contains(&number) {
                 let learned = process.drafter.learned(&name(text.tenant));
-                let is_open = process
-                    .open
-                    .as_ref()
-                    .is_some_and(|(_, open)| *open == number);
-                let holds =
-                    |token: &u32| learned.windows(4).any(|four| four == token.to_le_bytes());
+                let is_open = process.open_text() == Some(number);
+                let holds = |token: &u32| holds(&learned, &token.to_le_bytes());
                 assert!(is_open || !text.tokens.iter().any(holds));
                 // A request learns as it goes.
                 let mut session = Self::session(process, text.tenant, &text.tokens[..2]);
                 let tree = drafted(&mut session, 8);
-                assert!(
-                    !tree
-                        .token_ids()
-                        .iter()
-                        .any(|token| text.tokens[2..].contains(token))
-                );
+                let is_known = |token: &u32| text.tokens[2..].contains(token);
+                assert!(!tree.token_ids().iter().any(is_known));
             }
         }
     }
@@ -273,35 +272,22 @@ impl World {
             return;
         }
         let bytes = std::fs::read(self.path()).unwrap();
-        let holds = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|at| at == part);
         for (number, text) in self.texts.iter().enumerate() {
             let three = |token: &u32| token.to_le_bytes()[..3].to_vec();
             let part: Vec<_> = text.tokens[4..7].iter().flat_map(three).collect();
             let lives = self.file.texts.contains(&number);
-            assert!(lives || !holds(&bytes, &part), "{number} is in the file");
-            assert!(
-                !is_exact || !lives || holds(&bytes, &part),
-                "{number} is not in the file"
-            );
+            let is_there = holds(&bytes, &part);
+            assert!(lives || !is_there, "{number} is in the file");
+            assert!(!is_exact || !lives || is_there, "{number} is not there");
         }
         for tenant in 0..self.num_tenants {
-            let lives = self
-                .file
-                .texts
-                .iter()
-                .any(|&text| self.texts[text].tenant == tenant);
-            let is_forgotten = self
-                .file
-                .forgettings
-                .iter()
-                .any(|&one| self.forgettings[one].is_none_or(|forgotten| forgotten == tenant));
-            let is_open = self.processes.iter().any(|process| {
-                process
-                    .open
-                    .as_ref()
-                    .is_some_and(|(_, text)| self.texts[*text].tenant == tenant)
-            });
-            assert!(lives || is_open || !is_forgotten || !holds(&bytes, name(tenant).as_bytes()));
+            let is_of = |text: usize| self.texts[text].tenant == tenant;
+            let is_about = |&one: &usize| self.forgettings[one].is_none_or(|of| of == tenant);
+            let lives = self.file.texts.iter().copied().any(is_of);
+            let is_forgotten = self.file.forgettings.iter().any(is_about);
+            let mut open = self.processes.iter().filter_map(Process::open_text);
+            let is_named = holds(&bytes, name(tenant).as_bytes());
+            assert!(lives || !is_forgotten || !is_named || open.any(is_of));
         }
         self.check(&self.process(true), is_exact);
     }
@@ -322,12 +308,8 @@ impl World {
         for of in [0, 1, 2, 0, 1, 2] {
             self.take(Step::Exchange(of));
         }
-        assert!(
-            self.processes
-                .iter()
-                .all(|one| one.place.texts == self.file.texts)
-        );
         for process in &self.processes {
+            assert_eq!(process.place.texts, self.file.texts);
             self.check(process, is_exact);
         }
         self.check_file(is_exact);

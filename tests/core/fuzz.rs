@@ -2,6 +2,7 @@
 //! asks for more than there is. `make fuzz` tries a thousand times as many inputs (`SPECDS_FUZZ=1000`).
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -29,16 +30,8 @@ fn inputs(everyday: u64) -> impl Iterator<Item = Random> {
 
 /// Changes bytes in one to three of the ways that damage and liars have, among them all at random.
 fn mutate(random: &mut Random, bytes: &mut [u8]) {
-    const WORDS: [u64; 8] = [
-        0,
-        1,
-        255,
-        1 << 31,
-        u32::MAX as u64,
-        1 << 40,
-        1 << 63,
-        u64::MAX,
-    ];
+    const MOST: u64 = u32::MAX as u64;
+    const WORDS: [u64; 8] = [0, 1, 255, 1 << 31, MOST, 1 << 40, 1 << 63, u64::MAX];
     let Ok(length @ 1..) = u32::try_from(bytes.len()) else {
         return;
     };
@@ -261,11 +254,7 @@ fn notes_of_a_killed_build() {
     drop(builder);
     for mut random in inputs(10) {
         write_all(&staging, &killed);
-        fs::set_permissions(
-            &staging,
-            std::os::unix::fs::PermissionsExt::from_mode(0o700),
-        )
-        .unwrap();
+        fs::set_permissions(&staging, PermissionsExt::from_mode(0o700)).unwrap();
         let names: Vec<_> = killed
             .keys()
             .filter(|name| !name.ends_with("specds.lock"))

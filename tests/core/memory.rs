@@ -53,11 +53,8 @@ fn skewed(num_tokens: u32, length: usize) -> Vec<u32> {
 #[test]
 fn places_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
     let with_ends = |token| {
-        if token == 39 {
-            History::BOUNDARY
-        } else {
-            token
-        }
+        let is_end = token == 39;
+        if is_end { History::BOUNDARY } else { token }
     };
     let text: Vec<_> = skewed(40, 20_000).into_iter().map(with_ends).collect();
     let mut history = History::default();
@@ -211,10 +208,8 @@ fn no_insert_exceeds_the_limit_and_none_by_more_than_a_fourth_meanwhile() {
             let text = &long[start..start + length];
             memory.insert(&tenant, text).unwrap();
             assert!(memory.num_bytes() <= memory.max_bytes());
-            assert!(
-                text.is_empty() || !memory.texts(&tenant).is_empty(),
-                "the newest is kept"
-            );
+            let keeps_newest = text.is_empty() || !memory.texts(&tenant).is_empty();
+            assert!(keeps_newest);
             most = most.max(memory.num_bytes());
         }
         is_done.store(true, Ordering::Relaxed);
@@ -230,19 +225,15 @@ fn most_of_a_full_memory_stays_when_some_of_it_goes() {
     let memory = memory(350_000);
     let mut num_evictions = 0;
     for seed in 0..4000 {
-        let before = memory.num_tokens();
-        memory
-            .insert(TENANTS[seed as usize % 3], &text(seed, 50))
-            .unwrap();
+        let (before, tenant) = (memory.num_tokens(), TENANTS[seed as usize % 3]);
+        memory.insert(tenant, &text(seed, 50)).unwrap();
         if memory.num_tokens() < before {
             num_evictions += 1;
             assert!(memory.num_tokens() > before / 2);
         }
     }
-    assert!(
-        (5..150).contains(&num_evictions),
-        "{num_evictions} evictions"
-    );
+    let is_some = (5..150).contains(&num_evictions);
+    assert!(is_some, "{num_evictions} evictions");
 }
 
 #[test]
@@ -343,12 +334,8 @@ fn readers_see_a_state_between_two_writes_while_texts_are_added_evicted_and_save
         }
         is_done.store(true, Ordering::Relaxed);
         saver.join().unwrap();
-        assert!(
-            readers
-                .map(|reader| reader.join().unwrap())
-                .iter()
-                .any(|&seen| seen > 3)
-        );
+        let seen = readers.map(|reader| reader.join().unwrap());
+        assert!(seen.iter().any(|&states| states > 3));
     });
     assert!(memory.texts("ann").len() < 2000);
 }
