@@ -8,10 +8,6 @@ import pytest
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
-def test_there_are_six_of_them():
-    assert len(EXAMPLES) == 6
-
-
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(program, capsys):
     lines = program.read_text().count("\n")

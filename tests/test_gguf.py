@@ -1,7 +1,6 @@
 """A GGUF file tells its tokenizer, and is a model like any other."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -57,15 +56,11 @@ def test_a_file_that_is_no_model_is_named(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/a.gguf").write_bytes(gguf_of(["a"]))
     for name, said in {
-        "none.gguf": "there is no such file",
         "text.gguf": "the file is not of the format GGUF",
         "model": r"that folder has no config\.json: name .*a\.gguf",
     }.items():
         with pytest.raises(LoadingError, match=said):
             load_model(str(tmp_path / name))
-
-
-PROGRAM = "import sys; from specds.cli import main; main()"
 
 
 @pytest.mark.slow
@@ -89,10 +84,9 @@ def test_a_real_file_is_a_model_for_each_command(tmp_path):
     (tmp_path / "asked.jsonl").write_text(json.dumps(ask))
 
     def specds(*words, said=""):
-        command = [sys.executable, "-W", "ignore", "-c", PROGRAM, *map(str, words)]
-        return subprocess.run(
-            command, env=os.environ | seen, input=said, capture_output=True, text=True, cwd=tmp_path
-        )
+        command = [sys.executable, "-W", "ignore", "-m", "specds", *map(str, words)]
+        shared = {"env": seen, "cwd": tmp_path, "capture_output": True, "text": True}
+        return subprocess.run(command, input=said, **shared)
 
     built = specds("build", "--corpus", "a.txt", "--tokenizer", path, "--out", "d", "--json")
     assert built.returncode == 0, built.stderr

@@ -20,22 +20,6 @@ def engine(path, **config):
     return EngineDrafter(**config, vocab_size=100)
 
 
-def test_what_one_learns_the_others_get(tmp_path):
-    path = tmp_path / "memory"
-    memories = [Memory(100), Memory(100)]
-    for memory in memories:
-        memory.share(path, every=EVERY)
-    first, both = memories[0], [[1, 2], [3]]
-    for memory, text in zip(memories, both, strict=True):
-        memory.insert("ann", text)
-    until(lambda: all(texts(memory, "ann") == both for memory in memories))
-    assert all(memory.failure is None for memory in memories)
-    memories.pop().insert("bob", [4])
-    del memory
-    assert texts(Memory.open(path, 100), "bob") == [[4]], "who goes writes once more"
-    until(lambda: texts(first, "bob") == [[4]])
-
-
 def test_engines_share_by_their_configuration(tmp_path):
     path = tmp_path / "memory"
     first, second = engine(path), engine(path)
