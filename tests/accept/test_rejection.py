@@ -27,7 +27,6 @@ from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
 
 START = [0, 1]
-COSTS = {size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)}
 WEIGHTS = st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any)
 
 
@@ -55,12 +54,9 @@ def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q
 
 
 def test_rounding_that_leaves_no_residual_draws_from_the_target(monkeypatch):
-    p = torch.tensor([0.25, 0.75])
+    p = normalised([1, 3])
     monkeypatch.setattr(draws, "happens", lambda _: False)
     assert draws.accept_or_redraw(p, Proposal(1, p)) in (0, 1)
-
-
-# A hierarchy of toy models ------------------------------------------------------------------------
 
 
 class ToyRetrieval(Session):
@@ -95,11 +91,9 @@ def rules(length, processors=()):
 
 
 def hierarchy(models, config, retrieval=None, threshold=0.0):
-    levels = (
-        []
-        if retrieval is None
-        else [RetrievalLevel("retrieval", retrieval, len(START), 1 << 16, 5, 5)]
-    )
+    levels = []
+    if retrieval is not None:
+        levels.append(RetrievalLevel("retrieval", retrieval, len(START), 1 << 16, 5, 5))
     for number, model in enumerate(models):
         level = ModelLevel(f"model {number}", model)
         level.threshold.value = threshold
@@ -107,9 +101,8 @@ def hierarchy(models, config, retrieval=None, threshold=0.0):
     return HierarchySession(START, levels, config)
 
 
-def generated(target, session, length, processors=(), max_nodes=8, budget=None):
+def generated(target, session, length, processors, budget):
     """The decoding loop, without what only a real model needs."""
-    budget = budget or Budget(max_nodes)
     session.begin(rules(length, processors))
     processors = LogitsProcessorList(processors)
     stop = StoppingCriteriaList([MaxLengthCriteria(len(START) + length)])
@@ -127,31 +120,31 @@ def generated(target, session, length, processors=(), max_nodes=8, budget=None):
     return tuple(emitter.emitted)
 
 
+ALONE, TWO, JOINED = HierarchyConfig(), HierarchyConfig(window=2), HierarchyConfig(joined=True)
+TWO_JOINED = HierarchyConfig(window=2, joined=True)
 CASES = {
     **{
         f"{name}, {threshold}": (2, HierarchyConfig.ablation(name), None, threshold)
         for name in ABLATIONS
         for threshold in (0.0, 0.5)
     },
-    "retrieval beneath one model": (1, HierarchyConfig(), ToyRetrieval, 0.5),
-    "retrieval beneath two models": (2, HierarchyConfig(window=2), ToyRetrieval, 0.4),
-    "beneath and joined": (1, HierarchyConfig(joined=True), ToyRetrieval, 0.5),
-    "beneath two and joined": (2, HierarchyConfig(window=2, joined=True), ToyRetrieval, 0.4),
-    "retrieval alone": (0, HierarchyConfig(), ToyRetrieval, 0.0),
-    "beneath one model, on trial": (1, HierarchyConfig(), ToyTrialRetrieval, 0.5),
-    "beneath two and joined, on trial": (
-        2,
-        HierarchyConfig(window=2, joined=True),
-        ToyTrialRetrieval,
-        0.4,
-    ),
-    "a chain of three": (3, HierarchyConfig(window=2), None, 0.3),
+    "retrieval beneath one model": (1, ALONE, ToyRetrieval, 0.5),
+    "retrieval beneath two models": (2, TWO, ToyRetrieval, 0.4),
+    "beneath and joined": (1, JOINED, ToyRetrieval, 0.5),
+    "beneath two and joined": (2, TWO_JOINED, ToyRetrieval, 0.4),
+    "retrieval alone": (0, ALONE, ToyRetrieval, 0.0),
+    "beneath one model, on trial": (1, ALONE, ToyTrialRetrieval, 0.5),
+    "beneath two and joined, on trial": (2, TWO_JOINED, ToyTrialRetrieval, 0.4),
+    "a chain of three": (3, TWO, None, 0.3),
 }
 
 
-def law_of_case(
-    name, monkeypatch, num_tokens=2, length=4, max_nodes=8, temperature=1.0, is_auto=False
-):
+def fixed():
+    return Budget(8)
+
+
+def law_of_case(name, monkeypatch, num_tokens=2, length=4, temperature=1.0, budget=fixed):
+    """How far the law of a case's texts is from the target's."""
     num_models, config, retrieves, threshold = CASES[name]
     config = replace(config, window=min(config.window, 2))
     target = ToyModel(num_tokens, 1)
@@ -160,8 +153,7 @@ def law_of_case(
     def program():
         retrieval = None if retrieves is None else retrieves(num_tokens)
         session = hierarchy(models, config, retrieval, threshold)
-        budget = auto() if is_auto else None
-        return generated(target, session, length, processors, max_nodes, budget)
+        return generated(target, session, length, processors, budget())
 
     processors = [TemperatureLogitsWarper(temperature)]
     law, num_runs = law_of(program, monkeypatch)
@@ -179,21 +171,20 @@ def test_the_output_law_is_exactly_the_targets(name, num_tokens, length, monkeyp
 @pytest.mark.parametrize("max_nodes", [1, 2])
 @pytest.mark.parametrize("name", ["full, 0.5", "beneath two and joined"])
 def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
-    assert law_of_case(name, monkeypatch, max_nodes=max_nodes) < 1e-5
+    assert law_of_case(name, monkeypatch, budget=lambda: Budget(max_nodes)) < 1e-5
 
 
 def auto():
     """A budget by the time of a step, in a world where that never changes."""
-    costs = CostModel(COSTS)
+    costs = CostModel({size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)})
     return AutoBudget(lambda: costs, Experience(), clock=lambda: 0.0)
 
 
-AUTO_CASES = ["full, 0.5", "beneath and joined", "beneath two and joined, on trial"]
-
-
-@pytest.mark.parametrize("name", AUTO_CASES)
+@pytest.mark.parametrize(
+    "name", ["full, 0.5", "beneath and joined", "beneath two and joined, on trial"]
+)
 def test_the_law_is_the_targets_where_each_step_verifies_what_pays(name, monkeypatch):
-    assert law_of_case(name, monkeypatch, is_auto=True) < 1e-5
+    assert law_of_case(name, monkeypatch, budget=auto) < 1e-5
 
 
 def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(monkeypatch):
@@ -204,7 +195,7 @@ def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(m
         return {node: one for node, one in one_by_one if node + 1 < session.num_verified}
 
     monkeypatch.setattr(HierarchySession, "proposals", property(proposals))
-    assert law_of_case("full, 0.5", monkeypatch, is_auto=True) > 0.001
+    assert law_of_case("full, 0.5", monkeypatch, budget=auto) > 0.001
 
 
 def redrawn_from_the_target(probs, proposal):
@@ -234,9 +225,6 @@ def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
 
     monkeypatch.setattr(Draft, "proposals", property(proposals))
     assert law_of_case("beneath and joined", monkeypatch) > 0.01
-
-
-# The parts ----------------------------------------------------------------------------------------
 
 
 def drawn(token, *weights):
@@ -276,9 +264,6 @@ def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_s
 class Stateful:
     def __call__(self, token_ids, scores):
         raise AssertionError("asked about a token that the target never saw")
-
-
-# What is drawn --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("are_of_uniforms", [True, False])

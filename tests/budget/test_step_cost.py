@@ -16,12 +16,14 @@ from specds.budget import step_cost as cost
 from specds.budget.step_cost import MOST_NODES, CostModel, measure, step_costs
 
 SIZES = (0, 1, 2, 3, 4, 8, 16, 32, 63)
+STEPS = (0, 7, 15, 31, 63)
 
 
-SECONDS = st.lists(st.floats(1e-3, 1.0), min_size=len(SIZES), max_size=len(SIZES))
+def seconds_of(number):
+    return st.lists(st.floats(1e-3, 1.0), min_size=number, max_size=number)
 
 
-@given(SECONDS)
+@given(seconds_of(len(SIZES)))
 def test_costs_are_those_of_straight_lines_between_what_was_measured(seconds):
     measured = dict(zip(SIZES, seconds, strict=True))
     model = CostModel(measured)
@@ -34,10 +36,7 @@ def test_costs_are_those_of_straight_lines_between_what_was_measured(seconds):
     assert beyond[63] == pytest.approx(least[1] + 55 / 7 * (least[1] - least[0]))
 
 
-STEPS = (0, 7, 15, 31, 63)
-
-
-@given(st.lists(st.floats(1e-3, 1.0), min_size=5, max_size=5))
+@given(seconds_of(len(STEPS)))
 def test_costs_of_passes_of_few_sizes_are_a_staircase(seconds):
     model = CostModel(dict(zip(STEPS, seconds, strict=True)), STEPS)
     least = [min(seconds[place:]) for place in range(5)]
@@ -50,11 +49,10 @@ class Passes:
 
     def __init__(self, seconds, per_node=0.0, holds=63):
         self.seconds, self.per_node, self.holds = seconds, per_node, holds
-        self.now = 0.0
-        self.sizes = []
+        self.now, self.sizes = 0.0, []
 
-    def clock(self):
-        return self.now
+    def measured(self, **settings):
+        return measure(self, clock=lambda: self.now, **settings)
 
     def __call__(self, num_nodes):
         if num_nodes > self.holds:
@@ -66,7 +64,7 @@ class Passes:
 
 def test_measuring_ignores_the_first_pass_of_a_size():
     passes = Passes(1e-3)
-    measured = measure(passes, clock=passes.clock)
+    measured = passes.measured()
     # The time that these take is none of the measuring's.
     assert set(measured) == set(SIZES)
     assert min(map(passes.sizes.count, measured)) == 6
@@ -85,8 +83,7 @@ BOUNDED = {
 @pytest.mark.parametrize("name", BOUNDED)
 def test_no_pass_is_larger_or_later_than_it_may_be(name):
     passes, settings, measured_sizes, largest = BOUNDED[name]
-    measured = measure(passes, clock=passes.clock, **settings)
-    assert set(measured) == measured_sizes
+    assert set(passes.measured(**settings)) == measured_sizes
     assert max(passes.sizes) == largest
     # What a user waits for is a second, or this.
     assert passes.seconds < 0.1 or len(passes.sizes) == (4 if passes.seconds > 1 else 8)
@@ -94,10 +91,15 @@ def test_no_pass_is_larger_or_later_than_it_may_be(name):
 
 def test_where_time_is_short_small_passes_are_measured_more_often():
     passes = Passes(0.01, per_node=0.0015)
-    assert set(measure(passes, clock=passes.clock)) == set(SIZES)
+    assert set(passes.measured()) == set(SIZES)
     count = passes.sizes.count
     assert count(0) == count(1) == 6  # the first is not counted
     assert count(63) == 2
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_measured_yet(monkeypatch):
+    monkeypatch.setattr(cost, "_models", {})
 
 
 class Runner:
@@ -120,8 +122,7 @@ def costs_of(model, length, num_rows=1, steps=()):
     return step_costs(model, runner), runner
 
 
-def test_costs_are_measured_once_for_a_model_and_a_range_of_rows_and_lengths(monkeypatch):
-    monkeypatch.setattr(cost, "_models", {})
+def test_costs_are_measured_once_for_a_model_and_a_range_of_rows_and_lengths():
     model = tiny_model("llama")
     cases = [(100, 1, True), (1024, 1, False), (1025, 1, True), (2048, 1, False)]
     cases += [(100, 3, True), (100, 4, False)]
@@ -131,8 +132,7 @@ def test_costs_are_measured_once_for_a_model_and_a_range_of_rows_and_lengths(mon
     assert costs_of(tiny_model("qwen2"), 100)[1].num_passes > 0
 
 
-def test_costs_are_those_of_a_kind_of_acceptance(monkeypatch):
-    monkeypatch.setattr(cost, "_models", {})
+def test_costs_are_those_of_a_kind_of_acceptance():
     model, runner = tiny_model("llama"), Runner(100)
     asked = []
     runner.launch = lambda last, trees, request: lambda: asked.append(request)
@@ -151,8 +151,7 @@ def test_costs_are_those_of_a_kind_of_acceptance(monkeypatch):
     assert runner.num_passes > 0
 
 
-def test_of_passes_of_few_sizes_those_are_measured(monkeypatch):
-    monkeypatch.setattr(cost, "_models", {})
+def test_of_passes_of_few_sizes_those_are_measured():
     costs, runner = costs_of(tiny_model("llama"), 100, steps=STEPS)
     assert runner.sizes == {*STEPS}
     assert costs.seconds[8] == costs.seconds[15]

@@ -2,10 +2,17 @@
 
 import copy
 import pickle
+from threading import Thread
 
 import pytest
 import torch
-from transformers import DynamicCache, GenerationConfig, StoppingCriteria, TextIteratorStreamer
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    StoppingCriteria,
+    TextIteratorStreamer,
+    pipeline,
+)
 
 from datastores import build as build_datastore
 from models import FAMILIES, GREEDY, SAMPLING, build, prompt, random_drafter
@@ -20,16 +27,13 @@ def model():
 
 
 SETTINGS = {"max_new_tokens": 12, **GREEDY}
+DICTIONARY = {"return_dict_in_generate": True, "output_scores": True}
 CALLS = {
     "by position": lambda m: m.generate(prompt(), GenerationConfig(**SETTINGS)),
     "by name": lambda m: m.generate(inputs=prompt(), **SETTINGS),
     "by another name": lambda m: m.generate(input_ids=prompt(), **SETTINGS),
-    "sampled": lambda m: (torch.manual_seed(2), m.generate(prompt(), max_new_tokens=9, **SAMPLING))[
-        1
-    ],
-    "as a dictionary": lambda m: (
-        m.generate(prompt(), return_dict_in_generate=True, output_scores=True, **SETTINGS).sequences
-    ),
+    "sampled": lambda m: m.generate(prompt(), max_new_tokens=9, **SAMPLING),
+    "as a dictionary": lambda m: m.generate(prompt(), **DICTIONARY, **SETTINGS).sequences,
     "with a cache": lambda m: m.generate(prompt(), **{CACHE_NAME: DynamicCache()}, **SETTINGS),
     "a batch": lambda m: m.generate(prompt().repeat(3, 1), pad_token_id=1, **SETTINGS),
 }
@@ -37,9 +41,11 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_return_what_they_do_without(model, name):
+    torch.manual_seed(2)
     expected = CALLS[name](model)
     drafter = random_drafter()
     with accelerate(model, drafter, max_nodes=5):
+        torch.manual_seed(2)
         output = CALLS[name](model)
         assert type(output) is type(expected)
         assert output.tolist() == expected.tolist()
@@ -53,12 +59,10 @@ def test_without_a_drafter_it_remembers_calls_and_says_what_it_drafts_from(chat_
     ids = tokenizer("def add(a, b):\n", return_tensors="pt")["input_ids"]
     plain = model.generate(ids, attention_mask=torch.ones_like(ids), **SETTINGS).tolist()
     with accelerate(model) as handle:
-        said = repr(handle)
+        assert repr(handle) == "Acceleration(drafts from the request's own text, earlier calls)"
         for _ in range(2):
             assert model.generate(ids, **SETTINGS).tolist() == plain
-        memory = handle._options.drafter.memory
-        assert memory.num_tokens > ids.shape[1]
-    assert said == "Acceleration(drafts from the request's own text, earlier calls)"
+        assert handle._options.drafter.memory.num_tokens > ids.shape[1]
     # The model's folder may name a datastore.
     build_datastore(chat_model / "its.specds", [[1, 2, 3]], vocab_size=4096, separator=0)
     (chat_model / "specds.json").write_text('{"datastore": "its.specds"}')
@@ -92,27 +96,19 @@ def test_the_last_acceleration_counts_and_each_is_undone_by_itself(model):
 
 
 def test_it_is_undone_where_a_block_fails_and_puts_back_what_was_there(model):
-    def own(*args, **kwargs):
-        return "own"
-
-    model.generate = own
+    model.generate = print
     with pytest.raises(RuntimeError, match="block"), accelerate(model, random_drafter()):
         raise RuntimeError("block")
-    assert model.generate is own
+    assert model.generate is print
 
 
 def test_other_loops_go_past_it(model):
     drafter, other = random_drafter(), random_drafter()
-
-    def echo(model, input_ids, **_):
-        return input_ids
-
     with accelerate(model, drafter):
         generate(model, prompt(), other, max_new_tokens=2)
-        echoed = model.generate(prompt(), custom_generate=echo, max_new_tokens=2)
-    assert echoed.tolist() == prompt().tolist()
-    assert len(drafter.sessions) == 0
-    assert len(other.sessions) == 1
+        echo = {"custom_generate": lambda model, input_ids, **_: input_ids, "max_new_tokens": 2}
+        assert model.generate(prompt(), **echo).tolist() == prompt().tolist()
+    assert (len(drafter.sessions), len(other.sessions)) == (0, 1)
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -160,10 +156,6 @@ def test_what_drafts_cannot_do_is_refused_or_plain_as_asked(model, name):
 
 
 def test_a_pipeline_and_a_thread_that_streams(tiny_model):
-    from threading import Thread
-
-    from transformers import pipeline
-
     model, tokenizer = tiny_model
     pipe = pipeline("text-generation", model=model, tokenizer=tokenizer)
     settings = {"max_new_tokens": 12, "do_sample": False}

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from transformers import GenerationConfig
 
+import models
 from models import (
+    _MIXED,
     _SHAPE,
     GREEDY,
     Drafter,
@@ -17,23 +20,16 @@ from models import (
     prompt,
     random_drafter,
 )
-from models import (
-    tiny_model as small_model,
-)
 from specds import Chat, FusedDrafter, RestDrafter, build_datastore
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arguments import require_request
 from specds.tokenization import TokenizerError
 
+HEALING = "token_healing cannot be used: pass `model.heal_tokens"
 REFUSED = {
     "beams": ({"num_beams": 2}, "num_beams=2 cannot be used: drafts are not for beam_search"),
-    **{
-        f"healing {where}": (settings, "token_healing cannot be used: pass `model.heal_tokens")
-        for where, settings in (
-            ("asked for", {"token_healing": True, "tokenizer": object()}),
-            ("set", {"generation_config": transformers.GenerationConfig(token_healing=True)}),
-        )
-    },
+    "healing asked for": ({"token_healing": True, "tokenizer": object()}, HEALING),
+    "healing set": ({"generation_config": GenerationConfig(token_healing=True)}, HEALING),
     "dola": ({"dola_layers": "low"}, "dola_layers='low' cannot be used"),
     "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha=0.6 cannot be used"),
     "lookup": ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens=3 cannot"),
@@ -52,18 +48,11 @@ REFUSED = {
     "no_cache": ({"use_cache": False}, "use_cache must not be False"),
     "positions": ({"position_ids": torch.arange(1, 22)[None]}, "position_ids must count from 0"),
     "embeddings": ({"inputs_embeds": torch.zeros(1, 21, 32)}, "inputs_embeds cannot be used"),
-    "token types": (
-        {"token_type_ids": torch.zeros(1, 21, dtype=torch.long)},
-        "token_type_ids",
-    ),
-    "attentions": (
-        {"output_attentions": True, "return_dict_in_generate": True},
-        "output_attentions cannot be used",
-    ),
-    "hidden": (
-        {"output_hidden_states": True, "return_dict_in_generate": True},
-        "output_hidden_states cannot be used",
-    ),
+    "token types": ({"token_type_ids": torch.zeros(1, 21).long()}, "token_type_ids"),
+    **{
+        name: ({name: True, "return_dict_in_generate": True}, f"{name} cannot be used")
+        for name in ("output_attentions", "output_hidden_states")
+    },
     "nobody": ({"inputs": torch.ones((0, 5)).long()}, r"must not be empty, got shape \(0, 5\)"),
     **{
         f"ids as {got}": ({"inputs": ids}, rf"input_ids must be a tensor of .*, got {got}")
@@ -89,7 +78,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_arguments_that_a_tree_cannot_honour_are_named(name):
     settings, message = REFUSED[name]
-    model = small_model("llama", attention="eager")
+    model = models.tiny_model("llama", attention="eager")
     usual = {"model": model, "inputs": prompt(), "drafter": random_drafter(), "max_new_tokens": 2}
     with pytest.raises((ValueError, TypeError), match=message):
         generate(**{**usual, **settings})
@@ -117,21 +106,21 @@ def test_a_datastore_of_another_tokenizer_is_refused(tmp_path, tiny_model):
     # Where no tokenizer is known, sizes that are far apart tell.
     for given in (report.path, drafter, drafter.for_request("ann"), RestDrafter(report.path)):
         with pytest.raises(TokenizerError, match="of 4,096 tokens, and the model has 97"):
-            generate(small_model("llama"), prompt(), given, max_new_tokens=2)
+            generate(models.tiny_model("llama"), prompt(), given, max_new_tokens=2)
 
 
 def test_the_number_of_nodes_may_be_of_numpy():
     for verification in ("packed", "model"):
         settings = {"verification": verification, "stream_every": np.int32(10)}
-        output = decodes_alike(small_model("llama"), max_nodes=np.int64(9), **settings)
+        output = decodes_alike(models.tiny_model("llama"), max_nodes=np.int64(9), **settings)
         assert output.stats.num_accepted_tokens > 0
 
 
 def test_masks_of_other_shapes_are_refused():
     mask = {"attention_mask": torch.ones((1, 1, 21, 21))}
     with pytest.raises(UnsupportedRequestError, match="must have the shape of input_ids"):
-        settings = transformers.GenerationConfig(use_cache=True)
-        require_request(small_model("llama"), prompt(), settings, mask)
+        settings = GenerationConfig(use_cache=True)
+        require_request(models.tiny_model("llama"), prompt(), settings, mask)
 
 
 def test_the_prompt_has_two_names_and_needs_none():
@@ -150,12 +139,9 @@ def test_the_prompt_has_two_names_and_needs_none():
         generate(model, prompt(), inputs=prompt())
 
 
-HIDDEN = {"by a mask": None, "as padding tokens": 1}
-
-
-@pytest.mark.parametrize("how", HIDDEN)
+@pytest.mark.parametrize("how", ["by a mask", "as padding tokens"])
 def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
-    model, ids = small_model("llama"), prompt().clone()
+    model, ids = models.tiny_model("llama"), prompt().clone()
     ids[0, [7, 11]] = 1
     mask = (ids != 1).long()
     settings = {"pad_token_id": 1, "eos_token_id": 2, "max_new_tokens": 24, **GREEDY}
@@ -169,16 +155,15 @@ def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
     all_seen = settings | {"attention_mask": torch.ones_like(ids)}
     assert model.generate(ids, **all_seen).tolist() != expected.tolist()
     with pytest.raises(UnsupportedRequestError, match="this model's windows count them"):
-        generate(small_model("mistral"), ids, random_drafter(), **settings)
+        generate(models.tiny_model("mistral"), ids, random_drafter(), **settings)
 
 
 def test_a_session_follows_each_token_that_the_drafter_lacks():
-    model = small_model("llama")
-    expected = model.generate(prompt(), max_new_tokens=40, **GREEDY)[0].tolist()
+    model = models.tiny_model("llama")
     known = 80
     drafter = Drafter(None, vocab_size=known)
-    output = generate(model, prompt(), drafter, max_new_tokens=40, max_nodes=0, **GREEDY)
-    assert output.sequences[0].tolist() == expected
+    output = decodes_alike(model, lambda _: drafter, num_tokens=40, max_nodes=0)
+    expected = output.sequences[0].tolist()
     last = max(place for place, token in enumerate(expected[:21]) if token >= known)
     texts = [[]]
     for token in expected[last:]:
@@ -193,15 +178,10 @@ _VISION |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
 
 
 def gemma3():
-    text = {**_SHAPE, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
-    config = transformers.Gemma3Config(
-        text_config=text,
-        vision_config=_VISION,
-        mm_tokens_per_image=4,
-        image_token_index=96,
-        boi_token_index=95,
-        eoi_token_index=94,
-    )
+    text = {**_SHAPE, "sliding_window": 8, "layer_types": _MIXED}
+    marks = {"image_token_index": 96, "boi_token_index": 95, "eoi_token_index": 94}
+    of_both = {"text_config": text, "vision_config": _VISION, "mm_tokens_per_image": 4}
+    config = transformers.Gemma3Config(**of_both, **marks)
     return transformers.Gemma3ForConditionalGeneration(config)
 
 

@@ -6,13 +6,15 @@ from transformers import DynamicCache, LogitsProcessor, StoppingCriteria
 
 from models import (
     GREEDY,
-    Drafter,
     Recorder,
     Session,
+    decodes_alike,
     mixed_drafter,
+    plain_generate,
     prompt,
     random_drafter,
     tiny_model,
+    tree_generate,
 )
 from specds.generation import generate
 from specds.verify import StaticRunner
@@ -20,7 +22,7 @@ from specds.verify import StaticRunner
 PAD = 1
 
 
-def test_a_finished_row_leaves_the_batch():
+def test_a_finished_row_leaves_the_batch(monkeypatch):
     model = tiny_model("llama")
     ids = torch.cat([prompt(seed=seed) for seed in range(3)])
     free = model.generate(ids, max_new_tokens=24, **GREEDY)
@@ -28,16 +30,13 @@ def test_a_finished_row_leaves_the_batch():
     settings = {"max_new_tokens": 24, "eos_token_id": eos, "pad_token_id": PAD, **GREEDY}
     expected = model.generate(ids, **settings)
     assert (expected == PAD).any()
-    widths = []
-    forward = StaticRunner.verify_rows
-
-    def spy(self, token_ids, trees):
-        widths.append(len(token_ids))
-        return forward(self, token_ids, trees)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StaticRunner, "verify_rows", spy)
-        output = generate(model, ids, random_drafter(), max_nodes=4, self_check=False, **settings)
+    widths, verify = [], StaticRunner.verify_rows
+    monkeypatch.setattr(
+        StaticRunner,
+        "verify_rows",
+        lambda self, ids, trees: widths.append(len(ids)) or verify(self, ids, trees),
+    )
+    output = generate(model, ids, random_drafter(), max_nodes=4, self_check=False, **settings)
     assert output.sequences.tolist() == expected.tolist()
     ends = [int((row == PAD).sum()) for row in expected]
     assert widths[0] == 3
@@ -80,14 +79,19 @@ def test_what_only_one_sequence_can_have_is_refused(name):
         generate(tiny_model("llama"), ids, random_drafter(), max_new_tokens=3, **settings)
 
 
-def test_sessions_are_finished_when_one_of_them_fails():
-    def fail(_, position, max_nodes):
-        raise RuntimeError("out of ideas")
+@pytest.mark.parametrize("method", ["draft", "finish"])
+def test_sessions_are_finished_when_one_of_them_fails(method, monkeypatch):
+    drafter, plain = random_drafter(), getattr(Session, method)
 
-    drafter = Drafter(fail)
-    ids = prompt(10).view(2, 5)
+    def fail_at_first(session, *args):
+        result = plain(session, *args)
+        if session is drafter.sessions[0]:
+            raise RuntimeError("out of ideas")
+        return result
+
+    monkeypatch.setattr(Session, method, fail_at_first)
     with pytest.raises(RuntimeError, match="out of ideas"):
-        generate(tiny_model("llama"), ids, drafter, max_new_tokens=9)
+        generate(tiny_model("llama"), prompt(10).view(2, 5), drafter, max_new_tokens=3)
     assert [session.finished for session in drafter.sessions] == [1, 1]
 
 
@@ -100,26 +104,8 @@ def test_a_streamer_that_fails_ends_the_session_and_harms_no_later_text(last):
                 raise RuntimeError("the reader is gone")
 
     model = tiny_model("llama")
-    settings = {"max_new_tokens": 20, **GREEDY}
-    expected = model.generate(prompt(), **settings).tolist()
-    drafter = mixed_drafter(expected[0])
+    drafter = mixed_drafter(plain_generate(model, **GREEDY))
     with pytest.raises(RuntimeError, match="the reader is gone"):
-        generate(model, prompt(), drafter, streamer=Failing(), **settings)
+        tree_generate(model, drafter, streamer=Failing(), **GREEDY)
     assert [session.finished for session in drafter.sessions] == [1]
-    assert generate(model, prompt(), drafter, **settings).sequences.tolist() == expected
-
-
-def test_a_session_that_fails_to_finish_leaves_none_open(monkeypatch):
-    drafter = random_drafter()
-    finish = Session.finish
-
-    def fail_at_first(session):
-        finish(session)
-        if session is drafter.sessions[0]:
-            raise RuntimeError("no room")
-
-    monkeypatch.setattr(Session, "finish", fail_at_first)
-    ids = prompt(10).view(2, 5)
-    with pytest.raises(RuntimeError, match="no room"):
-        generate(tiny_model("llama"), ids, drafter, max_new_tokens=3)
-    assert [session.finished for session in drafter.sessions] == [1, 1]
+    decodes_alike(model, lambda _: drafter)

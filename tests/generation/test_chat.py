@@ -1,10 +1,12 @@
 """A conversation is what plain decoding writes after each whole prompt, and reads nothing twice."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
-from transformers import GenerationConfig, TextIteratorStreamer
+from transformers import GenerationConfig
 
-from models import FAMILIES, GREEDY, build, random_drafter
+from models import FAMILIES, GREEDY, build, random_drafter, widths
 from specds import Chat, FusedDrafter, HierarchyDrafter, generate
 from specds._core import Memory
 from specds.loading import load_model
@@ -21,11 +23,10 @@ def loaded(chat_model):
 def plain_chat(model, tokenizer, **settings):
     """Replies of `model.generate`, which reads all of the conversation in every turn."""
     messages, replies = [], []
+    as_tensors = {"return_tensors": "pt", "return_dict": True, "add_generation_prompt": True}
     for text in SAID:
         messages.append({"role": "user", "content": text})
-        ids = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )["input_ids"]
+        ids = tokenizer.apply_chat_template(messages, **as_tensors)["input_ids"]
         torch.manual_seed(len(messages))
         output = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
         replies.append(tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True))
@@ -56,31 +57,29 @@ def test_replies_are_those_of_plain_decoding(loaded, mode):
 
 def test_only_what_is_new_is_read(loaded):
     model, tokenizer = loaded
-    read = []
     ways = {"max_nodes": 0, "verification": "model", "self_check": False}
     chat = Chat(model, tokenizer, max_new_tokens=8, **ways, **GREEDY)
-    hook = model.register_forward_pre_hook(
-        lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
-    replies_of(chat)
-    hook.remove()
+    with widths(model) as read:
+        replies_of(chat)
     whole = tokenizer.apply_chat_template(chat.messages, return_dict=True)["input_ids"]
     assert len(read) == 3 * 8
     assert sum(read) < len(whole)
 
 
+SHORT = {"max_new_tokens": 8, **GREEDY}
+
+
 def test_a_past_that_was_changed_is_read_again_from_there(loaded):
-    chat = Chat(*loaded, max_new_tokens=12, **GREEDY)
+    chat = Chat(*loaded, **SHORT)
     replies_of(chat)
     chat.messages = [{"role": "user", "content": "def mul(a, b):"}]
-    fresh = Chat(*loaded, messages=chat.messages, max_new_tokens=12, **GREEDY)
+    fresh = Chat(*loaded, messages=chat.messages, **SHORT)
     assert chat.send("class A:") == fresh.send("class A:")
 
 
 def test_one_session_is_the_conversation_until_it_is_cleared(loaded):
-    model, tokenizer = loaded
-    memory = Memory(vocab_size(tokenizer))
-    chat = Chat(model, tokenizer, FusedDrafter(memory=memory), max_new_tokens=8, **GREEDY)
+    memory = Memory(vocab_size(loaded[1]))
+    chat = Chat(*loaded, FusedDrafter(memory=memory), **SHORT)
     replies_of(chat)
     assert memory.num_tokens == 0
     length = len(chat._token_ids)
@@ -88,13 +87,12 @@ def test_one_session_is_the_conversation_until_it_is_cleared(loaded):
     # Each token of the conversation once, and a boundary.
     assert length <= memory.num_tokens <= length + 1
     assert chat.messages == []
-    assert chat.send(SAID[0]) == plain_chat(model, tokenizer, max_new_tokens=8, **GREEDY)[0]
+    assert chat.send(SAID[0]) == plain_chat(*loaded, **SHORT)[0]
 
 
 @pytest.mark.parametrize("name", ["core", "python", "python, few tokens", "hierarchy"])
 def test_one_session_of_any_kind_sees_all_turns(loaded, name):
     model, tokenizer = loaded
-    expected = plain_chat(model, tokenizer, max_new_tokens=8, **GREEDY)
     if name == "core":
         drafter = FusedDrafter()
     elif name == "hierarchy":
@@ -104,8 +102,8 @@ def test_one_session_of_any_kind_sees_all_turns(loaded, name):
         drafter.vocab_size = 300 if "few" in name else vocab_size(tokenizer)
     opened, start = [], drafter.session
     drafter.session = lambda prompt_ids: opened.append(start(prompt_ids)) or opened[-1]
-    chat = Chat(model, tokenizer, drafter, max_new_tokens=8, **GREEDY)
-    assert replies_of(chat) == expected
+    chat = Chat(model, tokenizer, drafter, **SHORT)
+    assert replies_of(chat) == plain_chat(model, tokenizer, **SHORT)
     if "few" in name:  # what the drafter lacks ends a session
         assert len(opened) > 1
         assert all(session.finished == 1 for session in opened[:-1])
@@ -119,7 +117,7 @@ def test_one_session_of_any_kind_sees_all_turns(loaded, name):
 
 def test_each_conversation_begins_with_the_first_messages(loaded):
     system = {"role": "system", "content": "import re"}
-    chat = Chat(*loaded, messages=[system], max_new_tokens=8, **GREEDY)
+    chat = Chat(*loaded, messages=[system], **SHORT)
     replies = []
     for _ in range(2):
         replies.append(chat.send(SAID[0]))
@@ -155,16 +153,12 @@ def test_a_reply_is_as_long_as_was_asked(loaded, monkeypatch, name, where):
 
 
 def test_a_turn_that_fails_leaves_the_conversation_as_it_was(loaded):
-    expected = plain_chat(*loaded, max_new_tokens=8, **GREEDY)
-    chat = Chat(*loaded, max_new_tokens=8, **GREEDY)
+    expected, chat = plain_chat(*loaded, **SHORT), Chat(*loaded, **SHORT)
     assert chat.send(SAID[0]) == expected[0]
 
-    class Breaks(TextIteratorStreamer):
-        def put(self, value):
-            raise RuntimeError("line is down")
-
+    broken = Mock(put=Mock(side_effect=RuntimeError("line is down")))
     with pytest.raises(RuntimeError, match="line is down"):
-        chat.send(SAID[1], streamer=Breaks(loaded[1]))
+        chat.send(SAID[1], streamer=broken)
     assert len(chat.messages) == 2
     assert chat.send(SAID[1]) == expected[1]
 

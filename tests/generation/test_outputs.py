@@ -43,10 +43,8 @@ def test_stop_strings_inside_a_draft(tokenizer):
     expected = plain_generate(model, stop_strings=stop, tokenizer=tokenizer, **GREEDY)
     assert expected == free[:29]
     with_string = {"stop_strings": stop, "tokenizer": tokenizer, **GREEDY}
-    in_config = {
-        "generation_config": GenerationConfig(stop_strings=[stop], do_sample=False),
-        "tokenizer": tokenizer,
-    }
+    config = GenerationConfig(stop_strings=[stop], do_sample=False)
+    in_config = {"generation_config": config, "tokenizer": tokenizer}
     for settings in (with_string, in_config):
         output = tree_generate(model, oracle_drafter(free), **settings)
         assert output.sequences.tolist() == [expected]
@@ -96,10 +94,8 @@ def test_stats_of_requests_add_up():
     assert total.num_accepted_tokens_per_pos == [2, 1, 1]
     assert first.num_accepted_tokens_per_pos == [1, 1, 1]
     assert first.shares["draft"] == 0.25
-    assert (GenerationStats().mean_acceptance_length, {*GenerationStats().shares.values()}) == (
-        1.0,
-        {0.0},
-    )
+    nothing = GenerationStats()
+    assert (nothing.mean_acceptance_length, {*nothing.shares.values()}) == (1.0, {0.0})
 
 
 def test_sequences_are_int64_whatever_the_prompt_is():

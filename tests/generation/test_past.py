@@ -1,5 +1,7 @@
 """A request continues from the cache of its caller, and leaves it as plain decoding does."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from transformers import DynamicCache, StaticCache
@@ -13,6 +15,7 @@ from models import (
     prompt,
     random_drafter,
     tiny_model,
+    widths,
 )
 from specds.generation import UnsupportedRequestError, generate
 from specds.verify import RUNNERS
@@ -63,14 +66,10 @@ def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
     model = tiny_model("llama")
     cache = DynamicCache()
     output = generate(model, prompt(), max_new_tokens=9, cache=cache, **GREEDY)
-    read = []
-    hook = model.register_forward_pre_hook(
-        lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True
-    )
     longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
     settings = {"max_new_tokens": 9, "verification": "model", "max_nodes": 0, **GREEDY}
-    again = generate(model, longer, past_key_values=cache, **settings).sequences
-    hook.remove()
+    with widths(model) as read:
+        again = generate(model, longer, past_key_values=cache, **settings).sequences
     assert read == [6] + [1] * 8  # the last token that was emitted has no states yet
     assert again.tolist() == generate(model, longer, **settings).sequences.tolist()
     # A control: the states of another text lead elsewhere.
@@ -85,15 +84,12 @@ def test_a_request_that_fails_leaves_the_cache_as_it_was():
     output = generate(model, prompt(), max_new_tokens=9, cache=cache, **GREEDY)
     held = [layer.keys.clone() for layer in cache.layers]
 
-    def fail(*_):
-        raise RuntimeError("out of ideas")
-
     longer = torch.cat([output.sequences, prompt(5, seed=3)], dim=1)
     with pytest.raises(RuntimeError, match="out of ideas"):
-        generate(model, longer, Drafter(fail), max_new_tokens=9, cache=cache, max_nodes=4)
-    assert all(
-        torch.equal(*pair) for pair in zip(held, [x.keys for x in cache.layers], strict=True)
-    )
+        drafter = Drafter(Mock(side_effect=RuntimeError("out of ideas")))
+        generate(model, longer, drafter, max_new_tokens=9, cache=cache, max_nodes=4)
+    for before, layer in zip(held, cache.layers, strict=True):
+        assert torch.equal(before, layer.keys)
 
 
 def test_caches_that_cannot_be_gone_on_from_are_named():

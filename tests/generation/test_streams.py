@@ -1,13 +1,23 @@
 """What a stream tells of a text by how many tokens come at once (arXiv 2411.01076)."""
 
-from itertools import groupby
+from collections import Counter
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from gpu.forced import Forces
-from models import GREEDY, VOCAB_SIZE, Recorder, mixed_drafter, prompt, random_drafter, tiny_model
+from models import (
+    GREEDY,
+    VOCAB_SIZE,
+    Recorder,
+    mixed_drafter,
+    prompt,
+    random_drafter,
+    tiny_model,
+    widths,
+)
 from specds import FusedConfig, FusedDrafter, accelerate, generate
 from specds.verify import Runner
 
@@ -18,41 +28,23 @@ class ForcedTree(Forces, Runner):
     """What a model writes is given."""
 
 
-class Observer(Recorder):
-    """Notes after which pass of the model each token came."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.widths = []  # tokens of each pass: how long it takes
-        self.at = []
-        self._hook = model.register_forward_pre_hook(
-            lambda _, __, inputs: self.widths.append(inputs["input_ids"].shape[1]),
-            with_kwargs=True,
-        )
-
-    def put(self, value):
-        self.at.append(len(self.widths))
-
-    def end(self):
-        self._hook.remove()
-
-
 def observed(repeats_at_end, trial, **settings):
     """Tokens at once, tokens of each pass, and passes between releases, of one of two texts."""
     random, model = np.random.default_rng(trial), tiny_model("llama")
     phrase, new = random.integers(3, VOCAB_SIZE, 12), random.integers(3, VOCAB_SIZE, LENGTH - 36)
     parts = [phrase, phrase, phrase, new]
     text = np.concatenate(parts[::-1] if repeats_at_end else parts)
-    observer, ids = Observer(model), prompt()
+    ids, at = prompt(), []  # after which pass of the model each token came
     Forces.texts = torch.tensor([[*ids[0].tolist(), *text.tolist()]])
     drafter = FusedDrafter(config=FusedConfig(recycled=False))
     own = {"max_nodes": BUDGET, "verification": ForcedTree, "self_check": False}
-    generate(model, ids, drafter, max_new_tokens=LENGTH, streamer=observer, **own, **settings)
+    with widths(model) as passes:  # tokens of each pass: how long it takes
+        streamer = Mock(put=lambda _: at.append(len(passes)))
+        generate(model, ids, drafter, max_new_tokens=LENGTH, streamer=streamer, **own, **settings)
     # The prompt comes before any pass, and the last pass cannot emit a node.
-    releases = [(at, len([*tokens])) for at, tokens in groupby(observer.at[1:])]
-    bursts, waits = [size for _, size in releases], np.diff([0, *(at for at, _ in releases)])
-    assert sum(bursts) == LENGTH
-    return bursts, observer.widths[1:-1], waits.tolist()
+    releases = Counter(at[1:])
+    assert releases.total() == LENGTH
+    return [*releases.values()], passes[1:-1], np.diff([0, *releases]).tolist()
 
 
 @pytest.mark.parametrize("trial", range(3))
@@ -73,10 +65,8 @@ def test_an_accelerated_model_releases_the_same_tokens_later(every):
     settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 10, **GREEDY}
     plain = Recorder()
     expected = model.generate(ids, streamer=plain, **settings)
-    drafter = mixed_drafter(expected[0].tolist())
-    hidden = {"max_nodes": 5, "stream_every": every}
-    with accelerate(model, drafter, **hidden):
-        ours = Recorder()
+    drafter, ours = mixed_drafter(expected[0].tolist()), Recorder()
+    with accelerate(model, drafter, max_nodes=5, stream_every=every):
         model.generate(ids, streamer=ours, **settings)
     assert ours.received == plain.received
 

@@ -1,5 +1,7 @@
 """The rule for how many nodes pay, in plain Python, slow and without caches: an oracle."""
 
+from reference import paths
+
 
 def best_size(gains, costs):
     """The number of nodes of each row with most tokens a second; 0 where 3 % are not promised."""
@@ -62,7 +64,7 @@ class Rule:
             promised = right = 0.0
             for node, (path, promise) in enumerate(zip(paths(tree), probs(tree), strict=True)):
                 if tree.parents[node] < size:
-                    came = path == tokens[: len(path)]
+                    came = [*path] == tokens[: len(path)]
                     step.append((row, len(path), promise, came))
                     promised += promise * trust[min(len(path), 16) - 1]
                     right += came
@@ -74,11 +76,3 @@ class Rule:
 def probs(tree):
     """The probabilities of a tree; 1 for each node if it has none."""
     return tree.probs.tolist() if any(tree.probs) else [1.0] * len(tree)
-
-
-def paths(tree):
-    """The tokens down to each node."""
-    found = []
-    for token, parent in zip(tree.token_ids.tolist(), tree.parents.tolist(), strict=True):
-        found.append([*(found[parent] if parent >= 0 else []), token])
-    return found

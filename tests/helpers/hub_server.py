@@ -12,7 +12,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,7 +48,6 @@ class Hub:
     repositories: dict[str, Repository] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)  # uploaded, not committed; by SHA-256
     lost_uploads: int = 0  # so many of the next uploads fail
-    bytes_per_s: float | None = None  # the speed of its line
     requests: list[str] = field(default_factory=list)  # `METHOD /path`, or `DROPPED`
     refuses: int | None = None  # the status of the answer to everything
     endpoint: str = ""
@@ -146,8 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif asked["what"] == "preupload":
             files = json.loads(body)["files"]
             for file in files:
-                file["uploadMode"] = "lfs" if file["path"].endswith(".bin") else "regular"
-                file["shouldIgnore"] = False
+                mode = "lfs" if file["path"].endswith(".bin") else "regular"
+                file |= {"uploadMode": mode, "shouldIgnore": False}
             self._json({"files": files})
         elif asked["what"] == "info":
             objects = json.loads(body)["objects"]
@@ -250,11 +248,4 @@ class _Handler(BaseHTTPRequestHandler):
             body = body[: drops.pop(0)]
             self.close_connection = True
             self.hub.requests.append("DROPPED")
-        if self.hub.bytes_per_s is None:
-            self.wfile.write(body)
-            return
-        started, part = time.perf_counter(), 1 << 18
-        for start in range(0, len(body), part):
-            due = started + start / self.hub.bytes_per_s
-            time.sleep(max(due - time.perf_counter(), 0))
-            self.wfile.write(body[start : start + part])
+        self.wfile.write(body)

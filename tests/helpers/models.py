@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -33,6 +34,14 @@ _SPECIAL = ("vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
 _ALL_HEADS = {**_SHAPE, "num_key_value_heads": 4}
 _WINDOWED = {**_SHAPE, "sliding_window": WINDOW}
 _MIXED = ["sliding_attention", "full_attention"]
+_OF_LAYERS = {"layer_types": _MIXED}
+_CHUNKED = {**_SHAPE, "attention_chunk_size": WINDOW, "attn_temperature_tuning": False}
+_CHUNKED |= {"layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0]}
+_CHUNKED |= {"intermediate_size_mlp": 48, "num_local_experts": 2}
+_LATENT = {name: size for name, size in _ALL_HEADS.items() if name != "head_dim"}
+_LATENT |= {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8, "moe_intermediate_size": 16}
+_LATENT |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "n_group": 1, "topk_group": 1}
+_LATENT |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1}
 
 # name -> configuration class, its settings
 FAMILIES = {
@@ -40,46 +49,16 @@ FAMILIES = {
     "mistral": ("MistralConfig", _WINDOWED),
     "qwen2": ("Qwen2Config", _SHAPE),
     "qwen3": ("Qwen3Config", _SHAPE),
-    "gemma3": ("Gemma3TextConfig", {**_WINDOWED, "layer_types": _MIXED}),
+    "gemma3": ("Gemma3TextConfig", {**_WINDOWED, **_OF_LAYERS}),
     "gpt_neox": ("GPTNeoXConfig", _SHAPE),
     "gpt2": ("GPT2Config", _ALL_HEADS),
-    "qwen2_mixed": (
-        "Qwen2Config",
-        {**_WINDOWED, "use_sliding_window": True, "layer_types": _MIXED},
-    ),
-    "llama4": (
-        "Llama4TextConfig",
-        {
-            **_SHAPE,
-            "intermediate_size_mlp": 48,
-            "num_local_experts": 2,
-            "attention_chunk_size": WINDOW,
-            "layer_types": ["chunked_attention", "full_attention"],
-            "no_rope_layers": [1, 0],
-            "attn_temperature_tuning": False,
-        },
-    ),
+    "qwen2_mixed": ("Qwen2Config", {**_WINDOWED, "use_sliding_window": True, **_OF_LAYERS}),
+    "llama4": ("Llama4TextConfig", _CHUNKED),
     "opt": (
         "OPTConfig",
         {**_ALL_HEADS, "ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1},
     ),
-    "deepseek_v3": (
-        "DeepseekV3Config",
-        {
-            **{k: v for k, v in _ALL_HEADS.items() if k != "head_dim"},
-            "q_lora_rank": 16,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 8,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 16,
-            "first_k_dense_replace": 1,
-            "n_group": 1,
-            "topk_group": 1,
-        },
-    ),
+    "deepseek_v3": ("DeepseekV3Config", _LATENT),
 }
 
 
@@ -162,6 +141,17 @@ def decodes_alike(model, drafter=None, num_tokens=32, seed=0, **settings):
     output = tree_generate(model, made, seed, num_tokens, **GREEDY, **settings)
     assert output.sequences.tolist() == [expected]
     return output
+
+
+@contextmanager
+def widths(model):
+    """How many tokens each pass of a model reads meanwhile, as a list."""
+    found = []
+    hook = model.register_forward_pre_hook(
+        lambda _, __, inputs: found.append(inputs["input_ids"].shape[1]), with_kwargs=True
+    )
+    yield found
+    hook.remove()
 
 
 class Drafter:

@@ -39,9 +39,8 @@ class Matrix:
                     counts[tuple(prefix)][word] += 1
         self.rows = {}
         for prefix, words in counts.items():
-            row = [
-                [word, np.float32(count / words.total())] for word, count in words.items()
-            ]  # Eq. 1
+            total = words.total()
+            row = [[word, np.float32(count / total)] for word, count in words.items()]  # Eq. 1
             self.rows[prefix] = in_order(row)[:max_words]
 
     def words(self, prefix):
@@ -153,8 +152,7 @@ def extract(root, candidates):
             leaf = leaf.parent
     kept = sorted(kept, key=rank)
     places = {root: -1} | {node: place for place, node in enumerate(kept)}
-    total = root.score
-    return [(n.token, places[n.parent], np.float32(n.score / total)) for n in kept]
+    return [(n.token, places[n.parent], np.float32(n.score / root.score)) for n in kept]
 
 
 def run_greedy(matrix, prefix, depth=4):

@@ -1,9 +1,7 @@
 """A naive twin of the fused drafter: dictionaries and double precision, node by node.
 
-It says what the core should draft from a datastore, the request's own text, one earlier text, the
-model's predictions and bigrams, as long as the texts are so short that nothing is
-sampled. Its words are those of `rust/core/fused`; what each source says stands in
-`reference_sources`.
+It says what the core should draft of texts that are so short that nothing is sampled. Its words are
+those of `rust/core/fused`; what each source says stands in `reference_sources`.
 """
 
 from __future__ import annotations
@@ -28,18 +26,11 @@ class Weights:
         self.curves = [[float(knot - 8) for knot in range(17)] for _ in range(7)]
 
     def __getitem__(self, key):
-        table, kind, order = key[0], key[1], key[2] if len(key) > 2 else None
-        prior = 0.0
-        if table == "order":
-            prior = (
-                -1.0
-                if kind.endswith(("-skip", "-edited"))
-                else 0.9 * (order - 1) + OWN.get(kind, 1.5)
-            )
-        return prior + self.learned[key]
-
-    def add(self, key, change):
-        self.learned[key] += change
+        if key[0] != "order":
+            return self.learned[key]
+        _, kind, order, *_ = key
+        is_weak = kind.endswith(("-skip", "-edited"))
+        return self.learned[key] + (-1.0 if is_weak else 0.9 * (order - 1) + OWN.get(kind, 1.5))
 
     def corners(self, prob, total):
         """What each knot of each curve counts."""
@@ -82,12 +73,9 @@ class Request:
     def __init__(self, documents, separator, earlier, bigrams, effort):
         self.effort, self.weights = EFFORTS[effort], Weights()
         self.passages = Passages(documents, separator) if documents else None
-        self.separator = separator
-        self.bigrams = bigrams
+        self.separator, self.bigrams, self.memory = separator, bigrams, list(earlier)
         self.recycled, self.anchors = Recycled(), Anchors()
-        self.has_prompt = False
-        self.context, self.uses = [], Counter()
-        self.memory = list(earlier)
+        self.context, self.uses, self.has_prompt = [], Counter(), False
         self.frequencies = Counter(
             token for document in documents for token in document if token < VOCAB_SIZE
         )
@@ -168,13 +156,12 @@ class Request:
         skipped = self.skipped
         if path:
             skipped = self.skips(parent, tail[-1]) if prob >= effort.full_from else {}
-        self.is_on_edge |= any(
-            abs(prob - edge) < 1e-5 for edge in (effort.likely, effort.full_from)
-        )
+        edges = (effort.likely, effort.full_from)
+        self.is_on_edge |= any(abs(prob - edge) < 1e-5 for edge in edges)
         experts += [skip_expert(kind, *skip) for kind, skip in skipped.items()]
         experts += self.anchors.experts(self.context, path)
         experts += self.recycled.experts(tail)
-        experts += [Expert("bigram", 1, 0, 1, dict(self.bigrams[tail[-1]]), 1.0)]
+        experts += [Expert("bigram", 1, 0, 1, self.bigrams[tail[-1]], 1.0)]
         experts = [expert for expert in experts if expert.counts]
         self.known[path] = node = self.mix(experts, tail, min_prob / prob)
         edges = (share * prob / min_prob for share in node["shares"].values())
@@ -221,13 +208,8 @@ class Request:
             corrected(chosen, {token: part * score for token, score in scores.items()})
             for part in (0.8, 1)
         )
-        return {
-            "experts": experts,
-            "shares": shares,
-            "keys": keys,
-            "probs": probs,
-            "learned": learned,
-        }
+        node = {"experts": experts, "shares": shares, "keys": keys}
+        return node | {"probs": probs, "learned": learned}
 
     def trust(self, expert, token):
         """What an expert's opinion on a token is worth: more is known of it where he names it."""
@@ -284,19 +266,19 @@ class Request:
         for expert, share in zip(experts, shares, strict=True):
             gradient = lesson * (share / total - expert.odds / odds)
             for key, rate in zip(expert.keys, (0.3, 0.12, 0.12, 0.12), strict=True):
-                weights.add(key, rate * gradient)
+                weights.learned[key] += rate * gradient
         learned = node["learned"].items()
         gradients = {t: lesson * ((t == token) - prob) for t, prob in learned}
         gradients = {t: gradient for t, gradient in gradients.items() if abs(gradient) >= 1e-4}
         for candidate, gradient in gradients.items():
             for key in node["keys"][candidate]:
                 rate = 0.06 if key[0] in ("token", "pair") else 0.03
-                weights.add(key, rate * gradient)
+                weights.learned[key] += rate * gradient
         for expert in experts:
             ratios = {t: g * expert.ratio(t, node["shares"][t]) for t, g in gradients.items()}
-            weights.add(expert.trust_key, 0.006 * sum(ratios.values()))
+            weights.learned[expert.trust_key] += 0.006 * sum(ratios.values())
             for t in ratios.keys() & expert.counts.keys():
-                weights.add(("token-trust", expert.kind, t), 0.009 * ratios[t])
+                weights.learned["token-trust", expert.kind, t] += 0.009 * ratios[t]
 
     def learn_calibration(self, tokens):
         weights, total, changes = self.weights, 0.0, Counter()

@@ -16,13 +16,11 @@ class Text:
     def __init__(self, tokens):
         self.tokens = tokens
 
-    def ends(self, suffix):
-        size = len(suffix)
-        ends = range(len(self.tokens) - 1, size - 2, -1)
-        return [end for end in ends if self.tokens[end - size + 1 : end + 1] == suffix]
-
     def latest(self, suffix, limit):
-        ends = [end for end in self.ends(suffix) if end + 1 < len(self.tokens)]
+        """The latest ends of a suffix that something follows, and whether there are more."""
+        size = len(suffix)
+        ends = range(len(self.tokens) - 2, size - 2, -1)
+        ends = [end for end in ends if self.tokens[end - size + 1 : end + 1] == suffix]
         return ends[:limit], len(ends) > limit
 
     def find(self, parent, tail, prob, enough, most, finds_edits):
@@ -40,7 +38,9 @@ class Text:
             found, is_cut = [], False
             if len(tail) > 1:
                 ends, is_cut = self.latest(tail[-2:], pairs)
-                found = [self.place(end, self.length(end, tail), tail, finds_edits) for end in ends]
+                lengths = (common(self.tokens[: end + 1], tail) for end in ends)
+                places = zip(ends, lengths, strict=True)
+                found = [self.place(*place, tail, finds_edits) for place in places]
         if len(found) >= enough:
             return found, True
         ends, more = self.latest(tail[-1:], pairs // 4)
@@ -48,9 +48,6 @@ class Text:
         singles = [end for end in ends if end == 0 or self.tokens[end - 1] != before]
         found += [self.place(end, 1, tail, finds_edits) for end in singles]
         return found, is_cut or more
-
-    def length(self, end, tail):
-        return common(self.tokens[: end + 1], tail)
 
     def place(self, end, length, tail, finds_edits):
         beyond = 0
@@ -132,12 +129,16 @@ class Passages:
             longest += 1
         groups = []
         for order in reversed(ORDERS[1:longest]):
-            found = self.suffix(tail, order)
-            if len(found) > (groups[-1][1] if groups else 0):
-                groups.append((order, len(found), found))
+            groups = self.with_more(groups, order, tail)
             if len(groups) == most or (groups and groups[-1][1] >= enough):
                 break
         return groups
+
+    def with_more(self, groups, order, tail):
+        """Groups, and one of this order where it has more occurrences than the last."""
+        found = self.suffix(tail, order)
+        is_more = len(found) > (groups[-1][1] if groups else 0)
+        return [*groups, (order, len(found), found)] if is_more else groups
 
     def follow(self, groups, token):
         followed = [
@@ -147,10 +148,8 @@ class Passages:
 
     def refresh(self, groups, tail):
         for order in (3, 2):
-            if order <= len(tail) and (not groups or groups[-1][0] > order):
-                found = self.suffix(tail, order)
-                if len(found) > (groups[-1][1] if groups else 0):
-                    groups = [*groups, (order, len(found), found)]
+            if not groups or groups[-1][0] > order:
+                groups = self.with_more(groups, order, tail)
         return groups
 
     def skip(self, groups, token):

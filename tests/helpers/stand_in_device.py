@@ -1,91 +1,74 @@
 """A device that computes beside the host, on a machine that has none: a thread, and its events."""
 
 from contextlib import contextmanager
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from time import perf_counter, sleep, thread_time
+from time import sleep
 
+import pytest
 import torch
 
 from specds.verify import recordings
 
 
 class StandInDevice:
-    """Does one pass after the other, in `step_s` each at least.
-
-    Args:
-        step_s: Seconds.
+    """Does one pass after the other, a millisecond late.
 
     Attributes:
-        is_busy: Whether a pass is not done yet.
-        waits_s: How long it waited for each pass but the first: by the clock, and what the host's
-            thread took of a processor meanwhile.
+        num_waits: How often the host gave it another pass after it had waited for one.
     """
 
-    def __init__(self, step_s):
-        self.step_s = step_s
-        self.is_busy = False
-        self.waits_s = []
+    def __init__(self):
+        self.num_waits = 0
+        self._has_waited = self._is_busy = False
         self._passes = SimpleQueue()
-        self._done_at = perf_counter()
-        self._free_since = None
         self._failure = None
 
     def _work(self):
-        while (taken := self._passes.get()) is not None:
-            compute, start = taken
+        while (compute := self._passes.get()) is not None:
+            sleep(1e-3)
             try:
                 compute()
             except BaseException as failure:
                 self._failure = failure
-            sleep(max(start + self.step_s - perf_counter(), 0))
-            self._done_at, self.is_busy = perf_counter(), False
-
-    def rest(self):
-        """Counts no wait before the next pass."""
-        self._free_since = None
+            self._is_busy = False
 
     def begin(self, compute):
         """Starts a pass, and leaves the caller to what it does meanwhile."""
-        now = perf_counter()
-        if self._free_since is not None:
-            since, host_s = self._free_since
-            self.waits_s.append((now - since, thread_time() - host_s))
-        self.is_busy = True
-        self._passes.put((compute, now))
+        self.num_waits += self._has_waited
+        self._is_busy = True
+        self._passes.put(compute)
 
     def synchronize(self):
-        """Waits for the pass that was begun last, as an event of CUDA does: without sleep."""
-        is_early = self.is_busy
-        while self.is_busy:
+        """Waits for the pass that was begun last, as an event of CUDA does."""
+        while self._is_busy:
             sleep(0)
         if self._failure is not None:
             raise self._failure
-        # How late a thread hears of another one is the stand-in's own.
-        self._free_since = perf_counter() if is_early else self._done_at, thread_time()
+        self._has_waited = True
 
     @contextmanager
     def in_use(self):
         """Has passes on the CPU go to this device."""
-        before = recordings.recorder, recordings.launched
-        recordings.recorder = lambda _: lambda compute, *_: _Recording(self, compute)
-        recordings.launched = lambda _: self.synchronize
-        recordings._free.clear()
         thread = Thread(target=self._work, daemon=True)
         thread.start()
-        try:
-            yield self
-        finally:
-            self._passes.put(None)
-            thread.join()
-            recordings.recorder, recordings.launched = before
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recordings, "recorder", lambda _: partial(_Pass, self))
+            patch.setattr(recordings, "launched", lambda _: self.synchronize)
             recordings._free.clear()
+            try:
+                yield self
+            finally:
+                self._passes.put(None)
+                thread.join()
+                recordings._free.clear()
 
 
-class _Recording:
+class _Pass:
     """A pass that is computed by the device whenever it is replayed."""
 
-    def __init__(self, device, compute):
+    def __init__(self, device, compute, *_):
         self._device, self._compute = device, compute
         # By turns, as what the pass before told may not be read yet.
         self.output, self._other = compute(), compute()

@@ -1,10 +1,12 @@
 """Calls of `tree_attention` on random trees, and the plain definition of what it computes."""
 
 from dataclasses import dataclass, field
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
 
+from specds.kernels import operations
 from specds.kernels.operations import tree_attention
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
@@ -125,6 +127,18 @@ def _paged(states, table, block_size):
     pool = torch.empty_like(blocks)
     pool[table.flatten().long()] = blocks
     return pool.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def launches(case, monkeypatch):
+    """What a call would launch, as `(grid, arguments, constants)`."""
+    calls, kernel = [], MagicMock()
+    kernel.__getitem__.side_effect = lambda grid: (
+        lambda *args, **constants: calls.append((grid, args, constants))
+    )
+    monkeypatch.setattr("specds.kernels.programs.attend", kernel)
+    monkeypatch.setattr(operations, "kernel_reason", lambda *_: None)
+    case.attend()
+    return calls
 
 
 def assert_near(found, expected, dtype):

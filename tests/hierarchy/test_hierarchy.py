@@ -53,15 +53,16 @@ def levels(family="llama", dtype=torch.float32):
 @settings(max_examples=25, deadline=None)
 @given(
     family=st.sampled_from(FAMILIES),
+    length=st.sampled_from([21, 120]),
     steps=st.lists(
         st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(0, 6), st.integers(0, 9)),
         min_size=1,
         max_size=5,
     ),
 )
-def test_a_cached_model_is_a_function_of_the_text_whatever_ran_before(family, steps):
+def test_a_cached_model_is_a_function_of_the_text_whatever_ran_before(family, length, steps):
     model, rng = tiny_model(family), np.random.default_rng(1)
-    cached, tokens = CachedModel(model), prompt()[0].tolist()
+    cached, tokens = CachedModel(model), prompt(length)[0].tolist()
     for taken_back, num_new, num_nodes, leaf in steps:
         tokens = tokens[: max(len(tokens) - taken_back, 3)]
         tokens = tokens + rng.integers(3, VOCAB_SIZE, num_new).tolist()
@@ -72,20 +73,10 @@ def test_a_cached_model_is_a_function_of_the_text_whatever_ran_before(family, st
         for path in paths:
             whole = torch.tensor([tokens + tree.token_ids[path].tolist()])
             plain = model(input_ids=whole, use_cache=False).logits[0, len(tokens) - 1 :]
-            torch.testing.assert_close(logits[[0, *(1 + n for n in path)]], plain, **CLOSE)
+            of_path = logits[[0, *(1 + node for node in path)]]
+            torch.testing.assert_close(of_path, plain, rtol=1e-3, atol=2e-3)
         cached.commit(path := paths[leaf % len(paths)])
         tokens = tokens + tree.token_ids[path].tolist()
-
-
-CLOSE = {"rtol": 1e-3, "atol": 2e-3}
-
-
-def test_a_tree_after_a_long_text_runs_the_text_without_a_mask_of_its_size():
-    model, tokens = tiny_model("llama"), prompt(length=120)[0].tolist()
-    tree = TokenTree([5, 6, 7], [-1, -1, 0])
-    logits = CachedModel(model).run(tokens, tree)
-    plain = model(input_ids=torch.tensor([[*tokens, 5, 7]]), use_cache=False).logits[0, -3:]
-    torch.testing.assert_close(logits[[0, 1, 3]], plain, **CLOSE)
 
 
 # The text is the target's -------------------------------------------------------------------------
@@ -100,8 +91,8 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_text_is_that_of_plain_decoding(family, name):
     model = tiny_model(family)
-    for seed, settings_ in enumerate([{}, {"repetition_penalty": 1.3}]):
-        mode = {**GREEDY, **settings_, "num_tokens": 20}
+    for seed, penalty in enumerate([1.0, 1.3]):
+        mode = {**GREEDY, "repetition_penalty": penalty, "num_tokens": 20}
         expected = plain_generate(model, seed, **mode)
         below = {"retrieval": mixed_drafter(expected)} if seed or "join" in name else {}
         drafter = HierarchyDrafter({**below, **levels(family)}, CONFIGS[name])
@@ -141,64 +132,62 @@ def test_self_verify_drafts_no_further_than_the_model_is_sure():
 
 
 def test_levels_are_counted_by_name_and_merged():
-    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
     drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected), **levels()})
     stats = tree_generate(model, drafter, max_nodes="auto", **GREEDY).stats
     assert list(stats.levels) == ["retrieval", "small", "middle"]
     middle = stats.levels["middle"]
     assert middle.num_drafted == stats.num_draft_tokens
     assert middle.num_accepted == stats.num_accepted_tokens
-    assert middle.num_forwards > 0
-    assert middle.seconds > 0
-    assert stats.levels["retrieval"].num_accepted > 0
-    both = stats + stats
-    assert both.levels["small"].num_forwards == 2 * stats.levels["small"].num_forwards
+    assert min(middle.num_forwards, middle.seconds, stats.levels["retrieval"].num_accepted) > 0
+    both = (stats + stats).levels["middle"]
+    assert both.num_forwards == 2 * middle.num_forwards
     assert stats.to_dict()["levels"]["middle"]["num_drafted"] == middle.num_drafted
 
 
-class TrialDrafter(Drafter):
-    """One whose sessions also draft after tokens on trial."""
+class TrialSession(Session):
+    """One that also drafts after tokens on trial, and notes them."""
 
-    def session(self, prompt_ids):
-        session = super().session(prompt_ids)
-        session.asked = []
+    def __init__(self, grow, prompt_ids):
+        super().__init__(grow, prompt_ids)
+        self.asked = []
 
-        def draft_after(token_ids, max_nodes):
-            session.asked.append(list(token_ids))
-            return self.grow(session.rng, len(session.token_ids) + len(token_ids), max_nodes)
-
-        session.draft_after = draft_after
-        return session
+    def draft_after(self, token_ids, max_nodes):
+        self.asked.append(list(token_ids))
+        return self.grow(self.rng, len(self.token_ids) + len(token_ids), max_nodes)
 
 
 def test_retrieval_serves_every_pass_of_a_long_draft_where_it_drafts_on_trial():
-    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
 
     def grow(rng, position, num_nodes):
         """The next two tokens, right where the text is `expected`."""
         tokens = expected[position : position + min(num_nodes, 2)]
         return TokenTree(tokens, range(-1, len(tokens) - 1)) if tokens else EMPTY_TREE
 
-    stats = {}
-    for make in (Drafter, TrialDrafter):
-        retrieval = make(grow)
-        config = HierarchyConfig.ablation("sd")
+    found, sessions, config = [], [], HierarchyConfig.ablation("sd")
+    for kind in (Session, TrialSession):
+        retrieval = Drafter(grow)
+        retrieval.session = lambda ids, of=kind: sessions.append(of(grow, ids)) or sessions[-1]
         drafter = HierarchyDrafter({"retrieval": retrieval, "same": model}, config)
         output = tree_generate(model, drafter, max_nodes=32, **GREEDY)
         assert output.sequences.tolist() == [expected]
-        stats[make] = output.stats
-    alone, on_trial = (stats[make].levels["same"] for make in (Drafter, TrialDrafter))
+        found.append(output.stats.levels)
+    alone, on_trial = (levels["same"] for levels in found)
     # Ten tokens a draft: three at a time, where else all but the first three come one by one.
     assert on_trial.num_forwards < 0.6 * alone.num_forwards
     assert on_trial.num_drafted == alone.num_drafted
-    beneath = stats[TrialDrafter].levels["retrieval"]
+    beneath = found[1]["retrieval"]
     assert 0 < beneath.num_accepted <= beneath.num_drafted
-    (session,) = retrieval.sessions
+    _, session = sessions
     assert session.asked[:2] == [expected[22:25], expected[22:28]]
 
 
 def test_what_is_retrieved_is_counted_where_it_is_handed_up():
-    model, expected = tiny_model("llama"), plain_generate(tiny_model("llama"), **GREEDY)
+    model = tiny_model("llama")
+    expected = plain_generate(model, **GREEDY)
     config = HierarchyConfig(joined=True)
     drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected)}, config)
     stats = tree_generate(model, drafter, max_nodes=32, **GREEDY).stats
@@ -213,9 +202,8 @@ def test_a_draft_ends_with_the_text():
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
     eos = expected[30]
-    output = tree_generate(
-        model, HierarchyDrafter([model]), max_nodes="auto", eos_token_id=eos, pad_token_id=eos
-    )
+    settings = {"max_nodes": "auto", "eos_token_id": eos, "pad_token_id": eos}
+    output = tree_generate(model, HierarchyDrafter([model]), **settings)
     assert output.sequences[0].tolist() == expected[: expected.index(eos, 21) + 1]
 
 
@@ -232,14 +220,14 @@ def test_a_retrieval_drafter_may_know_more_or_fewer_tokens_than_the_models(known
         tree = tree.known(min(known, VOCAB_SIZE))
         return TokenTree([*tree.token_ids, known - 1], [*tree.parents, len(tree) - 1])
 
-    class Strict(Session):
+    class Strict(TrialSession):
         def observe(self, token_ids, num_verified=None):
             assert max(token_ids) < known
             super().observe(token_ids, num_verified)
 
         def draft_after(self, token_ids, max_nodes):
             assert max(token_ids) < known
-            return self.grow(self.rng, len(self.token_ids) + len(token_ids), max_nodes)
+            return super().draft_after(token_ids, max_nodes)
 
         def suggest(self, token_ids, *_):
             assert max(token_ids) < known
@@ -281,10 +269,7 @@ WRONG = [
     ("all but the first must be models", lambda: HierarchyDrafter([FITS, RETRIEVAL])),
     ("all but the first must be models", lambda: HierarchyDrafter([RETRIEVAL, RETRIEVAL])),
     ("`level 0` has vocabulary 50, the target 97", lambda: drafts_with(changed(vocab_size=50))),
-    (
-        "dtype torch.float64, the target torch.float32: load it",
-        lambda: drafts_with(like("llama", 0.1, torch.float64)),
-    ),
+    ("dtype torch.float64, the target", lambda: drafts_with(like("llama", 0.1, torch.float64))),
     (r"device meta, the target cpu: move it by `.to\('cpu'\)`", drafts_elsewhere),
     ("training mode", lambda: HierarchyDrafter([changed(attention_dropout=0.1)])),
     ("prompt is empty", lambda: HierarchyDrafter([FITS]).session([])),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specds.kernels import operations as module
 from specds.kernels.operations import kernel_reason, make_scratch
-from tree_attention_cases import TOLERANCES, assert_near, make_case
+from tree_attention_cases import TOLERANCES, assert_near, launches, make_case
 from triton_on_cpu import interpreted
 
 
@@ -81,19 +81,11 @@ def test_a_wrong_ancestor_is_seen():
 
 def test_programs_do_not_depend_on_lengths(monkeypatch):
     """What a CUDA graph records is right for all lengths."""
-    launched = []
-
-    class Kernel:
-        def __getitem__(self, grid):
-            return lambda *tensors, **constants: launched.append((grid, tensors[11:], constants))
-
-    monkeypatch.setattr("specds.kernels.programs.attend", Kernel())
-    monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
     case = make_case(6, [90, 3], 5, 2, 2, 16)
-    for lengths in ([90, 3], [0, 91]):
-        case.lengths = torch.tensor(lengths)
-        case.attend()
-    assert launched[0] == launched[1]
+    [(grid, args, constants)] = launches(case, monkeypatch)
+    case.lengths = torch.tensor([0, 91])
+    [(other_grid, other_args, other_constants)] = launches(case, monkeypatch)
+    assert (other_grid, other_args[11:], other_constants) == (grid, args[11:], constants)
 
 
 def test_where_it_cannot_run_there_is_a_reason(monkeypatch):

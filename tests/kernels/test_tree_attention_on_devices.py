@@ -3,20 +3,14 @@
 import pytest
 import torch
 
-from specds.kernels import operations as module
 from specds.kernels.operations import make_scratch
-from tree_attention_cases import TOLERANCES, assert_near, make_case
+from tree_attention_cases import TOLERANCES, assert_near, launches, make_case
 
 triton = pytest.importorskip("triton")
 
-TYPES = {
-    torch.bfloat16: "*bf16",
-    torch.float32: "*fp32",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    int: "i32",
-    float: "fp32",
-}
+CAPPED = {"softcap": 30.0, "with_sinks": True}
+TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int64: "*i64"}
+TYPES |= {torch.int32: "*i32", int: "i32", float: "fp32"}
 
 
 def compiled(case, capability, monkeypatch):
@@ -26,19 +20,10 @@ def compiled(case, capability, monkeypatch):
 
     from specds.kernels import programs
 
-    kernel, calls = programs.attend, []
-
-    class Launch:
-        def __getitem__(self, grid):
-            return lambda *args, **constants: calls.append((args, constants))
-
-    monkeypatch.setattr(programs, "attend", Launch())
-    monkeypatch.setattr(module, "kernel_reason", lambda *_: None)
-    case.attend()
-    [(args, constants)] = calls
-    options = {
-        name: constants.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion")
-    }
+    kernel = programs.attend
+    [(_, args, constants)] = launches(case, monkeypatch)
+    names = ("num_warps", "num_stages", "enable_fp_fusion")
+    options = {name: constants.pop(name) for name in names}
     named = dict(zip(kernel.arg_names, args, strict=False))
     signature = {name: TYPES[getattr(arg, "dtype", type(arg))] for name, arg in named.items()}
     aligned = {
@@ -56,11 +41,7 @@ def compiled(case, capability, monkeypatch):
 @pytest.mark.parametrize(("capability", "multiplies"), [(80, "mma.sync"), (90, "wgmma")])
 @pytest.mark.parametrize(
     ("head_dim", "options"),
-    [
-        (128, {}),
-        (96, {"window": 4096, "softcap": 50.0, "with_sinks": True}),
-        (256, {"block_size": 16}),
-    ],
+    [(128, {}), (96, {"window": 4096, **CAPPED}), (256, {"block_size": 16})],
 )
 def test_it_compiles_for_devices_that_are_not_here(
     capability, multiplies, head_dim, options, monkeypatch
@@ -76,18 +57,12 @@ def test_it_compiles_for_devices_that_are_not_here(
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("head_dim", [64, 80, 96, 128, 256])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"window": 300, "softcap": 30.0, "with_sinks": True},
-        {"chunk": 512, "block_size": 16},
-    ],
+    "options", [{}, {"window": 300, **CAPPED}, {"chunk": 512, "block_size": 16}]
 )
 def test_it_attends_by_definition(head_dim, dtype, options):
     for lengths, width, heads, group in [([3000, 0, 517], 64, 2, 4), ([9000], 1, 1, 1)]:
-        case = make_case(
-            9, lengths, width, heads, group, head_dim, dtype=dtype, device="cuda", **options
-        )
+        shape = lengths, width, heads, group, head_dim
+        case = make_case(9, *shape, dtype=dtype, device="cuda", **options)
         assert_near(case.attend(), case.expected(), dtype)
 
 

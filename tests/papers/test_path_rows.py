@@ -27,15 +27,10 @@ def test_attention_of_another_kind_is_refused(name):
         settings = {**settings, "pad_token_id": None, "eos_token_id": None}
         model = build(config_class, settings, attn_implementation="eager")
     assert check_model(model).ok
-    verdict = check_model(model, verification=PathRows)
-    assert not verdict.ok
-    assert reason in verdict.reasons[0]
+    assert reason in check_model(model, verification=PathRows).reasons[0]
     assert model.config._attn_implementation == "eager"
-    with pytest.raises(
-        UnsupportedModelError, match="cannot verify drafts by 'PathRows'"
-    ) as refusal:
+    with pytest.raises(UnsupportedModelError, match=f"drafts by 'PathRows': .*{reason}"):
         generate(model, prompt(), random_drafter(), max_new_tokens=3, verification=PathRows)
-    assert reason in str(refusal.value)
 
 
 def test_ways_to_check_that_there_are_not_are_an_error():

@@ -1,7 +1,7 @@
 """A lean forward gives what the model's own gives, and where it might not there is none."""
 
-import types
 from contextlib import nullcontext
+from types import MethodType
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ import transformers
 from transformers.models.llama import modeling_llama
 
 from models import (
+    _MIXED,
     _SHAPE,
     FAMILIES,
     GREEDY,
@@ -27,7 +28,9 @@ from triton_on_cpu import interpreted
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
 OTHER = TokenTree([8, 9], [-1, 0], [0.5] * 2)
-_MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+WINDOWS = {"sliding_window": WINDOW, "layer_types": _MIXED}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+ALL = {"attention_bias": True, "use_sliding_window": True, **WINDOWS}
 MODELS = {
     "llama": ("LlamaConfig", {}),
     "biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
@@ -36,44 +39,33 @@ MODELS = {
     "a key head each": ("LlamaConfig", {"num_key_value_heads": 4}),
     "wide heads": ("MistralConfig", {"head_dim": 24, "sliding_window": None}),
     "windows": ("MistralConfig", {"sliding_window": WINDOW}),
-    "scaled angles": (
-        "LlamaConfig",
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}},
-    ),
+    "scaled angles": ("LlamaConfig", {"rope_parameters": YARN}),
     "gelu": ("LlamaConfig", {"hidden_act": "gelu_pytorch_tanh"}),
     "qwen2": ("Qwen2Config", {}),
-    "some windows": ("Qwen2Config", {"use_sliding_window": True, **_MIXED}),
+    "some windows": ("Qwen2Config", {"use_sliding_window": True, **WINDOWS}),
     "qwen3": ("Qwen3Config", {}),
-    "gemma3": ("Gemma3TextConfig", _MIXED),
-    "qwen3 with biases and windows": (
-        "Qwen3Config",
-        {"attention_bias": True, "use_sliding_window": True, **_MIXED},
-    ),
+    "gemma3": ("Gemma3TextConfig", WINDOWS),
+    "qwen3 with biases and windows": ("Qwen3Config", ALL),
 }
 
 
 def passes(model, *, lean, by_kernels=False):
-    """The logits of passes over one row and over two, and the states of what was committed."""
+    """By a lean forward or not: the logits of passes over one row and over two, and the states."""
     assert not why_not_lean(model)
     with pytest.MonkeyPatch.context() as patch, interpreted() if by_kernels else nullcontext():
         patch.setattr(static, "why_not_lean", lambda _: "" if lean else "for a test")
-        return _passes(model)
+        return logits_and_states(model)
 
 
-def _passes(model):
+def logits_and_states(model):
     runner = StaticRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
     runner.prefill_rows([prompt(21), prompt(20, 1)])
-    logits = [
-        *runner.verify_rows([7, 8], [TREE, OTHER]),
-        *runner.verify_rows([7, 8], [EMPTY_TREE, TREE]),
-    ]
+    logits = []
+    for trees in ([TREE, OTHER], [EMPTY_TREE, TREE]):
+        logits += runner.verify_rows([7, 8], trees)
     runner.commit_rows([[], [1, 4]])
-    states = [
-        block[:, first : first + length].clone()
-        for block in runner.cache._blocks
-        for row, length in enumerate(runner.cache.lengths)
-        for first in [row * runner.cache.capacity]
-    ]
+    layers = [layer for row in (0, 1) for layer in runner.cache.committed(row).layers]
+    states = [states.clone() for layer in layers for states in (layer.keys, layer.values)]
     runner.leave(1)
     logits += [runner.verify_rows([5], [EMPTY_TREE])[0], runner.verify_rows([6], [TREE])[0]]
     return torch.cat(logits), states
@@ -108,14 +100,12 @@ def test_logits_and_states_are_those_of_the_packed_model(name, dtype):
     assert not torch.allclose(passes(model, lean=True)[0], expected[0], rtol=0.05)
 
 
+BY_KERNELS = [(name, torch.float32) for name in ("biases", "qwen3", "gemma3")]
+BY_KERNELS += [(name, torch.bfloat16) for name in ("wide heads", "qwen2", "gemma3", "gelu")]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        *((name, torch.float32) for name in ("biases", "qwen3", "gemma3")),
-        *((name, torch.bfloat16) for name in ("wide heads", "qwen2", "gemma3", "gelu")),
-    ],
-)
+@pytest.mark.parametrize(("name", "dtype"), BY_KERNELS)
 def test_kernels_compute_what_the_model_does(name, dtype):
     model = changed(name, dtype, head_dim=16, hidden_size=40, intermediate_size=1100)
     expected = passes(model, lean=False)
@@ -126,28 +116,21 @@ CHANGES = {
     "hook": lambda of: of.register_forward_hook(lambda _, args, output: output),
     "hook before": lambda of: of.register_forward_pre_hook(lambda _, args: args),
     "class": lambda of: setattr(of, "__class__", type("Other", (type(of),), {})),
-    "forward": lambda of: setattr(of, "forward", types.MethodType(type(of).forward, of)),
+    "forward": lambda of: setattr(of, "forward", MethodType(type(of).forward, of)),
     "part": lambda of: setattr(of, "another", torch.nn.Identity()),
     "weight": lambda of: setattr(of, "another", torch.nn.Parameter(torch.ones(1))),
     "training": lambda of: setattr(of, "training", True),
 }
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "model",
-        "model.norm",
-        "model.layers.1",
-        "model.layers.1.self_attn",
-        "model.layers.1.self_attn.k_norm",
-        "model.layers.1.mlp",
-        "model.layers.1.post_attention_layernorm",
-    ],
-)
+OF_A_LAYER = ("", ".self_attn", ".self_attn.k_norm", ".mlp", ".post_attention_layernorm")
+PARTS = ["model", "model.norm", *(f"model.layers.1{part}" for part in OF_A_LAYER)]
+
+
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_part_that_is_not_as_usual_is_refused(change, part):
-    model = build("Qwen3Config", FAMILIES["qwen3"][1])
+    model = build(*FAMILIES["qwen3"])
     assert not why_not_lean(model)
     CHANGES[change](model.get_submodule(part))
     assert why_not_lean(model).startswith(part)
@@ -194,7 +177,7 @@ def replaced(model, part):
     ],
 )
 def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, stays):
-    model = build("LlamaConfig", FAMILIES["llama"][1])
+    model = build(*FAMILIES["llama"])
     free = plain_generate(model, **GREEDY)
     change(model.model, part)
     assert (why_not_lean(model) == "") == stays
@@ -204,10 +187,15 @@ def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, stays
     assert output.stats.reason == ("" if stays else why)
 
 
+def short_runner(model):
+    runner = StaticRunner(model, prompt_length=9, max_length=10, max_nodes=0)
+    runner.prefill_rows([prompt(9)])
+    return runner
+
+
 @torch.no_grad()
 def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
-    runner = StaticRunner(tiny_model("llama"), prompt_length=9, max_length=10, max_nodes=0)
-    runner.prefill_rows([prompt(9)])
+    runner = short_runner(tiny_model("llama"))
     storage = runner.cache.storage
     while runner.cache.storage == storage:
         assert runner.verify_rows([5], [TREE])[0].is_inference()
@@ -217,13 +205,8 @@ def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
 
 @torch.no_grad()
 def test_what_passes_take_is_measured_anew_once_the_lean_forward_is_off():
-    def setting():
-        runner = StaticRunner(model, prompt_length=9, max_length=10, max_nodes=0)
-        runner.prefill_rows([prompt(9)])
-        return runner.setting
-
-    model = tiny_model("llama")
-    lean = setting()
-    assert setting() == lean
+    model = build(*FAMILIES["llama"])
+    lean = short_runner(model).setting
+    assert short_runner(model).setting == lean
     negated(model.model, "norm")
-    assert setting() != lean
+    assert short_runner(model).setting != lean

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models import build
+from models import tiny_model
 from specds.verify.attention import packed_model
 from specds.verify.linear import FastLinear, is_fast, linear
 
@@ -55,16 +55,7 @@ def test_who_watches_operations_sees_those_of_torch():
 
 @pytest.mark.skipif(not CPU_HAS_IT, reason="this processor has no vectors for it")
 def test_a_packed_model_has_fast_layers_and_the_model_keeps_its_own():
-    model = build(
-        "GPTNeoXConfig",
-        {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "vocab_size": 64,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        },
-    )
+    model = tiny_model("gpt_neox")
     packed, _ = packed_model(model)
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Linear):

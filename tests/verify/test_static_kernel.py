@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from models import (
+    _MIXED,
     _SHAPE,
     GREEDY,
     SAMPLING,
@@ -27,22 +28,21 @@ from specds.verify.inputs import MaskBuilder
 from triton_on_cpu import interpreted
 
 _WIDE = {**_SHAPE, "head_dim": 16}
-_MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
+WINDOWS = {"sliding_window": WINDOW, "layer_types": _MIXED}
 MODELS = {
     "llama": ("LlamaConfig", {}),
     "qwen3": ("Qwen3Config", {}),
-    "gemma3": ("Gemma3TextConfig", _MIXED),
+    "gemma3": ("Gemma3TextConfig", WINDOWS),
     # By `packed_model`: soft caps, and scores that are in the sum alone.
-    "gemma2": ("Gemma2Config", {**_MIXED, "attn_logit_softcapping": 3.0}),
-    "gpt_oss": ("GptOssConfig", {**_MIXED, "num_local_experts": 2, "num_experts_per_tok": 1}),
+    "gemma2": ("Gemma2Config", {**WINDOWS, "attn_logit_softcapping": 3.0}),
+    "gpt_oss": ("GptOssConfig", {**WINDOWS, "num_local_experts": 2, "num_experts_per_tok": 1}),
 }
 
 
 def made(name, dtype=torch.float32, **more):
     config_class, settings = MODELS[name]
-    settings = {**settings, **more}
     options = {"attn_implementation": "eager"} if name in ("gemma2", "gpt_oss") else {}
-    return build(config_class, {**_WIDE, **settings}, dtype, **options)
+    return build(config_class, {**_WIDE, **settings, **more}, dtype, **options)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,11 +80,9 @@ def test_texts_are_those_of_plain_decoding(name, records, calls, monkeypatch):
     assert len(calls) >= 2
     if name != "llama":
         # The control: where its tokens see no window, cap or sink, the text is another.
-        patched = {"window": None, "softcap": None, "sinks": None}
+        plain = {"window": None, "softcap": None, "sinks": None}
         attend = attention.tree_attention
-        monkeypatch.setattr(
-            attention, "tree_attention", lambda *args, **kw: attend(*args, **{**kw, **patched})
-        )
+        monkeypatch.setattr(attention, "tree_attention", lambda *a, **kw: attend(*a, **kw | plain))
         recordings._free.clear()
         drafter = oracle_drafter(expected[0])
         wrong = tree_generate(model, drafter, num_tokens=10, **GREEDY, **FAST).sequences.tolist()
@@ -123,8 +121,7 @@ def test_recordings_do_not_depend_on_lengths(calls, monkeypatch):
 @torch.no_grad()
 def test_weights_that_changed_are_those_of_the_next_request(monkeypatch):
     record(monkeypatch, 6)
-    model = made("qwen3", attention_bias=True)
-    texts = []
+    model, texts = made("qwen3", attention_bias=True), []
     for name in (None, "q_proj", "v_proj", "up_proj"):
         for parameter, weight in model.named_parameters():
             if name is not None and name in parameter:
