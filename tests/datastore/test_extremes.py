@@ -263,6 +263,7 @@ def path(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # numpy says so as well
+@pytest.mark.filterwarnings("ignore:.*'np.bool_' scalars")  # numpy 1.24 warns where 2 refuses
 @pytest.mark.parametrize("name", CALLS)
 def test_extremes_are_answered_or_refused(tmp_path, monkeypatch, path, name):
     monkeypatch.chdir(tmp_path)
