@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from datastores import build, files
+from datastores import build, files, texts
 from specds import Datastore, FormatError
 from specds.build import refresh
 from specds.drafters import FusedDrafter, Memory
@@ -17,10 +17,6 @@ def remember(path, tokenizer="", **texts):
         for text in given:
             memory.insert(tenant, text)
     memory.save(path)
-
-
-def left(path, tenant):
-    return [text.tolist() for text in Memory.open(path, 100).texts(tenant)]
 
 
 @pytest.fixture
@@ -46,9 +42,9 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
         assert now.count(document) == 1
         assert before.count(document) == 0
     assert (now.num_documents, now.num_tokens) == (5, report.num_tokens)
-    assert left(log, "ann") == []
+    assert texts(Memory.open(log, 100), "ann") == []
     # What the datastore has leaves everybody's memory.
-    assert left(log, "bob") == [of_bob[0], of_bob[2]]
+    assert texts(Memory.open(log, 100), "bob") == [of_bob[0], of_bob[2]]
     again = refresh(tmp_path / "d", log, "ann")
     assert (again.num_texts, again.num_added_documents, again.num_tokens) == (0, 0, now.num_tokens)
 
@@ -57,7 +53,7 @@ def test_what_was_added_before_a_kill_is_not_added_again(store, log):
     remember(log, ann=[[1]])
     report = refresh(store, log, "ann")
     assert (report.num_texts, report.num_added_documents, report.num_shards) == (1, 0, 1)
-    assert left(log, "ann") == []
+    assert texts(Memory.open(log, 100), "ann") == []
 
 
 def test_what_a_server_writes_meanwhile_stays(store, log, monkeypatch):
@@ -69,7 +65,7 @@ def test_what_a_server_writes_meanwhile_stays(store, log, monkeypatch):
     other.insert("ann", [7, 8])
     other.save(log, merge=True)
     refresh(store, log, "ann")
-    assert left(log, "ann") == [[7, 8]]
+    assert texts(Memory.open(log, 100), "ann") == [[7, 8]]
 
 
 def test_what_fails_before_the_datastore_is_there_leaves_the_memory(store, log, monkeypatch):

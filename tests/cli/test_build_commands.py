@@ -4,17 +4,14 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from functools import partial
 
 import pytest
 
+from commands import started
 from datastores import names
 from specds import Datastore
 
-SPECDS = [sys.executable, "-m", "specds"]
 TEXT = "def mul(a, b):\n    return a * b\n" * 9
 
 
@@ -88,14 +85,8 @@ def test_add_merge_and_compact(run, tmp_path, datastore):
 
 
 def test_an_interrupted_build_says_whether_anything_is_kept(tmp_path):
-    build = subprocess.Popen(
-        [*SPECDS, "build", "--corpus", "stdlib", "--tokenizer", "demo", "--out", "o.specds"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        # What a shell runs in the background ignores interrupts, and so do its children.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
+    words = ["build", "--corpus", "stdlib", "--tokenizer", "demo", "--out", "o.specds"]
+    build = started(*words, cwd=tmp_path, text=True)
     deadline = time.monotonic() + 60
     while not names(tmp_path) and build.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,15 +1,14 @@
 """Text comes as it is written, tells what drafted it, and stays when it is interrupted."""
 
 import io
-import os
 import signal
-import subprocess
 import sys
 import time
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import started
 from specds import FusedDrafter, generate, terminal
 from specds.cli.writing import coloured
 from specds.readable import Spelling
@@ -111,13 +110,7 @@ def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
 
 def interrupted(arguments, shown, said=None):
     """Runs a command, interrupts it when some text was shown; what it wrote, and its exit code."""
-    command = [sys.executable, "-m", "specds", *map(str, arguments)]
-    process = subprocess.Popen(
-        command,
-        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
+    process = started(*arguments)
     if said:
         process.stdin.write(said)
         process.stdin.flush()

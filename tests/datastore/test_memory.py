@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datastores import names
 from specds.drafters import FusedDrafter, Memory
 
 OPENS_IN_8_MB = """
@@ -49,15 +50,14 @@ for number in range(30):
 """
 
 
-def test_processes_that_save_one_memory_at_once_lose_nothing(tmp_path):
-    path = tmp_path / "memory"
+def test_processes_that_save_one_memory_at_once_lose_nothing(path):
     command = [sys.executable, "-c", BESIDE, str(path)]
     processes = [subprocess.Popen([*command, str(number)]) for number in range(4)]
     assert [process.wait() for process in processes] == [0] * 4
     memory = Memory.open(path, 100_000)
     assert memory.num_tenants == 4 * 3 + 1
     assert memory.num_tokens == 4 * 30 * (101 + 2)
-    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
+    assert names(path.parent) == ["memory"]
     before = path.read_bytes()
     with pytest.raises(ValueError, match="of another tokenizer"):
         Memory(7).save(path, merge=True)

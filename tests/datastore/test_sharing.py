@@ -2,7 +2,7 @@
 
 import pytest
 
-from datastores import build, until
+from datastores import build, texts, until
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
 from specds.build import refresh
@@ -11,17 +11,12 @@ from specds.drafters import Memory
 EVERY = 0.02
 
 
-def texts(memory, tenant=""):
-    return sorted(text.tolist() for text in memory.texts(tenant))
-
-
 def engine(path, **config):
     config = {"snapshot": str(path), "memory": "shared", "save_every": EVERY, **config}
     return EngineDrafter(**config, vocab_size=100)
 
 
-def test_engines_share_by_their_configuration(tmp_path):
-    path = tmp_path / "memory"
+def test_engines_share_by_their_configuration(path):
     first, second = engine(path), engine(path)
     text = [1, 2, 3, 4, 5, 6, 7, 8]
     first.sync([text])
@@ -37,8 +32,8 @@ def test_engines_share_by_their_configuration(tmp_path):
     assert first.warnings == second.warnings == []
 
 
-def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(tmp_path):
-    store, path = tmp_path / "d", tmp_path / "memory"
+def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(path):
+    store = path.with_name("d")
     build(store, [[50, 51]], vocab_size=100, separator=99)
     served = engine(path, datastore=str(store))
     served.sync([[1, 2, 3, 4, 5, 6, 7, 8]])
@@ -52,8 +47,7 @@ def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(tmp_path):
     assert texts(Memory.open(path, 100)) == [], "what the datastore has does not come back"
 
 
-def test_what_cannot_be_shared_is_told_and_stays(tmp_path):
-    path = tmp_path / "memory"
+def test_what_cannot_be_shared_is_told_and_stays(path):
     Memory(100, tokenizer="words").save(path)
     kept = path.read_bytes()
     with pytest.raises(ValueError, match="of another tokenizer: `words`, not ``"):
@@ -67,8 +61,7 @@ def test_what_cannot_be_shared_is_told_and_stays(tmp_path):
     assert path.read_bytes() == kept[:-1]
 
 
-def test_a_file_that_is_damaged_later_is_told_and_left(tmp_path):
-    path = tmp_path / "memory"
+def test_a_file_that_is_damaged_later_is_told_and_left(path):
     memory = Memory(100)
     memory.share(path, every=EVERY)
     memory.insert("ann", [1])
@@ -76,8 +69,8 @@ def test_a_file_that_is_damaged_later_is_told_and_left(tmp_path):
 
     def fails_on_damage():
         # Again and again, as a last write of the memory may replace the file.
-        (tmp_path / "damaged").write_bytes(b"damaged")
-        (tmp_path / "damaged").replace(path)
+        path.with_name("damaged").write_bytes(b"damaged")
+        path.with_name("damaged").replace(path)
         return memory.failure is not None
 
     until(fails_on_damage)

@@ -9,6 +9,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datastores import texts
 from specds import FormatError
 from specds.drafters import Memory
 
@@ -26,10 +27,6 @@ def opened(path, max_bytes=1 << 20, **changes):
     return Memory.open(path, **{**FACTS, **changes}, max_bytes=max_bytes)
 
 
-def texts(memory, tenant):
-    return [text.tolist() for text in memory.texts(tenant)]
-
-
 def text(seed, length):
     """A text that is like no other of another seed."""
     return np.random.default_rng(seed).integers(0, 100, length).tolist()
@@ -45,11 +42,6 @@ def small(tmp_path_factory):
         memory.forget(name)
     memory.save(path)
     return path.read_bytes()
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "memory"
 
 
 def sealed(content):

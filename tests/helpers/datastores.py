@@ -31,3 +31,7 @@ def until(holds):
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def texts(memory, tenant=""):
+    return [text.tolist() for text in memory.texts(tenant)]

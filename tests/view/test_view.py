@@ -2,23 +2,20 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
-from functools import partial
 from statistics import median
 from urllib.parse import quote, urlsplit
 
 import pytest
 
 from browser import rendered
+from commands import started
 from specds import Datastore, build_datastore
 from specds.view import Explorer, serve
 from specds.view.server import page
@@ -168,15 +165,7 @@ def test_a_browser_shows_it(served, tmp_path, width):
 
 def test_the_command_serves_until_it_is_interrupted(explorer):
     path = explorer.about()["path"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specds", "view", path, "--tokenizer", "demo"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        # What a shell runs in the background ignores interrupts, and so do its children.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
+    process = started("view", path, "--tokenizer", "demo", text=True)
     address = urlsplit(process.stdout.readline().strip())
     assert json.loads(ask((address.hostname, address.port), "GET", "/about")[1])["path"] == path
     process.send_signal(signal.SIGINT)

@@ -1,0 +1,17 @@
+"""Commands of specds in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+
+
+def started(*words, **options):
+    """One that heeds interrupts, which what a shell runs beside it does not, and writes at once."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "specds", *map(str, words)],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        **options,
+    )
