@@ -1,10 +1,7 @@
-"""One job that writes a datastore, for the tests that kill it: `python writer.py JOB FOLDER`.
+"""Jobs that write a datastore, for the tests that kill them.
 
 Every job ends in the datastore FOLDER/out, whatever an earlier run of the same job has left.
 """
-
-import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -79,7 +76,3 @@ def run(job, folder):
         refresh(folder / "out", folder / "memory", "ann", options)
     elif job == "save":
         save(folder / "out", made)
-
-
-if __name__ == "__main__":
-    run(sys.argv[1], Path(sys.argv[2]))
