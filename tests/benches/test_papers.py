@@ -1,7 +1,5 @@
 """The figures of the papers: what is counted, and that each is drawn."""
 
-import json
-
 import pytest
 import torch
 
@@ -32,13 +30,3 @@ def test_a_model_that_drafts_for_itself_is_never_rejected_and_never_pays(monkeyp
     assert papers.speed_up(["small"], "sd", own, 5) == pytest.approx(12 / (2 + 10 * 0.19))
     other = [Transcript("demo", ids[0].numpy(), (text + 1) % 50)]
     assert papers.speed_up(["small"], "sd", other, 5) < 1
-
-
-def test_what_is_missing_is_named(tmp_path):
-    with pytest.raises(SystemExit, match="needs --transcripts and --datastore"):
-        papers.main(["rest-match"])
-    path = tmp_path / "answers.jsonl"
-    path.write_text(json.dumps({"prompt": "a", "completion": "b"}))
-    with pytest.raises(SystemExit, match="needs --transcripts and --datastore"):
-        papers.main(["aded-adaptive", "--transcripts", str(path)])
-    assert papers.markdown([{"a": "1"}, {"a": "2", "b": "3"}]).splitlines()[2] == "| 1 |  |"

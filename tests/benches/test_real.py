@@ -5,7 +5,6 @@ import json
 import pytest
 
 from real import __main__ as bench
-from real.kinds import kinds, messages
 from real.models import FOLDER
 
 REQUEST = {"model": "m", "dtype": "float32", "threads": 1, "mode": "greedy", "kind": "chat"}
@@ -18,15 +17,6 @@ def rows(**texts):
         {**REQUEST, **MEASURED, "way": way, "cpu_s": seconds, "text": texts.get(way, [1, 2, 3, 4])}
         for way, seconds in SECONDS.items()
     ]
-
-
-def test_there_are_nine_kinds_of_requests_and_each_is_asked_by_a_user():
-    assert len(kinds()) == 9
-    for kind in kinds():
-        asked = messages(kind)
-        assert len(asked) == (8 if kind == "again" else 10)
-        assert all(conversation[-1]["role"] == "user" for conversation in asked)
-        assert kind == "again" or len({str(conversation) for conversation in asked}) == 10
 
 
 def test_ratios_are_of_tokens_in_a_second(capsys):
