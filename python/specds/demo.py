@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds.build import BuildReport, build_datastore
 from specds.corpora import CorpusOptions, Document, belongs_to, open_corpus, stdlib_documents
 from specds.progress import build_progress
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from specds.tokenization import Tokenizer
 
 MODES: dict[str, dict[str, Any]] = {
     "sampled, T = 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
@@ -23,29 +21,11 @@ MODES: dict[str, dict[str, Any]] = {
 """How the demo chooses tokens, by the name of the mode."""
 
 HELD_OUT = frozenset(
-    {
-        "argparse",
-        "bisect",
-        "calendar",
-        "cmd",
-        "concurrent",
-        "configparser",
-        "csv",
-        "fractions",
-        "heapq",
-        "json",
-        "mailbox",
-        "queue",
-        "sched",
-        "shelve",
-        "shlex",
-        "smtplib",
-        "statistics",
-        "tarfile",
-        "textwrap",
-        "wsgiref",
-        "zipapp",
-    }
+    (
+        *("argparse", "bisect", "calendar", "cmd", "concurrent", "configparser", "csv"),
+        *("fractions", "heapq", "json", "mailbox", "queue", "sched", "shelve", "shlex"),
+        *("smtplib", "statistics", "tarfile", "textwrap", "wsgiref", "zipapp"),
+    )
 )
 
 
@@ -61,7 +41,7 @@ def held_out_documents() -> Iterator[Document]:
 _TESTS = frozenset({"test", "tests", "idle_test"})
 
 
-def build_stdlib(tokenizer: PreTrainedTokenizerBase, out: Path) -> BuildReport:
+def build_stdlib(tokenizer: Tokenizer, out: Path) -> BuildReport:
     """Builds a datastore of the standard library, without its tests and what the demo holds out."""
     corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT | _TESTS))))
     with build_progress() as progress:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import SOURCES, Datastore, TokenTree
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+from specds.tokenization import Tokenizer
 
 # Enough that a character or a joined space is whole.
 _BEFORE = 4
@@ -19,7 +16,7 @@ _AROUND = 24
 class Spelling:
     """The text of tokens as they come: a character may take several."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._token_ids: list[int] = []
         self._told = ""
@@ -37,18 +34,14 @@ class Spelling:
         return new
 
 
-def text_after(
-    tokenizer: PreTrainedTokenizerBase, before: Sequence[int], token_ids: Sequence[int]
-) -> str:
+def text_after(tokenizer: Tokenizer, before: Sequence[int], token_ids: Sequence[int]) -> str:
     """What tokens add to a text: alone, some tokenizers leave out the space they begin with."""
     context = [int(token) for token in before[-_BEFORE:]]
     told = str(tokenizer.decode(context)) if context else ""
     return str(tokenizer.decode([*context, *map(int, token_ids)]))[len(told) :]
 
 
-def tree_in_words(
-    tokenizer: PreTrainedTokenizerBase, tree: TokenTree, before: Sequence[int]
-) -> dict[str, Any]:
+def tree_in_words(tokenizer: Tokenizer, tree: TokenTree, before: Sequence[int]) -> dict[str, Any]:
     """The nodes of a draft: `text`, `parents`, `probs` and `sources`, one element each."""
     paths: list[list[int]] = []
     texts = []
@@ -67,7 +60,7 @@ def tree_in_words(
 
 def known_from(
     datastore: Datastore,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     context: Sequence[int],
     *,
     max_match: int = 16,
@@ -88,7 +81,7 @@ def known_from(
 
 
 def passage(
-    datastore: Datastore, tokenizer: PreTrainedTokenizerBase, position: int, length: int
+    datastore: Datastore, tokenizer: Tokenizer, position: int, length: int
 ) -> dict[str, Any]:
     """The text around a place of the corpus: `before`, `match`, `after`, and where it is."""
     document = datastore.document_at(position)

@@ -11,13 +11,17 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds._core import Datastore
 
 if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerBase
+
+
+Tokenizer: TypeAlias = "PreTrainedTokenizerBase"
+"""One of transformers, or what reads the same files without it."""
 
 
 class TokenizerError(ValueError):
@@ -78,10 +82,10 @@ class FastTokenizer:
         return self._whole.apply_chat_template(messages, tokenize=tokenize)
 
     @cached_property
-    def _whole(self) -> PreTrainedTokenizerBase:
+    def _whole(self) -> Tokenizer:
         from transformers import AutoTokenizer
 
-        whole: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.name_or_path)
+        whole: Tokenizer = AutoTokenizer.from_pretrained(self.name_or_path)
         return whole
 
 
@@ -111,12 +115,17 @@ def _has_all_special_tokens(backend: Any, folder: Path, config: dict[str, Any]) 
     return _contents(named) <= contents and added <= {(n, repr(t)) for n, t in known.items()}
 
 
-def vocab_size(tokenizer: PreTrainedTokenizerBase) -> int:
+def vocab_size(tokenizer: Tokenizer) -> int:
     """One more than the tokenizer's largest token id, added tokens included."""
     return max(index for token, index in tokenizer.get_vocab().items() if _means(token, index)) + 1
 
 
-def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+def model_vocab_size(model: Any) -> int:
+    """How many tokens a model of transformers knows, by its configuration."""
+    return int(model.config.get_text_config(decoder=True).vocab_size)
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
     """The SHA-256 (hex) of the vocabulary in id order: equal where the ids mean the same."""
     vocabulary = tokenizer.get_vocab().items()
     items = sorted((index, token) for token, index in vocabulary if _means(token, index))
@@ -128,13 +137,13 @@ def _means(token: str, index: int) -> bool:
     return token != f"[PAD{index}]"
 
 
-def require_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
+def require_chat_template(tokenizer: Tokenizer) -> None:
     """Refuses a tokenizer that does not know how its model sees a conversation."""
     if not tokenizer.chat_template:
         raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
 
 
-def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: Tokenizer) -> None:
     """Raises `TokenizerError` unless a datastore was built with this tokenizer."""
     own = fingerprint(tokenizer)
     if own != built.tokenizer_fingerprint:
@@ -171,9 +180,7 @@ def _rebuild(built: Datastore | SimpleNamespace, name: str) -> str:
     return shlex.join([*words, "--out", "FOLDER"])
 
 
-def encode_batch(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
-) -> tuple[np.ndarray, np.ndarray]:
+def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Tokenises documents without special tokens, on all cores where the tokenizer is a fast one.
 
     Returns:

@@ -13,19 +13,15 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.table import Column, Table
 
 from specds._core import Datastore
 from specds.loading import load_tokenizer
-from specds.tokenization import check_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+from specds.tokenization import Tokenizer, check_tokenizer
 
 Row = dict[str, Any]
 Document = dict[str, Any]
@@ -55,9 +51,7 @@ def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
     return datastores
 
 
-def tokenizer_of(
-    name: str | None, datastores: Sequence[Datastore]
-) -> tuple[str, PreTrainedTokenizerBase]:
+def tokenizer_of(name: str | None, datastores: Sequence[Datastore]) -> tuple[str, Tokenizer]:
     """The tokenizer of the transcripts and its name, by default the datastores'."""
     if name is None:
         if not datastores:
@@ -101,11 +95,9 @@ def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: 
 
     Where not all columns fit, the last ones are left out.
     """
-    made = _Figures(title=title, title_justify="left", box=SIMPLE)
+    figures = (Column(heading, justify="right", no_wrap=True) for _, heading, _ in columns)
+    made = _Figures(Column(no_wrap=True), *figures, title=title, title_justify="left", box=SIMPLE)
     made.pad_edge, made.collapse_padding, made.caption_justify = False, True, "left"
-    made.add_column("", no_wrap=True)
-    for _, heading, _ in columns:
-        made.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         is_measured = row["status"] == "ok"
         cells = [shown(row[field], form) for field, _, form in columns if is_measured]

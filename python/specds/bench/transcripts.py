@@ -6,15 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from specds.corpora.files import decompressed, line_rows, readable
-from specds.tokenization import vocab_size
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from specds.tokenization import Tokenizer, vocab_size
 
 ALL = "all"
 """The group of all transcripts together, where there are several files of them."""
@@ -49,10 +46,7 @@ class Transcript:
 
 
 def read_transcripts(
-    path: Path,
-    tokenizer: PreTrainedTokenizerBase,
-    vocab_size: int,
-    limit: int | None = None,
+    path: Path, tokenizer: Tokenizer, vocab_size: int, limit: int | None = None
 ) -> list[Transcript]:
     """Reads a JSONL file, packed by gzip or zstd or not, of recorded answers.
 
@@ -74,7 +68,7 @@ def read_transcripts(
 
 
 def read_files(
-    files: Sequence[Path], tokenizer: PreTrainedTokenizerBase, limit: int | None = None
+    files: Sequence[Path], tokenizer: Tokenizer, limit: int | None = None
 ) -> list[Transcript]:
     size = vocab_size(tokenizer)
     read = [each for path in files for each in read_transcripts(path, tokenizer, size, limit)]
@@ -91,9 +85,7 @@ def _name(path: Path) -> str:
     return path.name.split(".jsonl")[0].split(".ndjson")[0]
 
 
-def _transcript(
-    source: str, row: Any, tokenizer: PreTrainedTokenizerBase, vocab_size: int
-) -> Transcript:
+def _transcript(source: str, row: Any, tokenizer: Tokenizer, vocab_size: int) -> Transcript:
     if isinstance(row, ValueError):
         raise row
     if not isinstance(row, dict):
@@ -112,9 +104,7 @@ def _transcript(
 _TEXTS = ("prompt", "completion", "predicted_output")
 
 
-def _ids(
-    row: dict[str, Any], name: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int
-) -> np.ndarray:
+def _ids(row: dict[str, Any], name: str, tokenizer: Tokenizer, vocab_size: int) -> np.ndarray:
     """The recorded ids where the row has them, else those of the text."""
     field, kind = (f"{name}_ids", list) if row.get(f"{name}_ids") is not None else (name, str)
     value: Any = row.get(field)

@@ -13,6 +13,7 @@ import torch
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.kernels.operations import power_of_two
+from specds.tokenization import model_vocab_size
 from specds.verify.generic import Runner
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def step_costs(
                 return
             runner.verify_rows(last, trees)[0][0, 0].item()  # waits for the device
 
-        most = min(MOST_NODES, model.config.get_text_config(decoder=True).vocab_size)
+        most = min(MOST_NODES, model_vocab_size(model))
         seconds = measure(verify, most, runner.node_steps or _SIZES)
         known[key] = CostModel(seconds, runner.node_steps)
     return known[key]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from os import PathLike
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,14 +15,12 @@ from specds.build.options import BuildOptions
 from specds.build.ray import build_on_ray
 from specds.build.report import BuildReport, Progress
 from specds.corpora import Corpus, open_corpus
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from specds.tokenization import Tokenizer
 
 
 def build_datastore(
     corpus: Corpus | str,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     out: str | PathLike[str],
     options: BuildOptions | None = None,
     *,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +14,7 @@ from specds._core import Datastore, DatastoreBuilder, Memory
 from specds.build.local import facts_of
 from specds.build.options import BuildOptions
 from specds.build.report import Progress
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+from specds.tokenization import Tokenizer
 
 # More than a snapshot of any size takes in memory, by the bytes of its file.
 _MEMORY_PER_BYTE, _MEMORY_BYTES, _MOST_BYTES = 32, 1 << 28, 12 << 30
@@ -49,7 +46,7 @@ def refresh(
     tenant: str = "",
     options: BuildOptions | None = None,
     *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Tokenizer | None = None,
     tokenizer_name: str | None = None,
     progress: Progress | None = None,
 ) -> RefreshReport:
@@ -102,9 +99,7 @@ def refresh(
     )
 
 
-def _facts(
-    path: Path, tokenizer: PreTrainedTokenizerBase | None, name: str | None
-) -> dict[str, Any]:
+def _facts(path: Path, tokenizer: Tokenizer | None, name: str | None) -> dict[str, Any]:
     """What a datastore says of its tokens; that of the tokenizer where there is none yet."""
     if path.exists():
         datastore = Datastore.open(path)

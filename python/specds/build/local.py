@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from specds._core import DatastoreBuilder
 from specds.build.options import BuildOptions
 from specds.build.report import Progress, Reading
 from specds.corpora import Corpus, CorpusError, Document
-from specds.tokenization import encode_batch, fingerprint, vocab_size
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from specds.tokenization import Tokenizer, encode_batch, fingerprint, vocab_size
 
 
 def documents_left(
@@ -108,7 +105,7 @@ R = TypeVar("R")
 
 def open_builder(
     corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     out: str | PathLike[str],
     options: BuildOptions,
     tokenizer_name: str | None = None,
@@ -123,7 +120,7 @@ def open_builder(
     )
 
 
-def facts_of(tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> dict[str, Any]:
+def facts_of(tokenizer: Tokenizer, name: str | None = None) -> dict[str, Any]:
     """What a datastore says of the tokenizer of its tokens, as the builder takes it."""
     size = vocab_size(tokenizer)
     eos = tokenizer.eos_token_id
@@ -137,7 +134,7 @@ def facts_of(tokenizer: PreTrainedTokenizerBase, name: str | None = None) -> dic
 
 def tokenise(
     corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     builder: DatastoreBuilder,
     options: BuildOptions,
     progress: Progress,

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import merge
 from specds._lazy import imported
@@ -29,11 +29,7 @@ from specds.build.report import BuildReport, Progress, Reading
 from specds.cache_folder import write_whole
 from specds.corpora.document import Corpus, CorpusError
 from specds.corpora.files import digest
-from specds.tokenization import fingerprint
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+from specds.tokenization import Tokenizer, fingerprint
 
 # Machines that are lent only for a while are taken away again and again.
 _MAX_RETRIES = 16
@@ -44,7 +40,7 @@ _LEAST_GROUPS = 8
 
 def build_on_ray(
     corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     out: str | PathLike[str],
     options: BuildOptions,
     tokenizer_name: str | None,
@@ -98,7 +94,7 @@ def _for_workers(ray: Any, options: BuildOptions) -> tuple[BuildOptions, int]:
     return of_worker, int(sum(worker["CPU"] for worker in workers))
 
 
-def _plan(corpus: Corpus, tokenizer: PreTrainedTokenizerBase, options: BuildOptions) -> str:
+def _plan(corpus: Corpus, tokenizer: Tokenizer, options: BuildOptions) -> str:
     """What decides which documents are in which group: equal plans, equal groups."""
     limits = (options.drop_duplicates, options.max_documents, options.max_tokens)
     parts = (part.state for part in corpus.parts)
@@ -162,7 +158,7 @@ def _left(limit: int | None, taken: int) -> int:
 
 
 def _build(
-    whole: tuple[Corpus, PreTrainedTokenizerBase, str | None],
+    whole: tuple[Corpus, Tokenizer, str | None],
     number: int,
     note: Path,
     options: BuildOptions,

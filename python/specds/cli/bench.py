@@ -34,11 +34,7 @@ def _options() -> None:
 @app.command(cls=Command)
 @with_records
 def replay(
-    more_transcripts: Sequence[Path] = (),
-    /,
-    *,
-    options: ReplayOptions,
-    as_json: Json = False,
+    more_transcripts: Sequence[Path] = (), /, *, options: ReplayOptions, as_json: Json = False
 ) -> None:
     """Replay recorded answers: how many of their tokens does a drafter predict, and how fast?
 
@@ -63,11 +59,7 @@ def replay(
 @app.command(cls=Command)
 @with_records
 def generate(
-    more_transcripts: Sequence[Path] = (),
-    /,
-    *,
-    options: GenerateOptions,
-    as_json: Json = False,
+    more_transcripts: Sequence[Path] = (), /, *, options: GenerateOptions, as_json: Json = False
 ) -> None:
     """Measure tokens a second: drafters against `model.generate` and what else is plain.
 

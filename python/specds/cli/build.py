@@ -16,12 +16,7 @@ from specds._core import DEFAULTS
 from specds.build import BuildOptions
 from specds.build.options import DocumentOptions, ShardOptions
 from specds.cli import display
-from specds.cli.arguments import (
-    DatastorePath,
-    Json,
-    listed,
-    tokenizer_name,
-)
+from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
 from specds.cli.records import Without, arguments_of
 from specds.corpora import CorpusOptions
 
@@ -202,13 +197,7 @@ def refresh(
     display.show("Datastore", asdict(report), as_json=as_json)
 
 
-def forget(
-    tenants: list[str],
-    /,
-    *,
-    memory: Path,
-    as_json: Json = False,
-) -> None:
+def forget(tenants: list[str], /, *, memory: Path, as_json: Json = False) -> None:
     """Forget tenants in a memory, and in all processes that share it.
 
     Their texts, and what these taught, are gone from the file when the command ends, and from each
@@ -229,12 +218,7 @@ def forget(
 
 
 def merge(
-    datastores: list[Path],
-    /,
-    *,
-    out: Path,
-    overwrite: bool = False,
-    as_json: Json = False,
+    datastores: list[Path], /, *, out: Path, overwrite: bool = False, as_json: Json = False
 ) -> None:
     """Join datastores of one tokenizer into a new one.
 

@@ -63,10 +63,7 @@ def run_demo(
     for mode, (_, ours), num_texts in zip(MODES, pairs, (2, 1), strict=True):
         terminal.out.rule(f"{mode}: drafted and accepted tokens are green")
         _show_texts(tokenizer, chosen, ours, num_texts)
-    table = Table()
-    table.add_column("")
-    for mode in MODES:
-        table.add_column(mode, justify="right")
+    table = Table("", *display.numbers(*MODES))
     columns = [
         _column(mode, ours.stats, verbose) for mode, (_, ours) in zip(modes, pairs, strict=True)
     ]

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from specds import terminal
@@ -69,9 +69,7 @@ def facts_table(title: str, facts: dict[str, Any]) -> Group:
 
 
 def two_columns(title: str, rows: dict[str, str]) -> Group:
-    table = Table(show_header=False)
-    table.add_column(style="dim")
-    table.add_column(justify="right", overflow="fold")
+    table = Table(Column(style="dim"), Column(justify="right", overflow="fold"), show_header=False)
     for row in rows.items():
         table.add_row(*row)
     return titled(title, table)
@@ -107,10 +105,7 @@ def _fact(name: str, value: Any) -> str:
 def lookup_table(result: dict[str, Any]) -> Group:
     length, count = result["match_length"], result["match_count"]
     found = f"{counted(length, 'token')} matched, {counted(count, 'time')}: "
-    table = Table()
-    table.add_column("count", justify="right")
-    table.add_column("token", justify="right")
-    table.add_column("text")
+    table = Table(*numbers("count", "token"), "text")
     for row in result["continuations"]:
         table.add_row(f"{row['count']:,}", str(row["token_id"]), repr(row["text"]))
     return titled(found + repr(result["match_text"]), table)
@@ -125,6 +120,11 @@ def source_text(source: dict[str, Any]) -> Text:
         source["after"],
         "\n",
     )
+
+
+def numbers(*names: str) -> list[Column]:
+    """Columns of numbers."""
+    return [Column(name, justify="right") for name in names]
 
 
 def titled(title: str, table: Table) -> Group:

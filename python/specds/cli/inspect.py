@@ -1,13 +1,18 @@
 """Commands that ask a datastore: info, verify, lookup, view."""
 
 import webbrowser
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from specds import terminal
 from specds.cli import display
 from specds.cli.arguments import DatastorePath, Json, text_of, tokenizer_name
+
+if TYPE_CHECKING:
+    from specds._core import Datastore
+    from specds.tokenization import Tokenizer
 
 _MOST = 1_000_000
 
@@ -50,8 +55,7 @@ def lookup(
         typer.Option(metavar="NUMBER", min=1, max=_MOST, help="How many continuations to show."),
     ] = 10,
     max_match: Annotated[
-        int,
-        typer.Option(metavar="TOKENS", min=1, max=_MOST, help="The longest suffix to try."),
+        int, typer.Option(metavar="TOKENS", min=1, max=_MOST, help="The longest suffix to try.")
     ] = 16,
     sources: int = 0,
     tokenizer: str | None = None,
@@ -68,14 +72,9 @@ def lookup(
         specds lookup stdlib.specds "for i in range("
         specds lookup stdlib.specds "import " --top 20 --sources 3
     """
-    from specds._core import Datastore
-    from specds.loading import load_encoder
     from specds.readable import known_from, text_after
-    from specds.tokenization import check_tokenizer
 
-    opened = Datastore.open(datastore)
-    loaded = load_encoder(tokenizer_name(tokenizer, opened))
-    check_tokenizer(opened, loaded)
+    opened, loaded = _with_tokenizer(datastore, tokenizer)
     given = text_of(text)
     context = loaded.encode(given, add_special_tokens=False)
     match = opened.lookup(context, max_match=max_match)
@@ -105,6 +104,18 @@ def lookup(
         terminal.out.print(display.source_text(source), soft_wrap=True)
 
 
+def _with_tokenizer(path: Path, name: str | None) -> "tuple[Datastore, Tokenizer]":
+    """A datastore and the tokenizer of this name, by default the one that it was built with."""
+    from specds._core import Datastore
+    from specds.loading import load_encoder
+    from specds.tokenization import check_tokenizer
+
+    datastore = Datastore.open(path)
+    tokenizer = load_encoder(tokenizer_name(name, datastore))
+    check_tokenizer(datastore, tokenizer)
+    return datastore, tokenizer
+
+
 def view(
     datastore: DatastorePath,
     /,
@@ -126,15 +137,9 @@ def view(
     Example:
         specds view chat.specds --browse
     """
-    from specds._core import Datastore
-    from specds.loading import load_encoder
-    from specds.tokenization import check_tokenizer
     from specds.view import Explorer, serve
 
-    opened = Datastore.open(datastore)
-    loaded = load_encoder(tokenizer_name(tokenizer, opened))
-    check_tokenizer(opened, loaded)
-    with serve(Explorer(opened, loaded), port) as server:
+    with serve(Explorer(*_with_tokenizer(datastore, tokenizer)), port) as server:
         address = f"http://127.0.0.1:{server.server_address[1]}/"
         terminal.out.print(address)
         if browse:

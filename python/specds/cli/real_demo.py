@@ -42,12 +42,9 @@ def run_real_demo(max_new_tokens: int, *, as_json: bool = False) -> None:
         memory = Path(folder, "answers.memory")
         for title, asked in _SCENES:
             said = [{"role": "user", "content": asked}]
-            template: dict[str, Any] = {
-                "add_generation_prompt": True,
-                "return_tensors": "pt",
-                "return_dict": True,
-            }
-            prompt: Any = tokenizer.apply_chat_template(said, **template)
+            prompt: Any = tokenizer.apply_chat_template(
+                said, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )
             ids = prompt["input_ids"]
             drafter = FusedDrafter.resume(memory, tokenizer=tokenizer)
             if not as_json:
@@ -79,9 +76,8 @@ def run_real_demo(max_new_tokens: int, *, as_json: bool = False) -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table()
-    for name in ("", "tokens", "passes", "identical", "generate", "specds", "speed-up"):
-        table.add_column(name, justify="right" if name else "left")
+    names = ("tokens", "passes", "identical", "generate", "specds", "speed-up")
+    table = Table("", *display.numbers(*names))
     for row in rows:
         stats = row["stats"]
         table.add_row(

@@ -6,14 +6,7 @@ Imports no other folder of the package.
 from typing import TYPE_CHECKING
 
 from specds._lazy import lazy
-from specds.corpora.document import (
-    Corpus,
-    CorpusError,
-    CorpusOptions,
-    Document,
-    Part,
-    Skipped,
-)
+from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Document, Part, Skipped
 
 if TYPE_CHECKING:
     from specds.corpora.folder import belongs_to, stdlib_documents

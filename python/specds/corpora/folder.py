@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from specds._lazy import imported
-from specds.corpora.document import (
-    CorpusError,
-    CorpusOptions,
-    Document,
-    Item,
-    Part,
-    Skipped,
-    sift,
-)
+from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Part, Skipped, sift
 from specds.corpora.files import DataFile, decode, digest, file_state, kind, local_file
 from specds.corpora.rows import Render
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+from specds.tokenization import Tokenizer
 
 Messages: TypeAlias = "list[dict[str, str]]"
 Render: TypeAlias = "Callable[[Messages], str]"
@@ -68,7 +65,7 @@ def plain(messages: Messages) -> str:
 
 @dataclass(frozen=True)
 class _Template:
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Tokenizer
 
     def __call__(self, messages: Messages) -> str:
         from jinja2 import TemplateError
@@ -79,7 +76,7 @@ class _Template:
             return plain(messages)
 
 
-def render_with(tokenizer: PreTrainedTokenizerBase) -> Render:
+def render_with(tokenizer: Tokenizer) -> Render:
     """How a tokenizer's model sees a conversation.
 
     Without a chat template, and where the template refuses a conversation (such as one that the

@@ -21,10 +21,10 @@ from specds._core import (
     Session,
 )
 from specds.drafters.session import Drafter, opened, with_prompt
-from specds.tokenization import check_tokenizer, fingerprint, vocab_size
+from specds.tokenization import Tokenizer, check_tokenizer, fingerprint, vocab_size
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 
 Effort: TypeAlias = Literal["auto", "low", "normal"]
@@ -115,7 +115,7 @@ class FusedDrafter:
         datastore: Datastore | str | PathLike[str] | None = None,
         config: FusedConfig | None = None,
         *,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        tokenizer: Tokenizer | None = None,
         **sources: Any,
     ) -> FusedDrafter:
         """A drafter with the memory that `save` wrote, or with a new one if there is no file.

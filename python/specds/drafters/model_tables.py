@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from specds._core import ModelTables
 from specds.cache_folder import cache_folder, keep, read_kept
+from specds.tokenization import model_vocab_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -56,9 +57,9 @@ def load_tables(
     """
     if k < 1:
         raise ValueError(f"k must be positive, got {k}")
-    k = min(k, _vocab_size(model))
+    k = min(k, model_vocab_size(model))
     path = Path(folder or cache_folder()) / f"tables-{fingerprint(model)}-{k}.npz"
-    found = _read(path, _vocab_size(model), k)
+    found = _read(path, model_vocab_size(model), k)
     if found is not None:
         return found
     tables = compute_tables(model, k, progress)
@@ -96,7 +97,7 @@ def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
             "the model's input and output embeddings differ in width, so it has no unigram: use a "
             "strategy of the context alone"
         )
-    vocab_size = _vocab_size(model)
+    vocab_size = model_vocab_size(model)
     inputs, outputs = (layer.weight[:vocab_size] for layer in (inputs, outputs))
     dtype = torch.promote_types(outputs.dtype, torch.float32)
     width = outputs.shape[1]
@@ -122,7 +123,7 @@ def bigram_table(
     Returns:
         int32 and float32, both `(vocab_size, k)`.
     """
-    vocab_size = _vocab_size(model)
+    vocab_size = model_vocab_size(model)
     num_tokens = max(1, min(_MOST_TOKENS, _BATCH_ELEMENTS // vocab_size))
     token_ids = np.empty((vocab_size, k), dtype=np.int32)
     probs = np.empty((vocab_size, k), dtype=np.float32)
@@ -153,10 +154,6 @@ def fingerprint(model: PreTrainedModel) -> str:
         sampled = values[:: max(1, -(-len(values) // _MOST_VALUES))].contiguous()
         digest.update(sampled.view(torch.uint8).cpu().numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def _vocab_size(model: PreTrainedModel) -> int:
-    return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
 def _read(path: Path, vocab_size: int, k: int) -> ModelTables | None:

@@ -16,10 +16,10 @@ from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import Drafter
-from specds.tokenization import vocab_size
+from specds.tokenization import Tokenizer, vocab_size
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class DrafterInputs:
     datastore: Datastore | None = None
     model: PreTrainedModel | None = None
     progress: Callable[[str, int, int], Any] | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
+    tokenizer: Tokenizer | None = None
     memory: Path | None = None
     model_tables: bool = False
 

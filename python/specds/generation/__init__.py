@@ -11,10 +11,4 @@ from specds.generation.calls import generate
 from specds.generation.chat import Chat
 from specds.generation.request import GenerationOutput
 
-__all__ = [
-    "Chat",
-    "GenerationOutput",
-    "UnsupportedRequestError",
-    "accelerate",
-    "generate",
-]
+__all__ = ["Chat", "GenerationOutput", "UnsupportedRequestError", "accelerate", "generate"]

@@ -15,6 +15,7 @@ from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.calls import as_transformers, through
 from specds.generation.request import DraftOptions, Drafts, Options
 from specds.hub import named_datastore
+from specds.tokenization import model_vocab_size
 from specds.verify.support import UnsupportedModelError
 
 _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]
@@ -59,9 +60,7 @@ def usual_drafter(model: Any) -> FusedDrafter:
     config = getattr(model, "config", None)
     if named := named_datastore(getattr(config, "name_or_path", "")):
         return FusedDrafter(named)
-    if config is None:
-        return FusedDrafter()
-    return FusedDrafter(memory=Memory(config.get_text_config(decoder=True).vocab_size))
+    return FusedDrafter(memory=None if config is None else Memory(model_vocab_size(model)))
 
 
 def generate_by(

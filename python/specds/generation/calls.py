@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
 from transformers import (
     GenerationConfig,
     PreTrainedModel,
@@ -21,9 +22,6 @@ from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.request import Drafts, GenerationOutput, Options, run
 from specds.verify.cache import CACHE_NAME
 from specds.verify.support import Verification
-
-if TYPE_CHECKING:
-    import torch
 
 
 def generate(

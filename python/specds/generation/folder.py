@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from specds._core import Datastore, __version__
 from specds.drafters.fused import FusedConfig, FusedDrafter
@@ -13,10 +15,6 @@ from specds.drafters.session import Drafter
 from specds.generation.acceleration import generate_by
 from specds.generation.request import DraftOptions, Options
 from specds.tokenization import check_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 _OPTIONS = {"otherwise", *DraftOptions.__annotations__}
 _MARK = "made by `specds export-generate`"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.functional import pad
+from transformers import DynamicCache
 
 from specds.verify.cache import TreeCache
-
-if TYPE_CHECKING:
-    from transformers import DynamicCache
 
 
 def load(past: DynamicCache, cache: TreeCache) -> None:

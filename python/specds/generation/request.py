@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
+from transformers.generation.streamers import BaseStreamer
 
 from specds._core import Datastore, Session
 from specds.accept.draws import Noise
@@ -32,21 +40,10 @@ from specds.generation.arguments import (
 from specds.generation.past import extend, load
 from specds.generation.streams import InStep, in_step
 from specds.stats import GenerationStats
-from specds.tokenization import check_vocabulary
+from specds.tokenization import check_vocabulary, model_vocab_size
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
 from specds.verify.support import Verification, require_support, require_verification
-
-if TYPE_CHECKING:
-    from transformers import (
-        DynamicCache,
-        GenerationConfig,
-        LogitsProcessorList,
-        PreTrainedModel,
-        StoppingCriteriaList,
-    )
-    from transformers.generation.streamers import BaseStreamer
-
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter, or a datastore, its path or None for a `FusedDrafter`."""
@@ -150,7 +147,7 @@ def run(
     )
     shown = require_request(model, input_ids, generation_config, model_kwargs)
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
-    vocab_size = model.config.get_text_config(decoder=True).vocab_size
+    vocab_size = model_vocab_size(model)
     # A model may lack tokens of its own tokenizer: Gemma 3's 1B model has none for images.
     datastore = getattr(options.drafter, "datastore", None)
     if isinstance(datastore, Datastore):
@@ -211,9 +208,7 @@ def run(
     return GenerationOutput(
         # Padded as `model.generate` does.
         sequences=torch.nn.utils.rnn.pad_sequence(
-            [row.emitter.token_ids[0] for row in rows],
-            batch_first=True,
-            padding_value=padding_id,
+            [row.emitter.token_ids[0] for row in rows], batch_first=True, padding_value=padding_id
         ),
         stats=stats,
         drafted_by_row=[row.drafted for row in rows],

@@ -13,6 +13,7 @@ from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.budget.step_cost import MOST_NODES, step_costs
 from specds.generation.request import Drafts, Options
+from specds.tokenization import model_vocab_size
 from specds.verify.generic import Runner
 from specds.verify.static import StaticRunner
 from specds.verify.support import Verification, require_support
@@ -49,7 +50,7 @@ def warm_up(
     verifies, *_ = require_support(model, verification=verification)
     drafter = Options.of(drafter).drafter
     session = drafter.session([0])
-    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    vocab_size = model_vocab_size(model)
     sampler = Sampler(LogitsProcessorList(), do_sample=False)
     known = drafter.vocab_size or vocab_size
     numbers = sorted({0, session.num_predictions})
@@ -63,10 +64,7 @@ def warm_up(
 
 
 def _rehearse(
-    model: PreTrainedModel,
-    runner: Runner,
-    max_context: int,
-    requests: Sequence[PassRequest],
+    model: PreTrainedModel, runner: Runner, max_context: int, requests: Sequence[PassRequest]
 ) -> None:
     lengths = runner.cache.lengths
     runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * len(lengths))

@@ -17,7 +17,7 @@ from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLev
 from specds.hierarchy.text import Text
 from specds.loading import load_model
 from specds.stats import LevelStats
-from specds.tokenization import fingerprint
+from specds.tokenization import fingerprint, model_vocab_size
 from specds.verify.support import require_support
 
 # The most nodes of retrieved trees that the lowest model verifies.
@@ -86,10 +86,7 @@ class HierarchySession(Session):
             level.stats = LevelStats()
 
     def draft(
-        self,
-        max_nodes: int,
-        max_depth: int | None = None,
-        min_prob: float = 0.0,
+        self, max_nodes: int, max_depth: int | None = None, min_prob: float = 0.0
     ) -> TokenTree:
         max_nodes = min(max_nodes, self._config.max_nodes)
         left = self._text.tokens_left
@@ -108,9 +105,7 @@ class HierarchySession(Session):
         return draft.tree
 
     def observe(
-        self,
-        token_ids: Sequence[int] | np.ndarray,
-        num_verified: int | None = None,
+        self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
     ) -> None:
         """Takes what the target emitted; thresholds learn from what it rejected."""
         tokens = [int(token) for token in token_ids]
@@ -166,7 +161,7 @@ class HierarchyDrafter:
     @property
     def vocab_size(self) -> int | None:
         """That of the level with the fewest tokens: a model may lack some of its tokenizer's."""
-        sizes = [_vocab_size(model) for model in self._models.values()]
+        sizes = [model_vocab_size(model) for model in self._models.values()]
         sizes += [drafter.vocab_size for drafter in self._retrieval.values() if drafter.vocab_size]
         return min(sizes, default=None)
 
@@ -200,9 +195,10 @@ class HierarchyDrafter:
     def _require_target(self, rules: RequestRules) -> None:
         """Refuses a target of another vocabulary, device or dtype."""
         target = rules.model
+        size = model_vocab_size(target)
         for name, model in self._models.items():
             for what, own, wanted, way_out in (
-                ("vocabulary", _vocab_size(model), _vocab_size(target), "use models of one family"),
+                ("vocabulary", model_vocab_size(model), size, "use models of one family"),
                 ("device", model.device, target.device, f"move it by `.to('{target.device}')`"),
                 ("dtype", model.dtype, target.dtype, f"load it with `dtype={target.dtype}`"),
             ):
@@ -235,7 +231,3 @@ def maker(
         return HierarchyDrafter({**beneath, **models}, config)
 
     return make
-
-
-def _vocab_size(model: PreTrainedModel) -> int:
-    return int(model.config.get_text_config(decoder=True).vocab_size)

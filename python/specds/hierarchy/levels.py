@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedModel
 
 from specds._core import Session, TokenTree
 from specds.accept.on_host import walk
@@ -22,10 +22,6 @@ from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 # New tokens that may share a pass with a tree: its mask has a row for each of them.
 _MOST_WITH_A_TREE = 64

@@ -6,7 +6,6 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from specds._core import FormatError
 from specds.hub.checks import (
@@ -21,10 +20,7 @@ from specds.hub.checks import (
 )
 from specds.hub.client import KIND, LIBRARY, describe, explained, hub, small_blocks
 from specds.hub.names import HubName
-from specds.tokenization import check_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from specds.tokenization import Tokenizer, check_tokenizer
 
 
 def locate(path: str | PathLike[str]) -> Path:
@@ -54,7 +50,7 @@ def locate(path: str | PathLike[str]) -> Path:
     return _pull(name, None, not_here=True)
 
 
-def pull(name: str | PathLike[str], *, tokenizer: PreTrainedTokenizerBase | None = None) -> Path:
+def pull(name: str | PathLike[str], *, tokenizer: Tokenizer | None = None) -> Path:
     """Downloads what this machine lacks of a datastore of the hub, and checks it.
 
     Args:
@@ -75,9 +71,7 @@ def pull(name: str | PathLike[str], *, tokenizer: PreTrainedTokenizerBase | None
     return _pull(parsed, tokenizer)
 
 
-def _pull(
-    name: HubName, tokenizer: PreTrainedTokenizerBase | None, *, not_here: bool = False
-) -> Path:
+def _pull(name: HubName, tokenizer: Tokenizer | None, *, not_here: bool = False) -> Path:
     with explained(name, not_here=not_here):
         commit, sizes = describe(name)
         if not 0 < sizes.get(MANIFEST, 0) <= MAX_MANIFEST_BYTES:

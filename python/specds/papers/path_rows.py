@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from specds._core import TokenTree
 from specds.verify.attention import group_size, packed_model
 from specds.verify.generic import Runner
 from specds.verify.inputs import MaskBuilder
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class PathRows(Runner):

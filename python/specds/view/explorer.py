@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specds._core import Datastore
 from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
 from specds.readable import known_from, tree_in_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
+from specds.tokenization import Tokenizer
 
 MOST_NODES = 64
 _CONTEXT_TOKENS = 2048
@@ -23,7 +20,7 @@ _MOST_CHARACTERS = 10_000
 class Explorer:
     """Answers questions about a datastore. Safe to share by threads."""
 
-    def __init__(self, datastore: Datastore, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, datastore: Datastore, tokenizer: Tokenizer) -> None:
         self._datastore = datastore
         self._tokenizer = tokenizer
         # Without a memory: nothing that is typed is kept.

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from specds._core import __version__
 from specds.bench.engines import check_names, engines_of
@@ -30,11 +31,7 @@ from specds.bench.transcripts import read_files
 from specds.demo import build_stdlib, prompts
 from specds.drafters import DrafterInputs
 from specds.loading import load_model, load_tokenizer
-from specds.tokenization import check_tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
+from specds.tokenization import Tokenizer, check_tokenizer, model_vocab_size
 
 _USUAL_PROMPTS = 12
 
@@ -90,12 +87,12 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
 
 
 def _prompts(
-    options: GenerateOptions, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    options: GenerateOptions, model: PreTrainedModel, tokenizer: Tokenizer
 ) -> list[list[int]]:
     if options.is_demo:  # of modules that the demo's models and its datastore have not seen
         count = options.limit or max(_USUAL_PROMPTS, *options.batches)
         return [tokenizer(each.text)["input_ids"] for each in prompts(count, seed=options.seed)]
-    known = int(model.config.get_text_config(decoder=True).vocab_size)
+    known = model_vocab_size(model)
     recorded = read_files(options.transcripts, tokenizer, options.limit)
     chosen: list[list[int]] = [each.prompt_ids.tolist() for each in recorded]
     largest = max(map(max, chosen))

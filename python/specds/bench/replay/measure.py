@@ -44,10 +44,7 @@ class Replayed:
 
 
 def follow(
-    session: Session,
-    transcript: Transcript,
-    max_nodes: int,
-    shape: Shape = "tree",
+    session: Session, transcript: Transcript, max_nodes: int, shape: Shape = "tree"
 ) -> Generator[Replayed, None, None]:
     """Yields the steps of one answer. The session has its prompt, and is finished at the end.
 

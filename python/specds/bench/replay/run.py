@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from specds._core import __version__
 from specds.bench.engines import check_names, engines_of, needs_model
-from specds.bench.harness import (
-    Document,
-    Progress,
-    circumstances,
-    open_datastores,
-    tokenizer_of,
-)
+from specds.bench.harness import Document, Progress, circumstances, open_datastores, tokenizer_of
 from specds.bench.options import ReplayOptions
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
