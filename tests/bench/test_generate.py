@@ -101,6 +101,12 @@ def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(cl
     assert altered({**document, "rows": [{**other, "mode": "sampled"}]}) == []
 
 
+def test_statistics_are_a_sentence_where_next_to_nothing_was_done_too():
+    few = {"num_emitted_tokens": 5, "num_drafts": 1, "num_accepted_tokens": 3, "total_s": 24.5}
+    assert str(GenerationStats(**few)) == "5 tokens in 24.50 s, 0.2/s; 1 pass, 4.0 tokens each"
+    assert str(GenerationStats()) == "0 tokens in 0.00 s, 0/s; 0 passes, 1.0 tokens each"
+
+
 # The command.
 
 

@@ -32,11 +32,6 @@ def chain(token_ids):
     return TokenTree(token_ids, list(range(-1, len(token_ids) - 1)), [0.5] * len(token_ids))
 
 
-def random_trees(seed):
-    """Trees of every size, deep and shallow nodes mixed."""
-    return Drafter(lambda rng, at, n: random_tree(np.random.default_rng([seed, at]), n % 7, 4))
-
-
 # The loop.
 
 
@@ -61,8 +56,13 @@ def naive_replay(drafter, prompt, completion, max_nodes):
 @given(texts, texts, st.integers(1, 12), st.integers(0, 99))
 def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nodes, seed):
     answer = transcript(prompt, completion)
+
+    def random_trees(_):
+        """Of every size, deep and shallow nodes mixed."""
+        return Drafter(lambda _, at, n: random_tree(np.random.default_rng([seed, at]), n % 7, 4))
+
     # One for each replay: the fused drafter learns.
-    for drafter in (RestDrafter, FusedDrafter, lambda _: random_trees(seed)):
+    for drafter in (RestDrafter, FusedDrafter, random_trees):
         one = drafter(datastore)
         trace = replay(one.session(prompt), answer, max_nodes)
         steps = naive_replay(drafter(datastore), prompt, completion, max_nodes)

@@ -13,23 +13,19 @@ from datastores import build
 from specds.drafters import TokenTree
 
 
-def first_from(tokens, least):
-    """The place of the first token of at least some number; their number if there is none."""
-    return next((place for place, token in enumerate(tokens) if token >= least), len(tokens))
-
-
 @given(st.lists(st.integers(0, 99), max_size=24), st.randoms(), st.integers(0, 30))
 def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
     """No two nodes have the same token, and each has a parent before it or none."""
     parents = [draw % (node + 1) - 1 for node, draw in enumerate(draws)]
     arrays = (random.sample(range(99), len(parents)), parents, [0.5] * len(parents))
     tree, expected = TokenTree(*arrays), reference.TokenTree(*arrays)
+    num_known = [*(token >= cut for token in arrays[0]), True].index(True)
     for mine, other in (
         (tree, expected),
         (tree.limited(cut), expected.prefix(cut)),
         (tree.limited(max_depth=cut // 4), expected.up_to_depth(cut // 4)),
         (tree.limited(cut, cut // 4), expected.up_to_depth(cut // 4).prefix(cut)),
-        (tree.known(cut), expected.prefix(first_from(arrays[0], cut))),
+        (tree.known(cut), expected.prefix(num_known)),
     ):
         assert len(mine) == len(other)
         arrays = ("token_ids", "parents", "probs")

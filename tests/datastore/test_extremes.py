@@ -135,14 +135,14 @@ def builders(path):
     yield builder
 
 
-def budget():
-    made = core.Budget(core.Experience(), 2)
-    made.set_costs([1.0, 1.1])
-    return made
+def budgets(_):
+    budget = core.Budget(core.Experience(), 2)
+    budget.set_costs([1.0, 1.1])
+    yield budget
 
 
 OF = {
-    "Budget": lambda _: [budget()],
+    "Budget": budgets,
     "Datastore": lambda path: [core.Datastore(path)],
     "DatastoreBuilder": builders,
     "DraftSession": sessions,
@@ -208,18 +208,9 @@ CALLS = {
 }
 
 
-RECORDS = {
-    "DatastoreBuilder": "build",
-    "EngineDrafter": "engine",
-    "FusedState": "fused",
-    "Trigrams.build": "trigrams",
-    "aded_session": "aded",
-    "compact": "compact",
-    "n_grammys_session": "n_grammys",
-    "prompt_lookup_session": "prompt_lookup",
-    "rest_session": "rest",
-}
-"""Whose keywords are the options of a record."""
+RECORDS = {"DatastoreBuilder": "build", "EngineDrafter": "engine", "FusedState": "fused"}
+RECORDS |= {"Trigrams.build": "trigrams"}
+"""Whose keywords are the options of a record of another name."""
 
 ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 """A subclass of `Session` takes what it likes."""
@@ -227,8 +218,9 @@ ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 def parameters(name):
     for parameter in inspect.signature(CALLS[name][1]).parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD and name in RECORDS:
-            for option, default in core.DEFAULTS[RECORDS[name]].items():
+        record = RECORDS.get(name, name.removesuffix("_session"))
+        if parameter.kind is parameter.VAR_KEYWORD and record in core.DEFAULTS:
+            for option, default in core.DEFAULTS[record].items():
                 yield inspect.Parameter(option, parameter.KEYWORD_ONLY, default=default)
         elif parameter.name != "self" and parameter.kind not in ANY_NUMBER:
             yield parameter
