@@ -115,8 +115,7 @@ class Decoding:
         runner: Verifies the drafts; it has not seen the prompts yet.
         max_length: Most tokens of a sequence, prompt and padding included.
         vocab_size: That of the model.
-        waits_for: A CUDA device to synchronise with whenever the clock is read, so that its work
-            counts in the right phase of the statistics.
+        waits_for: A CUDA device that the clock waits for, so that its work counts where it is done.
         noise: The random numbers of samples; None where each sampler draws its own.
         on_step: Called with each step of each row, the prefill included.
     """
@@ -229,12 +228,10 @@ class Decoding:
             nums = [1 + int(tree.depths().max(initial=0)) for tree in trees]
             positions = [len(row.emitter.emitted) for row in rows]
             noise = self.noise.ahead([row.number for row in rows], positions, nums)
-        wait = self._accepts.launch(  # type: ignore[union-attr]
-            [row.new[-1] for row in rows],
-            trees,
-            PassRequest(rows[0].sampler, self._num_predictions(rows), rows[0].known_tokens, noise),
-        )
-        outcomes = wait()
+        sampler, known = rows[0].sampler, rows[0].known_tokens
+        request = PassRequest(sampler, self._num_predictions(rows), known, noise)
+        last = [row.new[-1] for row in rows]
+        outcomes = self._accepts.launch(last, trees, request)()  # type: ignore[union-attr]
         self._lap("forward_s")
         paths, predictions = [], []
         for row, tree, (nodes, tokens, likeliest) in zip(rows, trees, outcomes, strict=True):

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from specds.kernels import operations
-from specds.kernels.operations import tree_attention
+from specds.kernels.operations import make_scratch, tree_attention
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
@@ -35,7 +35,8 @@ class Case:
 
     def attend(self, **changes):
         states = self.query, self.keys, self.values
-        named = {"ancestors": self.ancestors, **self.options, **changes}
+        made = {"ancestors": self.ancestors, "scratch": make_scratch(self.query.device)}
+        named = {**made, **self.options, **changes}
         return tree_attention(*states, self.lengths, self.positions, **named)
 
     def seen(self, states, row, end):

@@ -8,6 +8,7 @@ from functools import cache
 from threading import Lock
 
 import torch
+from torch import Tensor
 
 from specds._core import draw as draw_by_uniforms
 from specds.drafters.session import Proposal
@@ -39,11 +40,11 @@ class Noise:
             index = torch.cuda.current_device() if device.index is None else device.index
             self._generator = torch.cuda.default_generators[index]
         # The generator's state before each draw that a row may still need, and what is stored.
-        self._states: dict[int, torch.Tensor] = {}
-        self._drawn: dict[int, torch.Tensor] = {}
+        self._states: dict[int, Tensor] = {}
+        self._drawn: dict[int, Tensor] = {}
         self._num_draws = 0
 
-    def at(self, position: int) -> torch.Tensor:
+    def at(self, position: int) -> Tensor:
         """The draw of a position, float32 `(num_rows, vocab_size)`."""
         with DRAWING:
             drawn = self._drawn.get(position)
@@ -58,7 +59,7 @@ class Noise:
                 self._generator.set_state(now)
             return drawn
 
-    def _draw(self, position: int) -> torch.Tensor:
+    def _draw(self, position: int) -> Tensor:
         drawn = torch.empty(self._shape, device=self._device)
         drawn.exponential_(generator=self._generator)
         # Rows come one after the other, so a full store keeps what it has: each step needs it all.
@@ -78,9 +79,7 @@ class Noise:
             self._generator.set_state(self._states[num_positions])
         self._drawn.clear()
 
-    def ahead(
-        self, rows: Sequence[int], positions: Sequence[int], nums: Sequence[int]
-    ) -> torch.Tensor:
+    def ahead(self, rows: Sequence[int], positions: Sequence[int], nums: Sequence[int]) -> Tensor:
         """What rows at some positions may need for their next tokens, `nums` of each.
 
         Returns:
@@ -98,7 +97,7 @@ class Noise:
         return ahead
 
 
-def draw(probs: torch.Tensor) -> int:
+def draw(probs: Tensor) -> int:
     """What `torch.multinomial` draws of `probs`, `(vocab_size,)` or `(1, vocab_size)`.
 
     Raises:
@@ -114,7 +113,7 @@ def draw(probs: torch.Tensor) -> int:
         return int(torch.multinomial(probs, num_samples=1))
 
 
-def draw_by(probs: torch.Tensor, noise: torch.Tensor) -> int:
+def draw_by(probs: Tensor, noise: Tensor) -> int:
     """The same of `probs`, `(vocab_size,)`, by exponential noise."""
     odds = probs / noise
     token = int(odds.argmax())
@@ -124,7 +123,7 @@ def draw_by(probs: torch.Tensor, noise: torch.Tensor) -> int:
         return int(torch.multinomial(probs, num_samples=1))
 
 
-def _exponentials(uniforms: torch.Tensor) -> torch.Tensor:
+def _exponentials(uniforms: Tensor) -> Tensor:
     return uniforms.neg().log1p_().neg_().float()
 
 
@@ -142,7 +141,7 @@ def happens(probability: float) -> bool:
     return float(torch.rand(())) < probability
 
 
-def accept_or_redraw(probs: torch.Tensor, proposal: Proposal) -> int:
+def accept_or_redraw(probs: Tensor, proposal: Proposal) -> int:
     """A sample of `probs` `(vocab_size,)` that equals the proposal as often as is possible.
 
     With p for `probs` and q for the proposal's distribution, it is accepted with p / q; after

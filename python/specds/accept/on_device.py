@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specds._core import likeliest as likeliest_of_array
 from specds.accept.on_host import Sampler
@@ -18,21 +19,18 @@ class PassRequest(NamedTuple):
     sampler: Sampler
     num_predictions: int = 0
     known_tokens: int = 0
-    noise: torch.Tensor | None = None
+    noise: Tensor | None = None
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What its time depends on."""
-        return self.num_predictions, self.noise is not None, *self.sampler.kinds
+        """What its time depends on: of processors their types, whatever their settings."""
+        kinds = map(type, self.sampler.logits_processor)
+        return self.num_predictions, self.noise is not None, *kinds
 
 
 def follow(
-    token_ids: torch.Tensor,
-    depths: torch.Tensor,
-    parents: torch.Tensor,
-    visible: torch.Tensor,
-    choices: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    token_ids: Tensor, depths: Tensor, parents: Tensor, visible: Tensor, choices: Tensor
+) -> tuple[Tensor, Tensor]:
     """The path of each row along which the target's choices were drafted.
 
     `choices`, int64 `(num_rows, width)`, are its next tokens after each place; the others are as in
@@ -56,7 +54,7 @@ def follow(
     return accepted.sum(dim=1) - 1, path
 
 
-def likeliest(logits: torch.Tensor, num_predictions: int, known_tokens: int) -> torch.Tensor:
+def likeliest(logits: Tensor, num_predictions: int, known_tokens: int) -> Tensor:
     """The likeliest of the known tokens, `(..., num_predictions)`, or all where they are fewer."""
     if num_predictions == 0:
         return torch.empty((*logits.shape[:-1], 0), dtype=torch.int64, device=logits.device)
@@ -64,7 +62,7 @@ def likeliest(logits: torch.Tensor, num_predictions: int, known_tokens: int) -> 
     return known.topk(min(num_predictions, known.shape[-1]), dim=-1).indices
 
 
-def likeliest_on_host(logits: torch.Tensor, most: int, known_tokens: int) -> NDArray[np.int64]:
+def likeliest_on_host(logits: Tensor, most: int, known_tokens: int) -> NDArray[np.int64]:
     """`likeliest` of logits `(num_rows, vocab_size)` as an array, faster on a CPU."""
     if logits.device.type == "cpu" and logits.dtype == torch.float32:
         return likeliest_of_array(logits[:, :known_tokens].numpy(), most)
@@ -72,9 +70,7 @@ def likeliest_on_host(logits: torch.Tensor, most: int, known_tokens: int) -> NDA
     return predictions
 
 
-def report(
-    counts: torch.Tensor, path: torch.Tensor, choices: torch.Tensor, predictions: torch.Tensor
-) -> torch.Tensor:
+def report(counts: Tensor, path: Tensor, choices: Tensor, predictions: Tensor) -> Tensor:
     """All that the host needs in one tensor, so that one copy moves it; see `read_outcomes`."""
     chosen = choices.gather(1, path)
     return torch.cat([counts[:, None], path, chosen, predictions.flatten(1)], dim=1)

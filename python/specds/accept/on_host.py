@@ -8,15 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import logits_process
-from transformers.generation.logits_process import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.streamers import BaseStreamer
 
@@ -51,10 +45,10 @@ class Emitter:
 
     def __init__(
         self,
-        token_ids: torch.Tensor,
+        token_ids: Tensor,
         stopping_criteria: StoppingCriteriaList,
         streamer: BaseStreamer | None = None,
-        scores: list[torch.Tensor] | None = None,
+        scores: list[Tensor] | None = None,
     ) -> None:
         self.emitted: list[int] = []
         self.finished = False
@@ -71,7 +65,7 @@ class Emitter:
         return self._prompt_length + len(self.emitted)
 
     @property
-    def token_ids(self) -> torch.Tensor:
+    def token_ids(self) -> Tensor:
         """All tokens, int64 `(1, length)`; a tensor that was returned does not change."""
         new = self.emitted[self._tokens.shape[1] - self._prompt_length :]
         if new:
@@ -92,13 +86,10 @@ class Emitter:
 
 
 # Processors that look at nothing but a row of scores, and do not write to it.
-_OF_A_ROW = (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
+_OF_A_ROW = {
+    getattr(logits_process, f"{name}LogitsWarper")
+    for name in ("MinP", "Temperature", "TopK", "TopP", "Typical")
+}
 
 
 class Sampler:
@@ -123,24 +114,17 @@ class Sampler:
         self._do_sample = do_sample
         self._noise: tuple[Noise, int] | None = None
         self._is_rowwise = all(type(processor) in _OF_A_ROW for processor in logits_processor)
-        self.scores: list[torch.Tensor] | None = [] if keep_scores else None
-        self.logits: list[torch.Tensor] | None = [] if keep_logits else None
+        self.scores: list[Tensor] | None = [] if keep_scores else None
+        self.logits: list[Tensor] | None = [] if keep_logits else None
         self._keeps = keep_scores or keep_logits
         self.is_argmax = not (do_sample or len(logits_processor) or self._keeps)
         self.is_of_logits = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
-
-    @property
-    def kinds(self) -> tuple[type, ...]:
-        """Of its processors, which take their time whatever their settings."""
-        return tuple(map(type, self.logits_processor))
 
     def draw_by(self, noise: Noise, row: int) -> None:
         """Draws by the noise of a row from now on."""
         self._noise = noise, row
 
-    def __call__(
-        self, emitter: Emitter, logits: torch.Tensor, proposal: Proposal | None = None
-    ) -> int:
+    def __call__(self, emitter: Emitter, logits: Tensor, proposal: Proposal | None = None) -> int:
         """The token after those of the emitter, given `logits`, `(vocab_size,)`."""
         if self.is_argmax:
             # Of 128,256 numbers numpy takes a tenth of torch's time.
@@ -171,9 +155,7 @@ class Sampler:
             return draw_by(probs, noise.at(len(emitter.emitted))[number])
         return int(scores.argmax(dim=-1))
 
-    def everywhere(
-        self, logits: torch.Tensor, depths: torch.Tensor, noise: torch.Tensor | None
-    ) -> torch.Tensor:
+    def everywhere(self, logits: Tensor, depths: Tensor, noise: Tensor | None) -> Tensor:
         """The choices at all places of logits `(num_rows, width, vocab_size)`.
 
         By argmax, or by `noise`, as of `Noise.ahead`; rows that it lacks are padding.
@@ -193,7 +175,7 @@ def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProces
     made = LogitsProcessorList()
     for processor in processors:
         ignored = getattr(processor, "prompt_ignore_length", None)
-        if isinstance(ignored, torch.Tensor):
+        if isinstance(ignored, Tensor):
             processor = copy.copy(processor)
             processor.prompt_ignore_length = ignored[row : row + 1]
         made.append(processor)
@@ -216,7 +198,7 @@ def is_stateless(processor: object) -> bool:
 
 
 def walk(
-    logits: torch.Tensor,
+    logits: Tensor,
     tree: TokenTree,
     emitter: Any,
     choose: Callable[..., int],

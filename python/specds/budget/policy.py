@@ -90,10 +90,8 @@ class AutoBudget(Budget):
         sizes = self._rule.choose(drafts, seconds)
         # Decided now, since what follows this step depends on it.
         self.pauses = not any(self._rule.drafts)
-        return [
-            EMPTY_TREE if tree is None else tree.limited(size)
-            for tree, size in zip(drafts, sizes, strict=True)
-        ]
+        pairs = zip(drafts, sizes, strict=True)
+        return [EMPTY_TREE if tree is None else tree.limited(size) for tree, size in pairs]
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
         self._learning_s = learning_s
@@ -130,6 +128,4 @@ def require_max_nodes(max_nodes: int | Literal["auto"]) -> None:
     """Raises a ValueError if `max_nodes` is neither `auto` nor a number of nodes."""
     is_number = isinstance(max_nodes, Integral) and not isinstance(max_nodes, bool)
     if max_nodes != "auto" and not (is_number and max_nodes >= 0):
-        raise ValueError(
-            f"max_nodes must be 'auto' or a number of nodes from 0 on, got {max_nodes!r}"
-        )
+        raise ValueError(f"max_nodes must be 'auto' or a number from 0 on, got {max_nodes!r}")

@@ -39,8 +39,7 @@ class CostModel:
     """Seconds of one target step as a function of the nodes that it verifies, 0 to `MOST_NODES`.
 
     Linear between measured sizes, beyond the last one as steep as before it, or a staircase where
-    passes have few sizes. More nodes never cost less: where a larger pass was faster, it can verify
-    fewer nodes too.
+    passes have few sizes. More nodes never cost less: a larger pass can verify fewer nodes too.
 
     Args:
         measured: Seconds by number of nodes, with that of 0.
@@ -82,10 +81,10 @@ def step_costs(
         def verify(num_nodes: int) -> None:
             # Nothing is committed, so it leaves no trace.
             last, trees = [0] * num_rows, [TokenTree(range(num_nodes), [-1] * num_nodes)] * num_rows
-            if request is not None:
+            if request is None:
+                runner.verify_rows(last, trees)[0][0, 0].item()  # waits for the device
+            else:
                 cast("StaticRunner", runner).launch(last, trees, request)()
-                return
-            runner.verify_rows(last, trees)[0][0, 0].item()  # waits for the device
 
         most = min(MOST_NODES, model_vocab_size(model))
         seconds = measure(verify, most, runner.node_steps or _SIZES)
@@ -106,8 +105,7 @@ def measure(
     `verify` takes a number of nodes, at most `most_nodes`, and returns when they are verified.
 
     Returns:
-        The least seconds by number of nodes, with 0: other work on the machine can only add to
-        them.
+        The least seconds by number of nodes, with 0: other work on the machine can only add.
     """
 
     def timed(size: int) -> float:

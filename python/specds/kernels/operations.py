@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HEAD_SIZES = range(16, 257)
@@ -76,7 +77,7 @@ class _Tiles(NamedTuple):
     stages: int
 
     @classmethod
-    def of(cls, num_queries: int, num_heads: int, num_slots: int, keys: torch.Tensor) -> _Tiles:
+    def of(cls, num_queries: int, num_heads: int, num_slots: int, keys: Tensor) -> _Tiles:
         """By shapes alone, not lengths: of the keys' heads, and of the slots of all rows."""
         size, head = keys.element_size(), power_of_two(keys.shape[-1])
         # As many as fit in registers: tensor cores do not multiply float32.
@@ -100,7 +101,7 @@ def _num_processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def make_scratch(device: torch.device) -> torch.Tensor:
+def make_scratch(device: torch.device) -> Tensor:
     """float32 zeros in which programs of `tree_attention` exchange partial results (H200: 35 MB).
 
     Calls of any shape can share it if they run one after the other, as the layers of a model do.
@@ -114,28 +115,20 @@ def _partial_size() -> int:
     return 1 + TUNING.queries * (_LARGEST_VALUE + 2)
 
 
+# What is changed has no default: torch 2.6 to 2.11 fail where it is left out.
+@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
 def tree_attention(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    lengths: torch.Tensor,
-    positions: torch.Tensor,
-    ancestors: torch.Tensor,
-    scale: float | None = None,
-    window: int | None = None,
-    chunk: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    block_table: torch.Tensor | None = None,
-    scratch: torch.Tensor | None = None,
-) -> torch.Tensor:
+    query: Tensor, keys: Tensor, values: Tensor,
+    lengths: Tensor, positions: Tensor, ancestors: Tensor, scratch: Tensor,
+    scale: float | None = None, window: int | None = None, chunk: int | None = None,
+    softcap: float | None = None, sinks: Tensor | None = None, block_table: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Attention of rows of drafted nodes over a cache that holds the nodes' own states too.
 
     Slot `i` of a row holds the token at position `i` where ``i < lengths[row]``, and node `j` is in
     slot ``lengths[row] + j``. Every node sees the whole prefix and the nodes that its bits name.
     Neither shapes nor launches depend on the numbers in the tensors, so that one CUDA graph serves
-    all lengths. Slots are split among programs, whose results are merged by log-sum-exp
-    (Flash-Decoding), in float32.
+    all lengths. Slots are split among programs; results are merged by log-sum-exp, in float32.
 
     Args:
         query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Here and
@@ -147,6 +140,7 @@ def tree_attention(
         positions: int64 `(num_rows, width)`, of the nodes.
         ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
             nodes: node `i` sees node `j` by bit ``j % 64`` of word ``j // 64``, and itself.
+        scratch: By `make_scratch`.
         scale: Factor of the products; by default one over the root of `head_dim`.
         window: A node sees at most this number of last positions, its own included.
         chunk: A node sees nothing before the last multiple of this position.
@@ -154,36 +148,10 @@ def tree_attention(
         sinks: `(num_heads,)`, scores that are in the sum of the softmax and have no value.
         block_table: int32 or int64 `(num_rows, num_blocks_of_row)`: slot `i` of a row is slot
             ``i % block_size`` of its block ``i // block_size``.
-        scratch: By `make_scratch`; making it in the call is one more launch.
 
     Returns:
         `(num_rows, width, num_heads, value_dim)`, contiguous, in the dtype of `query`.
     """
-    scratch = make_scratch(query.device) if scratch is None else scratch
-    options = window, chunk, softcap, sinks, block_table
-    attended: torch.Tensor = _attend(
-        query, keys, values, lengths, positions, ancestors, scale, *options, scratch
-    )
-    return attended
-
-
-# No argument has a default: torch 2.6 to 2.11 fail on one that is changed and was left out.
-@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
-def _attend(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    lengths: torch.Tensor,
-    positions: torch.Tensor,
-    ancestors: torch.Tensor,
-    scale: float | None,
-    window: int | None,
-    chunk: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    block_table: torch.Tensor | None,
-    scratch: torch.Tensor,
-) -> torch.Tensor:
     from specds.kernels import programs
 
     num_words = 1 if ancestors.dim() == 2 else ancestors.shape[2]
@@ -208,10 +176,10 @@ def _attend(
         window=window or 0, chunk=chunk or 0, softcap=softcap or 0.0, has_sinks=sinks is not None,
         block_size=0 if block_table is None else keys.shape[2],
         least_tiles=-(-_LEAST_SLOTS // tiles.slots), merge_stages=TUNING.merge_stages,
-        tile_rows=max(power_of_two(num_rows), _TILE_ROWS),
-        tile_queries=tiles.queries, tile_slots=tiles.slots,
-        tile_head=power_of_two(head_dim), tile_value=power_of_two(value_dim),
-        num_warps=tiles.warps, num_stages=tiles.stages, **_OPTIONS,
+        tile_rows=max(power_of_two(num_rows), _TILE_ROWS), tile_queries=tiles.queries,
+        tile_slots=tiles.slots, tile_head=power_of_two(head_dim),
+        tile_value=power_of_two(value_dim), num_warps=tiles.warps, num_stages=tiles.stages,
+        **_OPTIONS,
     )  # fmt: skip
     return output
 
@@ -224,13 +192,9 @@ def _early() -> dict[str, bool]:
 
 @torch.library.custom_op("specds::add_norm", mutates_args=())
 def add_norm(
-    residual: torch.Tensor,
-    delta: torch.Tensor | None,
-    inner: torch.Tensor | None,
-    weight: torch.Tensor,
-    eps: float,
-    offset: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    residual: Tensor, delta: Tensor | None, inner: Tensor | None, weight: Tensor,
+    eps: float, offset: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Adds `delta` to the residual stream, and norms the sum.
 
     Both are `(..., size)`, contiguous. `inner` are the weights of a norm of `delta`, if there is
@@ -253,21 +217,10 @@ def add_norm(
 
 @torch.library.custom_op("specds::rotate_and_store", mutates_args=("keys", "values"))
 def rotate_and_store(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_norm: torch.Tensor | None,
-    key_norm: torch.Tensor | None,
-    cosines: torch.Tensor,
-    sines: torch.Tensor,
-    lengths: torch.Tensor,
-    positions: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    capacity: int,
-    eps: float,
-    offset: float,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, query_norm: Tensor | None, key_norm: Tensor | None,
+    cosines: Tensor, sines: Tensor, lengths: Tensor, positions: Tensor, keys: Tensor,
+    values: Tensor, capacity: int, eps: float, offset: float,
+) -> Tensor:  # fmt: skip
     """Applies rotary embeddings to queries and keys, and writes keys and values to the cache.
 
     Query, key and value are `(1, num_tokens, heads * size)`, with any stride between tokens; the
@@ -287,10 +240,9 @@ def rotate_and_store(
     rotated = keys.new_empty(num_tokens, num_heads, size)
     programs.rotate_and_store[(num_tokens, num_heads + 2 * num_key_heads)](
         query, key, value, query if query_norm is None else query_norm,
-        query if key_norm is None else key_norm, cosines, sines, lengths, positions,
-        rotated, keys, values,
-        positions.shape[1], capacity, query.stride(-2), key.stride(-2), value.stride(-2), eps,
-        num_heads=num_heads, num_key_heads=num_key_heads, size=size,
+        query if key_norm is None else key_norm, cosines, sines, lengths, positions, rotated,
+        keys, values, positions.shape[1], capacity, query.stride(-2), key.stride(-2),
+        value.stride(-2), eps, num_heads=num_heads, num_key_heads=num_key_heads, size=size,
         offset=offset, has_norms=query_norm is not None, tile=power_of_two(size), num_warps=1,
         **_early(),
     )  # fmt: skip
@@ -298,7 +250,7 @@ def rotate_and_store(
 
 
 @torch.library.custom_op("specds::gate", mutates_args=())
-def gate(gates: torch.Tensor, ups: torch.Tensor, is_gelu: bool) -> torch.Tensor:
+def gate(gates: Tensor, ups: Tensor, is_gelu: bool) -> Tensor:
     """SiLU, or GELU by its tanh, of gates `(1, num_tokens, size)`, times `ups`."""
     from specds.kernels import programs
 

@@ -35,7 +35,6 @@ def attend(
     Queries are the nodes of the group's heads, node by node. Slots are those of the prefix, then
     those of the nodes. Each split has an equal share of the slots of all rows, so that a long row
     has more of them. The last one to end merges the results of all. Scores are in base 2.
-
     Triton's interpreter knows all functions that are used, in every release.
     """
     tile, place, key_head_index = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -56,10 +55,8 @@ def attend(
     if row_index >= num_rows:
         return
     is_row, row = of_row == row_index, row_index.to(tl.int64)
-    length, begin = (
-        tl.sum(tl.where(is_row, row_lengths, 0), 0),
-        tl.sum(tl.where(is_row, begins, 0), 0),
-    )
+    length = tl.sum(tl.where(is_row, row_lengths, 0), 0)
+    begin = tl.sum(tl.where(is_row, begins, 0), 0)
     num_active = tl.sum(tl.where(is_row, row_splits, 0), 0)
     split = place - tl.sum(tl.where(is_row, ends - row_splits, 0), 0)
     places = tile * tile_queries + tl.arange(0, tile_queries)
@@ -74,11 +71,8 @@ def attend(
     end = length + width
     of_head, of_value = tl.arange(0, tile_head), tl.arange(0, tile_value)
     query_at = row * query_row + head.to(tl.int64) * query_head + node * query_node
-    queries = tl.load(
-        query + query_at[:, None] + of_head[None, :],
-        mask=is_query[:, None] & (of_head < head_dim)[None, :],
-        other=0.0,
-    )
+    has_query = is_query[:, None] & (of_head < head_dim)[None, :]
+    queries = tl.load(query + query_at[:, None] + of_head[None, :], mask=has_query, other=0.0)
     highest = tl.full((tile_queries,), float("-inf"), tl.float32)
     total = tl.full((tile_queries,), 0.0, tl.float32)
     if has_sinks:
@@ -91,19 +85,14 @@ def attend(
     for slot in range(start, tl.minimum(start + tiles_each * tile_slots, end), tile_slots):
         slots = slot + tl.arange(0, tile_slots)
         held = slots < end
+        block, in_block = row, slots
         if block_size > 0:
             table_at = block_table + row * table_row + slots // block_size
             block = tl.load(table_at, mask=held, other=0).to(tl.int64)
             in_block = slots % block_size
-        else:
-            block = row
-            in_block = slots
         key_at = block * key_block + key_head_index * key_head + in_block * key_slot.to(tl.int64)
-        seen_keys = tl.load(
-            keys + key_at[None, :] + of_head[:, None],
-            mask=held[None, :] & (of_head < head_dim)[:, None],
-            other=0.0,
-        )
+        has_key = held[None, :] & (of_head < head_dim)[:, None]
+        seen_keys = tl.load(keys + key_at[None, :] + of_head[:, None], mask=has_key, other=0.0)
         scores = tl.dot(queries, seen_keys, input_precision="ieee") * scale
         if softcap > 0:
             # tanh(x) = (1 - exp(-2x)) / (1 + exp(-2x)), which cannot overflow where x > 0.
@@ -129,13 +118,11 @@ def attend(
         base = tl.where(higher == float("-inf"), 0.0, higher)
         shares = tl.exp2(scores - base[:, None])
         rescale = tl.exp2(highest - base)
-        value_at = block * value_block + key_head_index * value_head
-        value_at += in_block * value_slot.to(tl.int64)
-        seen_values = tl.load(
-            values + value_at[:, None] + of_value[None, :],
-            mask=held[:, None] & (of_value < value_dim)[None, :],
-            other=0.0,
-        )
+        slot_at = block * value_block + key_head_index * value_head
+        slot_at += in_block * value_slot.to(tl.int64)
+        value_at = values + slot_at[:, None] + of_value[None, :]
+        has_value = held[:, None] & (of_value < value_dim)[None, :]
+        seen_values = tl.load(value_at, mask=has_value, other=0.0)
         found = found * rescale[:, None]
         found += tl.dot(shares.to(seen_values.dtype), seen_values, input_precision="ieee")
         total = total * rescale + tl.sum(shares, 1)
@@ -163,28 +150,24 @@ def attend(
         found = tl.full((tile_queries, tile_value), 0.0, tl.float32)
         for other in tl.range(0, num_active, num_stages=merge_stages):
             theirs = first_partial + other * of_split
-            high = tl.load(theirs + tile_queries * tile_value + of_query, cache_modifier=".cg")
-            sum_of = tl.load(
-                theirs + tile_queries * (tile_value + 1) + of_query, cache_modifier=".cg"
-            )
+            theirs_of_query = theirs + tile_queries * tile_value + of_query
+            high = tl.load(theirs_of_query, cache_modifier=".cg")
+            sum_of = tl.load(theirs_of_query + tile_queries, cache_modifier=".cg")
             higher = tl.maximum(highest, high)
             base = tl.where(higher == float("-inf"), 0.0, higher)
             rescale, weight = tl.exp2(highest - base), tl.exp2(high - base)
             found = found * rescale[:, None]
-            part = tl.load(
-                theirs + in_partial, mask=is_query[:, None], other=0.0, cache_modifier=".cg"
-            )
+            part_at = theirs + in_partial
+            part = tl.load(part_at, mask=is_query[:, None], other=0.0, cache_modifier=".cg")
             found += part * weight[:, None]
             total = total * rescale + sum_of * weight
             highest = higher
 
     found = found / tl.where(total > 0, total, 1.0)[:, None]
-    output_at = (row * width + node) * (num_key_heads * group) + head
-    tl.store(
-        output + output_at[:, None] * value_dim + of_value[None, :],
-        found.to(output.dtype.element_ty),
-        mask=is_query[:, None] & (of_value < value_dim)[None, :],
-    )
+    head_at = (row * width + node) * (num_key_heads * group) + head
+    output_at = output + head_at[:, None] * value_dim + of_value[None, :]
+    has_output = is_query[:, None] & (of_value < value_dim)[None, :]
+    tl.store(output_at, found.to(output.dtype.element_ty), mask=has_output)
 
 
 @triton.jit

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from specds.kernels.operations import tree_attention
@@ -27,22 +28,22 @@ _UNKNOWN_TO_SDPA = ("softcap", "s_aux", *_UNKNOWN_TO_KERNEL)
 class Tree(NamedTuple):
     """What takes the place of a mask: arguments of `tree_attention`, some of them by layer."""
 
-    lengths: torch.Tensor
-    positions: torch.Tensor
-    ancestors: torch.Tensor
+    lengths: Tensor
+    positions: Tensor
+    ancestors: Tensor
     limits: Sequence[LocalAttention]
-    scratch: torch.Tensor
+    scratch: Tensor
 
 
 def attend_packed(
     module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Attention in which the query heads that share a key head are one longer sequence.
 
     So keys are not repeated for each of them, and not copied: they and values are views of a
@@ -87,13 +88,11 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
         raise ValueError(f"attention {what} cannot be packed: use verification='model'")
 
 
-def attend_tree(
-    tree: Tree, layer: int, query: torch.Tensor, *states: torch.Tensor, **asked: Any
-) -> torch.Tensor:
+def attend_tree(tree: Tree, layer: int, query: Tensor, *states: Tensor, **asked: Any) -> Tensor:
     """`attend_packed` by the kernel."""
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
     asked |= {"scratch": tree.scratch, **tree.limits[layer]._asdict()}
-    attended = tree_attention(by_row, states[0], states[1], *tree[:3], **asked)
+    attended: Tensor = tree_attention(by_row, states[0], states[1], *tree[:3], **asked)
     return attended.flatten(0, 1)[None]
 
 
@@ -106,11 +105,9 @@ def group_size(config: Any) -> int:
 def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tree | None]]:
     """A copy of a model that shares its weights, buffers and hooks and attends by `attend_packed`.
 
-    On a CPU its linear layers are those of `specds.verify.linear`.
-
-    Module objects and configurations are its own, since the configuration names the attention and
-    every thread that runs the model reads it. Second, a dictionary in which its passes look for
-    a "tree": without one they are masked.
+    On a CPU its linear layers are those of `specds.verify.linear`. Modules and configurations are
+    its own, since these name the attention and every thread that runs the model reads them. Second,
+    a dictionary in which its passes look for a "tree": without one they are masked.
     """
     made: dict[int, Any] = {}
     of_pass: dict[str, Tree | None] = {}
@@ -122,10 +119,8 @@ def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tre
                 kind = FastLinear
             other = made[id(module)] = object.__new__(kind)
             other.__dict__.update(module.__dict__)
-            other.__dict__["_modules"] = {
-                name: None if child is None else copied(child)
-                for name, child in module._modules.items()
-            }
+            inner = module._modules.items()
+            other.__dict__["_modules"] = {of: None if m is None else copied(m) for of, m in inner}
             other.__dict__[_SHARED] = of_pass
             # What was compiled in place would run the original.
             other.__dict__["_compiled_call_impl"] = None

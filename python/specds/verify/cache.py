@@ -7,20 +7,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-States = tuple[torch.Tensor, torch.Tensor]
+States = tuple[Tensor, Tensor]
 
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states
 # without a padded copy; 64 also keeps reallocations rare.
 _SLOT_MULTIPLE = 64
 
-CACHE_NAME = next(
-    name
-    for name in ("cache", "past_key_values")
-    if name in GenerateDecoderOnlyOutput.__dataclass_fields__
-)
+CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_key_values"
 """What transformers calls a cache in all its calls: `cache` since release 5.24."""
 
 
@@ -50,7 +47,7 @@ class TreeCache(Cache):
         # The layers whose keys (0) or values (1) have a shape, dtype and device; and a block for
         # each of these, `(members, num_rows * capacity, num_heads, head_dim)`.
         self._members: dict[Any, list[tuple[int, int]]] = {}
-        self._blocks: list[torch.Tensor] = []
+        self._blocks: list[Tensor] = []
         # Keys and values by layer: all slots, `(num_slots, num_heads, head_dim)`, row by row; those
         # that a pass sees; and those of a first pass, before there are blocks.
         self.slots: dict[int, States] = {}
@@ -96,7 +93,7 @@ class TreeCache(Cache):
             capacity = self.num_slots // room_for // _SLOT_MULTIPLE * _SLOT_MULTIPLE
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
-    def place(self, places: torch.Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
+    def place(self, places: Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
         """Sets the places that the next pass writes, and the rows that it sees up to a slot `end`.
 
         With an `end` of 0 it sees its own states alone.
@@ -104,12 +101,7 @@ class TreeCache(Cache):
         self._places, self._view, self._seen = places, (first_row, num_rows, end), None
 
     def update(
-        self,
-        key_states: torch.Tensor,
-        value_states: torch.Tensor,
-        layer_idx: int,
-        *_: Any,
-        **__: Any,
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> States:
         """Writes the states `(num_parts, num_heads, num_tokens, head_dim)` of a pass to a layer.
 
@@ -134,14 +126,14 @@ class TreeCache(Cache):
             self._seen = self._by_layer(seen)
         return self._seen[layer]
 
-    def _by_row(self) -> list[torch.Tensor]:
+    def _by_row(self) -> list[Tensor]:
         """The blocks as `(members, num_rows, capacity, num_heads, head_dim)`."""
         rows = self._num_rows, self.capacity
         used = (block[:, : rows[0] * rows[1]] for block in self._blocks)
         return [of.view(len(of), *rows, *of.shape[2:]) for of in used]
 
-    def _by_layer(self, of_blocks: Iterable[torch.Tensor]) -> dict[int, States]:
-        made: dict[tuple[int, int], torch.Tensor] = {}
+    def _by_layer(self, of_blocks: Iterable[Tensor]) -> dict[int, States]:
+        made: dict[tuple[int, int], Tensor] = {}
         for members, of_block in zip(self._members.values(), of_blocks, strict=True):
             made |= zip(members, of_block.unbind(), strict=True)
         return {layer: (made[layer, 0], made[layer, 1]) for layer, kind in sorted(made) if not kind}
@@ -173,7 +165,7 @@ class TreeCache(Cache):
             # torch takes longer to read lists.
             self.move(*torch.from_numpy(np.array(moves).T))
 
-    def move(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copies states between places, int64 `(num_tokens,)`: reads all, then writes."""
         for block in self._blocks:
             read, write = (of.to(block.device, non_blocking=True) for of in (sources, targets))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specds._core import TokenTree
@@ -33,8 +34,7 @@ class Runner:
     Attributes:
         node_steps: The numbers of nodes that passes can have, up to 63; empty for any.
         accepts: Whether it can accept too, by `launch` (see `StaticRunner`).
-        least_nodes: Each row is padded to this number of nodes, so that the time of a pass does
-            not depend on its tree.
+        least_nodes: Rows are padded to it, so that the time of a pass does not depend on a tree.
         reason: Why passes were slower than they could be; known once it is closed.
         setting: What the time of a pass depends on besides model and shape.
     """
@@ -57,12 +57,8 @@ class Runner:
         self._model = model
         self._config = config
         self._device = model.device
-        self.setting: tuple[Any, ...] = (
-            type(self),
-            str(model.device),
-            model.dtype,
-            torch.get_num_threads(),
-        )
+        threads = torch.get_num_threads()
+        self.setting: tuple[Any, ...] = type(self), str(model.device), model.dtype, threads
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
         self._masks = MaskBuilder(config, model.dtype)
@@ -70,9 +66,7 @@ class Runner:
         self._num_moved = 0
         self.cache = TreeCache(self._slots, num_rows)
 
-    def prefill_rows(
-        self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
-    ) -> torch.Tensor:
+    def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
         """Runs prompts through the model with its own causal masks, equal ones once.
 
         Args:
@@ -84,14 +78,12 @@ class Runner:
             The logits after the last token of each row, `(num_rows, vocab_size)`.
         """
         first_rows: dict[tuple[int, ...], int] = {}
-        originals = [
-            first_rows.setdefault(tuple(prompt[0].tolist()), row)
-            for row, prompt in enumerate(prompts)
-        ]
+        texts = enumerate(tuple(prompt[0].tolist()) for prompt in prompts)
+        originals = [first_rows.setdefault(text, row) for row, text in texts]
         # Similar lengths in one pass, since shorter prompts are padded.
         rows = sorted(first_rows.values(), key=lambda row: -prompts[row].shape[1])
         is_alone = chunk_size is not None or any(self.cache.lengths)
-        logits: dict[int, torch.Tensor] = {}
+        logits: dict[int, Tensor] = {}
         while rows:
             number = 1 if is_alone else max(_LONG_PROMPT // prompts[rows[0]].shape[1], 1)
             some, rows = rows[:number], rows[number:]
@@ -101,9 +93,7 @@ class Runner:
                 self.cache.copy_row(original, row)
         return torch.stack([logits[original] for original in originals])
 
-    def _read(
-        self, prompts: Sequence[torch.Tensor], rows: list[int], chunk_size: int | None
-    ) -> torch.Tensor:
+    def _read(self, prompts: Sequence[Tensor], rows: list[int], chunk_size: int | None) -> Tensor:
         """Runs one prompt in chunks, or several, padded on the left as plain decoding does."""
         parts = [prompts[row][0] for row in rows]
         ids = pad_sequence(parts, batch_first=True, padding_side="left")
@@ -125,9 +115,7 @@ class Runner:
                 self.cache.lengths[row] = min(end, len(part))
         return logits[:, -1]
 
-    def verify_rows(
-        self, token_ids: Sequence[int], trees: Sequence[TokenTree]
-    ) -> list[torch.Tensor]:
+    def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
         """Runs the last emitted token of each row and its tree through the model, in one pass.
 
         The states of all tokens before the last ones are in the cache.
@@ -147,14 +135,14 @@ class Runner:
         """Places of a row: its last token, and nodes or padding."""
         return 1 + max(self.least_nodes, *map(len, trees))
 
-    def _pass(self, inputs: Inputs, end: int) -> torch.Tensor:
+    def _pass(self, inputs: Inputs, end: int) -> Tensor:
         """The logits at all places, of a pass that sees `end` slots of each row."""
         num_rows, width = inputs.token_ids.shape
         self.cache.place(self._places(inputs).flatten(), end, 0, num_rows)
         logits = self._logits(inputs, inputs.lengths[:, None] + inputs.depths, end)
         return logits.view(num_rows, width, -1)
 
-    def _logits(self, inputs: Inputs, positions: torch.Tensor, end: int) -> torch.Tensor:
+    def _logits(self, inputs: Inputs, positions: Tensor, end: int) -> Tensor:
         return self._forward(inputs.token_ids, positions, self._mask(inputs, end))
 
     def _mask(self, inputs: Inputs, end: int) -> Masks:
@@ -163,7 +151,7 @@ class Runner:
             return None
         return self._masks.build(inputs.visible(), inputs.depths, inputs.lengths, end)
 
-    def _places(self, inputs: Inputs) -> torch.Tensor:
+    def _places(self, inputs: Inputs) -> Tensor:
         """Where the states of a pass go, int64 `(num_rows, width)` (see `TreeCache`)."""
         num_rows, width = inputs.token_ids.shape
         rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
@@ -186,29 +174,22 @@ class Runner:
 
     def _forward(
         self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
+        token_ids: Tensor,
+        positions: Tensor,
         mask: Masks,
         *,
         last: int = 0,
         model: PreTrainedModel | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """The model's logits, only those of the `last` tokens if it can; 0 for all."""
-        kwargs: dict[str, Any] = {CACHE_NAME: self.cache}
+        asked: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}
+        asked |= {CACHE_NAME: self.cache, "use_cache": True, "return_dict": True}
         if last and self._keeps_logits:
-            kwargs["logits_to_keep"] = last
-        output = (model or self._model)(
-            input_ids=token_ids,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            return_dict=True,
-            **kwargs,
-        )
-        logits: torch.Tensor = output.logits
+            asked["logits_to_keep"] = last
+        logits: Tensor = (model or self._model)(input_ids=token_ids, **asked).logits
         return logits
 
 
-def of_rows(logits: torch.Tensor, trees: Sequence[TokenTree]) -> list[torch.Tensor]:
+def of_rows(logits: Tensor, trees: Sequence[TokenTree]) -> list[Tensor]:
     """Logits `(num_rows, width, vocab_size)` by row, without those of padding."""
     return [row[: 1 + len(tree)] for row, tree in zip(logits, trees, strict=False)]

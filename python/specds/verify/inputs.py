@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from specds._core import TokenTree, pack_rows
 
-Masks = torch.Tensor | dict[str, torch.Tensor] | None
+Masks = Tensor | dict[str, Tensor] | None
 
 # Finite with what is added to it, also in a part of the slots that is hidden altogether.
 _HIDDEN = -1e9
@@ -31,12 +32,12 @@ class Inputs(NamedTuple):
         numbers: int64 `(size,)`, the memory of all of these, so that one copy moves them.
     """
 
-    token_ids: torch.Tensor
-    depths: torch.Tensor
-    parents: torch.Tensor
-    lengths: torch.Tensor
-    ancestors: torch.Tensor
-    numbers: torch.Tensor
+    token_ids: Tensor
+    depths: Tensor
+    parents: Tensor
+    lengths: Tensor
+    ancestors: Tensor
+    numbers: Tensor
 
     @classmethod
     def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
@@ -46,7 +47,7 @@ class Inputs(NamedTuple):
         return cls._of(numbers, num_rows, width)
 
     @classmethod
-    def _of(cls, numbers: torch.Tensor, num_rows: int, width: int) -> Inputs:
+    def _of(cls, numbers: Tensor, num_rows: int, width: int) -> Inputs:
         num_tokens = num_rows * width
         tokens, depths, parents = numbers[: 3 * num_tokens].view(3, num_rows, width)
         lengths = numbers[3 * num_tokens :][:num_rows]
@@ -56,7 +57,7 @@ class Inputs(NamedTuple):
     def to(self, device: torch.device) -> Inputs:
         return self._of(self.numbers.to(device, copy=True), *self.token_ids.shape)
 
-    def visible(self) -> torch.Tensor:
+    def visible(self) -> Tensor:
         """`ancestors` as bool `(num_rows, width, width)`."""
         bits = torch.arange(64, device=self.ancestors.device)
         seen = (self.ancestors[..., None] >> bits) & 1
@@ -115,9 +116,7 @@ class MaskBuilder:
         self._group = group
         self.has_windows = any(map(any, self._limits.values()))
 
-    def build(
-        self, visible: torch.Tensor, depths: torch.Tensor, lengths: torch.Tensor, end: int
-    ) -> Masks:
+    def build(self, visible: Tensor, depths: Tensor, lengths: Tensor, end: int) -> Masks:
         """The mask `(num_rows, 1, group * width, end)`, or one for each layer type.
 
         Only shapes are read on the host, so that a CUDA graph can hold this.

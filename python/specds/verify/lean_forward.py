@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.modules import module as _modules
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
@@ -18,18 +19,16 @@ from specds.verify.cache import TreeCache
 from specds.verify.inputs import Masks, layer_types
 from specds.verify.linear import is_fast, linear
 
-_Function = Callable[[torch.Tensor], torch.Tensor]
-_Parts = Callable[[torch.Tensor], Sequence[torch.Tensor]]
-_Angles = tuple[torch.Tensor, torch.Tensor]
+_Function = Callable[[Tensor], Tensor]
+_Parts = Callable[[Tensor], Sequence[Tensor]]
+_Angles = tuple[Tensor, Tensor]
 
 # The share of a device's free memory that copies of weights may take.
 _MOST_COPIED = 0.25
 
 # The modules of the families.
-_FAMILIES = {
-    f"transformers.models.{name}.modeling_{name}"
-    for name in ("gemma3", "llama", "mistral", "qwen2", "qwen3")
-}
+_NAMES = "gemma3", "llama", "mistral", "qwen2", "qwen3"
+_FAMILIES = {f"transformers.models.{name}.modeling_{name}" for name in _NAMES}
 # Modules whose forward is called, and those whose arithmetic is done here.
 _CALLED = {"lm_head", "embed_tokens", "rotary_emb", "act_fn", "o_proj", "down_proj"}
 _JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
@@ -81,7 +80,7 @@ def _is_hooked(module: torch.nn.Module) -> bool:
 class _Norm(NamedTuple):
     """A root mean square norm, and the fastest function that computes it without kernels."""
 
-    weight: torch.Tensor
+    weight: Tensor
     eps: float
     offset: float
     function: _Function
@@ -147,7 +146,7 @@ class _Joined:
         for name, copied in self.copies.items():
             torch.cat([getattr(layer, name) for layer in self._layers], out=copied)
 
-    def __call__(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
+    def __call__(self, states: Tensor) -> Sequence[Tensor]:
         product = torch.nn.functional.linear(states, **self.copies)
         return torch.split(product, self._sizes, dim=-1)
 
@@ -191,8 +190,8 @@ class LeanForward:
             joined.refresh()
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, seen: Masks | Tree, cache: TreeCache
-    ) -> torch.Tensor:
+        self, token_ids: Tensor, positions: Tensor, seen: Masks | Tree, cache: TreeCache
+    ) -> Tensor:
         """The logits of a pass, `(1, num_tokens, vocab_size)`; its states go to the cache."""
         self._make_angles(cache)
         residual, delta, inner = self._embed(token_ids), None, None
@@ -234,12 +233,8 @@ def _has_room(layers: torch.nn.Module, device: torch.device) -> bool:
 
 
 def _add_norm(
-    residual: torch.Tensor,
-    delta: torch.Tensor | None,
-    inner: _Norm | None,
-    norm: _Norm,
-    seen: Masks | Tree,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    residual: Tensor, delta: Tensor | None, inner: _Norm | None, norm: _Norm, seen: Masks | Tree
+) -> tuple[Tensor, Tensor]:
     """The residual plus `delta`, which an inner norm may precede; and the norm of that."""
     if isinstance(seen, Tree):
         inner_weight = None if inner is None else inner.weight
@@ -253,11 +248,11 @@ def _add_norm(
 def _attend(
     layer: _Layer,
     index: int,
-    normed: torch.Tensor,
+    normed: Tensor,
     angles: _Angles,
-    seen: torch.Tensor | Tree | None,
+    seen: Tensor | Tree | None,
     cache: TreeCache,
-) -> torch.Tensor:
+) -> Tensor:
     """The output of the heads, `(1, num_tokens, num_heads * head_dim)`."""
     query, key, value = layer.query_key_value(normed)
     scaling = layer.attention.scaling
@@ -284,7 +279,7 @@ def _attend(
     return attended.flatten(-2)
 
 
-def _transform(layer: _Layer, normed: torch.Tensor, seen: Masks | Tree) -> torch.Tensor:
+def _transform(layer: _Layer, normed: Tensor, seen: Masks | Tree) -> Tensor:
     gates, ups = layer.gate_up(normed)
     if isinstance(seen, Tree) and layer.is_gelu is not None:
         return layer.down(operations.gate(gates, ups, layer.is_gelu))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from specds._core import has_linear_product, linear_product
 
@@ -13,7 +14,7 @@ _BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 _HAS_PRODUCT = has_linear_product()
 
 
-def is_fast(weight: torch.Tensor) -> bool:
+def is_fast(weight: Tensor) -> bool:
     """Whether `linear` has a product for these weights, by a CPU that has its instructions."""
     return (
         _HAS_PRODUCT
@@ -25,9 +26,7 @@ def is_fast(weight: torch.Tensor) -> bool:
     )
 
 
-def linear(
-    states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-) -> torch.Tensor:
+def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` of weights that it `is_fast` for.
 
     Two to 24 tokens take little longer than one.
@@ -49,5 +48,5 @@ def linear(
 class FastLinear(torch.nn.Linear):
     """A layer in whose place `linear` computes."""
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         return linear(states, self.weight, self.bias)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from specds.accept.draws import DRAWING
@@ -54,7 +55,7 @@ class CudaRecording:
     """
 
     def __init__(
-        self, compute: Callable[[], torch.Tensor], other: CudaRecording | None, device: torch.device
+        self, compute: Callable[[], Tensor], other: CudaRecording | None, device: torch.device
     ) -> None:
         graph = torch.cuda.CUDAGraph()
         pool, stream = (None, _unused_stream(device)) if other is None else other.shared
@@ -89,7 +90,7 @@ def _unused_stream(device: torch.device) -> Any:
     return stream
 
 
-def _renew_generator(device: torch.device, state: torch.Tensor) -> None:
+def _renew_generator(device: torch.device, state: Tensor) -> None:
     """Puts another state in place of the default one, which a failed recording leaves recording."""
     index = torch.cuda.current_device() if device.index is None else device.index
     fresh: Any = torch.Generator(device)
@@ -153,7 +154,7 @@ class Workspace:
         self.passes: dict[tuple[Shape, int], PassBuffers] = {}
         self.records = True
         self.forward: LeanForward | None = None
-        self.scratch: torch.Tensor | None = None
+        self.scratch: Tensor | None = None
         self.is_tried = False
         self.reason = ""
 
@@ -176,9 +177,9 @@ class Workspace:
         self,
         buffers: PassBuffers,
         reported: tuple[int, int] | None,
-        compute: Callable[[], torch.Tensor],
+        compute: Callable[[], Tensor],
         device: torch.device,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """What `compute` gives, by a recording where there can be one, made at first use."""
         record = recorder(device)
         if not self.records or record is None:
@@ -234,17 +235,7 @@ def release(model: PreTrainedModel) -> None:
 
 def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     """What a recorded pass depends on besides its inputs and the values of the weights."""
-    modules = tuple(
-        (
-            id(module),
-            type(module),
-            "forward" in module.__dict__,
-            tuple(module._forward_hooks),
-            tuple(module._forward_pre_hooks),
-            tuple((name, of) for name, of in vars(module).items() if _is_plain(of)),
-        )
-        for module in model.modules()
-    )
+    modules = tuple(map(_of_module, model.modules()))
     configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     settings = tuple(repr(config.__dict__) for config in configs.values())
     tensors = chain(model.parameters(), model.buffers())
@@ -252,6 +243,12 @@ def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     every = torch.nn.modules.module
     hooks = tuple(every._global_forward_hooks), tuple(every._global_forward_pre_hooks)
     return modules, settings, weights, hooks, autocast_dtype(model.device)
+
+
+def _of_module(module: torch.nn.Module) -> tuple[Any, ...]:
+    hooks = tuple(module._forward_hooks), tuple(module._forward_pre_hooks)
+    plain = tuple((name, of) for name, of in vars(module).items() if _is_plain(of))
+    return id(module), type(module), "forward" in module.__dict__, hooks, plain
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -266,7 +263,7 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (int, float, str, torch.dtype))
 
 
-def _address(tensor: torch.Tensor) -> int:
+def _address(tensor: Tensor) -> int:
     try:
         return tensor.data_ptr()
     except RuntimeError:  # quantised tensors may be made of several others

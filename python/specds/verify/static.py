@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specds._core import TokenTree, read_outcomes
 from specds.accept.on_device import PassRequest, follow, likeliest, report
@@ -63,7 +64,7 @@ class StaticRunner(Runner):
         # A recording sees more slots than are filled.
         self._always_masks = self._records or self._masks.has_windows
         self._limits = [local_attention(of, self._config) for of in layer_types(self._config)]
-        self._compute: Callable[..., torch.Tensor]
+        self._compute: Callable[..., Tensor]
         self._work = recordings.take(model) if self._records else Workspace()
         if self._records:
             num_rows, self.cache = len(self.cache.lengths), self._work.cache
@@ -79,9 +80,7 @@ class StaticRunner(Runner):
         if self._records:
             recordings.give_back(self._model, self._work)
 
-    def prefill_rows(
-        self, prompts: Sequence[torch.Tensor], chunk_size: int | None = None
-    ) -> torch.Tensor:
+    def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
         logits = super().prefill_rows(prompts, chunk_size)
         # Head sizes are known now. What recordings use must outlive an inference mode.
         with torch.inference_mode(False) if self._records else nullcontext(), torch.no_grad():
@@ -110,7 +109,7 @@ class StaticRunner(Runner):
             work.slow_down(f"Triton's kernels fail, masks are made: {failure}")
             work.scratch = work.forward = None
 
-    def _chosen(self) -> Callable[..., torch.Tensor]:
+    def _chosen(self) -> Callable[..., Tensor]:
         work = self._work
         if why := why_not_lean(self._model):
             self.reason = f"no lean forward: {why}"
@@ -123,20 +122,16 @@ class StaticRunner(Runner):
         # written to later, which tensors of an inference mode do not allow.
         return work.forward if self._records else torch.inference_mode()(work.forward)
 
-    def _by_packed_model(self) -> Callable[..., torch.Tensor]:
+    def _by_packed_model(self) -> Callable[..., Tensor]:
         packed, of_pass = packed_model(self._model)
 
-        def compute(
-            ids: torch.Tensor, positions: torch.Tensor, seen: Masks | Tree, _: TreeCache
-        ) -> torch.Tensor:
+        def compute(ids: Tensor, positions: Tensor, seen: Masks | Tree, _: TreeCache) -> Tensor:
             of_pass["tree"], mask = (seen, None) if isinstance(seen, Tree) else (None, seen)
             return self._forward(ids, positions, mask, model=packed)
 
         return compute
 
-    def verify_rows(
-        self, token_ids: Sequence[int], trees: Sequence[TokenTree]
-    ) -> list[torch.Tensor]:
+    def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
         return of_rows(self._run(token_ids, trees, None)[0], trees)
 
     def launch(
@@ -160,7 +155,7 @@ class StaticRunner(Runner):
 
     def _run(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree], request: PassRequest | None
-    ) -> tuple[torch.Tensor, int]:
+    ) -> tuple[Tensor, int]:
         """The logits of a pass, or with a request its `report`; and the places of a row."""
         self._num_moved = 0 if request is None else 1 + _MOVED
         buffers, end = self._filled(token_ids, trees)
@@ -170,7 +165,7 @@ class StaticRunner(Runner):
         recorded = request if request is not None and request.sampler.is_argmax else None
 
         # Recordings keep what they return: a report, or the logits, of a gigabyte in large batches.
-        def compute() -> torch.Tensor:
+        def compute() -> Tensor:
             logits = self._pass(inputs, end)
             return logits if recorded is None else self._accept(inputs, logits, recorded)
 
@@ -200,7 +195,7 @@ class StaticRunner(Runner):
         buffers.fill(token_ids, trees, lengths)
         return buffers, end
 
-    def _accept(self, inputs: Inputs, logits: torch.Tensor, request: PassRequest) -> torch.Tensor:
+    def _accept(self, inputs: Inputs, logits: Tensor, request: PassRequest) -> Tensor:
         choices = request.sampler.everywhere(logits, inputs.depths, request.noise)
         counts, path = follow(
             inputs.token_ids, inputs.depths, inputs.parents, inputs.visible(), choices
@@ -209,12 +204,12 @@ class StaticRunner(Runner):
         predictions = likeliest(logits, request.num_predictions, request.known_tokens)
         return report(counts, path, choices, predictions)
 
-    def _move(self, inputs: Inputs, path: torch.Tensor) -> None:
+    def _move(self, inputs: Inputs, path: Tensor) -> None:
         """Moves the states of a path to where the commit wants them."""
         places, moved = self._places(inputs), slice(1, 1 + _MOVED)
         self.cache.move(places.gather(1, path[:, moved]).flatten(), places[:, moved].flatten())
 
-    def _logits(self, inputs: Inputs, positions: torch.Tensor, end: int) -> torch.Tensor:
+    def _logits(self, inputs: Inputs, positions: Tensor, end: int) -> Tensor:
         seen: Masks | Tree
         if (scratch := self._work.scratch) is None:
             seen = self._mask(inputs, end)

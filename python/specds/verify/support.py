@@ -86,15 +86,7 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
         error = tree_error(model, prompt_length, verification)
     except torch.OutOfMemoryError:
         raise
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as failure:
+    except Exception as failure:
         return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
     dtype = autocast_dtype(model.device) or model.dtype
     # Norms and rotary angles are float32 in most models, whatever the dtype.
@@ -105,10 +97,8 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
     allowed = resolution**0.5
     if error <= allowed:
         return Support(True, (), error)
-    reason = (
-        f"logits over a tree differ from plain ones by {error:.2g} of their spread, more than "
-        f"{allowed:.2g}; if that is this model's own rounding, pass `self_check=False`"
-    )
+    reason = f"logits over a tree differ from plain ones by {error:.2g} of their spread, more than "
+    reason += f"{allowed:.2g}; if that is this model's own rounding, pass `self_check=False`"
     return Support(False, (reason,), error)
 
 
@@ -193,8 +183,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
             "`attn_implementation='sdpa'` or 'eager', or use verification='packed'"
         )
     if verification != "model":
-        has_kernel = _has_kernel(model, verification)
-        reasons += packing_reasons(model, config, has_kernel=has_kernel)
+        reasons += packing_reasons(model, config, has_kernel=_has_kernel(model, verification))
     return reasons
 
 
