@@ -28,10 +28,11 @@ def main(arguments=None):
 
 def measured(asked):
     """The rows of all settings that are asked for, which are written as they come."""
-    rows = []
+    rows, shared = [], ("kinds", "modes", "limit", "new_tokens", "clock")
     for model, dtype, threads in itertools.product(asked.models, asked.dtypes, asked.threads):
         setting = {"model": model, "dtype": dtype, "threads": threads}
-        plan = {**setting, "folder": str(folder_of(model)), **shared_by_all(asked)}
+        plan = {**setting, **{name: getattr(asked, name) for name in shared}}
+        plan["folder"] = str(folder_of(model))
         with asked.out.open("a") as out:
             for row in written_by_child(plan):
                 rows.append({**setting, **row})
@@ -49,24 +50,16 @@ def parsed(arguments):
     parser.add_argument("--threads", default=[1, 2], type=int, nargs="+", metavar="N")
     parser.add_argument("--limit", default=10, type=int, help="requests of each kind")
     parser.add_argument("--new-tokens", default=NEW_TOKENS, type=int, metavar="N")
-    parser.add_argument(
-        "--clock", default="wall", choices=["wall", "cpu"], help="cpu: the machine does other work"
-    )
-    parser.add_argument(
-        "--out", default=FOLDER / "rows.jsonl", type=Path, help="rows are added here"
-    )
+    clocks = {"choices": ["wall", "cpu"], "help": "cpu: the machine does other work"}
+    parser.add_argument("--clock", default="wall", **clocks)
     of_files = {"type": Path, "metavar": "FILE"}
-    parser.add_argument(
-        "--rows", default=[], nargs="+", **of_files, help="tables of these rows: measures nothing"
-    )
+    rows = FOLDER / "rows.jsonl"
+    parser.add_argument("--out", default=rows, **of_files, help="rows are added here")
+    given = "tables of these rows: measures nothing"
+    parser.add_argument("--rows", default=[], nargs="+", **of_files, help=given)
     parser.add_argument("--figures", **of_files, help="writes the tables as JSON, too")
     parser.add_argument("--conditions", default="", help="a note in each row of that")
     return parser.parse_args(arguments)
-
-
-def shared_by_all(asked):
-    names = "kinds", "modes", "limit", "new_tokens", "clock"
-    return {name: getattr(asked, name) for name in names}
 
 
 def written_by_child(plan):

@@ -34,13 +34,8 @@ def sweep(job: str, fault: str, step: int = 1) -> dict[str, Any]:
         command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), source, "-ldl"]
         subprocess.run(command, check=True)
         found = {"LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(sys.path)}
-        ran = subprocess.run(
-            [sys.executable, __file__, job, fault, str(step)],
-            env=os.environ | found,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, __file__, job, fault, str(step)]
+        ran = subprocess.run(command, env=os.environ | found, capture_output=True, text=True)
     if ran.returncode:
         raise RuntimeError(ran.stderr)
     return dict(json.loads(ran.stdout))

@@ -31,7 +31,7 @@ def target() -> PreTrainedModel:
 
 
 @cache
-def like_target(noise: float) -> PreTrainedModel:
+def near(noise: float) -> PreTrainedModel:
     """A smaller level: the target with noise."""
     model = copy.deepcopy(target())
     with torch.random.fork_rng(), torch.no_grad():
@@ -68,13 +68,9 @@ CASES = {
     "fused, `stream_every`": Case(fused, settings={"max_nodes": 8, "stream_every": 2}),
     "fused, temperature 3": Case(fused, temperature=3.0),
     "fused, repetition penalty": Case(fused, repetition_penalty=1.3),
-    "two models": Case(
-        lambda: hierarchy(small=like_target(0.1), middle=like_target(0.05)), **ALONE
-    ),
-    "fused and a model": Case(lambda: hierarchy(fused=fused(), middle=like_target(0.05)), **ALONE),
-    "a model, temperature 3": Case(
-        lambda: hierarchy(small=like_target(0.1)), temperature=3.0, **ALONE
-    ),
+    "two models": Case(lambda: hierarchy(small=near(0.1), middle=near(0.05)), **ALONE),
+    "fused and a model": Case(lambda: hierarchy(fused=fused(), middle=near(0.05)), **ALONE),
+    "a model, temperature 3": Case(lambda: hierarchy(small=near(0.1)), temperature=3.0, **ALONE),
 }
 
 
@@ -85,10 +81,8 @@ def figures() -> list[str]:
     for name, case in CASES.items():
         counts, num_accepted = sample(case)
         statistic, freedom, p = chi_square(counts, law(case))
-        rows.append(
-            f"| {name} | {counts.sum():,} | {num_accepted:,} | {statistic:.0f} | {freedom} "
-            f"| {p:.2f} |"
-        )
+        tried = f"{counts.sum():,} | {num_accepted:,}"
+        rows.append(f"| {name} | {tried} | {statistic:.0f} | {freedom} | {p:.2f} |")
     return rows
 
 
@@ -111,21 +105,13 @@ def sample(case: Case) -> tuple[NDArray[np.int64], int]:
     """How often each text came, and how many drafted tokens were accepted."""
     counts, num_accepted, drafter = np.zeros(len(TEXTS), np.int64), 0, case.make()
     ids = torch.tensor([PROMPT]).repeat(case.num_rows, 1)
+    settings = {"temperature": case.temperature, "repetition_penalty": case.repetition_penalty}
+    settings |= {"do_sample": True, "top_k": 0, "pad_token_id": 0, **case.settings}
+    settings["max_new_tokens"] = LENGTH + 1  # of the last token, drafts are cut short
     torch.manual_seed(7)
     while counts.sum() < case.num_samples:
-        output = generate(
-            target(),
-            ids,
-            drafter,
-            attention_mask=torch.ones_like(ids),
-            do_sample=True,
-            temperature=case.temperature,
-            repetition_penalty=case.repetition_penalty,
-            top_k=0,
-            max_new_tokens=LENGTH + 1,  # of the last token, drafts are cut short
-            pad_token_id=0,
-            **case.settings,
-        )
+        mask = torch.ones_like(ids)
+        output = generate(target(), ids, drafter, attention_mask=mask, **settings)
         new = output.sequences[:, len(PROMPT) :][:, :LENGTH].numpy()
         numbers = new @ VOCAB_SIZE ** np.arange(LENGTH)[::-1]
         np.add.at(counts, numbers, 1)

@@ -123,14 +123,9 @@ def forks(folder: Path) -> Tried:
     store = build_from_token_ids(texts, folder / "d", vocab_size=VOCAB_SIZE)
     drafter = FusedDrafter(store.path, FusedConfig(learns=False))
     expected = [_drafts(drafter, number) for number in range(64)]
-    loader = torch.utils.data.DataLoader(
-        range(64),
-        batch_size=None,
-        num_workers=4,
-        collate_fn=partial(_drafts, drafter),
-        multiprocessing_context=get_context("fork"),
-        timeout=60,
-    )
+    workers = {"num_workers": 4, "multiprocessing_context": get_context("fork"), "timeout": 60}
+    drafts = partial(_drafts, drafter)
+    loader = torch.utils.data.DataLoader(range(64), None, collate_fn=drafts, **workers)
     for one, other in zip(expected, loader, strict=True):
         yield one == other
 
@@ -138,12 +133,8 @@ def forks(folder: Path) -> Tried:
 def _build(corpus: Path, out: Path, around: str = "{}", options: str = "") -> tuple[int, str]:
     """Runs `specds build` in a shell; its exit code, and what it says as an error."""
     command = f"exec {sys.executable} -m specds build --corpus {corpus} --tokenizer demo"
-    ran = subprocess.run(
-        ["sh", "-c", around.format(f"{command} --out {out} {options}")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shell = ["sh", "-c", around.format(f"{command} --out {out} {options}")]
+    ran = subprocess.run(shell, capture_output=True, text=True)
     told = [line for line in ran.stderr.splitlines() if line.startswith("error: ")]
     return ran.returncode, told[-1] if told and "Traceback" not in ran.stderr else ""
 

@@ -78,10 +78,13 @@ def test_a_keystroke_is_answered_at_once(served):
 
 
 def test_nothing_that_is_typed_is_kept(explorer):
+    def drafted(text):
+        trees = explorer.explore(text, 8)["trees"].values()
+        return "".join(token for tree in trees for token in tree["text"])
+
     secret = "my secret is forty two\n" * 4
-    explorer.explore(secret, 8)
-    trees = explorer.explore("my secret is", 8)["trees"]
-    assert all("forty" not in "".join(tree["text"]) for tree in trees.values())
+    assert "forty" in drafted(f"{secret}my secret is"), "the control"
+    assert "forty" not in drafted("my secret is")
 
 
 @pytest.mark.parametrize(
