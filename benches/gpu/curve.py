@@ -1,11 +1,7 @@
-"""What does a target forward cost by the number of nodes that it verifies?
-
-python benches/curve.py --model demo --context 512 4096 --nodes 1 8 64
-"""
+"""What does a target forward cost by the number of nodes that it verifies?"""
 
 from __future__ import annotations
 
-import argparse
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -18,7 +14,6 @@ from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
-from specds.loading import load_model
 from specds.verify.static import StaticRunner
 from specds.verify.support import require_support
 
@@ -33,21 +28,6 @@ PREFILL_CHUNK = 1024
 BRANCHES = 4
 # Predictions at each node, as the drafter `fused` asks for them.
 NUM_PREDICTIONS = 8
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--context", type=int, nargs="+", default=[512])
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
-    options = parser.parse_args()
-    model, _ = load_model(options.model)
-    for context in options.context:
-        for row in verification_costs(model, context, options.nodes):
-            seconds, ratio = row["seconds"], row["ratio"]
-            print(
-                f"{context:,} tokens, {row['num_nodes']} nodes: {1e3 * seconds:.2f} ms, {ratio:.2f}"
-            )
 
 
 @torch.inference_mode()
@@ -107,7 +87,3 @@ def tree_of(num_nodes: int, vocab_size: int) -> TokenTree:
     """Some branches of equal depth, with different tokens."""
     nodes = np.arange(num_nodes)
     return TokenTree(nodes % vocab_size, np.maximum(nodes - BRANCHES, -1))
-
-
-if __name__ == "__main__":
-    main()

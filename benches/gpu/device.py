@@ -25,7 +25,7 @@ from transformers import (
 
 from gpu.curve import tree_of
 from gpu.figure import Figure
-from gpu.passes import seconds_of
+from gpu.passes import TUNINGS, seconds_of
 from gpu.shapes import SHAPES, config_of, random_model
 from models import FAMILIES, build, plain_generate, prompt, random_drafter
 from specds import generate
@@ -49,12 +49,6 @@ CASES: list[tuple[Any, ...]] = [
     ([900, 70], 64, 4, 2, 80, {"chunk": 512, "block_size": 16}),
     ([40], 20, 2, 7, 112, {"window": 3, "softcap": 50.0}),
 ]
-TUNINGS = {
-    "as it is": {},
-    "tiles of 128 queries": {"queries": 128},
-    "half the splits": {"programs_each": 1},
-    "loads ahead of the merge": {"merge_stages": 3},
-}
 WARPERS = {
     "greedy": [],
     "temperature": [TemperatureLogitsWarper(0.8)],
