@@ -9,10 +9,7 @@ use crate::arrays::{from_zero, width};
 use crate::error::{Result, lock};
 use crate::token_tree::TokenTree;
 
-/// What a drafter has been worth, in all its requests.
-///
-/// Args:
-///     trust: The share of its promised tokens that an unknown drafter is expected to be right about.
+/// What a drafter has been worth, in all its requests; at first, which share of what it promises is trusted.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Experience(Arc<Mutex<budget::Experience>>);
 
@@ -31,14 +28,7 @@ impl Experience {
 
 /// How many nodes of each row's draft are verified, and which rows draft.
 ///
-/// Rows are padded to the longest one, so all may have the same number.
-///
-/// Args:
-///     experience: That with the drafter.
-///     num_rows: The rows of the request.
-///
-/// Raises:
-///     ValueError: `num_rows` is above 4096.
+/// Rows are padded to the longest one, so all may have the same number. There are at most 4096.
 #[pyclass(module = "specds")]
 pub(crate) struct Budget {
     experience: Arc<Mutex<budget::Experience>>,
@@ -57,10 +47,7 @@ impl Budget {
         })
     }
 
-    /// Takes the seconds of a step by the number of nodes of each row, from 0 on.
-    ///
-    /// Raises:
-    ///     ValueError: They fall, or are none.
+    /// Takes the seconds of a step by the number of nodes of each row, from 0 on; they may not fall.
     fn set_costs(&mut self, seconds: Vec<f64>) -> Result<()> {
         let points = (1..).map(f64::from).zip(seconds).collect();
         self.costs = Some(StepCost::new(points)?);
@@ -82,42 +69,29 @@ impl Budget {
 
     /// The nodes to verify of each row's draft; None stands for a row that does not draft in this step.
     ///
-    /// Args:
-    ///     drafts: One a row.
-    ///     seconds: What all drafts took, and what was learned for them.
-    ///
-    /// Raises:
-    ///     ValueError: `seconds` is below 0, infinite or no number.
+    /// `seconds` is what all drafts took, and what was learned for them.
     fn choose(
         &mut self,
         drafts: Vec<Option<Bound<'_, TokenTree>>>,
         seconds: f64,
     ) -> PyResult<Vec<usize>> {
         let seconds = from_zero(seconds, "seconds")?;
-        let mut rows = Vec::with_capacity(drafts.len());
-        let mut trees = Vec::with_capacity(drafts.len());
+        let (num_rows, passes) = (drafts.len(), Passes::Padded);
+        let Some(costs) = self.costs.as_ref().map(Costs::Known) else {
+            self.rows.iter_mut().for_each(RowBudget::pause);
+            return Ok(vec![0; num_rows]);
+        };
+        let (mut rows, mut trees) = (Vec::new(), Vec::new());
         for (row, draft) in self.rows.iter_mut().zip(&drafts) {
-            match draft {
-                Some(draft) if self.costs.is_some() => {
-                    rows.push(row);
-                    trees.push(&draft.get().0);
-                }
-                _ => row.pause(),
+            if let Some(draft) = draft {
+                rows.push(row);
+                trees.push(&draft.get().0);
+            } else {
+                row.pause();
             }
         }
-        let Some(costs) = &self.costs else {
-            return Ok(vec![0; drafts.len()]);
-        };
         let mut experience = lock(&self.experience);
-        let costs = Costs::Known(costs);
-        let chosen = experience.choose(
-            &mut rows,
-            &trees,
-            drafts.len(),
-            costs,
-            Passes::Padded,
-            seconds,
-        );
+        let chosen = experience.choose(&mut rows, &trees, num_rows, costs, passes, seconds);
         let mut chosen = chosen.into_iter();
         let size = |draft: &Option<_>| draft.as_ref().and_then(|_| chosen.next()).unwrap_or(0);
         Ok(drafts.iter().map(size).collect())

@@ -98,14 +98,14 @@ impl EngineDrafter {
             .iter()
             .map(|context| context.as_ref().map(Tokens::read))
             .collect();
+        let (starts, names) = (starts.unwrap_or_default(), names.unwrap_or_default());
+        let tenants = tenants.unwrap_or_default();
         let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
             Some(Context {
                 tokens: tokens.as_ref()?.as_slice(),
-                start: starts
-                    .as_ref()
-                    .map_or(0, |starts| starts.get(row).copied().unwrap_or(0)),
-                name: text_of_row(names.as_deref(), row),
-                tenant: text_of_row(tenants.as_deref(), row).unwrap_or(""),
+                start: starts.get(row).copied().unwrap_or(0),
+                name: names.get(row).map(String::as_str),
+                tenant: tenants.get(row).map_or("", String::as_str),
             })
         });
         let contexts: Vec<_> = contexts.collect();
@@ -331,8 +331,4 @@ fn of_row<T: Copy>(values: Option<&PerRow<T>>, row: usize, default: T) -> T {
         Some(PerRow::Each(values)) => values.get(row).copied().unwrap_or(default),
         None => default,
     }
-}
-
-fn text_of_row(texts: Option<&[String]>, row: usize) -> Option<&str> {
-    texts.and_then(|texts| Some(texts.get(row)?.as_str()))
 }

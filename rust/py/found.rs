@@ -1,7 +1,4 @@
-//! What a datastore is asked for: `specds.Match`, `specds.StoredDocument`, its documents in order.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+//! What a datastore is asked for: `specds.Match`, `specds.StoredDocument`.
 
 use pyo3::prelude::*;
 
@@ -64,28 +61,5 @@ impl StoredDocument {
     fn __repr__(&self) -> String {
         let (index, start, length) = (self.0.index, self.0.start, self.0.tokens.len());
         format!("StoredDocument(index={index}, start={start}, {length} tokens)")
-    }
-}
-
-/// The documents of a datastore, in order; it stays open for them.
-#[pyclass(frozen)]
-pub(crate) struct Documents {
-    pub(crate) datastore: Arc<specds_index::Datastore>,
-    pub(crate) next: AtomicU64,
-}
-
-#[pymethods]
-impl Documents {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__(&self, py: Python<'_>) -> Result<Option<StoredDocument>> {
-        let index = self.next.fetch_add(1, Ordering::Relaxed);
-        if index >= self.datastore.num_documents() {
-            return Ok(None);
-        }
-        let document = py.detach(|| self.datastore.document(index))?;
-        Ok(Some(StoredDocument(document)))
     }
 }

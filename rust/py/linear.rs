@@ -13,21 +13,11 @@ pub(crate) enum Array<'py> {
     BF16(PyReadonlyArray2<'py, u16>),
 }
 
-/// The products of each token's states with each row of the weights.
+/// The products of each token's states, `(num_tokens, size)`, with each row of the weights, `(num_outputs, size)`.
 ///
-/// Each weight is read once. The sum of a product does not depend on the number of tokens.
-///
-/// Args:
-///     weights: Shape `(num_outputs, size)`, in order, float32 or the bits of bfloat16; `size` is a multiple
-///         of 16.
-///     states: Shape `(num_tokens, size)`, in order.
-///     num_threads: At most as many take part.
-///
-/// Returns:
-///     Shape `(num_tokens, num_outputs)`.
-///
-/// Raises:
-///     ValueError: They do not fit together, or this processor has no vectors for it.
+/// Weights are float32 or the bits of bfloat16, and `size` is a multiple of 16. Each weight is read once. The
+/// sum of a product does not depend on the number of tokens. Raises ValueError where the arrays do not fit
+/// together, or this processor has no vectors for it.
 #[pyfunction]
 pub(crate) fn linear_product<'py>(
     py: Python<'py>,

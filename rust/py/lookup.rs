@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
-use std::sync::atomic::AtomicU64;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -10,7 +9,7 @@ use pyo3::types::PyTuple;
 use crate::arrays::{Made, Table, int64, integers, lists_of_integers, shaped};
 use crate::datastore::Datastore;
 use crate::error::Result;
-use crate::found::{Documents, Match, StoredDocument};
+use crate::found::{Match, StoredDocument};
 use crate::storage::located;
 
 #[pymethods]
@@ -262,9 +261,10 @@ impl Datastore {
         Ok(StoredDocument(document))
     }
 
-    fn __iter__(&self) -> PyResult<Documents> {
-        let (datastore, next) = (self.opened()?, AtomicU64::new(0));
-        Ok(Documents { datastore, next })
+    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let builtins = slf.py().import("builtins")?;
+        let numbers = builtins.call_method1("range", (slf.get().num_documents()?,))?;
+        builtins.call_method1("map", (slf.getattr("document")?, numbers))
     }
 
     /// The folder that it was opened from.

@@ -9,17 +9,11 @@ use crate::arrays::{Table, shaped};
 use crate::error::Result;
 use crate::token_tree::TokenTree;
 
-/// Writes the rows of a pass into the memory that `specds.verify.inputs.Inputs` describes.
+/// Writes the rows of a pass into the memory that `specds.verify.inputs.Inputs` describes, of `width` places each.
 ///
-/// Args:
-///     numbers: Shape `(size,)`, of rows of `width` places; those that are left become padding.
-///     width: The places of a row.
-///     token_ids: The last token of each row.
-///     trees: The draft of each row; None where it is empty.
-///     lengths: The tokens of each row before the last one.
-///
-/// Raises:
-///     ValueError: These are not as many as each other, or do not fit.
+/// A row is its last token, its draft (None where that is empty), and how many tokens come before the last
+/// one. Rows that are left become padding. Raises ValueError where these are not as many as each other, or do
+/// not fit.
 #[pyfunction]
 pub(crate) fn pack_rows(
     mut numbers: PyReadwriteArray1<'_, i64>,
@@ -44,14 +38,10 @@ pub(crate) fn pack_rows(
 
 type Outcome = (Vec<i64>, Vec<i64>, Table);
 
-/// Reads what `specds.accept.on_device.report` tells of rows of `width` places.
+/// Reads what `specds.accept.on_device.report` tells of rows of `width` places; ValueError where it does not fit.
 ///
-/// Returns:
-///     For each row its accepted nodes, root to leaf; their tokens and the one after them; and the
-///     likeliest tokens at every place, shape `(width, num_predictions)`.
-///
-/// Raises:
-///     ValueError: It is no such report.
+/// Gives for each row its accepted nodes, root to leaf; their tokens and the one after them; and the likeliest
+/// tokens at every place, shape `(width, num_predictions)`.
 #[pyfunction]
 pub(crate) fn read_outcomes(
     reported: PyReadonlyArray2<'_, i64>,

@@ -9,17 +9,11 @@ use pyo3::prelude::*;
 use crate::arrays::{Table, shaped};
 use crate::error::Result;
 
-/// The place of the largest ``p / t``, t the exponential time -ln(1 - u) of a uniform number.
+/// The place of the largest ``p / t``, t the exponential time -ln(1 - u) of a uniform number in [0, 1).
 ///
-/// It is what `torch.multinomial` draws from `probs` where its random numbers are these.
-///
-/// Args:
-///     probs: Shape `(num_tokens,)`; they need not sum to one.
-///     uniforms: Shape `(num_tokens,)`, from 0 on and below 1.
-///
-/// Returns:
-///     None where two are closer than rounding can tell, and where there is nothing to draw from: a
-///     probability is infinite, or none is above 0.
+/// It is what `torch.multinomial` draws from `probs`, which need not sum to one, where its random numbers are
+/// these. None where two are closer than rounding can tell, and where there is nothing to draw from: a
+/// probability is infinite, or none is above 0.
 #[pyfunction]
 pub(crate) fn draw(
     probs: PyReadonlyArray1<'_, f32>,
@@ -34,16 +28,9 @@ pub(crate) fn draw(
     Err(PyValueError::new_err(message).into())
 }
 
-/// The places of the largest scores of each row, the largest first, of equal ones the first.
+/// The places of the `k` largest scores of each row, or of all, the largest first, of equal ones the first.
 ///
 /// Some µs a row of some thousand scores, where `torch.topk` takes some 20 on a CPU.
-///
-/// Args:
-///     scores: Shape `(num_rows, num_scores)`.
-///     k: How many of each row, or all where they are fewer.
-///
-/// Returns:
-///     Shape `(num_rows, min(k, num_scores))`.
 #[pyfunction]
 pub(crate) fn likeliest(scores: PyReadonlyArray2<'_, f32>, k: usize) -> Result<Table> {
     let scores = scores.as_array();

@@ -9,16 +9,8 @@ use crate::error::Result;
 
 /// The text of a datastore's manifest, once it is known not to contradict itself.
 ///
-/// Reads no other file: the shards need not be there.
-///
-/// Args:
-///     path: The folder.
-///
-/// Returns:
-///     A JSON object; what it says of names and numbers can be relied on.
-///
-/// Raises:
-///     FormatError: It is none, is damaged, or contradicts itself.
+/// A JSON object; what it says of names and numbers can be relied on. Reads no other file: the shards need not
+/// be there. Raises `FormatError` where it is none, is damaged, or contradicts itself.
 #[pyfunction]
 pub(crate) fn read_manifest(py: Python<'_>, path: PathBuf) -> Result<String> {
     Ok(py.detach(|| Manifest::read(&path))?.to_json())
