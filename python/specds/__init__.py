@@ -7,8 +7,6 @@ must name of them; the rest is in these folders.
 Importing this package needs numpy alone; torch and transformers are imported on first use.
 """
 
-from __future__ import annotations
-
 import copyreg
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,5 @@
 """Packages whose names are imported when first asked for, so that a command starts at once."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib import import_module

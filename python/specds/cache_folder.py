@@ -1,7 +1,5 @@
 """The cache folder: files that can be computed again, such as model tables and step costs."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The decoding loop: draft, verify in one forward, accept, observe."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

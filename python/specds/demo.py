@@ -1,7 +1,5 @@
 """The modules that neither the demo's models nor its datastore have seen, and prompts from them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

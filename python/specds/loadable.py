@@ -1,7 +1,5 @@
 """Whether a model can be loaded by what a caller says of it, told before torch is imported."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Bars that show how far a build or a benchmark is; help does without them, so it comes sooner."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Tokens, trees and matches as people read them: in words, with what stands around them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

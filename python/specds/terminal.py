@@ -1,7 +1,5 @@
 """What is written to a terminal: lines and errors, all by rich."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterable

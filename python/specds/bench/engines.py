@@ -1,7 +1,5 @@
 """The drafters of a benchmark by name: those of this package, and entrants from outside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A benchmark turns options into a document of plain values, whose `rows` have the
 docs/measuring.md lists. The document is the JSON; tables are drawn from it alone.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

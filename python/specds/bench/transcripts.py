@@ -1,7 +1,5 @@
 """Which tokens did a model once write, and after which prompt?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice

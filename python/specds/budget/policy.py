@@ -1,7 +1,5 @@
 """How many nodes of a draft to verify: a fixed number, or as many as pay by the clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from time import perf_counter

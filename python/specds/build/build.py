@@ -1,7 +1,5 @@
 """Builds a datastore: documents of a corpus -> tokens -> suffix arrays on disk."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from os import PathLike

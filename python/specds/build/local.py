@@ -3,8 +3,6 @@
 Where the parts of the corpus end is noted: a build that goes on does not read them again.
 """
 
-from __future__ import annotations
-
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """How is a datastore built: records of options, whole from the command line to the core."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

@@ -5,8 +5,6 @@ build does, in a folder beside the target that all workers share; the driver mer
 whose worker is lost is built again; a build that goes on keeps the groups that are complete.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

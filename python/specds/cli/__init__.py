@@ -3,8 +3,6 @@
 One file a group of commands; `display` draws results. May import everything.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """`specds demo`: build a datastore from real code, complete held-out prompts both ways, compare."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """How are results shown: tables and coloured text, drawn by rich."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """How is help drawn: by click, with options and commands under the titles that they name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import typer

@@ -1,7 +1,5 @@
 """`specds demo --real`: a real model edits a text, answers, and remembers what it answered."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

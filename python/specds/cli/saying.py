@@ -1,7 +1,5 @@
 """What does the user of a chat say? Messages of one or more lines, and commands: `/clear`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator

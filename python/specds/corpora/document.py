@@ -1,7 +1,5 @@
 """What a corpus is: parts that yield documents, and a note of each thing left out."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields

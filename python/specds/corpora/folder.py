@@ -1,7 +1,5 @@
 """A folder: files of rows are read row by row, all others as source code; or `stdlib`."""
 
-from __future__ import annotations
-
 import os
 import re
 import sysconfig

@@ -1,7 +1,5 @@
 """Datasets of the Hugging Face hub: their files, read as they stream in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader

@@ -1,7 +1,5 @@
 """How a row becomes a document, and what is said of a row that holds none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias

@@ -1,7 +1,5 @@
 """ADED: drafts from tri-grams that adapt to the text, by Monte Carlo tree search."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from os import PathLike

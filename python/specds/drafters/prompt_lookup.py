@@ -1,7 +1,5 @@
 """Prompt lookup: drafts what followed the end of the context when it first came."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from specds._core import DEFAULTS, prompt_lookup_session

@@ -1,7 +1,5 @@
 """REST: drafts from the longest match in a datastore."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from functools import partial
 from os import PathLike

@@ -1,7 +1,5 @@
 """A step of a row: the draft, the accepted nodes, and their sources."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specds._core import SOURCES, TokenTree

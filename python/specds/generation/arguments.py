@@ -1,7 +1,5 @@
 """What may a request ask for? Everything else is refused by name, before anything is generated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """`generate`, and the way by which all calls reach our loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """A conversation: no turn computes or indexes earlier ones again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any

@@ -1,7 +1,5 @@
 """The folder `custom_generate`, by which transformers uses specds without other code."""
 
-from __future__ import annotations
-
 from functools import cache
 from os import PathLike
 from pathlib import Path

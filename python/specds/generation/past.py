@@ -1,7 +1,5 @@
 """Copies the states of a caller's cache into ours before a request, and back after it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

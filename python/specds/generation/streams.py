@@ -1,7 +1,5 @@
 """When does a streamer get tokens? One of each row at a time, or a fixed number at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """`warm_up` does in advance what a first request would wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import closing
 

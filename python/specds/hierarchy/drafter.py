@@ -1,7 +1,5 @@
 """A hierarchy of drafters as one drafter, and a request of it: levels wired into a chain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 

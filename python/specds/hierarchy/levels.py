@@ -3,8 +3,6 @@
 A model runs over a text and a draft of what follows, and its cache keeps what it can.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

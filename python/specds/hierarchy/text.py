@@ -1,7 +1,5 @@
 """What has been written so far, tokens on trial included, and what may come next."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -4,8 +4,6 @@ A datastore from elsewhere is taken for hostile. The core reads its manifest bef
 and knows no files but those that a manifest can name.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

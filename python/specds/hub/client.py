@@ -1,7 +1,5 @@
 """The hub's own client: asked once, and its errors told with a way out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

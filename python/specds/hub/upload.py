@@ -3,8 +3,6 @@
 The card is what people read before they pull it: `README.md`, with its YAML.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

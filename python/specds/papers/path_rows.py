@@ -1,7 +1,5 @@
 """N-Grammys' way to verify a draft: each path is a row, and all rows share one prefix."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is known of a text: its match, where that is from, and what each source would draft."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from threading import Lock
 from typing import Any

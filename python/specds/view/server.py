@@ -1,7 +1,5 @@
 """The page and its answers over HTTP, on this machine alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

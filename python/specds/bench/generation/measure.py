@@ -1,7 +1,5 @@
 """Ways to generate, each over the same requests in turn: a drift of the machine hits all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 docs/measuring.md lists the fields of a row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 from statistics import mean

@@ -1,7 +1,5 @@
 """Runs `specds bench generate`: from options to a document of rows."""
 
-from __future__ import annotations
-
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 A rival that is absent, refused or failed has one row, for ``all``, and null for every figure.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Runs `specds bench replay`: from options to a document of rows."""
 
-from __future__ import annotations
-
 from specds._core import __version__
 from specds.bench.engines import check_names, engines_of, needs_model
 from specds.bench.harness import Document, Progress, circumstances, open_datastores, tokenizer_of
