@@ -1,6 +1,6 @@
 """Where documents come from: files, folders, datasets of the hub, the standard library.
 
-Imports no other folder of the package.
+Imports `specds.hub` alone of the other folders.
 """
 
 from typing import TYPE_CHECKING

@@ -48,8 +48,7 @@ EMPTY_TREE = TokenTree([], [])
 class Drafter(Protocol):
     """Opens a session for each request; shared by all of them.
 
-    An attribute `max_nodes`, if there is one, is what `auto` stands for, such as
-    the size of a draft in a paper.
+    An attribute `max_nodes`, if there is one, is what `auto` stands for: a paper's size of a draft.
     """
 
     @property

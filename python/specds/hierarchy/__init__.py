@@ -2,9 +2,8 @@
 
 Read in this order: `config`, `text` (tokens on trial), `draft` (what is handed up), `levels`
 (drafting is verifying the level beneath), `drafter` (the chain of one request). The rule by which a
-sampled token is accepted is `specds.accept.draws`. Here they get a name, which
-needs no torch. Imports `specds.accept` and what lies below it, as `specds.generation` does, and not
-that.
+sampled token is accepted is `specds.accept.draws`. Here they get a name, which needs no torch.
+Imports what lies below `specds.generation`, and not that.
 """
 
 from collections.abc import Callable
