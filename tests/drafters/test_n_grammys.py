@@ -110,5 +110,5 @@ def test_the_whole_of_k_rows_of_w_tokens_is_verified(verification):
     model = tiny_model("llama")
     drafter = NGrammysDrafter(model, NGrammysConfig(k=25, w=14, strategy="extended-bigram"))
     settings = {"max_nodes": "auto", "verification": verification}
-    stats = decodes_alike(model, lambda _: drafter, 24, **settings).stats
+    stats = decodes_alike(model, drafter, 24, **settings).stats
     assert stats.num_draft_tokens > 64 * stats.num_drafts

@@ -1,10 +1,12 @@
 """What is warmed up is there in the first request, until it is released."""
 
+from itertools import product
+from unittest.mock import Mock
+
 import pytest
-import torch
 
 import specds
-from models import FAMILIES, GREEDY, build, mixed_drafter, plain_generate, prompt, unpackable
+from models import FAMILIES, build, decodes_alike, prompt, unpackable
 from recorded import Recorded, kept_of, record
 from specds.budget import step_cost
 from specds.verify import recordings, release
@@ -28,21 +30,12 @@ def test_a_first_request_sets_nothing_up(monkeypatch):
     assert 0 < sum(len(made.recordings) for made in kept.passes.values()) < Recorded.made
     assert kept.cache.num_slots >= 2 * 600
 
-    def fail(*_):
-        raise AssertionError("the first request measured")
-
-    monkeypatch.setattr(step_cost, "measure", fail)
-    storage = kept.cache.storage
-    settings = {"max_nodes": 7, "max_new_tokens": 12, **GREEDY}
-    for num_rows in (1, 2):
+    monkeypatch.setattr(step_cost, "measure", Mock(side_effect=AssertionError))
+    storage, made = kept.cache.storage, Recorded.made
+    for num_rows, max_nodes in product((1, 2), (7, "auto")):
         ids = prompt().repeat(num_rows, 1)
-        made = Recorded.made
-        output = specds.generate(model, ids, drafter, **settings)
-        assert (
-            output.sequences.tolist() == model.generate(ids, max_new_tokens=12, **GREEDY).tolist()
-        )
+        decodes_alike(model, drafter, 12, ids=ids, max_nodes=max_nodes)
         assert Recorded.made == made
-        specds.generate(model, ids, drafter, **{**settings, "max_nodes": "auto"})
     assert kept_of(model).cache.storage == storage
     release(model)
     assert model not in recordings._free
@@ -59,7 +52,4 @@ def test_a_model_that_is_verified_by_tree_is_warmed_up_too():
     model = unpackable()
     with pytest.warns(UserWarning, match="cannot be exchanged"):
         specds.warm_up(model, max_context=64, rows=2)
-    expected = plain_generate(model, **GREEDY)
-    torch.manual_seed(0)
-    output = specds.generate(model, prompt(), mixed_drafter(expected), max_new_tokens=32, **GREEDY)
-    assert output.sequences.tolist() == [expected]
+    decodes_alike(model)

@@ -131,18 +131,6 @@ def tree_generate(model, drafter, seed=0, num_tokens=32, max_nodes=16, **kwargs)
     return generate(model, prompt(seed=seed).to(model.device), drafter, **kwargs)
 
 
-def decodes_alike(model, drafter=None, num_tokens=32, seed=0, **settings):
-    """Asserts that greedy text with drafts is that of plain decoding; returns the output.
-
-    `drafter` makes one from the expected text; by default `mixed_drafter`.
-    """
-    expected = plain_generate(model, seed, num_tokens, **GREEDY)
-    made = (drafter or mixed_drafter)(expected)
-    output = tree_generate(model, made, seed, num_tokens, **GREEDY, **settings)
-    assert output.sequences.tolist() == [expected]
-    return output
-
-
 @contextmanager
 def widths(model):
     """How many tokens each pass of a model reads meanwhile, as a list."""
@@ -236,6 +224,28 @@ def mixed_drafter(sequence):
         return TokenTree(token_ids, parents, tree.probs)
 
     return Drafter(grow)
+
+
+def decodes_alike(
+    model, drafter=mixed_drafter, num_tokens=32, seed=0, *, ids=None, mode=GREEDY, **settings
+):
+    """Asserts that texts with drafts are those of plain decoding; returns the output.
+
+    Args:
+        drafter: A drafter, or what makes one from the first of the expected texts.
+        ids: The prompts; by default one by the seed.
+        mode: What plain decoding is told too.
+        settings: What it is not told.
+    """
+    ids = (prompt(seed=seed) if ids is None else ids).to(model.device)
+    mode = {"max_new_tokens": num_tokens, **mode}
+    torch.manual_seed(seed)
+    expected = model.generate(ids, **mode).tolist()
+    drafter = drafter(expected[0]) if callable(drafter) else drafter
+    torch.manual_seed(seed)
+    output = generate(model, ids, drafter, **{"max_nodes": 16, **mode, **settings})
+    assert output.sequences.tolist() == expected
+    return output
 
 
 class Recorder:

@@ -14,6 +14,7 @@ from models import (
     VOCAB_SIZE,
     Drafter,
     Session,
+    decodes_alike,
     mixed_drafter,
     plain_generate,
     prompt,
@@ -22,7 +23,7 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds import FusedDrafter, generate
+from specds import FusedDrafter
 from specds.drafters import TokenTree
 from specds.drafters.session import EMPTY_TREE
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
@@ -90,25 +91,23 @@ CONFIGS = {
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_text_is_that_of_plain_decoding(family, name):
-    model = tiny_model(family)
     for seed, penalty in enumerate([1.0, 1.3]):
-        mode = {**GREEDY, "repetition_penalty": penalty, "num_tokens": 20}
-        expected = plain_generate(model, seed, **mode)
-        below = {"retrieval": mixed_drafter(expected)} if seed or "join" in name else {}
-        drafter = HierarchyDrafter({**below, **levels(family)}, CONFIGS[name])
-        output = tree_generate(model, drafter, seed, max_nodes="auto", **mode)
-        assert output.sequences.tolist() == [expected]
+
+        def make(expected, has_retrieval=seed or "join" in name):
+            below = {"retrieval": mixed_drafter(expected)} if has_retrieval else {}
+            return HierarchyDrafter({**below, **levels(family)}, CONFIGS[name])
+
+        mode = {**GREEDY, "repetition_penalty": penalty}
+        output = decodes_alike(tiny_model(family), make, 20, seed, mode=mode, max_nodes="auto")
         # Elsewhere what is verified depends on the clock.
         assert output.stats.num_accepted_tokens > 0 or name == "joined"
 
 
 @pytest.mark.parametrize("verification", ["packed", "model"])
 def test_sequences_of_a_batch_have_levels_of_their_own(verification):
-    model, ids = tiny_model("llama"), torch.cat([prompt(seed=0), prompt(seed=1)])
-    expected = [plain_generate(model, seed, num_tokens=20, **GREEDY) for seed in (0, 1)]
+    settings = {"ids": torch.cat([prompt(seed=0), prompt(seed=1)]), "verification": verification}
     drafter = HierarchyDrafter(levels())
-    output = generate(model, ids, drafter, max_new_tokens=20, verification=verification, **GREEDY)
-    assert output.sequences.tolist() == expected
+    output = decodes_alike(tiny_model("llama"), drafter, 20, max_nodes="auto", **settings)
     assert output.stats.levels["middle"].num_drafted == output.stats.num_draft_tokens
 
 
@@ -237,8 +236,7 @@ def test_a_retrieval_drafter_may_know_more_or_fewer_tokens_than_the_models(known
     retrieval.session = lambda prompt_ids: Strict(grow, prompt_ids)
     drafter = HierarchyDrafter({"retrieval": retrieval, **levels()}, HierarchyConfig(joined=joined))
     assert drafter.vocab_size == min(known, VOCAB_SIZE)
-    output = tree_generate(model, drafter, **GREEDY)
-    assert output.sequences.tolist() == [expected]
+    output = decodes_alike(model, drafter)
     assert output.stats.num_accepted_tokens > 0
 
 
@@ -294,6 +292,5 @@ def test_a_fused_drafter_that_knows_nothing_drafts_what_a_copy_of_the_target_sug
     model = tiny_model("llama")
     config = HierarchyConfig(joined=True, self_verify=False, window=6)
     drafter = HierarchyDrafter({"fused": FusedDrafter(), "copy": model}, config)
-    output = tree_generate(model, drafter, max_nodes=8, **GREEDY)
-    assert output.sequences[0].tolist() == plain_generate(model, **GREEDY)
+    output = decodes_alike(model, drafter, max_nodes=8)
     assert output.stats.mean_acceptance_length > 5

@@ -22,7 +22,6 @@ from models import (
 )
 from passes import WIDE_SHAPE
 from recorded import Recorded, kept_of, record
-from specds.generation import generate
 from specds.verify import TreeCache, recordings, release
 
 
@@ -134,8 +133,7 @@ def test_a_model_that_changed_in_python_is_recorded_again(change, model):
 def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
     model = build("LlamaConfig", WIDE_SHAPE)
     for ids in (prompt(2000), prompt(8).repeat(8, 1)):
-        output = generate(model, ids, random_drafter(), max_nodes=0, max_new_tokens=2, **GREEDY)
-        assert output.sequences.tolist() == model.generate(ids, max_new_tokens=2, **GREEDY).tolist()
+        decodes_alike(model, num_tokens=2, ids=ids, max_nodes=0)
         (block,) = kept_of(model).cache._blocks
         assert block.shape[1] <= 2176
 
@@ -227,5 +225,5 @@ def test_a_request_within_a_request_has_a_cache_of_its_own(model):
             inner.append(same_text(model))
         return random_tree(rng, 5)
 
-    same_text(model, lambda _: Drafter(grow))
+    same_text(model, Drafter(grow))
     assert inner

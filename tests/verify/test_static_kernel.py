@@ -15,13 +15,11 @@ from models import (
     WINDOW,
     build,
     decodes_alike,
-    mixed_drafter,
     oracle_drafter,
     prompt,
     tree_generate,
 )
 from recorded import Recorded, kept_of, record
-from specds.generation import generate
 from specds.kernels import operations as module
 from specds.verify import attention, lean_forward, recordings, release
 from specds.verify.inputs import MaskBuilder
@@ -90,14 +88,8 @@ def test_texts_are_those_of_plain_decoding(name, records, calls, monkeypatch):
 
 
 def test_batches_and_samples_are_those_of_plain_decoding(calls):
-    model = made("qwen3")
     ids = torch.cat([prompt(seed=seed) for seed in range(2)])
-    torch.manual_seed(0)
-    expected = model.generate(ids, max_new_tokens=8, **SAMPLING)
-    drafter = mixed_drafter(expected[1].tolist())
-    torch.manual_seed(0)
-    output = generate(model, ids, drafter, max_new_tokens=8, **FAST, **SAMPLING)
-    assert output.sequences.tolist() == expected.tolist()
+    same_text(made("qwen3"), num_tokens=8, ids=ids, mode=SAMPLING)
     assert calls
 
 
@@ -110,11 +102,7 @@ def test_recordings_do_not_depend_on_lengths(calls, monkeypatch):
     made_before = sum(len(buffers.recordings) for buffers in kept.passes.values())
     assert Recorded.made == made_before <= 2
     for length in (40, 9):
-        ids = prompt(length, seed=length)
-        expected = model.generate(ids, max_new_tokens=13, **GREEDY)
-        drafter = oracle_drafter(expected[0].tolist())
-        found = generate(model, ids, drafter, max_new_tokens=13, **FAST, **GREEDY)
-        assert found.sequences.tolist() == expected.tolist()
+        same_text(model, oracle_drafter, 13, ids=prompt(length, seed=length))
         assert Recorded.made == made_before
 
 
