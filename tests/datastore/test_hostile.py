@@ -55,39 +55,26 @@ def test_names_that_are_not_text_have_folders_of_their_own(tmp_path):
         DatastoreBuilder(tmp_path / ("a" * 250), **FACTS)
 
 
-def a_folder_of_the_user(staging):
-    (staging / "photos").mkdir(parents=True)
-    (staging / "thesis.tex").write_text("x")
+def a_folder_of_the_user(at):
+    (at / "photos").mkdir(parents=True)
+    (at / "thesis.tex").write_text("x")
+    return at
 
 
-def a_link_to_one(staging):
-    a_folder_of_the_user(staging.with_name("home"))
-    staging.symlink_to("home")
-
-
-def a_link_to_an_empty_one(staging):
-    staging.with_name("home").mkdir()
-    staging.symlink_to("home")
-
-
-def a_folder_that_anyone_can_write(staging):
-    staging.mkdir()
-    staging.chmod(0o777)
-
-
-def a_lock_that_is_a_link(staging):
-    staging.mkdir()
-    staging.with_name("letter").write_text("x")
-    (staging / "specds.lock").symlink_to("../letter")
-
-
-HOSTILE = [a_folder_of_the_user, a_link_to_one, a_link_to_an_empty_one, Path.touch]
-HOSTILE += [a_folder_that_anyone_can_write, a_lock_that_is_a_link]
+HOSTILE = {
+    "a folder of the user": a_folder_of_the_user,
+    "a link to one": lambda at: at.symlink_to(a_folder_of_the_user(at.with_name("home"))),
+    "a link to an empty one": lambda at: (at.with_name("home").mkdir(), at.symlink_to("home")),
+    "a file": Path.touch,
+    "a folder that anyone can write": lambda at: (at.mkdir(), at.chmod(0o777)),
+    "a lock that is a link": lambda at: (at.mkdir(), (at / "specds.lock").symlink_to("../letter")),
+}
 
 
 @pytest.mark.parametrize("put", HOSTILE)
 def test_what_no_write_of_ours_has_left_beside_the_target_is_not_touched(tmp_path, put):
-    put(tmp_path / ".d.build")
+    (tmp_path / "letter").write_text("x")
+    HOSTILE[put](tmp_path / ".d.build")
     before = files(tmp_path), names(tmp_path)
     with pytest.raises(FileExistsError, match="is in the way: it was not left by a write"):
         DatastoreBuilder(tmp_path / "d", **FACTS)

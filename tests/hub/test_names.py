@@ -99,16 +99,9 @@ def test_note_is_of_one_name_and_one_hub(kept, monkeypatch):
 
 
 def test_card_shows_what_a_stranger_wrote_as_text():
-    manifest = {
-        "corpus": ["a|b`c\n---\nlicense: mit"],
-        "tokenizer_name": "",
-        "tokenizer_fingerprint": "f",
-        "vocab_size": 1,
-        "num_tokens": 1,
-        "num_documents": 1,
-        "build_id": "0",
-        "commands": ["one\n# two"],
-    }
+    manifest = dict.fromkeys(("vocab_size", "num_tokens", "num_documents"), 1)
+    manifest |= dict.fromkeys(("tokenizer_name", "tokenizer_fingerprint", "build_id"), "0")
+    manifest |= {"corpus": ["a|b`c\n---\nlicense: mit"], "commands": ["one\n# two"]}
     card = card_of(HubName("org/name"), manifest, 1, None, ())
     assert "| corpus | `a\\|b'c --- license: mit` |" in card
     assert "\n    one # two\n" in card
