@@ -69,10 +69,8 @@ impl Corpus {
     }
 
     fn num_tokens(&self) -> usize {
-        self.documents
-            .iter()
-            .map(|document| document.len() + 1)
-            .sum()
+        let lengths = self.documents.iter().map(|document| document.len() + 1);
+        lengths.sum()
     }
 }
 
@@ -82,10 +80,8 @@ fn corpus_folder() -> PathBuf {
     }
     let program = "import sysconfig; print(sysconfig.get_path('stdlib'), end='')";
     let output = Command::new("python3").args(["-c", program]).output();
-    let folder = output
-        .expect("python3 must run: its standard library is the corpus")
-        .stdout;
-    String::from_utf8(folder).expect("a path in UTF-8").into()
+    let output = output.expect("python3 must run: its standard library is the corpus");
+    String::from_utf8(output.stdout).expect("UTF-8").into()
 }
 
 fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
@@ -113,11 +109,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let first = class(rest.chars().next()?);
         let is_end = |(index, c): &(usize, char)| *index > 0 && (first == 3 || class(*c) != first);
-        let end = rest
-            .char_indices()
-            .find(is_end)
-            .map_or(rest.len(), |(index, _)| index);
-        let (word, after) = rest.split_at(end);
+        let end = rest.char_indices().find(is_end);
+        let (word, after) = rest.split_at(end.map_or(rest.len(), |(index, _)| index));
         rest = after;
         Some(word)
     })
@@ -131,11 +124,8 @@ fn vocabulary(texts: &[String]) -> HashMap<&str, u32> {
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
     counts.sort_by_key(|&(word, count)| (std::cmp::Reverse(count), word));
-    counts
-        .into_iter()
-        .map(|(word, _)| word)
-        .zip(0..VOCAB_SIZE - 1)
-        .collect()
+    let words = counts.into_iter().map(|(word, _)| word);
+    words.zip(0..VOCAB_SIZE - 1).collect()
 }
 
 struct Built {
@@ -186,10 +176,8 @@ fn end(context: &[u32]) -> &[u32] {
 
 fn check_answers() {
     for context in contexts().into_iter().map(end).step_by(97).take(12) {
-        let found = BUILT
-            .datastore
-            .lookup(context, 16, 1)
-            .expect("known tokens");
+        let found = BUILT.datastore.lookup(context, 16, 1);
+        let found = found.expect("known tokens");
         let occurrences = |length: usize| {
             let pattern = &context[context.len() - length..];
             let windows = CORPUS

@@ -1,9 +1,9 @@
 //! The header is that of the sources, and C compiles with it.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
-use std::{fs, str};
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -24,25 +24,14 @@ fn the_header_is_that_of_the_sources() {
         fs::write(&path, &made).unwrap();
     }
     let written = fs::read(&path).unwrap_or_default();
-    assert!(
-        made == written,
-        "`make c-library` brings the header up to date"
-    );
-}
-
-/// The folder with this build's libraries.
-fn libraries() -> PathBuf {
-    let test = env::current_exe().unwrap();
-    test.parent().unwrap().to_owned()
+    let way_out = "`make c-library` brings the header up to date";
+    assert!(made == written, "{way_out}");
 }
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -50,10 +39,9 @@ fn run(command: &mut Command) -> String {
 fn the_example_compiles_in_c_and_cpp_and_drafts() {
     let out = tempfile::tempdir().unwrap();
     let program = out.path().join("example");
-    let libraries = libraries();
-    let source = self::folder().join("example.c");
-    let source = source.display();
-    let folder = libraries.display();
+    let (test, source) = (env::current_exe().unwrap(), folder().join("example.c"));
+    // The folder with this build's libraries.
+    let (folder, source) = (test.parent().unwrap().display(), source.display());
     let shared = format!(
         "-std=c++20 -Wno-missing-field-initializers -xc++ {source} -L{folder} -lspecds -Wl,-rpath,{folder}"
     );
@@ -64,18 +52,10 @@ fn the_example_compiles_in_c_and_cpp_and_drafts() {
         compile.arg(self::folder()).arg("-o").arg(&program);
         run(compile.args(options.split(' ')));
         let said = run(&mut Command::new(&program));
-        assert!(
-            said.starts_with("36 tokens in 4 steps\n{\"num_accepted_tokens\":32,"),
-            "{said}"
-        );
-        let refused = Command::new(&program)
-            .arg("{\"datastor\": 1}")
-            .output()
-            .unwrap();
-        assert!(
-            str::from_utf8(&refused.stderr)
-                .unwrap()
-                .contains("unknown field `datastor`")
-        );
+        let expected = "36 tokens in 4 steps\n{\"num_accepted_tokens\":32,";
+        assert!(said.starts_with(expected), "{said}");
+        let refused = Command::new(&program).arg("{\"datastor\": 1}").output();
+        let said = String::from_utf8(refused.unwrap().stderr).unwrap();
+        assert!(said.contains("unknown field `datastor`"), "{said}");
     }
 }

@@ -307,10 +307,8 @@ fn pooled_nodes_are_those_of_brute_force() {
         }
         let cost = StepCost::new(points).unwrap();
         let speed = |sizes: &[usize]| {
-            let gains = probs
-                .iter()
-                .zip(sizes)
-                .flat_map(|(row, &size)| &row[..size]);
+            let rows = probs.iter().zip(sizes);
+            let gains = rows.flat_map(|(row, &size)| &row[..size]);
             let tokens = gains.map(|&gain| f64::from(gain)).sum::<f64>() + num_rows as f64;
             tokens / cost.seconds((num_rows + sizes.iter().sum::<usize>()) as f64)
         };
@@ -332,9 +330,7 @@ fn pooled_nodes_are_those_of_brute_force() {
         let mut experience = Experience::trusting(1.0);
         let sizes = experience.choose(&mut rows, &trees, num_rows, costs, passes, 0.0);
         let expected = if best < 1.03 * plain { plain } else { best };
-        assert!(
-            (speed(&sizes) / expected - 1.0).abs() < 1e-9,
-            "{probs:?} {sizes:?}"
-        );
+        let ratio = speed(&sizes) / expected;
+        assert!((ratio - 1.0).abs() < 1e-9, "{probs:?} {sizes:?}");
     }
 }

@@ -42,12 +42,10 @@ fn imports(text: &str, sources: &Sources) -> Vec<String> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let paths = paths.map(|path| path.split(|c| !is_part(c)).next().unwrap_or_default());
     let file = |path: &str| {
-        let in_file =
-            |module: &&String| path.starts_with(&format!("{module}::")) || path == **module;
-        sources
-            .keys()
-            .find(in_file)
-            .map_or(path.to_owned(), String::clone)
+        let whole = format!("{path}::");
+        let in_file = |module: &&String| whole.starts_with(&format!("{module}::"));
+        let found = sources.keys().find(in_file);
+        found.map_or(path.to_owned(), String::clone)
     };
     paths.map(file).collect()
 }

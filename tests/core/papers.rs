@@ -14,16 +14,12 @@ const CONTINUATION: usize = 5;
 
 /// Each path of the trie with the share of continuations that go through it: the most frequent first, then the
 /// shortest, then the lexicographically first.
-fn expected(documents: &[Vec<u32>], context: &[u32]) -> Vec<(Vec<u32>, f32)> {
-    let follows = |length: usize| {
+fn expected<'a>(documents: &'a [Vec<u32>], context: &[u32]) -> Vec<(Vec<u32>, f32)> {
+    let follows = |length: usize| -> Vec<&[u32]> {
         let suffix = &context[context.len() - length..];
-        let starts = documents
-            .iter()
-            .flat_map(|document| (0..=document.len()).map(move |start| &document[start..]));
-        let rests: Vec<_> = starts
-            .filter_map(|text| text.strip_prefix(suffix))
-            .collect();
-        rests
+        let ends_of = |text: &'a Vec<u32>| (0..=text.len()).map(move |start| &text[start..]);
+        let texts = documents.iter().flat_map(ends_of);
+        texts.filter_map(|text| text.strip_prefix(suffix)).collect()
     };
     let mut lengths = (1..=context.len()).rev().map(follows);
     let rests = lengths.find(|rests| !rests.is_empty()).unwrap_or_default();
@@ -36,10 +32,8 @@ fn expected(documents: &[Vec<u32>], context: &[u32]) -> Vec<(Vec<u32>, f32)> {
     let mut paths: Vec<_> = counts.into_iter().collect();
     paths.sort_by_key(|(path, count)| (usize::MAX - count, path.len(), path.clone()));
     let share = |count: usize| count as f32 / rests.len() as f32;
-    paths
-        .into_iter()
-        .map(|(path, count)| (path, share(count)))
-        .collect()
+    let shares = paths.into_iter().map(|(path, count)| (path, share(count)));
+    shares.collect()
 }
 
 proptest! {

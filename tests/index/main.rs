@@ -60,10 +60,8 @@ fn check(documents: &[Vec<u32>], datastore: &Datastore, context: &[u32]) {
         assert_eq!(rows, heads, "{pattern:?}");
         let few = datastore.sample(&found, 4, 2);
         assert_eq!(few.len(), expected.len().min(2));
-        assert!(
-            few.iter()
-                .all(|row| samples.iter().any(|other| other == row))
-        );
+        let is_sampled = |row| samples.iter().any(|other| other == row);
+        assert!(few.iter().all(is_sampled));
     }
 }
 
