@@ -19,6 +19,9 @@ TAKES_DATASTORE = {
     "arctic-suffix": False,
     "arctic-suffix-tree": False,
     "arctic-suffix-corpus": True,
+    "sglang-ngram": False,
+    "sglang-ngram-prompt": False,
+    "sglang-ngram-corpus": True,
 }
 """Those that run in another interpreter, and whether each indexes the text of a datastore."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from specds import Datastore
+from specds._core import DatastoreBuilder
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,20 @@ def corpus_of(datastore: Datastore) -> RivalCorpus:
             ended = np.append(document.token_ids, corpus.separator)
             ended.astype(f"<u{corpus.token_bytes}").tofile(file)
     return corpus
+
+
+def sampled(path: Path, num_tokens: int, to: Path) -> Path:
+    """A datastore of documents at an even stride, of about so many tokens."""
+    whole = Datastore(path)
+    stride = max(whole.num_tokens // num_tokens, 1)
+    same = ("vocab_size", "separator", "tokenizer_name", "tokenizer_fingerprint")
+    options = {name: getattr(whole, name) for name in same}
+    with DatastoreBuilder(to, **options) as builder:
+        for number, document in enumerate(whole):
+            if number % stride == 0:
+                builder.add_documents(document.token_ids, [len(document.token_ids)])
+        builder.finish()
+    return to
 
 
 @cache

@@ -6,14 +6,17 @@ does not have. The time of a draft is that of the rival's own calls.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -46,6 +49,12 @@ class Corpus:
     def documents(self) -> list[np.ndarray]:
         """Each with the separator after it."""
         return np.split(self.text(), self.starts()[1:])
+
+    def sample(self) -> list[np.ndarray]:
+        """Documents at an even stride, about a million tokens; all of a corpus of some millions."""
+        num_tokens = len(self.text())
+        stride = 1 if num_tokens < 5_000_000 else num_tokens // 1_000_000
+        return self.documents()[::stride]
 
 
 def as_tree(paths: Sequence[Sequence[int]], max_nodes: int) -> Draft:
@@ -191,12 +200,10 @@ class ArcticSuffixTree(ArcticSuffix):
 
 
 class ArcticSuffixCorpus(ArcticSuffixTree):
-    """The same, with documents of the corpus, a million tokens, among the answers before."""
+    """The same, with documents of the corpus among the answers before."""
 
     def __init__(self, package: Any, corpus: Corpus) -> None:
-        documents = corpus.documents()
-        stride = max(len(corpus.text()) // 1_000_000, 1)
-        self._documents = [document.tolist() for document in documents[::stride]]
+        self._documents = [document.tolist() for document in corpus.sample()]
         super().__init__(package)
 
     def forget(self) -> None:
@@ -207,6 +214,119 @@ class ArcticSuffixCorpus(ArcticSuffixTree):
             self.finish()
 
 
+class SglangNgram(Engine):
+    """SGLang's n-gram corpus, as its worker asks it: the last tokens are matched and inserted."""
+
+    depth = 18
+    match_type = "BFS"
+    corpus_share = 0.0
+
+    def __init__(self, library: ctypes.CDLL, corpus: Corpus | None = None) -> None:
+        self._library = library
+        self._documents = [] if corpus is None else corpus.sample()
+        self._requests = 0
+        self._ngram: int | None = None
+        self._max_nodes = 0
+
+    def forget(self) -> None:
+        if self._ngram is not None:
+            self._library.ngram_delete(self._ngram)
+        self._ngram = None
+
+    def _open(self, max_nodes: int) -> None:
+        """The size of drafts is fixed at the start."""
+        self.forget()
+        self._max_nodes = max_nodes
+        corpus_nodes = int(self.corpus_share * max_nodes)
+        match_type = self.match_type.encode()
+        self._ngram = self._library.ngram_new(max_nodes, self.depth, match_type, corpus_nodes)
+        if self._documents:
+            text = np.concatenate(self._documents, dtype=np.int32)
+            starts = np.cumsum([0, *map(len, self._documents)])
+            self._library.ngram_load(self._ngram, text, starts, len(self._documents))
+
+    def session(self, token_ids: list[int]) -> None:
+        super().session(token_ids)
+        self._requests += 1
+        self._is_new = True
+
+    def begin(self) -> None:
+        """Before the first draft of a request."""
+
+    def insert(self, token_ids: list[int]) -> None:
+        self._library.ngram_insert(self._ngram, np.array(token_ids, np.int32), len(token_ids))
+
+    def draft(self, max_nodes: int) -> tuple[Draft, int]:
+        if self._ngram is None or max_nodes != self._max_nodes:
+            self._open(max_nodes)
+        if self._is_new:
+            self.begin()
+        self._is_new = False
+        width = max_nodes + 1
+        drafted, mask = np.zeros(width, np.int32), np.zeros((width, width), np.uint8)
+        tail = np.array(self.context[-self.depth :], np.int32)
+        start = time.perf_counter_ns()
+        length = len(self.context)
+        request = self._requests
+        match = self._library.ngram_match
+        match(self._ngram, request, tail, len(tail), length, drafted, mask)
+        elapsed = time.perf_counter_ns() - start
+        paths = [drafted[row.nonzero()][1:].tolist() for row in mask.astype(bool)]
+        # Unused nodes are of token 0 and hang from the root.
+        return as_tree([path for path in paths if path != [0]], max_nodes), elapsed
+
+    def observe(self, token_ids: list[int]) -> None:
+        super().observe(token_ids)
+        if self._ngram is not None:
+            self.insert(self.context[-self.depth :])
+
+    def finish(self) -> None:
+        if self._ngram is not None:
+            self._library.ngram_end(self._ngram, self._requests)
+
+
+class SglangNgramPrompt(SglangNgram):
+    """The same with the prompt inserted, which its worker does not do."""
+
+    def begin(self) -> None:
+        self.insert(self.context)
+
+
+class SglangNgramCorpus(SglangNgramPrompt):
+    """The same with documents of the corpus as its external one, which has half of the nodes."""
+
+    match_type = "PROB"
+    corpus_share = 0.5
+
+
+def sglang_library() -> ctypes.CDLL:
+    """Compiles the package's sources, which need nothing else of it."""
+    found = find_spec("sglang")
+    if found is None or found.origin is None:
+        raise ImportError("no module named sglang")
+    sources = Path(found.origin).parent / "kernels" / "jit" / "csrc" / "ngram_corpus"
+    own = Path(__file__).with_name("sglang_ngram.cpp")
+    files = [own, *(each for each in sources.glob("*.cpp") if not each.stem.endswith("_ffi"))]
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "ngram.so"
+        command = ["c++", "-std=c++20", "-O3", "-shared", "-fPIC", "-pthread", f"-I{sources}"]
+        subprocess.run([*command, *map(str, files), "-o", str(library)], check=True)
+        loaded = ctypes.CDLL(str(library))
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    tokens, places, bits = (
+        np.ctypeslib.ndpointer(kind, flags="C") for kind in (np.int32, np.int64, np.uint8)
+    )
+    loaded.ngram_new.restype = pointer
+    loaded.ngram_new.argtypes = [number, number, ctypes.c_char_p, number]
+    loaded.ngram_delete.argtypes = [pointer]
+    loaded.ngram_load.argtypes = [pointer, tokens, places, number]
+    loaded.ngram_insert.argtypes = [pointer, tokens, number]
+    loaded.ngram_match.argtypes = [pointer, number, tokens, number, number, tokens, bits]
+    loaded.ngram_end.argtypes = [pointer, number]
+    return loaded
+
+
+SGLANG = "sglang"
 ENGINES: dict[str, tuple[str, Callable[..., Any]]] = {
     "draftretriever": ("draftretriever", Draftretriever),
     "tokengrams": ("tokengrams", Tokengrams),
@@ -214,6 +334,9 @@ ENGINES: dict[str, tuple[str, Callable[..., Any]]] = {
     "arctic-suffix": ("arctic_inference.suffix_decoding", ArcticSuffix),
     "arctic-suffix-tree": ("arctic_inference.suffix_decoding", ArcticSuffixTree),
     "arctic-suffix-corpus": ("arctic_inference.suffix_decoding", ArcticSuffixCorpus),
+    "sglang-ngram": (SGLANG, SglangNgram),
+    "sglang-ngram-prompt": (SGLANG, SglangNgramPrompt),
+    "sglang-ngram-corpus": (SGLANG, SglangNgramCorpus),
 }
 """The module of each rival, and its engine; the second and third are indexes that draft nothing."""
 
@@ -222,7 +345,7 @@ def start(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The engine of a name and, where it is not installed, what is said of it."""
     module, make = ENGINES[request["name"]]
     try:
-        package = import_module(module)
+        package = sglang_library() if module == SGLANG else import_module(module)
     except ImportError as error:
         return None, {"absent": f"not installed for {sys.executable}: {error}"}
     if "tokens" not in request:

@@ -9,6 +9,8 @@ from datastores import build
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, transcript
 from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
 from rivals.answers import RivalAbsentError, RivalAnswerError
+from rivals.corpus import sampled
+from specds import Datastore
 from specds.bench.engines import ENTRANTS, engines_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
@@ -104,3 +106,10 @@ def test_an_absent_rival_is_reported_as_absent(tmp_path, datastore, python):
         cells = run_rival(name, datastore, python)
         assert {cell.status for cell in cells} == {"absent"}
         assert cells[0].reason
+
+
+def test_a_sampled_corpus_has_every_nth_document(datastore, tmp_path):
+    part = Datastore(sampled(datastore.path, datastore.num_tokens // 3, tmp_path / "part"))
+    expected = [document.token_ids.tolist() for document in datastore][::3]
+    assert [document.token_ids.tolist() for document in part] == expected
+    assert part.tokenizer_fingerprint == datastore.tokenizer_fingerprint
