@@ -136,6 +136,7 @@ bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jso
 $(VENV)-rivals/installed: benches/requirements-rivals.txt
 	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals
 	-grep -v '^#' $< | xargs -n 1 $(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet
+	-$(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet --no-deps sglang==0.5.23
 	touch $@
 
 chart: dev

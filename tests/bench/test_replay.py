@@ -105,12 +105,24 @@ def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
     assert (row["num_drafts"], row["num_draft_tokens"]) == (3 * 4, 3 * (3 + 2 + 1 + 0))
     assert row["num_accepted_tokens_per_pos"] == [3, 3, 3]
     assert row["draft_acceptance_rate"] == 9 / 18
+    assert row["interval"] == [row["mean_acceptance_length"]] * 2
     assert row["acceptance_by_sample"] == [
         {"sample": 0, "num_drafts": 6, "mean_acceptance_length": 2.0},
         {"sample": 1, "num_drafts": 3, "mean_acceptance_length": 2.0},
     ]
     assert [point["request"] for point in row["acceptance_by_request"]] == [0, 1, 2]
     assert row["accepted_prediction_tokens"] is row["rejected_prediction_tokens"] is None
+
+
+def test_an_interval_holds_the_means_of_most_samples_of_the_requests():
+    few, many = [0, 1, 0, 1], [0] * 4
+    answers = [transcript([9], few)] * 30 + [transcript([9], many)] * 10
+    right = Drafter(lambda *_: chain([0, 0, 0]))
+    row = figures(replay_all(lambda: right, 4, answers)["a"])
+    # A share of 0.25 +- 0.07 takes one forward, the others two: 4 / (2 - share).
+    low, high = row["interval"]
+    assert 2.09 < low < 2.17 < row["mean_acceptance_length"] < 2.40 < high < 2.52
+    assert figures(replay_all(lambda: right, 4, answers[:1])["a"])["interval"] is None
 
 
 def test_an_expected_output_is_drafted_and_counted():

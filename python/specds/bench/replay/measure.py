@@ -145,6 +145,7 @@ class Trace:
         expected: Accepted tokens that the drafter expected: the sum of its probabilities.
         requests: Number of the request in the run.
         samples: Requests of the same group that were served before.
+        lengths: Tokens and forwards of each request.
         num_predicted_tokens: Tokens of predicted outputs; None if no request had one.
         observe_ns: Time of each `observe` after the prompt.
         sources: Emitted tokens by the source that drafted them, or the target.
@@ -156,6 +157,7 @@ class Trace:
     expected: list[float] = field(default_factory=list)
     requests: list[int] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
+    lengths: list[tuple[int, int]] = field(default_factory=list)
     num_predicted_tokens: int | None = None
     draft_ns: list[int] = field(default_factory=list)
     observe_ns: list[int] = field(default_factory=list)
@@ -197,6 +199,7 @@ def replay(
     trace.observe_ns = [replayed.observe_ns for replayed in steps]
     stats = trace.stats
     stats.num_emitted_tokens = len(transcript.completion_ids)
+    trace.lengths = [(stats.num_emitted_tokens, len(steps))]
     if transcript.predicted_ids is not None:
         trace.num_predicted_tokens = len(transcript.predicted_ids)
     stats.draft_s, stats.observe_s = sum(trace.draft_ns) / 1e9, sum(trace.observe_ns) / 1e9
