@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import pytest
 from mypy import api
 
 import specds
@@ -84,23 +83,16 @@ specds.build_datastore(5, None, "a")
 """
 
 
-@pytest.fixture
-def checked(tmp_path, monkeypatch):
-    """What mypy says of a program that is checked as a user's is, but for torch's own types."""
+def test_a_users_program_is_checked_by_mypy(tmp_path, monkeypatch):
+    """As a user's is, but for torch's own types."""
     monkeypatch.setenv("MYPYPATH", str(Path(specds.__file__).parents[1]))
-    (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*,transformers.*]\nfollow_imports=skip")
-
-    def check(program):
-        (tmp_path / "program.py").write_text(program)
-        options = ["--strict", "--config-file", "mypy.ini", "--python-executable", sys.executable]
-        monkeypatch.chdir(tmp_path)
-        out, err, _ = api.run([*options, "--cache-dir", "cache", "program.py"])
-        return [line for line in (out + err).splitlines() if line.startswith("program.py")]
-
-    return check
-
-
-def test_a_users_program_is_checked_by_mypy(checked):
-    assert checked(PROGRAM) == []
-    lines = {line.split(":")[1] for line in checked(WRONG)}
-    assert lines == {"3", "4", "5", "6", "7"}
+    monkeypatch.chdir(tmp_path)
+    Path("mypy.ini").write_text("[mypy]\n[mypy-torch.*,transformers.*]\nfollow_imports=skip")
+    options = ["--strict", "--config-file", "mypy.ini", "--python-executable", sys.executable]
+    lines = {}
+    for name, program in (("right.py", PROGRAM), ("wrong.py", WRONG)):
+        Path(name).write_text(program)
+        out, err, _ = api.run([*options, "--cache-dir", "cache", name])
+        told = [line.split(":") for line in (out + err).splitlines()]
+        lines[name] = {line[1] for line in told if line[0] == name}
+    assert lines == {"right.py": set(), "wrong.py": {"3", "4", "5", "6", "7"}}
