@@ -8,8 +8,6 @@ files: with --corpus each builds a datastore of its own. What is not an option o
 to both replays. Sources, compiled extensions and datastores stay in `target/against`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

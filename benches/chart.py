@@ -7,8 +7,6 @@ print them, less what is not drawn. `--keep` takes newer ones from such output:
     python benches/chart.py --keep replay.json --conditions "2 CPU cores, 23 November 2026"
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -5,8 +5,6 @@ request, on tiny models with random weights. What differs is tried again in floa
 equal there, rounding broke a tie, which is counted apart.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -4,8 +4,6 @@ Those of REST and ADED replay recorded answers beside a datastore; those of N-Gr
 what the demo's model writes. The figures are the same on every machine.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

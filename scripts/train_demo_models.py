@@ -6,8 +6,6 @@ Everything is decided by the seed, the interpreter's library and the step counts
 ``scripts/README.md`` for the data rule, the loss curves and the run times.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """Runs sections and puts their figures under their headings in docs/RELIABILITY.md."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

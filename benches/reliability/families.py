@@ -4,8 +4,6 @@ A family has one configuration, of the same small sizes wherever it has such a f
 `check_model` lets pass get requests of `fuzz_generate`; all that comes back must be the same.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import defaultdict

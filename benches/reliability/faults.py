@@ -3,8 +3,6 @@
 Run with faults.c preloaded, `python faults.py JOB FAULT STEP` prints a record as JSON.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import json

@@ -1,7 +1,5 @@
 """How many forged inputs each reader was given: tests/core/fuzz.rs, a thousand times as many."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

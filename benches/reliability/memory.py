@@ -1,7 +1,5 @@
 """Does a memory stay within its bytes, as the system counts them?"""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Are sampled texts distributed as the model's own law says, whatever was drafted?"""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field

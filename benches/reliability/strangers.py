@@ -3,8 +3,6 @@
 Packages of models that specds does not need are read where they are installed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import os

@@ -1,7 +1,5 @@
 """Can a tenant learn what another one wrote, or make its drafts worse?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The package needs none of them: an engine that is not installed is reported as a
 answers are wrong is refused before it is timed.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

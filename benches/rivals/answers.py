@@ -1,7 +1,5 @@
 """Are a rival's answers right? Held against naive ones before anything it does is believed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tokens of a datastore as the plain file that rivals index."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ Each index is built in a process of its own, in turn. Its counts are compared wi
 must be right. Queries are patterns of 1 to 8 tokens of recorded answers.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the tests of the hub run in a process of its own, where `HF_ENDPOINT` is another."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

@@ -5,8 +5,6 @@ what a dataset is, what is in its folders, ranges of its files, and commits. Its
 ordered.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tiny random language models of several families, and drafters whose worth is known."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from functools import cache
 

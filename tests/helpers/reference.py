@@ -1,7 +1,5 @@
 """Naive twins of the Rust core in plain Python: slow, short, and meant to be obviously right."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

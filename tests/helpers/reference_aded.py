@@ -3,8 +3,6 @@
 What the paper leaves open is decided as `rust/core/papers/aded/mcts.rs` says.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 

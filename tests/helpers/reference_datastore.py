@@ -1,7 +1,5 @@
 """What a datastore answers, by scans of its documents: slow, short, meant to be obviously right."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A naive twin of `EngineDrafter`: plain sessions, and the texts of all requests beside them."""
 
-from __future__ import annotations
-
 PATIENCE = 64
 
 

@@ -4,8 +4,6 @@ It says what the core should draft of texts that are so short that nothing is sa
 those of `rust/core/fused`; what each source says stands in `reference_sources`.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from math import exp, floor, log, log2
 from typing import NamedTuple

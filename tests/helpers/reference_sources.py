@@ -1,7 +1,5 @@
 """The sources of the fused drafter's naive twin: what each says may follow, by dictionaries."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import takewhile
 from math import floor, log
