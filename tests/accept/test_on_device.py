@@ -7,19 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from models import GREEDY, prompt, random_drafter, random_tree, tiny_model
+from models import GREEDY, Session, prompt, random_drafter, random_tree, tiny_model, tree_generate
 from passes import Accepting
 from reference import path_to
 from specds._core import read_outcomes
-from specds.accept.on_device import (
-    PassRequest,
-    follow,
-    likeliest,
-    likeliest_on_host,
-    report,
-)
-from specds.drafters import Session
-from specds.generation import generate
+from specds.accept.on_device import PassRequest, follow, likeliest, likeliest_on_host, report
 from specds.verify import StaticRunner, static
 from specds.verify.inputs import Inputs
 
@@ -113,29 +105,23 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
 
 
 class Predictions(Session):
-    """Notes what the target predicts, and drafts as another session does."""
+    """Notes what the target predicts."""
 
     num_predictions = 5
 
-    def __init__(self, session, note):
-        self.session, self.note = session, note
-
-    def draft(self, *arguments):
-        return self.session.draft(*arguments)
-
-    def observe(self, *arguments):
-        self.session.observe(*arguments)
+    def __init__(self, told):
+        super().__init__(random_drafter().grow, [])
+        self.told = told
 
     def observe_predictions(self, tree, predictions):
-        self.note(tree.token_ids.tolist(), np.asarray(predictions).tolist())
+        self.told.append((tree.token_ids.tolist(), np.asarray(predictions).tolist()))
 
 
 def predictions_of(model, **settings):
     """What a session is told in each step."""
     drafter, told = random_drafter(), []
-    make = drafter.session
-    drafter.session = lambda prompt_ids: Predictions(make(prompt_ids), lambda *p: told.append(p))
-    output = generate(model, prompt(), drafter, max_nodes=7, max_new_tokens=24, **settings)
+    drafter.session = lambda _: Predictions(told)
+    output = tree_generate(model, drafter, num_tokens=24, max_nodes=7, **settings)
     assert len(told) == 1 + output.stats.num_drafts
     return told
 

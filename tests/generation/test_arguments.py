@@ -9,16 +9,7 @@ import transformers
 from transformers import GenerationConfig
 
 import models
-from models import (
-    _MIXED,
-    _SHAPE,
-    GREEDY,
-    Drafter,
-    build,
-    decodes_alike,
-    prompt,
-    random_drafter,
-)
+from models import _MIXED, _SHAPE, GREEDY, Drafter, build, decodes_alike, prompt, random_drafter
 from specds import Chat, FusedDrafter, RestDrafter, build_datastore
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arguments import require_request

@@ -35,23 +35,10 @@ def serve(tmp_path):
     def serve(*arguments):
         with socket.create_server(("127.0.0.1", 0)) as held:
             port = held.getsockname()[1]
-        where = [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--device",
-            "cpu",
-            "--dtype",
-            "float32",
-        ]
+        where = f"--host 127.0.0.1 --port {port} --device cpu --dtype float32".split()
         command = [sys.executable, "-m", "transformers.cli.transformers", "serve", *where]
-        processes.append(
-            subprocess.Popen(
-                [*command, *map(str, arguments)],
-                env=os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")},
-            )
-        )
+        env = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
+        processes.append(subprocess.Popen([*command, *map(str, arguments)], env=env))
         address = f"http://127.0.0.1:{port}"
         wait_for(address, processes[-1])
         return processes[-1], address

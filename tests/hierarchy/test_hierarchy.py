@@ -48,9 +48,6 @@ def levels(family="llama", dtype=torch.float32):
     return {"small": like(family, 0.2, dtype), "middle": like(family, 0.1, dtype)}
 
 
-# A model with a cache -----------------------------------------------------------------------------
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     family=st.sampled_from(FAMILIES),
@@ -79,8 +76,6 @@ def test_a_cached_model_is_a_function_of_the_text_whatever_ran_before(family, le
         cached.commit(path := paths[leaf % len(paths)])
         tokens = tokens + tree.token_ids[path].tolist()
 
-
-# The text is the target's -------------------------------------------------------------------------
 
 CONFIGS = {
     **{name: HierarchyConfig.ablation(name) for name in ABLATIONS},
@@ -238,9 +233,6 @@ def test_a_retrieval_drafter_may_know_more_or_fewer_tokens_than_the_models(known
     assert drafter.vocab_size == min(known, VOCAB_SIZE)
     output = decodes_alike(model, drafter)
     assert output.stats.num_accepted_tokens > 0
-
-
-# What goes wrong ----------------------------------------------------------------------------------
 
 
 def changed(**settings):

@@ -17,9 +17,9 @@ from models import (
     prompt,
     random_drafter,
     tiny_model,
+    tree_generate,
 )
 from recorded import kept_of
-from specds.generation import generate
 from specds.verify import StaticRunner, recordings, release, static
 
 pytestmark = [
@@ -58,7 +58,6 @@ def model():
     return build("LlamaConfig", FAMILIES["llama"][1]).to("cuda")
 
 
-PACKED = {"verification": "packed", **GREEDY}
 check = partial(decodes_alike, drafter=partial(oracle_drafter, num_wrong=1), verification="packed")
 
 
@@ -133,8 +132,7 @@ def test_requests_leave_no_memory_behind(model):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_departs_only_at_near_ties(model, dtype):
     model.to(dtype)
-    ids = prompt().to("cuda")
-    output = generate(model, ids, random_drafter(), max_nodes=16, max_new_tokens=32, **PACKED)
+    output = tree_generate(model, random_drafter(), verification="packed", **GREEDY)
     with torch.no_grad():
         logits = model(output.sequences[:, :-1], use_cache=False).logits[0, 20:].float()
     emitted = output.sequences[0, 21:, None]

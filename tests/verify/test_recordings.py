@@ -4,6 +4,7 @@ import gc
 import weakref
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -112,8 +113,7 @@ def test_passes_that_compute_in_another_precision_are_recorded_apart(model):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [put_a_hook, put_a_hook_on_all, change_an_attribute, switch_an_adapter],
+    "change", [put_a_hook, put_a_hook_on_all, change_an_attribute, switch_an_adapter]
 )
 def test_a_model_that_changed_in_python_is_recorded_again(change, model):
     mlp = model.model.layers[1].mlp
@@ -139,7 +139,7 @@ def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
 
 
 def test_what_is_kept_does_not_keep_a_model():
-    model = build("LlamaConfig", FAMILIES["llama"][1])
+    model = build(*FAMILIES["llama"])
     fast(model, random_drafter())
     forward, seen = weakref.ref(kept_of(model).forward), weakref.ref(model)
     del model
@@ -151,11 +151,8 @@ def test_a_start_that_fails_leaves_nothing_taken(monkeypatch, model):
     fast(model, random_drafter())
     kept = kept_of(model)
 
-    def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
     with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
-        patched.setattr(TreeCache, "restart", fail)
+        patched.setattr(TreeCache, "restart", Mock(side_effect=torch.OutOfMemoryError("short")))
         fast(model, random_drafter())
     assert kept_of(model) is kept
 
@@ -171,9 +168,7 @@ def test_requests_that_overlap_find_recordings_until_these_are_released(model):
 
 
 def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch, model):
-    def fail(compute, pool, device):
-        raise RuntimeError("operation not permitted when stream is capturing")
-
+    fail = Mock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
     monkeypatch.setattr(recordings, "recorder", lambda _: fail)
     with pytest.warns(UserWarning, match="not recorded as CUDA graphs.*not permitted") as warned:
         output = same_text(model, self_check=False)

@@ -22,12 +22,7 @@ from models import (
 from passes import WIDE_SHAPE, Allocations, rows_tree
 from specds.drafters.session import EMPTY_TREE
 from specds.papers.path_rows import PathRows
-from specds.verify import (
-    StaticRunner,
-    UnsupportedModelError,
-    check_model,
-    generic,
-)
+from specds.verify import StaticRunner, UnsupportedModelError, check_model, generic
 from specds.verify.attention import PACKED, attend_packed, packed_model
 from specds.verify.support import require_support
 

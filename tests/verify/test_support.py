@@ -26,14 +26,7 @@ from models import (
 )
 from specds.generation import accelerate, generate
 from specds.papers.path_rows import PathRows
-from specds.verify import (
-    RUNNERS,
-    Runner,
-    StaticRunner,
-    Support,
-    UnsupportedModelError,
-    check_model,
-)
+from specds.verify import RUNNERS, Runner, StaticRunner, Support, UnsupportedModelError, check_model
 from specds.verify.inputs import LocalAttention
 from specds.verify.support import require_support
 
