@@ -92,19 +92,19 @@ def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain,
     world = World(seconds, lambda step: 0.9 if step // 50 % 2 else 0.1)
     # To come to know a drafter takes a step or two of a thousand.
     learning = 1.02 if seconds is FLAT and trust == 0.3 else 1.0
-    time_of_a_token = world.decode(auto(world, trust), 1000)
-    assert time_of_a_token < learning * gain * best_of_fixed(seconds, 0.1, 0.9)
+    best = best_of_fixed(seconds, 0.1, 0.9)
+    assert world.decode(auto(world, trust), 1000) < learning * gain * best
 
 
 def test_it_says_before_a_step_that_there_will_be_no_draft():
     world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
     budget = auto(world)
-    announced, num_before = [], 0
+    announced = []
     for _ in range(200):
         announced.append(budget.pauses)
+        num_before = world.num_drafts
         world.decode(budget, 1)
         assert (world.num_drafts == num_before) == announced[-1]
-        num_before = world.num_drafts
     assert not announced[0]
     assert sum(announced) > 150
     assert [Budget(number).pauses for number in (0, 1)] == [True, False]

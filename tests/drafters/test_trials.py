@@ -77,10 +77,10 @@ def test_a_session_that_drafted_on_trial_is_as_one_that_never_did(folder, corpus
                 session.observe_predictions(tree, [[0]] * (1 + len(tree)))
             session.observe(piece, 5)
             found.append((shown(tree), length))
-        # What was learned, and what was accepted of which source.
-        state = drafter._state if isinstance(drafter, FusedDrafter) else None
-        learned = getattr(state, "learned", None), getattr(drafter, "stats", None)
-        return found, [of and of() for of in learned]
+        if isinstance(drafter, FusedDrafter):
+            # What was learned, and what was accepted of which source.
+            found += [drafter._state.learned(), drafter.stats()]
+        return found
 
     # With all that adapts, too.
     pairs = [*zip(drafters(store), drafters(store), strict=True)]

@@ -66,14 +66,8 @@ class Recycling(Session):
 def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verification):
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
-    drafter = oracle_drafter(expected, num_wrong=1)
-    sessions = []
-
-    def session(prompt_ids):
-        sessions.append(Recycling(drafter.grow, prompt_ids))
-        return sessions[-1]
-
-    drafter.session = session
+    drafter, sessions = oracle_drafter(expected, num_wrong=1), []
+    drafter.session = lambda ids: sessions.append(Recycling(drafter.grow, ids)) or sessions[-1]
     settings = {"verification": verification, "max_new_tokens": 32, **GREEDY}
     # What the second row drafts is wrong, so that it goes on by itself.
     ids = torch.cat([prompt(), prompt(seed=1)])
@@ -119,9 +113,8 @@ def test_a_session_of_the_caller_goes_on_and_is_not_ended():
     drafter = oracle_drafter(expected)
     session = drafter.session(prompt()[0].tolist())
     for max_new_tokens in (20, 12):
-        ids = torch.tensor([session.token_ids])
-        settings = {"max_new_tokens": max_new_tokens, **GREEDY}
-        output = generate(model, ids, drafter, session=session, **settings)
+        settings = {"session": session, "max_new_tokens": max_new_tokens, **GREEDY}
+        output = generate(model, torch.tensor([session.token_ids]), drafter, **settings)
         assert session.token_ids == output.sequences[0].tolist()
         assert output.stats.num_accepted_tokens > 0
     assert session.token_ids == expected

@@ -20,8 +20,8 @@ class Chance:
 
     def choose(self, weights):
         place = len(self.taken)
-        possible = [outcome for outcome, weight in enumerate(weights) if weight > 0]
-        outcome = self.script[place] if place < len(self.script) else possible[0]
+        first = next(outcome for outcome, weight in enumerate(weights) if weight > 0)
+        outcome = self.script[place] if place < len(self.script) else first
         self.taken.append((outcome, weights))
         return outcome
 
@@ -75,7 +75,6 @@ class ToyModel:
         table = rng.dirichlet([0.7] * num_tokens, size=(3, num_tokens))
         self.table = torch.tensor(table, dtype=torch.float32)
         self.num_tokens = num_tokens
-        self.committed = None
 
     def probs(self, tokens):
         return self.table[len(tokens) % 3, tokens[-1]]
@@ -87,7 +86,7 @@ class ToyModel:
         return torch.stack([self.probs(text) for text in texts]).log()
 
     def commit(self, path):
-        self.committed = list(path)
+        """Keeps nothing of a text."""
 
     def law(self, start, length, temperature=1.0):
         """The law of the `length` tokens that follow the tokens `start`."""
@@ -95,10 +94,6 @@ class ToyModel:
         sharpened /= sharpened.sum(-1, keepdim=True)
         for tokens in product(range(self.num_tokens), repeat=length):
             whole = [*start, *tokens]
-            weights = [
-                float(sharpened[place % 3, whole[place - 1], whole[place]])
-                for place in range(len(start), len(whole))
-            ]
-            if prod(weights) > 0:
-                law[tokens] = prod(weights)
+            places = range(len(start), len(whole))
+            law[tokens] = prod(float(sharpened[n % 3, whole[n - 1], whole[n]]) for n in places)
         return law

@@ -37,11 +37,8 @@ class EngineTwin:
             if row < len(old) and old[row] and old[row].goes_on_with(context):
                 self.rows[row], old[row] = old[row], None
         for row, context in enumerate(contexts):
-            found = [
-                request
-                for request in [*old, *self.absent]
-                if request and request.goes_on_with(context)
-            ]
+            known = filter(None, [*old, *self.absent])
+            found = [request for request in known if request.goes_on_with(context)]
             if self.rows[row] is None and found:
                 self.rows[row] = best = max(found, key=lambda request: len(request.text))
                 if best.is_remembered:
