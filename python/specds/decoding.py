@@ -24,7 +24,6 @@ from specds.verify.static import StaticRunner
 # By row, the accepted nodes and the target's predictions at all nodes.
 _Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
 
-
 _SILENT = Session()
 """Drafts nothing: while the last token of a context is outside the drafter's vocabulary."""
 

@@ -28,7 +28,7 @@ class Noise:
     the default generator of the device. A row at position t, its first emitted token being at 0,
     takes its row of draw t: so the numbers depend on the seed alone, not on what was drafted. The
     text is then as independent of drafts as the logits are: up to rounding, which in half precision
-    depends on the width of a pass.
+    depends on the width of a pass, the slots that it sees, and where a draft lies in them.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:

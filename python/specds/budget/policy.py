@@ -15,12 +15,15 @@ from specds.drafters.session import EMPTY_TREE, Drafter
 class Budget:
     """Drafts for the sequences of a step; the base class drafts at most `max_nodes` in each.
 
+    Args:
+        is_chain: Whether of each tree the best chain is left.
+
     Attributes:
         pauses: Whether the next step drafts nothing, so that sessions need no predictions for it.
     """
 
-    def __init__(self, max_nodes: int) -> None:
-        self._max_nodes = max_nodes
+    def __init__(self, max_nodes: int, *, is_chain: bool = False) -> None:
+        self._max_nodes, self._is_chain = max_nodes, is_chain
         self.pauses = max_nodes == 0
 
     def prepare(self) -> None:
@@ -29,16 +32,14 @@ class Budget:
     def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
         """The tree to verify for each session, no deeper than its entry in `max_depths`."""
         most = self._max_nodes
-        return [
+        trees = [
             session.draft(most, depth).limited(most, depth) if most and depth > 0 else EMPTY_TREE
             for session, depth in zip(sessions, max_depths, strict=True)
         ]
+        return [tree.best_chain() for tree in trees] if self._is_chain else trees
 
     def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
-        """Takes the tokens of each sequence in a step, None for one that ended.
-
-        `learning_s` is the time of the sessions' `observe`.
-        """
+        """Takes the tokens of each row in a step, None for one that ended, and `observe`'s time."""
 
     def leave(self, row: int) -> None:
         """Ends a row; the last one takes its number."""

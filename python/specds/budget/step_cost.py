@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from specds.verify.static import StaticRunner
 
-
 MOST_NODES = 63
 """The most nodes that an automatic budget verifies: with the last token they fill a tile of 64."""
 
@@ -69,8 +68,7 @@ def step_costs(
 ) -> CostModel:
     """The costs at the present number and length of a runner's rows, measured once for a model.
 
-    With a request, for a runner that accepts, they are those of acceptance too: of its predictions,
-    and of its kind of sampling.
+    With a request they are those of acceptance too, of its predictions and its kind of sampling.
     """
     num_rows, longest = len(runner.cache.lengths), max(runner.cache.lengths)
     asked = None if request is None else request.kind

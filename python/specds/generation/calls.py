@@ -33,6 +33,7 @@ def generate(
     self_check: bool = True,
     profile: bool = False,
     stream_every: int | None = None,
+    exact: bool = False,
     on_step: Callable[[Step], object] | None = None,
     session: Session | None = None,
     streamer: BaseStreamer | None = None,
@@ -69,6 +70,10 @@ def generate(
         stream_every: Hides how many tokens a step emitted, which tells texts apart: the streamer
             gets this many tokens at once (fewer at the end), and each step computes for exactly
             `max_nodes`, a number below `stream_every`. The time between releases still varies.
+        exact: Whether the text of a single row is to be the same whatever is drafted, in half
+            precision too. All passes get one shape, of `max_nodes`, a number, and of `max_length`
+            slots, and drafts are chains: slower, and near-ties may break otherwise than in plain
+            decoding. Measured on a CPU; other devices verify by `model` for it.
         on_step: Called with each `Step` of each row, the prefill included: the draft, its accepted
             nodes, and the emitted tokens with their sources.
         session: A session of the drafter that has observed the only prompt. It takes what is
@@ -106,6 +111,7 @@ def generate(
         self_check=self_check,
         profile=profile,
         stream_every=stream_every,
+        exact=exact,
         on_step=on_step,
         session=session,
     )

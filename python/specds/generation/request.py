@@ -56,6 +56,7 @@ class DraftOptions(TypedDict, total=False):
     verification: Verification
     self_check: bool
     stream_every: int | None
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Options:
     self_check: bool = True
     profile: bool = False
     stream_every: int | None = None
+    exact: bool = False
     otherwise: str = "refuse"
     on_step: Callable[[Step], object] | None = None
     session: Session | None = None
@@ -92,6 +94,8 @@ class Options:
         require_verification(self.verification)
         if self.otherwise not in ("refuse", "plain"):
             raise ValueError(f"otherwise must be 'refuse' or 'plain', got {self.otherwise!r}")
+        if self.exact and own_max_nodes(self.drafter, self.max_nodes) == "auto":
+            raise ValueError("exact gives all passes one width: give max_nodes a number")
         if self.stream_every is None:
             return
         if self.stream_every < 1:
@@ -145,6 +149,11 @@ def run(
     verifies, name, reason = require_support(
         model, verification=options.verification, self_check=options.self_check
     )
+    is_fixed = name == "model" or (name == "packed" and model.device.type == "cpu")
+    if options.exact and not (is_fixed and len(input_ids) == 1):
+        raise UnsupportedRequestError(
+            "exact needs one row, and verification 'model' on other devices than a CPU"
+        )
     shown = require_request(model, input_ids, generation_config, model_kwargs)
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
     vocab_size = model_vocab_size(model)
@@ -270,9 +279,11 @@ def _decode(
             costs = partial(step_costs, model, runner, _measured(runner, rows, vocab_size))
             budget = AutoBudget(costs, experience_of(options.drafter), len(rows))
         else:
-            budget = Budget(num_nodes)
+            budget = Budget(num_nodes, is_chain=options.exact)
             if options.stream_every is not None:
                 runner.least_nodes = num_nodes
+            if options.exact:
+                runner.fix_shape(num_nodes, generation_config.max_length + num_nodes)
         if past is not None:
             load(past, runner.cache)
         waits_for = model.device if options.profile and model.device.type == "cuda" else None

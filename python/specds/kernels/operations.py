@@ -230,8 +230,7 @@ def rotate_and_store(
     are as in `tree_attention`.
 
     Returns:
-        The rotated queries, `(num_tokens, num_heads, size)`, in the dtype of the cache's keys:
-        under autocast that is another.
+        The rotated queries, `(num_tokens, num_heads, size)`, in the dtype of the cache's keys.
     """
     from specds.kernels import programs
 

@@ -17,7 +17,6 @@ from specds.verify.inputs import Inputs, MaskBuilder, Masks
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-
 # Slots ahead of the prompt, so that a large `max_length` which is never reached costs no memory.
 _FIRST_SLOTS = 1024
 # A pass over more prompt tokens is split: the memory that it needs beside the cache grows with its
@@ -35,6 +34,7 @@ class Runner:
         node_steps: The numbers of nodes that passes can have, up to 63; empty for any.
         accepts: Whether it can accept too, by `launch` (see `StaticRunner`).
         least_nodes: Rows are padded to it, so that the time of a pass does not depend on a tree.
+        num_seen: The slots that each pass sees; 0 for as many as it needs.
         reason: Why passes were slower than they could be; known once it is closed.
         setting: What the time of a pass depends on besides model and shape.
     """
@@ -42,6 +42,7 @@ class Runner:
     node_steps: tuple[int, ...] = ()
     accepts = False
     least_nodes = 0
+    num_seen = 0
     reason = ""
 
     def __init__(
@@ -65,6 +66,10 @@ class Runner:
         self._always_masks = self._masks.has_windows
         self._num_moved = 0
         self.cache = TreeCache(self._slots, num_rows)
+
+    def fix_shape(self, num_nodes: int, num_slots: int) -> None:
+        """Gives all passes over trees one shape."""
+        self.least_nodes, self.num_seen, self._always_masks = num_nodes, num_slots, True
 
     def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
         """Runs prompts through the model with its own causal masks, equal ones once.
@@ -125,7 +130,7 @@ class Runner:
             ``1 + i`` after node `i` of the tree.
         """
         width = self._num_places(trees)
-        end = max(self.cache.lengths) + width
+        end = self.num_seen or max(self.cache.lengths) + width
         self.cache.reserve(end)
         inputs = Inputs.on_host(len(trees), width)
         inputs.fill(token_ids, trees, self.cache.lengths)

@@ -184,7 +184,7 @@ class StaticRunner(Runner):
         if self._records:
             num_rows = power_of_two(num_rows)
             width = 1 + bucket(width - 1, NODES, 64)
-        end = max(lengths) + width
+        end = self.num_seen or max(lengths) + width
         if self._records and work.scratch is None:
             end = bucket(end, _SLOTS, _SLOTS[-1])
         # Now, since the cache must not move within a recording.

@@ -1,0 +1,53 @@
+"""With `exact` a text of bfloat16 is the same whatever is drafted, and without it is not."""
+
+import pytest
+import torch
+
+from models import FAMILIES, Drafter, build, mixed_drafter, oracle_drafter, prompt, random_drafter
+from specds import generate
+from specds.drafters import TokenTree
+from specds.generation.arguments import UnsupportedRequestError
+
+NOTHING = Drafter(lambda *_: TokenTree([], []))
+
+
+@pytest.fixture(scope="module")
+def model():
+    """One whose likeliest tokens are often almost as likely as each other."""
+    kind, settings = FAMILIES["llama"]
+    return build(kind, {**settings, "num_hidden_layers": 4}, torch.bfloat16, sharpness=1.0)
+
+
+def differing(model, **options):
+    """Of four prompts, those whose text depends on the drafts."""
+
+    def text(seed, drafter):
+        torch.manual_seed(seed)
+        settings = {"max_new_tokens": 48, "max_nodes": 7, **options}
+        return generate(model, prompt(seed=seed), drafter, **settings).sequences.tolist()
+
+    found = set()
+    for seed in range(4, 8):
+        expected = text(seed, NOTHING)
+        drafters = oracle_drafter(expected[0]), mixed_drafter(expected[0]), random_drafter()
+        found |= {seed for drafter in drafters if text(seed, drafter) != expected}
+    return found
+
+
+@pytest.mark.parametrize("verification", ["packed", "model"])
+def test_a_text_depends_on_its_drafts_unless_it_is_to_be_exact(model, verification):
+    asked = {"verification": verification, "do_sample": False}
+    # The oldest kernels round alike in every shape.
+    assert differing(model, **asked) or torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    assert not differing(model, exact=True, **asked)
+
+
+def test_samples_do_not_depend_on_drafts_either(model):
+    assert not differing(model, exact=True, do_sample=True)
+
+
+def test_it_needs_a_number_of_nodes_and_one_row(model):
+    with pytest.raises(ValueError, match="give max_nodes a number"):
+        generate(model, prompt(), exact=True)
+    with pytest.raises(UnsupportedRequestError, match="one row"):
+        generate(model, prompt().expand(2, -1), exact=True, max_nodes=3, max_new_tokens=2)
