@@ -17,22 +17,12 @@ CASES += [(family, torch.float64, "sdpa") for family in ("llama", "gemma3", "gpt
 CASES += [(family, torch.float32, "eager") for family in ("llama", "mistral", "gemma3", "opt")]
 
 
-def runner_for(model, verification="model", max_length=200, max_nodes=16):
-    return RUNNERS[verification](
-        model, prompt_length=21, max_length=max_length, max_nodes=max_nodes
-    )
-
-
 @torch.no_grad()
 def plain_rows(model, known, tree):
     """What `Runner.verify` should give: a full plain pass per node, no cache, no mask."""
     paths = [[], *(path_to(tree, node) for node in range(len(tree)))]
-    return torch.stack(
-        [
-            model(torch.tensor([[*known, *tree.token_ids[path]]]), use_cache=False).logits[0, -1]
-            for path in paths
-        ]
-    )
+    texts = (torch.tensor([[*known, *tree.token_ids[path]]]) for path in paths)
+    return torch.stack([model(text, use_cache=False).logits[0, -1] for text in texts])
 
 
 @torch.no_grad()
@@ -41,7 +31,7 @@ def plain_rows(model, known, tree):
 def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, verification):
     model = tiny_model(family, dtype, attention)
     rng = np.random.default_rng(1)
-    runner = runner_for(model, verification)
+    runner = RUNNERS[verification](model, prompt_length=21, max_length=200, max_nodes=16)
     known = prompt()[0].tolist()
     first = runner.prefill_rows([torch.tensor([known])])
     assert first.shape == (1, VOCAB_SIZE)

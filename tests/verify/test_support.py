@@ -190,7 +190,7 @@ def test_the_self_check_allows_for_tensor_float_32(monkeypatch):
 
 
 def test_the_self_check_finds_positions_that_are_ignored_but_not_those_that_start_elsewhere():
-    model = build("MptConfig", {"d_model": 32, "n_layers": 2, "n_heads": 4, "vocab_size": 97})
+    model = build("MptConfig", {**REFUSED["mpt"][1], "vocab_size": 97})
     forward = model.forward
     model.forward = lambda *args, position_ids=None, **kwargs: forward(*args, **kwargs)
     assert support.tree_error(model, prompt_length=12) > 0.01
