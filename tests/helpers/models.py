@@ -36,6 +36,7 @@ _OF_LAYERS = {"layer_types": _MIXED}
 _CHUNKED = {**_SHAPE, "attention_chunk_size": WINDOW, "attn_temperature_tuning": False}
 _CHUNKED |= {"layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0]}
 _CHUNKED |= {"intermediate_size_mlp": 48, "num_local_experts": 2}
+_PROJECTED = {**_ALL_HEADS, "ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1}
 _LATENT = {name: size for name, size in _ALL_HEADS.items() if name != "head_dim"}
 _LATENT |= {"q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8, "moe_intermediate_size": 16}
 _LATENT |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "n_group": 1, "topk_group": 1}
@@ -52,10 +53,7 @@ FAMILIES = {
     "gpt2": ("GPT2Config", _ALL_HEADS),
     "qwen2_mixed": ("Qwen2Config", {**_WINDOWED, "use_sliding_window": True, **_OF_LAYERS}),
     "llama4": ("Llama4TextConfig", _CHUNKED),
-    "opt": (
-        "OPTConfig",
-        {**_ALL_HEADS, "ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1},
-    ),
+    "opt": ("OPTConfig", _PROJECTED),
     "deepseek_v3": ("DeepseekV3Config", _LATENT),
 }
 

@@ -34,11 +34,13 @@ _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size",
 _HEADS = ("num_attention_heads", "num_key_value_heads", "pad_token_id")
 _SMALL = {name: _SHAPE[name] for name in (*_SIZES, *_HEADS)}
 _PLAIN = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCAB_SIZE}
-_ROPE = {"rope_theta": 1e4, "factor": 2.0}
+_DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 _LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
 _LONGROPE |= {"short_factor": [1.0] * 4, "long_factor": [1.0] * 4}
 _SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
 _LOCAL = {"hidden_size": 32, "num_layers": 2, "num_heads": 4}
+_LOCAL |= {"attention_types": [[["global", "local"], 1]]}
+_TUNED = {**FAMILIES["llama4"][1], "attn_temperature_tuning": True, "floor_scale": 8192}
 _DECODER = {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4, "is_decoder": True}
 
 # name -> configuration class, its settings, why it is refused
@@ -50,27 +52,11 @@ REFUSED = {
     "qwen3_next": ("Qwen3NextConfig", _SMALL, "layers of type linear_attention"),
     "falcon_h1": ("FalconH1Config", _SMALL, "layers of type hybrid"),
     "rwkv": ("RwkvConfig", _PLAIN, "recurrent state"),
-    "gpt_neo": (
-        "GPTNeoConfig",
-        {**_LOCAL, "attention_types": [[["global", "local"], 1]]},
-        "local attention",
-    ),
-    "longrope": (
-        "Phi3Config",
-        {**_SMALL, "rope_parameters": _LONGROPE, "original_max_position_embeddings": 64},
-        "rope type longrope",
-    ),
-    "dynamic": (
-        "LlamaConfig",
-        {**_SMALL, "rope_parameters": {**_ROPE, "rope_type": "dynamic"}},
-        "rope type dynamic",
-    ),
+    "gpt_neo": ("GPTNeoConfig", _LOCAL, "local attention"),
+    "longrope": ("Phi3Config", {**_SMALL, "rope_parameters": _LONGROPE}, "rope type longrope"),
+    "dynamic": ("LlamaConfig", {**_SMALL, "rope_parameters": _DYNAMIC}, "rope type dynamic"),
     "mrope": ("LlamaConfig", {**_SMALL, "rope_parameters": _SECTIONS}, "mrope"),
-    "llama4": (
-        "Llama4TextConfig",
-        {**FAMILIES["llama4"][1], "attn_temperature_tuning": True, "floor_scale": 8192},
-        "scales queries by cache slots",
-    ),
+    "llama4": ("Llama4TextConfig", _TUNED, "scales queries by cache slots"),
     "bart": ("BartConfig", _DECODER, "takes no `position_ids`"),
     "git": ("GitConfig", {**_SMALL, "vision_config": {"num_hidden_layers": 1}}, "of an image"),
     "gpt_neox_japanese": ("GPTNeoXJapaneseConfig", _SMALL, "no view of a cache of several rows"),
