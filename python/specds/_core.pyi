@@ -245,7 +245,7 @@ class EngineDrafter:
         *,
         starts: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
-        tenants: Sequence[str] | None = None,
+        wishes: Sequence[Mapping[str, Any] | None] | None = None,
     ) -> None: ...
     def draft_chains(
         self,
@@ -271,7 +271,7 @@ class EngineDrafter:
     def close(self) -> None: ...
     @property
     def warnings(self) -> list[str]: ...
-    def stats(self) -> dict[str, int]: ...
+    def stats(self) -> dict[str, Any]: ...
 
 @final
 class Memory:

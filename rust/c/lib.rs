@@ -156,6 +156,7 @@ unsafe fn context<'a>(row: &Row, name: &'a str) -> Result<Option<Context<'a>>, R
         start,
         name,
         tenant,
+        ..Context::default()
     }))
 }
 

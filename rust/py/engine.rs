@@ -84,28 +84,32 @@ impl EngineDrafter {
     ///         step. Arrays of type uint32 are not copied.
     ///     starts: How many tokens of each row come before these, where they are not all.
     ///     names: The engine's names of the requests, where it has any: then these tell rows apart.
-    ///     tenants: Whose requests they are, where the engine tells; empty where it does not.
-    #[pyo3(signature = (contexts, *, starts = None, names = None, tenants = None))]
+    ///     wishes: What each request wishes: a mapping with its `tenant`, empty where the engine does not
+    ///         tell; read when it begins, the name of its `group` and a `predicted_output`.
+    #[pyo3(signature = (contexts, *, starts = None, names = None, wishes = None))]
     fn sync(
         &self,
         py: Python<'_>,
         contexts: Vec<Option<Bound<'_, PyAny>>>,
         starts: Option<Vec<usize>>,
         names: Option<Vec<String>>,
-        tenants: Option<Vec<String>>,
+        wishes: Option<Vec<Option<Wishes>>>,
     ) {
         let tokens: Vec<_> = contexts
             .iter()
             .map(|context| context.as_ref().map(Tokens::read))
             .collect();
         let (starts, names) = (starts.unwrap_or_default(), names.unwrap_or_default());
-        let tenants = tenants.unwrap_or_default();
+        let (wishes, none) = (wishes.unwrap_or_default(), Wishes::default());
         let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
+            let wishes = wishes.get(row).and_then(Option::as_ref).unwrap_or(&none);
             Some(Context {
                 tokens: tokens.as_ref()?.as_slice(),
                 start: starts.get(row).copied().unwrap_or(0),
                 name: names.get(row).map(String::as_str),
-                tenant: tenants.get(row).map_or("", String::as_str),
+                tenant: &wishes.tenant,
+                group: wishes.group.as_deref(),
+                predicted: &wishes.predicted_output,
             })
         });
         let contexts: Vec<_> = contexts.collect();
@@ -254,12 +258,16 @@ impl EngineDrafter {
 
     fn __repr__(&self) -> String {
         let drafter = lock(&self.0);
-        let datastore = drafter.config().datastore.as_ref();
-        let datastore = datastore.map_or("None".to_owned(), |path| path.display().to_string());
-        format!(
-            "EngineDrafter(datastore={datastore}, num_requests={})",
-            drafter.num_requests()
-        )
+        let about = |store: &specds_index::Datastore| {
+            let (path, facts) = (store.path().display(), store.manifest());
+            format!(
+                "{path} (build {}, {} tokens)",
+                facts.build_id, facts.num_tokens
+            )
+        };
+        let datastore = drafter.datastore().map_or("no datastore".to_owned(), about);
+        let config = serde_json::to_string(drafter.config()).unwrap_or_default();
+        format!("EngineDrafter({datastore}, {config})")
     }
 
     /// How many requests are kept: those in the batch, and those that may come back.
@@ -272,11 +280,25 @@ impl EngineDrafter {
     /// Drafts, drafted and accepted tokens under the names of `GenerationStats`; `num_row_steps`,
     /// rows that went on from a session; how many sessions were `num_opened` and `num_moved` from
     /// one row to another or back into the batch; `num_refused`, rows that could not be served;
-    /// `num_memory_failures`, times that the memory could not be shared. What an engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
+    /// `num_memory_failures`, times that the memory could not be shared, and when it last was,
+    /// `memory_shared_at`; `draft_s`, the time of `sync` and of drafting; `num_accepted_by_source`;
+    /// `acceptance_histogram`, how many drafts of each length had each number of tokens accepted. What an
+    /// engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let counts = lock(&self.0).counts();
         options::plain(py, &counts)
     }
+}
+
+/// What a request wishes.
+#[derive(FromPyObject, Default)]
+#[pyo3(from_item_all)]
+struct Wishes {
+    tenant: String,
+    #[pyo3(default)]
+    group: Option<String>,
+    #[pyo3(default)]
+    predicted_output: Vec<u32>,
 }
 
 /// The tokens of a context, where they lie if they are of type uint32.

@@ -97,9 +97,9 @@ fn drafts_are_those_of_the_core() {
             let name = Some(&*names[slot]);
             Some(Context {
                 tokens,
-                start: 0,
                 name,
                 tenant,
+                ..Context::default()
             })
         });
         core.sync(&contexts.collect::<Vec<_>>());

@@ -9,7 +9,7 @@ def config_of(max_model_len=32, k=4, ranks=1, **options):
         speculative_config=SimpleNamespace(
             num_speculative_tokens=k, enable_adaptive_verification=True
         ),
-        scheduler_config=SimpleNamespace(max_num_seqs=8),
+        scheduler_config=SimpleNamespace(max_num_seqs=8, max_num_batched_tokens=64),
         model_config=SimpleNamespace(
             max_model_len=max_model_len, get_vocab_size=lambda: 100, tokenizer=None
         ),

@@ -11,6 +11,7 @@ import pytest
 from datastores import build, until
 from specds.drafters import Memory
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
+from specds.integrations.adapter import Adapter, wishes_of
 from vllm_shapes import config_of
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
@@ -73,19 +74,45 @@ def test_a_drafter_that_raises_drafts_nothing_and_is_told_at_growing_intervals(c
 
 
 def test_drafts_wait_for_the_time_of_a_step_and_without_times_are_likely():
-    rows = [(TEXT, 1)]
-    for ranks, is_measured in [(1, True), (2, False)]:
-        drafts = Runner().step(vllm.Proposer(config_of(ranks=ranks)), rows)[0]
-        assert (drafts == []) == is_measured
-        likely = vllm.Proposer(config_of(ranks=ranks, min_prob=1.0, step_cost=None))
-        assert Runner().step(likely, rows) == [[]]
+    def drafts(ranks, **options):
+        adapter = Adapter(options, 4, num_ranks=ranks, times_steps=True)
+        adapter.drafter.sync([TEXT])
+        return adapter.chains([32])
+
+    assert drafts(1) == [[]]
+    assert drafts(2) == [[3, 1, 2, 3]]
+    assert drafts(1, min_prob=1.0, step_cost=None) == drafts(2, min_prob=1.0) == [[]]
+
+
+def test_what_it_drafts_from_is_told_and_what_does_nothing_is_warned_of(tmp_path, caplog):
+    store = build(tmp_path / "d", [[1, 2]])
+    options = {"datastore": str(store.path), "memory": "tenants", "min_prob": 0.2}
+    with caplog.at_level(logging.INFO):
+        llama_cpp.DraftModel(options, 7)
+        vllm.Proposer(config_of(memory="tenants", k=20))
+    told, no_tenants, _, waits = (record.getMessage() for record in caplog.records)
+    assert f"at most 7 tokens a row: EngineDrafter({store.path} (build " in told
+    for part in ("3 tokens)", '"memory":"tenants"', '"effort":"auto"', '"min_prob":0.2'):
+        assert part in told
+    assert "names no tenants" in no_tenants
+    assert "8 rows with drafts has 168 tokens: raise max_num_batched_tokens from 64" in waits
+
+
+def test_wishes_of_a_request_are_read_from_what_its_engine_carries():
+    none = {"tenant": ""}
+    assert wishes_of(None) == wishes_of({"other": 1, "specds_group": 3}) == none
+    assert wishes_of({"specds_off": 1, "specds_tenant": "ann"}) is None
+    wishes = {"tenant": "ann", "group": "g", "predicted_output": [1, 2]}
+    assert wishes_of({f"specds_{key}": value for key, value in wishes.items()}) == wishes
+    for predicted in ([1, "2"], [-1], [1 << 32], "text"):
+        assert wishes_of({"specds_predicted_output": predicted}) == none
 
 
 def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
     with pytest.raises(ValueError, match="unknown field `min_probability`"):
         vllm.Proposer(config_of(min_probability=0.1))
     with pytest.raises(ValueError, match="one rank only"):
-        vllm.Proposer(config_of(ranks=2, step_cost="measured"))
+        Adapter({"step_cost": "measured"}, 4, num_ranks=2)
     with pytest.raises(ValueError, match="`step_cost` does not fit SGLang"):
         sglang.Corpus({"step_cost": "measured"}, 8)
     store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")

@@ -243,15 +243,37 @@ def test_each_absence_may_be_long(tmp_path):
 def test_memory_is_that_of_a_known_tenant(memory, tenants, is_remembered):
     drafter = EngineDrafter(memory=memory, vocab_size=40)
     first, second = tenants
-    drafter.sync([list(range(30))], names=["a"], tenants=[first])
+    drafter.sync([list(range(30))], names=["a"], wishes=[{"tenant": first}])
     drafter.end(["a"])
-    drafter.sync([[35, 3, 4]], names=["b"], tenants=[second])
+    drafter.sync([[35, 3, 4]], names=["b"], wishes=[{"tenant": second}])
     assert bool(drafter.draft_chains(4)[1][0]) == is_remembered
     # A request of another tenant is another request.
     other = EngineDrafter(memory=memory, vocab_size=40)
-    other.sync([[0, 1]], tenants=[first])
-    other.sync([[0, 1, 2]], tenants=[second])
+    other.sync([[0, 1]], wishes=[{"tenant": first}])
+    other.sync([[0, 1, 2]], wishes=[{"tenant": second}])
     assert other.stats()["num_opened"] == len({first, second})
+
+
+def test_a_request_drafts_from_what_it_predicts_and_a_group_needs_a_name():
+    wishes = [{"predicted_output": [*range(30)]}, {}, {"group": "g"}, {"group": "g" * 10**6}]
+    drafter = EngineDrafter(vocab_size=40)
+    drafter.sync(
+        [[35, 3, 4]] * 4, names=[*"abcd"], wishes=[{"tenant": "", **each} for each in wishes]
+    )
+    assert drafter.draft_chains(2)[0].tolist() == [[5, 6], [-1, -1], [-1, -1], [-1, -1]]
+    assert drafter.stats()["num_refused"] == 1
+
+
+def test_statistics_say_what_was_accepted_of_drafts_of_each_length():
+    drafter, text = EngineDrafter(), [1, 2, 3] * 3
+    for news in ([], [1, 2, 3], [1, 9]):
+        text += news
+        drafter.sync([text])
+        drafter.draft_chains(2)
+    stats = drafter.stats()
+    assert stats["acceptance_histogram"] == [[], [], [0, 1, 1]]
+    assert stats["num_accepted_by_source"] == {"context": 3}
+    assert stats["draft_s"] > 0
 
 
 def test_named_rows_are_the_last_tokens_of_contexts():
@@ -262,7 +284,7 @@ def test_named_rows_are_the_last_tokens_of_contexts():
         start = 0 if end == 4 else end - 3
         parts.sync([text[start:end]], starts=[start], names=["r"])
         assert parts.draft_trees(6)[0].tolist() == whole.draft_trees(6)[0].tolist()
-    assert parts.stats() == whole.stats()
+    assert {**parts.stats(), "draft_s": 0} == {**whole.stats(), "draft_s": 0}
     parts.sync([[9, 9]], starts=[50], names=["r"])  # a gap: the request is begun again
     assert parts.stats()["num_opened"] == 2
     assert len(parts) == 1

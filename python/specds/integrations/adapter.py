@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specds._core import EngineDrafter
+from specds.integrations.metrics import publish
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 MIN_PROB = 0.1
 """Of a path of a chain, where nothing tells what a step costs."""
 
-_log = logging.getLogger("specds")
 _Call = TypeVar("_Call", bound="Callable[..., Any]")
 
 
@@ -29,10 +29,14 @@ class Adapter:
             folder names is used.
         tokenizer: The engine's tokenizer, or its name or folder.
         num_ranks: Processes of the engine, which must all draft the same.
+        max_nodes: The most tokens of a draft.
         times_steps: Whether the adapter calls `begin_draft` and `end_draft`: drafts then have by
             default what pays by the times of the engine's steps, otherwise what is likely enough.
 
     Attributes:
+        log: What it tells goes there: a line of what it drafts from, then failures.
+        drafts: Whether this process drafts; another rank may do so for it.
+        has_tenants: Whether the engine tells whose request it is.
         num_failures: How many `guarded` calls raised.
 
     Raises:
@@ -40,9 +44,14 @@ class Adapter:
         FormatError: The datastore cannot be read.
     """
 
+    log = logging.getLogger("specds")
+    drafts = True
+    has_tenants = False
+
     def __init__(
         self,
         options: Mapping[str, Any],
+        max_nodes: int,
         *,
         vocab_size: int | None = None,
         tokenizer: str | PreTrainedTokenizerBase | None = None,
@@ -68,10 +77,14 @@ class Adapter:
             **dict(options), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
         )
         # At the end of the adapter or of the process.
-        weakref.finalize(self, _close, self.drafter)
-        _warn(self.drafter)
-        self.num_failures = self._num_memory_failures = 0
-        self._num_opened = 0
+        weakref.finalize(self, _close, self.drafter, self.log)
+        self.max_nodes, self.num_failures = max_nodes, 0
+        if self.drafts:
+            self.log.info("specds drafts at most %d tokens a row: %r", max_nodes, self.drafter)
+        self._stats = self._counted()
+        _warn(self.drafter, self.log)
+        if options.get("memory") == "tenants" and not self.has_tenants:
+            self.log.warning("specds: this engine names no tenants, so nothing is remembered")
         self._ended_at: float | None = None
 
     def begin_draft(self, *, is_decoding: bool = True) -> None:
@@ -79,46 +92,71 @@ class Adapter:
 
         A step in which the engine read a prompt does not count.
         """
-        stats = self.drafter.stats()
-        num_opened, num_memory_failures = stats["num_opened"], stats["num_memory_failures"]
-        if num_memory_failures > self._num_memory_failures:
-            if _is_told(self._num_memory_failures, num_memory_failures):
-                _warn(self.drafter)
-            self._num_memory_failures = num_memory_failures
-        if is_decoding and num_opened == self._num_opened and self._ended_at is not None:
+        num_opened = self._stats["num_opened"]
+        self.tell()
+        has_begun = self._stats["num_opened"] > num_opened
+        if is_decoding and not has_begun and self._ended_at is not None:
             self.drafter.observe_step_time(perf_counter() - self._ended_at)
-        self._num_opened = num_opened
+
+    def tell(self) -> None:
+        """Tells what came of the last drafts: call after `sync`, if not `begin_draft`."""
+        before, self._stats = self._stats, self._counted()
+        publish(before, self._stats)
+        if _is_told(before["num_memory_failures"], self._stats["num_memory_failures"]):
+            _warn(self.drafter, self.log)
+
+    def _counted(self) -> dict[str, Any]:
+        return {**self.drafter.stats(), "num_failures": self.num_failures}
 
     def end_draft(self) -> None:
         """Call after drafting: the engine's step begins."""
         self._ended_at = perf_counter()
 
-    def chains(self, max_nodes: int, num_left: Iterable[int]) -> list[list[int]]:
+    def chains(self, num_left: Iterable[int]) -> list[list[int]]:
         """Drafts a chain of at most `max_nodes` tokens for each row.
 
         `num_left` is how many tokens each row may still get: one place is for the bonus token.
         """
         left = [max(number - 1, 0) for number in num_left]
-        token_ids, numbers, _ = self.drafter.draft_chains(max_nodes, max_nodes=left)
+        token_ids, numbers, _ = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         rows = zip(token_ids.tolist(), numbers.tolist(), strict=True)
         return [row[:number] for row, number in rows]
 
 
-def _warn(drafter: EngineDrafter) -> None:
+def _warn(drafter: EngineDrafter, log: logging.Logger) -> None:
     for warning in drafter.warnings:
-        _log.warning("specds: %s", warning)
+        log.warning("specds: %s", warning)
 
 
-def _close(drafter: EngineDrafter) -> None:
+def _close(drafter: EngineDrafter, log: logging.Logger) -> None:
     before = drafter.stats()["num_memory_failures"]
     drafter.close()
     if drafter.stats()["num_memory_failures"] > before:
-        _warn(drafter)
+        _warn(drafter, log)
 
 
 def _is_told(before: int, now: int) -> bool:
     """Whether one of these failures is told of: the first, the second, the fourth and so on."""
     return now.bit_length() > before.bit_length()
+
+
+def wishes_of(extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a request wishes, of the extra arguments that its engine carries; None for no drafts.
+
+    These are `specds_off`, `specds_tenant`, `specds_group` and `specds_predicted_output`, token
+    ids. What is of another type is left out.
+    """
+    given = {key.removeprefix("specds_"): value for key, value in (extra or {}).items()}
+    if given.get("off"):
+        return None
+    names = ("tenant", "group")
+    wishes = {name: given[name] for name in names if isinstance(given.get(name), str)}
+    predicted = given.get("predicted_output")
+    if isinstance(predicted, list) and all(
+        isinstance(token, int) and 0 <= token < 1 << 32 for token in predicted
+    ):
+        wishes["predicted_output"] = predicted
+    return {"tenant": "", **wishes}
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
@@ -135,7 +173,7 @@ def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
             except Exception:
                 self.num_failures += 1
                 if _is_told(self.num_failures - 1, self.num_failures):
-                    _log.exception("specds drafts nothing: failure %d", self.num_failures)
+                    self.log.exception("specds drafts nothing: failure %d", self.num_failures)
                 return otherwise(self, *args, **kwargs)
 
         return cast("_Call", method)

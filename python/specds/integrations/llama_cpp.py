@@ -31,8 +31,8 @@ class DraftModel(Adapter):
         max_length: int | None = None,
         **about: Any,
     ) -> None:
-        super().__init__(options, times_steps=True, **about)
-        self.max_nodes, self.max_length = max_nodes, max_length
+        super().__init__(options, max_nodes, times_steps=True, **about)
+        self.max_length = max_length
 
     @guarded(lambda *_, **__: np.zeros(0, np.intc))
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
@@ -40,6 +40,6 @@ class DraftModel(Adapter):
         self.drafter.sync([input_ids.view(np.uint32)])
         self.begin_draft()
         max_length = sys.maxsize if self.max_length is None else self.max_length
-        [draft] = self.chains(self.max_nodes, [max_length - len(input_ids)])
+        [draft] = self.chains([max_length - len(input_ids)])
         self.end_draft()
         return np.array(draft, np.intc)

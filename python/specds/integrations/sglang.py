@@ -54,7 +54,7 @@ class Corpus(Adapter):
     def __init__(self, options: Mapping[str, Any], num_nodes: int, **about: Any) -> None:
         if options.get("step_cost") is not None:
             raise ValueError("`step_cost` does not fit SGLang: all its trees have one size")
-        super().__init__(options, **about)
+        super().__init__(options, num_nodes - 1, **about)
         self.num_nodes = num_nodes
         self._lengths: dict[str, int] = {}
 

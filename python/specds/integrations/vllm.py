@@ -5,42 +5,71 @@
             "model": "specds.integrations.vllm.Proposer", "num_speculative_tokens": 8}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
-The runner passes the batch as padded arrays, without request ids.
+The runner passes the batch as padded arrays; names and wishes are those of its own requests.
 """
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import Adapter, guarded
+from specds.integrations.adapter import Adapter, guarded, wishes_of
 
 
 class VllmAdapter(Adapter):
-    """The drafter of a worker; `additional_config["specds"]` is its configuration."""
+    """The drafter of a worker; `additional_config["specds"]` is its configuration.
+
+    Attributes:
+        group: vLLM's ranks of tensor parallelism, of which the first alone drafts; None for one.
+    """
+
+    log = logging.getLogger("vllm.specds")  # vLLM shows its own
 
     def __init__(self, vllm_config: Any, *, times_steps: bool = False) -> None:
-        model = vllm_config.model_config
+        model, self.group = vllm_config.model_config, None
+        if vllm_config.parallel_config.tensor_parallel_size > 1:
+            from vllm.distributed.parallel_state import get_tp_group
+
+            self.group = get_tp_group()
+            self.drafts = self.group.is_first_rank
+        options = (vllm_config.additional_config or {}).get("specds", {})
         super().__init__(
-            (vllm_config.additional_config or {}).get("specds", {}),
+            options if self.drafts else {},
+            vllm_config.speculative_config.num_speculative_tokens,
             vocab_size=model.get_vocab_size(),
-            tokenizer=model.tokenizer,
-            num_ranks=vllm_config.parallel_config.tensor_parallel_size,
+            tokenizer=model.tokenizer if self.drafts else None,
             times_steps=times_steps,
         )
-        self.max_nodes: int = vllm_config.speculative_config.num_speculative_tokens
         self.max_length: int = model.max_model_len
+        scheduler = vllm_config.scheduler_config
+        num_tokens = scheduler.max_num_seqs * (self.max_nodes + 1)
+        if num_tokens > scheduler.max_num_batched_tokens:
+            self.log.warning(
+                "specds: a step of %d rows with drafts has %d tokens: raise max_num_batched_tokens "
+                "from %d, or rows wait",
+                scheduler.max_num_seqs,
+                num_tokens,
+                scheduler.max_num_batched_tokens,
+            )
 
 
 class Proposer(VllmAdapter):
+    has_tenants = True
+
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config, times_steps=True)
+        _mend_sampling()
+        self._runner: Any = None
+        self._wishes: dict[str, dict[str, Any] | None] = {}
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing; the runner calls it."""
+        """The runner calls it, and tells nothing of itself: its requests are found there."""
+        self._runner = sys._getframe(1).f_locals.get("self")
 
     @guarded(lambda _, rows, *__, **___: [[] for _ in rows])
     def propose(
@@ -57,11 +86,68 @@ class Proposer(VllmAdapter):
             num_tokens_no_spec: The lengths of the rows, `(n,)` with n >= rows.
             token_ids_cpu: Their tokens, `(n, max_model_len)`.
         """
+        if not self.drafts:
+            return [[] for _ in sampled_token_ids]
         lengths = num_tokens_no_spec[: len(sampled_token_ids)].tolist()
         tokens = token_ids_cpu.view(np.uint32)
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
-        self.drafter.sync([row[:length] if emitted else None for emitted, length, row in rows])
+        contexts = [row[:length] if emitted else None for emitted, length, row in rows]
+        names = self._names(len(contexts))
+        wishes = [self._wishes[name] for name in names or ()]
+        for row, wish in enumerate(wishes):
+            if wish is None:
+                contexts[row] = None
+        self.drafter.sync(contexts, names=names, wishes=wishes)
+        for context, wish in zip(contexts, wishes, strict=False):
+            if context is not None and wish:
+                wish.pop("predicted_output", None)  # it is known from now on
         self.begin_draft(is_decoding=all(sampled_token_ids))
-        drafts = self.chains(self.max_nodes, [self.max_length - length for length in lengths])
+        drafts = self.chains([self.max_length - length for length in lengths])
         self.end_draft()
         return drafts
+
+    def _names(self, num_rows: int) -> list[str] | None:
+        """The names of the rows, where the runner shows them; ends what it knows no more."""
+        batch, requests = (
+            getattr(self._runner, name, None) for name in ("input_batch", "requests")
+        )
+        if batch is None or requests is None:
+            return None
+        names: list[str] = batch.req_ids[:num_rows]
+        for name in names:
+            if name not in self._wishes:
+                sampling = requests[name].sampling_params
+                self._wishes[name] = wishes_of(sampling and sampling.extra_args)
+        ended = [name for name in self._wishes if name not in requests]
+        for name in ended:
+            del self._wishes[name]
+        if ended:
+            self.drafter.end(ended)
+        return names
+
+
+def _mend_sampling() -> None:
+    """Mends vLLM's sampling of drafted places on a CPU (vllm-project/vllm#55005).
+
+    There it never writes what it expands, and ends where `top_k` comes without `top_p`.
+    """
+    try:
+        from vllm.platforms import current_platform
+        from vllm.v1.sample import rejection_sampler
+    except ImportError:  # not inside vLLM
+        return
+    apply = rejection_sampler.apply_top_k_top_p
+    if not current_platform.is_cpu() or apply.__module__ == __name__:
+        return
+
+    def expand(x: Any, ends: Any, size: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+        counts = ends.diff(prepend=ends.new_zeros(1))
+        expanded = x.repeat_interleave(counts.long(), output_size=size)
+        return expanded.where(expanded != replace_from, replace_to) if replace_from else expanded
+
+    def apply_top_k_top_p(logits: Any, k: Any, p: Any) -> Any:
+        return apply(logits, k, p) if len(logits) else logits
+
+    rejection_sampler.expand_batch_to_tokens = expand
+    rejection_sampler.apply_top_k_top_p = apply_top_k_top_p
+    VllmAdapter.log.info("specds mends vLLM's sampling of drafts on a CPU (vllm#55005)")

@@ -73,8 +73,14 @@ class ChainSpeculator(VllmAdapter):
         """Drafts for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens."""
         places = input_batch.idx_mapping[: input_batch.num_reqs]
         self.draft_token_confidence_probs[: len(places)] = 0
-        fill = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
-        return fill if dummy_run else self._drafted(input_batch, num_sampled, fill)
+        drafts = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
+        if self.drafts and not dummy_run:
+            drafts = self._drafted(input_batch, num_sampled, drafts)
+        if self.group is not None and not dummy_run:
+            # All ranks verify, and must verify the same.
+            self.group.broadcast(drafts)
+            self.group.broadcast(self.draft_token_confidence_probs)
+        return drafts
 
     @guarded(lambda _, __, ___, drafts: drafts)
     def _drafted(self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
@@ -86,6 +92,7 @@ class ChainSpeculator(VllmAdapter):
         alive = self.req_states.req_id_to_index
         self._lengths = {name: total for name, total in seen.items() if name in alive}
         self.drafter.sync(news, starts=starts, names=names)
+        self.tell()
         left = [max(self.max_length - total - 1, 0) for total in totals]
         token_ids, lengths, probs = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
@@ -137,19 +144,49 @@ class ChainSpeculator(VllmAdapter):
 
 
 def register() -> None:
-    """The entry point of the plug-in: replaces vLLM's factory of speculators."""
+    """The entry point of the plug-in: replaces vLLM's factory of speculators.
+
+    It warns where a configuration has a ``specds`` that nobody reads.
+    """
     try:
+        from vllm.config import VllmConfig
         from vllm.v1.worker.gpu import spec_decode
     except ImportError:  # a version without that runner
         return
-    make = spec_decode.init_speculator
+    make, check = spec_decode.init_speculator, VllmConfig.__post_init__
 
     def init_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-        if "specds" not in (vllm_config.additional_config or {}):
+        if not _is_read(vllm_config):
             return make(vllm_config, device, req_states)
         from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
         speculator = type("SpecdsSpeculator", (ChainSpeculator, BaseSpeculator), {})
         return speculator(vllm_config, device, req_states)
 
+    def checked(self: Any, *args: Any) -> None:
+        check(self, *args)
+        if "specds" in (self.additional_config or {}) and not _is_read(self):
+            VllmAdapter.log.warning(
+                "specds drafts nothing: in vLLM's %s runner nobody reads `specds` of "
+                "`additional_config` but with %s",
+                *_WAYS[self.use_v2_model_runner],
+            )
+
     spec_decode.init_speculator = init_speculator
+    VllmConfig.__post_init__ = checked
+
+
+_WAYS = {
+    True: ("V2", '`"method": "ngram_gpu"`'),
+    False: ("V1", '`"method": "custom_class", "model": "specds.integrations.vllm.Proposer"`'),
+}
+
+
+def _is_read(vllm_config: Any) -> bool:
+    """Whether one of our classes gets the ``specds`` of a configuration."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or "specds" not in (vllm_config.additional_config or {}):
+        return False
+    if vllm_config.use_v2_model_runner:
+        return bool(speculative.method == "ngram_gpu")
+    return str(speculative.model).startswith("specds.")

@@ -1,12 +1,15 @@
 //! Counts of what came of the drafts.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::draft::session::Session;
+use crate::draft::token_tree::Source;
 use crate::engine::requests::Request;
 
 /// Counts of what came of all drafts so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct EngineCounts {
     /// The drafts that the engine went on from.
     pub num_drafts: u64,
@@ -24,13 +27,22 @@ pub struct EngineCounts {
     pub num_refused: u64,
     /// Times that the memory could not be shared, or a new datastore could not be used.
     pub num_memory_failures: u64,
+    pub num_memory_bytes: u64,
+    /// When the memory was last shared, in seconds since 1970; 0 for never.
+    pub memory_shared_at: f64,
+    /// The seconds in which it took contexts and drafted.
+    pub draft_s: f64,
+    /// The accepted tokens by the name of their source.
+    pub num_accepted_by_source: BTreeMap<&'static str, u64>,
+    /// How many drafts of each length had each number of tokens accepted.
+    pub acceptance_histogram: Vec<Vec<u64>>,
 }
 
 impl EngineCounts {
     /// Lets a request observe what is new, and says whether it could.
     pub(crate) fn observe(&mut self, request: &mut Request, news: &[u32]) -> bool {
         let draft = std::mem::take(&mut request.draft);
-        let num_accepted = request.session.num_accepted(news).min(draft.len());
+        let accepted = draft.follow(news);
         request.previous_len = request.session.context().len();
         if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
             return false;
@@ -39,7 +51,18 @@ impl EngineCounts {
         self.num_emitted_tokens += news.len() as u64;
         self.num_drafts += u64::from(!draft.is_empty());
         self.num_draft_tokens += draft.len() as u64;
-        self.num_accepted_tokens += num_accepted as u64;
+        self.num_accepted_tokens += accepted.len() as u64;
+        for &node in &accepted {
+            let source = Source::NAMES[draft.sources()[node] as usize];
+            *self.num_accepted_by_source.entry(source).or_default() += 1;
+        }
+        if !draft.is_empty() {
+            let rows = &mut self.acceptance_histogram;
+            rows.resize(rows.len().max(draft.len() + 1), Vec::new());
+            let row = &mut rows[draft.len()];
+            row.resize(draft.len() + 1, 0);
+            row[accepted.len()] += 1;
+        }
         true
     }
 }

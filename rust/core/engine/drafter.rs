@@ -83,6 +83,10 @@ impl EngineDrafter {
         &self.config
     }
 
+    pub fn datastore(&self) -> Option<&Datastore> {
+        self.without_memory.datastore()
+    }
+
     /// What of the configuration could not be used, and why the memory could not be shared the last time.
     pub fn warnings(&self) -> Vec<String> {
         let failure = self.sharing.as_ref().and_then(Sharing::failure);
@@ -91,11 +95,14 @@ impl EngineDrafter {
     }
 
     pub fn counts(&self) -> EngineCounts {
-        let of_sharing = self.sharing.as_ref().map_or(0, Sharing::num_failures);
-        EngineCounts {
-            num_memory_failures: self.counts.num_memory_failures + of_sharing,
-            ..self.counts
+        let mut counts = self.counts.clone();
+        if let Some(sharing) = &self.sharing {
+            counts.num_memory_failures += sharing.num_failures();
+            counts.memory_shared_at = sharing.shared_at();
         }
+        let num_bytes = self.memory.as_ref().map_or(0, |memory| memory.num_bytes());
+        counts.num_memory_bytes = num_bytes as u64;
+        counts
     }
 
     pub fn num_rows(&self) -> usize {
@@ -118,6 +125,7 @@ impl EngineDrafter {
     /// and not remembered. A row that grew by a step is told by its last
     /// tokens: O(rows), and O(tokens) for each other row.
     pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
+        let start = Instant::now();
         if let Some(datastore) = self.sharing.as_ref().and_then(Sharing::take_replaced) {
             self.go_on_with(&datastore);
         }
@@ -159,6 +167,7 @@ impl EngineDrafter {
             });
             self.experience.learn(outcomes);
         }
+        self.counts.draft_s += start.elapsed().as_secs_f64();
     }
 
     /// Drafts from this datastore for requests that begin from now on.
@@ -181,6 +190,11 @@ impl EngineDrafter {
             _ => (&self.without_memory, ""),
         };
         let mut session = FusedSession::new(Arc::clone(drafter), tenant).ok()?;
+        let group = context.group.map(|group| session.set_group(group));
+        group.transpose().ok()?;
+        if !context.predicted.is_empty() {
+            session.predicted_output(context.predicted).ok()?;
+        }
         session.observe(context.tokens, None).ok()?;
         Some(Request::new(session, context))
     }
@@ -242,6 +256,7 @@ impl EngineDrafter {
         let drafts = Drafts(requests);
         let sizes = drafts.trees().into_iter().map(TokenTree::len);
         self.num_step_tokens = num_rows + sizes.sum::<usize>();
+        self.counts.draft_s += start.elapsed().as_secs_f64();
         drafts
     }
 

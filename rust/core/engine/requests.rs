@@ -11,8 +11,8 @@ use crate::draft::token_tree::TokenTree;
 use crate::fused::drafter::FusedSession;
 use crate::fused::ended::EndedText;
 
-/// A row's context, or its last tokens.
-#[derive(Debug, Clone, Copy)]
+/// A row's context, or its last tokens, and what its request wishes.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Context<'a> {
     pub tokens: &'a [u32],
     /// How many tokens of the row come before these.
@@ -21,6 +21,10 @@ pub struct Context<'a> {
     pub name: Option<&'a str>,
     /// The request's tenant; empty where it is not known.
     pub tenant: &'a str,
+    /// The name of its group, where it has one: samples of one prompt, turns of one task.
+    pub group: Option<&'a str>,
+    /// The output that is expected, empty for none.
+    pub predicted: &'a [u32],
 }
 
 /// So many last tokens of a text tell it from others.
@@ -74,9 +78,9 @@ impl Request {
     pub(crate) fn last_news<'a>(&self, tokens: &'a [u32]) -> Option<&'a [u32]> {
         let context = Context {
             tokens,
-            start: 0,
             name: self.name.as_deref(),
             tenant: &self.tenant,
+            ..Context::default()
         };
         let num_new = self.fits(&context).then(|| self.news(&context))??.len();
         tokens.get(tokens.len() - num_new..)

@@ -125,6 +125,10 @@ impl FusedDrafter {
         std::array::from_fn(|source| self.accepted[source].load(Ordering::Relaxed))
     }
 
+    pub(crate) fn datastore(&self) -> Option<&Datastore> {
+        self.datastore.as_deref()
+    }
+
     /// The vocabulary of the datastore or the memory; `None` without either.
     pub fn vocab_size(&self) -> Option<u32> {
         let datastore = self
@@ -239,10 +243,6 @@ impl FusedSession {
     }
 
     /// How many of the next tokens are a path of the last draft.
-    pub(crate) fn num_accepted(&self, tokens: &[u32]) -> usize {
-        self.builder.accepted(tokens).nodes.len()
-    }
-
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
         let FusedDrafter {
             memory, weights, ..

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
@@ -68,6 +68,8 @@ struct State {
     replaced: Option<Arc<Datastore>>,
     failure: Option<String>,
     num_failures: u64,
+    /// In seconds since 1970.
+    shared_at: f64,
 }
 
 impl Sharing {
@@ -85,6 +87,7 @@ impl Sharing {
     ) -> Result<Self> {
         memory.merge_into(&path, None)?;
         let state = Arc::<Mutex<State>>::default();
+        held(&state).note(None);
         let ((stop, stopped), (ends, ended)) = (mpsc::channel(), mpsc::channel());
         let (shared, mut datastore) = (Arc::clone(&state), datastore);
         let run = move || {
@@ -120,6 +123,11 @@ impl Sharing {
         held(&self.state).num_failures
     }
 
+    /// When it last went well, in seconds since 1970.
+    pub fn shared_at(&self) -> f64 {
+        held(&self.state).shared_at
+    }
+
     /// Merges once more and ends, as dropping it does; [`failure`](Self::failure) tells where it could not.
     pub fn end(&mut self) {
         if self.stop.take().is_some()
@@ -135,6 +143,10 @@ impl Sharing {
 impl State {
     fn note(&mut self, failure: Option<String>) {
         self.num_failures += u64::from(failure.is_some());
+        if failure.is_none() {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            self.shared_at = now.map_or(0.0, |now| now.as_secs_f64());
+        }
         self.failure = failure;
     }
 }

@@ -1,12 +1,22 @@
 """The V1 runner of a real vLLM on a CPU: run by `make test-vllm`, in an environment of its own."""
 
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from unittest.mock import MagicMock
+from urllib.request import Request, urlopen
+
 import numpy as np
 import pytest
 
 pytest.importorskip("vllm", exc_type=ImportError)
 
+from vllm import SamplingParams
+
 from engines import workload
-from engines.vllm import Engine, chains
+from engines.vllm import Engine, chains, ngrams
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
@@ -82,21 +92,9 @@ def test_a_damaged_snapshot_and_another_tokenizer_s_datastore(tmp_path, prompts,
         Engine(**chains(8, datastore=workload.other_datastore(tmp_path)))
 
 
-@pytest.fixture
-def right_sampling(monkeypatch):
-    """Mends vllm-project/vllm#55005: on a CPU, temperatures of drafted places are never written."""
-    from vllm.v1.sample import rejection_sampler
-
-    def expand(x, cu_num_tokens, num_tokens, replace_from=0, replace_to=0):
-        counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1))
-        expanded = x.repeat_interleave(counts.long())
-        return expanded.where(expanded != replace_from, replace_to) if replace_from else expanded
-
-    monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", expand)
-
-
-def test_sampled_tokens_have_the_engine_s_own_distribution(prompts, right_sampling):
-    sampling = {"temperature": 0.8, "top_p": 0.95, "max_tokens": 4}
+@pytest.mark.parametrize("cut", [{"top_p": 0.95}, {"top_k": 20}])
+def test_sampled_tokens_have_the_engine_s_own_distribution(prompts, cut):
+    sampling = {"temperature": 0.8, "max_tokens": 4, **cut}
     rows = [prompts[0]] * 1500
     counts = []
     for drafting in ({}, chains(3)):
@@ -110,3 +108,124 @@ def test_sampled_tokens_have_the_engine_s_own_distribution(prompts, right_sampli
         chi = ((ours - theirs) ** 2 / np.maximum(total, 1))[often].sum()
         freedom = max(int(often.sum()) - 1, 1)
         assert chi < freedom + 5 * (2 * freedom) ** 0.5
+
+
+def test_requests_have_names_and_wishes_of_their_own(prompts, plain):
+    def row_steps(**wishes):
+        """How many steps a prompt takes; its text is the engine's own."""
+        carried = {f"specds_{key}": value for key, value in wishes.items()}
+        assert engine.generate(prompts[:1], extra_args=carried) == plain[:1]
+        return engine.num_row_steps
+
+    with Engine(**chains(8, datastore=None, memory="tenants")) as engine:
+        first = row_steps(tenant="ann")
+        assert row_steps(tenant="ann") < first / 2
+        assert abs(row_steps(tenant="bob") - first) < first / 8
+        assert row_steps(predicted_output=plain[0]) < first / 2
+        before = engine.proposer.drafter.stats()
+        assert row_steps(off=1, tenant="ann") == len(plain[0])
+        after = engine.proposer.drafter.stats()
+        assert after["num_opened"] == before["num_opened"] == 4
+        assert after["num_draft_tokens"] == before["num_draft_tokens"]
+        assert len(engine.proposer.drafter) == 0, "the engine tells who has ended"
+
+
+def test_vllm_s_own_registry_has_what_came_of_drafts(prompts):
+    from prometheus_client import REGISTRY
+
+    def value(name, **labels):
+        return REGISTRY.get_sample_value(f"specds:{name}", labels) or 0
+
+    before = value("draft_tokens_total"), value("accepted_tokens_total", source="context")
+    with Engine(**chains(8, memory="shared")) as engine:
+        engine.generate(prompts[:4])
+        stats = engine.proposer.drafter.stats()
+    drafted, accepted = stats["num_draft_tokens"], stats["num_accepted_by_source"]["context"]
+    assert drafted > accepted > 0
+    assert value("draft_tokens_total") - before[0] == drafted
+    assert value("accepted_tokens_total", source="context") - before[1] == accepted
+    assert value("memory_bytes") == stats["num_memory_bytes"] > 0
+    assert value("draft_seconds_total") > 0
+
+
+def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch):
+    from vllm.config import VllmConfig
+    from vllm.engine.arg_utils import EngineArgs
+
+    from specds.integrations import vllm, vllm_v2
+
+    monkeypatch.setattr(VllmConfig, "__post_init__", VllmConfig.__post_init__)  # it comes back
+    vllm_v2.register()
+    monkeypatch.setattr(vllm.VllmAdapter, "log", log := MagicMock())
+    for about, is_warned in [(chains(8), False), ({**chains(8), **ngrams(8)}, True)]:
+        EngineArgs(model=workload.model_path(), **about).create_engine_config()
+        assert log.warning.called == is_warned
+
+
+def test_of_two_ranks_the_first_alone_drafts(prompts, plain, monkeypatch):
+    from vllm import LLM
+
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    about = {"model": workload.model_path(), "dtype": "float32", "enforce_eager": True}
+    about |= {"max_model_len": 1024, "tensor_parallel_size": 2, "seed": 0}
+    llm = LLM(**about, **chains(8, memory="shared"))
+    params = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
+    given = [{"prompt_token_ids": ids} for ids in prompts[:2]]
+    outputs = llm.generate(given, SamplingParams(**params), use_tqdm=False)
+    stats = llm.collective_rpc(drafter_stats)
+    texts = [list(output.outputs[0].token_ids) for output in outputs]
+    assert texts == [text[:32] for text in plain[:2]]
+    assert stats[0]["num_accepted_tokens"] > 16
+    assert stats[1]["num_opened"] == 0
+
+
+def drafter_stats(worker):
+    return worker.model_runner.drafter.drafter.stats()
+
+
+SERVED = "http://127.0.0.1:8731"
+
+
+def asked(path, **about):
+    body = json.dumps(about).encode() if about else None
+    request = Request(f"{SERVED}{path}", body, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=300) as answer:
+        return answer.read().decode()
+
+
+def test_the_documented_line_serves_sampled_requests_and_metrics(tmp_path, prompts, plain):
+    from specds.integrations.serve import serving
+
+    more = ("--port", "8731", "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager")
+    command = serving(
+        workload.model_path(), datastore=Path(workload.DATASTORE), engine="vllm", more=more
+    )
+    settings = {**os.environ, **command.environment, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen([*command.words], env=settings, stdout=log, stderr=log)
+    try:
+        while not is_up():
+            assert server.poll() is None
+            time.sleep(0.5)
+        about = {"model": workload.model_path(), "prompt": prompts[0], "return_token_ids": True}
+        about |= {"max_tokens": 64, "ignore_eos": True}
+        greedy = json.loads(asked("/v1/completions", **about, temperature=0))
+        assert greedy["choices"][0]["token_ids"] == plain[0][:64]
+        asked("/v1/completions", **about, temperature=0.8, top_k=20, seed=1)
+        metrics = asked("/metrics")
+    finally:
+        server.terminate()
+        server.wait(60)
+    told = (tmp_path / "log").read_text()
+    assert f"specds drafts at most 8 tokens a row: EngineDrafter({workload.DATASTORE}" in told
+    assert "specds mends vLLM's sampling" in told
+    assert 'specds:accepted_tokens_total{source="datastore"}' in metrics
+    assert "specds:failures_total 0.0" in metrics
+
+
+def is_up():
+    try:
+        return asked("/health") == ""
+    except OSError:
+        return False

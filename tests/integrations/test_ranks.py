@@ -1,0 +1,58 @@
+"""Ranks that must verify the same drafts: two processes, joined by gloo."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+RANK = """
+import sys
+from types import ModuleType, SimpleNamespace
+import numpy as np
+import torch
+import torch.distributed as ranks
+from specds.integrations import vllm_v2
+from vllm_shapes import config_of
+
+rank = int(sys.argv[1])
+ranks.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+state = ModuleType("vllm.distributed.parallel_state")
+group = SimpleNamespace(is_first_rank=rank == 0, broadcast=lambda part: ranks.broadcast(part, 0))
+state.get_tp_group = lambda: group
+sys.modules[state.__name__] = sys.modules["vllm.distributed"] = sys.modules["vllm"] = state
+
+text = torch.tensor([[1, 2, 3, 1, 2, 3, 1, 2] + [0] * 24], dtype=torch.int32)
+gpu = [SimpleNamespace(gpu=part) for part in (text, torch.tensor([8], dtype=torch.int32))]
+states = SimpleNamespace(all_token_ids=gpu[0], total_len=gpu[1], req_id_to_index={"a": 0})
+config = config_of(ranks=2, step_cost=None, min_prob=0.0, memory="shared")
+speculator = vllm_v2.ChainSpeculator(config, torch.device("cpu"), states)
+batch = SimpleNamespace(
+    num_reqs=1, req_ids=["a"], idx_mapping=torch.tensor([0]), prefill_len_np=np.array([7])
+)
+last = torch.tensor([[2]])
+drafts = speculator.propose(batch, None, {}, None, None, torch.tensor([1]), None, last)
+print(drafts.tolist(), speculator.draft_token_confidence_probs.tolist())
+print(speculator.drafter.stats()["num_opened"], file=sys.stderr)
+assert speculator.num_failures == 0
+"""
+
+
+def test_the_first_rank_drafts_and_all_verify_its_drafts(tmp_path):
+    command, about = [sys.executable, "-c", RANK], {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "meet")],
+            env=about,
+            stdout=-1,
+            stderr=-1,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    (first, opened), (second, idle) = (process.communicate(timeout=90) for process in started)
+    assert first.startswith("[[3, 1, 2, 3]] [[0.")
+    assert second == first
+    assert (opened.split()[-1], idle.split()[-1]) == ("1", "0")
