@@ -28,7 +28,7 @@ from gpu.figure import Figure
 from gpu.passes import TUNINGS, seconds_of
 from gpu.shapes import SHAPES, config_of, random_model
 from models import FAMILIES, build, plain_generate, prompt, random_drafter
-from specds import generate
+from specds import PromptLookupDrafter, generate
 from specds._core import TokenTree
 from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest
@@ -208,7 +208,7 @@ def texts(options: argparse.Namespace) -> Iterator[Figure]:
     for dtype, sample in ((of, how) for of in dtypes for how in (False, True)):
         model = build(*FAMILIES["llama"], getattr(torch, dtype)).to(options.device)
         more = {"do_sample": True, "top_k": 0} if sample else {"do_sample": False}
-        first, num = [], 2 if options.dry else 24
+        first, unlike_drafts, num = [], 0, 2 if options.dry else 24
         for seed in range(num):
             expected = plain_generate(model, seed, options.new_tokens, **more)
             torch.manual_seed(seed)
@@ -218,9 +218,16 @@ def texts(options: argparse.Namespace) -> Iterator[Figure]:
             pairs = enumerate(zip(found.tolist(), expected, strict=True))
             unlike = [place - ids.shape[1] for place, pair in pairs if len({*pair}) > 1]
             first += unlike[:1]
+            exact = asked | {"verification": "model", "exact": True, "max_nodes": 7}
+            made = []
+            for drafter in (random_drafter(), PromptLookupDrafter()):
+                torch.manual_seed(seed)
+                made.append(generate(model, ids, drafter, **exact).sequences)
+            unlike_drafts += not torch.equal(*made)
         name = f"{dtype}, {'sampled' if sample else 'greedy'}: texts that differ"
         most = 0 if dtype == "float32" else None
         yield Figure(name, len(first) / num, at_most=most, note=f"first at {first}")
+        yield Figure(f"{name} by their drafts, exact", unlike_drafts / num, at_most=0)
 
 
 def beside(options: argparse.Namespace) -> Iterator[Figure]:
