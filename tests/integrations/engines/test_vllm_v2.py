@@ -51,10 +51,11 @@ def test_adaptive_verification_expects_as_many_tokens_as_are_accepted(prompts, m
     import torch
     from vllm.v1.worker.gpu.spec_decode import adaptive_verification as adaptive
 
-    for name in ("Stream", "Event", "current_stream"):
-        monkeypatch.setattr(torch.cuda, name, MagicMock())
-    monkeypatch.setattr(adaptive, "stream", MagicMock())
     with Engine(**chains(4), max_num_seqs=2) as engine:
+        # vLLM has put its own in their place.
+        for name in ("Stream", "Event", "current_stream"):
+            monkeypatch.setattr(torch.cuda, name, MagicMock())
+        monkeypatch.setattr(adaptive, "stream", MagicMock())
         ours, expected = engine.proposer, []
         starts = torch.zeros(3, dtype=torch.int32)
         manager = adaptive.AdaptiveVerificationManager(ours.req_states, starts, 1, 1000)
