@@ -1,7 +1,7 @@
 """Draws the charts of the README and writes tables of acceptance, from measured rows.
 
-The rows lie in docs/figures, as `specds bench replay --json` and `specds bench generate --json`
-print them, less what is not drawn. `--keep` takes newer ones from such output:
+The rows lie in docs/figures: `replay.json` as `specds bench replay --json` prints them, less what
+is not shown, and `real.json` as `make bench-real` does. `--keep` takes newer rows of a replay:
 
     specds bench replay --json ... > replay.json
     python benches/chart.py --keep replay.json --conditions "2 CPU cores, 23 November 2026"
@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -22,19 +23,9 @@ PAGES = [DOCS / "acceptance.md", DOCS / "notes" / "papers.md", DOCS.parent / "RE
 
 Row = dict[str, Any]
 
-# What is kept of a row: first what tells it from all others, then its figures.
-KEYS = {
-    "replay": ("transcripts", "drafter", "max_nodes"),
-    "generate": ("mode", "batch", "name", "max_nodes"),
-}
-OVER = "speed_up_over_generate"
-VALUES = {
-    "replay": ("datastore_tokens", "num_requests", "mean_acceptance_length"),
-    "generate": (
-        *("tokens_per_s", OVER, f"{OVER}_min", f"{OVER}_max"),
-        *("mean_acceptance_length", "outside_forward"),
-    ),
-}
+# What is kept of a row of a replay: first what tells it from all others, then its figures.
+KEYS = ("transcripts", "drafter", "max_nodes")
+VALUES = ("datastore_tokens", "num_requests", "mean_acceptance_length", "interval")
 
 SETS = {
     "mtbench-vicuna-7b": "MT-Bench\nVicuna-7B",
@@ -46,7 +37,6 @@ SETS = {
     "rollouts-codegen-16b": "rollouts\nCodeGen-16B",
     "japanese-llama-3.1-8b": "Japanese\nLlama-3.1-8B",
 }
-DRAWN_SETS = list(SETS)[:4]
 # In the head of a table: `dev` where drafters were developed on these answers, T where sampled.
 NOTES = {
     "mtbench-vicuna-7b": " (dev)",
@@ -70,13 +60,16 @@ DRAFTERS = {
     "n-grammys:strategy=context": "`n-grammys:strategy=context`",
     "prompt-lookup": "`prompt-lookup`",
     "draftretriever": "ADED's package, draftretriever 0.1.1",
+    "sglang-ngram-corpus": "SGLang's n-grams 0.5.23, prompt and 1 M tokens of the corpus in them",
+    "sglang-ngram-prompt": "the same with the prompt alone",
+    "sglang-ngram": "the same as its worker asks, without the prompt",
     "arctic-suffix-corpus": "Arctic's suffix tree, 1 M tokens of the corpus in it",
     "arctic-suffix-tree": "Arctic's suffix tree, arctic-inference 0.3.0",
     "arctic-suffix": "the same, its default chain",
     "transformers-prompt-lookup": "prompt lookup of transformers",
 }
 # What the README shows; the page of all of them has the rest.
-FIRST = ["fused", NO_DATASTORE, "rest", "arctic-suffix-tree", "transformers-prompt-lookup"]
+FIRST = ["fused", NO_DATASTORE, "sglang-ngram-corpus", "rest", "transformers-prompt-lookup"]
 FIRST_SETS = ["mtbench-vicuna-7b", "humaneval-codegen-16b", "specbench-vicuna-7b", "airline-gpt-4o"]
 # What a drafter has: its corpus, and whether it remembers earlier requests.
 HAS = {
@@ -86,18 +79,23 @@ HAS = {
     "rest:max_match=2": ("60 M tokens", "no"),
     "rest": ("60 M tokens", "no"),
     "draftretriever": ("60 M tokens", "yes"),
+    "sglang-ngram-corpus": ("1 M tokens", "yes"),
+    "sglang-ngram-prompt": ("none", "yes"),
+    "sglang-ngram": ("none", "yes"),
     "arctic-suffix-corpus": ("1 M tokens", "yes"),
     "arctic-suffix-tree": ("none", "yes"),
     "transformers-prompt-lookup": ("none", "no"),
 }
 DRAWN = {
     "fused": "specds",
-    "draftretriever": "ADED's package",
+    "sglang-ngram-corpus": "SGLang's n-grams",
     "arctic-suffix-tree": "Arctic's suffix tree",
     "rest": "REST (in specds)",
     "transformers-prompt-lookup": "prompt lookup",
 }
-WAYS = {"fused": "specds", "plain": "specds without drafts", "generate": "model.generate"}
+REAL = {"model": "smollm2", "dtype": "float32", "threads": 1, "mode": "greedy"}
+KINDS = ["agent", "edit", "turns", "completion", "json", "summary", "chat", "code"]
+WAYS = {"specds": 0, "prompt lookup": 1}
 BUDGET = 64
 
 THEMES = {
@@ -125,19 +123,20 @@ def rows_of(kind: str) -> list[Row]:
 def keep(path: Path, conditions: str) -> None:
     """Takes the rows of a benchmark's output; older ones of the same kind go."""
     document = json.loads(path.read_text())
-    found = [row for row in document["rows"] if row["status"] == "ok"]
-    found = [row for row in found if row.get("transcripts") != "all"]
-    kind = "replay" if "drafter" in found[0] else "generate"
-    rows = {tuple(row[key] for key in KEYS[kind]): row for row in rows_of(kind)}
+    found = [
+        row for row in document["rows"] if row["status"] == "ok" and row["transcripts"] != "all"
+    ]
+    rows = {tuple(row[key] for key in KEYS): row for row in rows_of("replay")}
     for row in found:
-        if row.get("drafter") == "fused" and row["datastore"] is None:
+        if row["drafter"] == "fused" and row["datastore"] is None:
             row["drafter"] = NO_DATASTORE
-        elif row.get("drafter") == "fused" and not document["warm_memory"]:
+        elif row["drafter"] == "fused" and not document["warm_memory"]:
             row["drafter"] = NO_MEMORY
-        kept = {key: row[key] for key in (*KEYS[kind], *VALUES[kind])}
-        rows[tuple(row[key] for key in KEYS[kind])] = {**kept, "conditions": conditions}
+        kept = {key: row[key] for key in (*KEYS, *VALUES)}
+        kept["interval"] = [round(end, 3) for end in row["interval"] or []]
+        rows[tuple(row[key] for key in KEYS)] = {**kept, "conditions": conditions}
     lines = ",\n".join(json.dumps(row) for row in rows.values())
-    (FIGURES / f"{kind}.json").write_text(f'{{"rows": [\n{lines}\n]}}\n')
+    (FIGURES / "replay.json").write_text(f'{{"rows": [\n{lines}\n]}}\n')
 
 
 def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
@@ -221,18 +220,18 @@ def draw_acceptance(axes: Any, theme: dict[str, Any]) -> None:
     lengths = acceptance(rows_of("replay"))
     width = 0.84 / len(DRAWN)
     for place, (drafter, name) in enumerate(DRAWN.items()):
-        heights = [lengths[drafter, transcripts, BUDGET] for transcripts in DRAWN_SETS]
-        where = [group - 0.42 + (place + 0.5) * width for group in range(len(DRAWN_SETS))]
+        heights = [lengths[drafter, transcripts, BUDGET] for transcripts in FIRST_SETS]
+        where = [group - 0.42 + (place + 0.5) * width for group in range(len(FIRST_SETS))]
         axes.bar(where, heights, width * 0.9, color=theme["bars"][place], label=name, zorder=2)
         for x, height in zip(where, heights, strict=True):
             is_ours = place == 0
             shown = f"{height:.2f}" if is_ours else f"{height:.1f}"
             axes.text(x, height + 0.06, shown, ha="center", **font(theme, is_ours, 8.5, 7))
     axes.axhline(1, color=theme["faint"], linewidth=0.8, linestyle=(0, (3, 3)), zorder=3)
-    axes.set_xticks(range(len(DRAWN_SETS)), [SETS[name] for name in DRAWN_SETS])
+    axes.set_xticks(range(len(FIRST_SETS)), [SETS[name] for name in FIRST_SETS])
     axes.set_yticks([])
-    axes.set_ylim(0, 4.1)
-    axes.set_xlim(-0.5, len(DRAWN_SETS) - 0.5)
+    axes.set_ylim(0, 6.1)
+    axes.set_xlim(-0.5, len(FIRST_SETS) - 0.5)
     below = f"recorded answers, {BUDGET} nodes a draft; dashed: plain decoding"
     title(axes, theme, 0, "Tokens per forward pass", below)
     shape = {"handlelength": 0.8, "handleheight": 0.8, "handletextpad": 0.4, "columnspacing": 1.0}
@@ -241,41 +240,31 @@ def draw_acceptance(axes: Any, theme: dict[str, Any]) -> None:
 
 
 def draw_speed(axes: Any, theme: dict[str, Any]) -> None:
-    """Speed over `model.generate`: a bar with the range of its runs for each way to generate."""
-    rows = {(row["mode"], row["name"]): row for row in rows_of("generate") if row["batch"] == 1}
-    ticks = []
-    for number, mode in enumerate(("greedy", "sampled")):
-        for place, (way, name) in enumerate(WAYS.items()):
-            row = rows[mode, way]
-            y = number * 4.1 + place
-            ticks.append((y, name))
-            mean = row[OVER]
-            axes.barh(y, mean, 0.78, color=theme["bars"][0 if way == "fused" else place + 1])
-            ends = [row[f"{OVER}_{end}"] for end in ("min", "max")]
-            if None not in ends:
-                axes.plot(ends, [y, y], color=theme["text"], linewidth=1, alpha=0.7)
-            is_ours = way == "fused"
-            shown = f"{mean:.1f}x" if is_ours else f"{mean:.2f}x".replace("1.00x", "1x")
-            x = max(mean, *(end or 0 for end in ends)) + 0.08
-            axes.text(x, y, shown, va="center", **font(theme, is_ours, 9, 8))
-        label = {"greedy": "greedy", "sampled": "sampled, T = 0.7"}[mode]
-        axes.text(0, number * 4.1 - 0.72, label, fontsize=8.5, color=theme["faint"])
-    axes.set_yticks([y for y, _ in ticks], [name for _, name in ticks], fontsize=8.5)
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    axes.set_ylim(7.9, -0.9)
-    axes.set_xlim(0, 5.1)
-    small = {"fontsize": 8.5, "color": theme["faint"], "style": "italic"}
-    axes.text(0, 7.6, "On a GPU: not measured yet", **small)
-    title(axes, theme, -98, "Speed over model.generate", "5 M-parameter model on 2 CPU cores")
+    """Speed over `model.generate`: two bars for each kind of request, with the mean of each."""
+    rows = [row for row in rows_of("real") if all(row[key] == REAL[key] for key in REAL)]
+    speeds = {row["kind"]: row["over_generate"] for row in rows}
+    for number, kind in enumerate(KINDS):
+        for way, place in WAYS.items():
+            height, x = mean(speeds[kind][way]), number - 0.2 + 0.4 * place
+            axes.bar(x, height, 0.36, color=theme["bars"][place], zorder=2)
+            axes.text(
+                x, height + 0.05, f"{height:.1f}", ha="center", **font(theme, not place, 8, 7)
+            )
+    axes.axhline(1, color=theme["faint"], linewidth=0.8, linestyle=(0, (3, 3)), zorder=3)
+    axes.set_xticks(range(len(KINDS)), KINDS, rotation=30, ha="right", rotation_mode="anchor")
+    axes.set_yticks([])
+    axes.set_ylim(0, 3.1)
+    below = "SmolLM2-135M, CPU; grey: prompt lookup; dashed: plain"
+    title(axes, theme, 0, "Speed over model.generate", below)
 
 
 def draw(name: str, theme: dict[str, Any]) -> None:
     """Draws both panels into one file."""
     plt.switch_backend("svg")
     with plt.rc_context(style(theme)):
-        sizes = {"figsize": (9.6, 3.5), "width_ratios": (2.15, 1)}
-        figure, (left, right) = plt.subplots(1, 2, **sizes, layout="constrained")
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=(10.4, 3.5), width_ratios=(1.75, 1), layout="constrained"
+        )
         figure.get_layout_engine().set(wspace=0.06)
         draw_acceptance(left, theme)
         draw_speed(right, theme)

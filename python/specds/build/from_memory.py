@@ -74,7 +74,8 @@ def refresh(
     kept = Memory.open(memory, size, tokenizer=fingerprint, max_bytes=min(most, _MOST_BYTES))
     texts = kept.texts(tenant)
     added = (0, 0)
-    if texts:
+    # A builder also removes what an earlier call could not, so one that adds nothing is opened too.
+    if texts or Path(path).exists():
         given = options.for_core() | {"append": Path(path).exists()}
         with DatastoreBuilder(
             path, **facts, corpus=[f"memory {Path(memory).name}"], **given

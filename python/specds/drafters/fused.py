@@ -41,7 +41,7 @@ class FusedConfig:
             tokens at every node.
         max_nodes: Nodes of a draft where a request asks for `auto`; by default `generate` chooses.
         learns: Whether weights change with what is accepted.
-        effort: How much a draft reads. Normal accepts 1.5 % more than low and takes some tens of
+        effort: How much a draft reads. Normal accepts 2 to 4 % more than low and takes some tens of
             microseconds longer. Auto is low where a step takes less than 8 ms.
     """
 
