@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Small models lose more by handing work to a second thread than they gain, most of all beside
@@ -17,6 +18,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 _IN_MEMORY = Path("/dev/shm")
 if _IN_MEMORY.is_dir() and shutil.disk_usage(_IN_MEMORY).free > 1 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_IN_MEMORY))
+
+# Machines that run tests are busy: how long an example takes says nothing.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # Run by itself, in an environment that holds the wheel and nothing else (`make wheel`).
 collect_ignore = ["smoke.py"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specds.corpora import render_with
@@ -36,7 +36,6 @@ TEXTS = st.text(st.sampled_from("ab _(:=\n\té€😀<|endoftext>"), max_size=30
 )
 
 
-@settings(deadline=None)
 @given(texts=st.lists(TEXTS, max_size=4))
 def test_the_light_tokenizer_is_that_of_transformers(demo_tokenizer, texts):
     light = load_encoder("demo")

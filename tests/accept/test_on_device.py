@@ -30,7 +30,7 @@ def walked(token_ids, parents, choices):
         nodes.append(node)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
@@ -70,7 +70,7 @@ class Says:
 
 @torch.no_grad()
 @pytest.mark.parametrize("num_moved", [0, 2, 16])
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 3), stops=st.booleans())
 def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
     rng = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def test_predictions_come_with_the_decision(settings):
     assert all(len(rows) == 1 + len(tokens) and len(rows[0]) == 5 for tokens, rows in told)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     scores=arrays(np.float32, st.tuples(st.integers(0, 5), st.integers(1, 99)), elements=SCORES),
     k=st.integers(0, 9),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import Drafter, random_tree
-from replays import build_tiny, code_answers, patient, transcript
+from replays import build_tiny, code_answers, transcript
 from rivals import entrants
 from specds import FusedDrafter, RestDrafter
 from specds.bench.engines import ENTRANTS
@@ -52,7 +52,6 @@ def naive_replay(drafter, prompt, completion, max_nodes):
     return steps
 
 
-@patient
 @given(texts, texts, st.integers(1, 12), st.integers(0, 99))
 def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nodes, seed):
     answer = transcript(prompt, completion)

@@ -13,7 +13,7 @@ from specds import Datastore, FormatError
 from specds.build import DatastoreBuilder, compact, merge
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 3), max_size=7), min_size=1, max_size=11)
-CASES = settings(max_examples=40, deadline=None)
+CASES = settings(max_examples=40)
 FACTS = {"vocab_size": 4, "separator": 4}
 
 

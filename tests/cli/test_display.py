@@ -55,7 +55,7 @@ def written(way, text):
 @example(text="[bold]x[/bold] :smile: https://a.b 12")
 @given(text=st.text(st.sampled_from("[]/=:\\#0bi smile"), min_size=1, max_size=12))
 @pytest.mark.parametrize("way", WAYS)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_brackets_in_data_are_shown(way, text):
     shown = repr(text) if way == "lookup" else text.strip()
     assert shown in written(way, text)

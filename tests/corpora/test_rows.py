@@ -62,9 +62,7 @@ def files_of(rows):
 TEXT = st.text(st.sampled_from('ab"\\{[]},: \n\r\té€😀\x1f\u2028'), max_size=6)
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=st.lists(TEXT, max_size=6))
 def test_every_format_gives_the_same_documents(tmp_path, written):
     rows = [{"text": text} for text in written]
@@ -79,7 +77,6 @@ def test_every_format_gives_the_same_documents(tmp_path, written):
         assert sum(i.num_bytes for i in items) <= corpus.num_bytes == len(content)
 
 
-@settings(deadline=None)
 @given(written=st.lists(TEXT, min_size=1, max_size=4), size=st.integers(1, 40))
 def test_list_of_rows_is_the_same_wherever_it_is_cut(written, size):
     rows = [1234, *({"text": text} for text in written), 5678]

@@ -15,7 +15,7 @@ from specds.drafters import SOURCES, RestConfig, RestDrafter
 VOCAB = 4
 TEXT = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=14)
 FEW = corpora(most=14, vocabularies=SMALL)
-CASES = settings(max_examples=40, deadline=None)
+CASES = settings(max_examples=40)
 
 
 @CASES

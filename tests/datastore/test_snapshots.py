@@ -63,7 +63,7 @@ INSERTS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(INSERTS, st.sampled_from([100, 65_536, 65_537, 1 << 20]))
 def test_what_is_saved_comes_back(tmp_path_factory, inserts, vocab_size):
     folder = tmp_path_factory.mktemp("saved")

@@ -25,7 +25,7 @@ tokens = st.integers(0, 3)
 documents = st.lists(st.lists(tokens, max_size=20), min_size=1, max_size=6).filter(any)
 separators = st.sampled_from([3, 4])
 orders = st.integers(2, 4)
-some = settings(max_examples=60, deadline=None)
+some = settings(max_examples=60)
 
 
 def drafted(tree):

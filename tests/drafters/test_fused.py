@@ -25,7 +25,7 @@ PACES = {None: "normal", 0.001: "low", 0.01: "normal", 0.1: "normal"}
 PROBS = [0.5, 0.3, 0.0]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     documents=st.lists(texts, max_size=3),
     separator=st.sampled_from([3, 4]),
@@ -75,7 +75,7 @@ def test_every_draft_is_that_of_a_naive_twin(
         twin.observe(piece)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     corpora(most=20),
     st.booleans(),
@@ -113,7 +113,7 @@ def test_trees_are_sound_and_the_same_in_every_run(
         TokenTree(tree.token_ids, tree.parents, tree.probs)  # which refuses what is no tree
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(corpora(most=8), st.lists(texts, min_size=1, max_size=3))
 def test_no_cut_into_shards_changes_a_draft_that_reads_all_occurrences(folder, corpus, contexts):
     cut = corpus.build(folder / "cut")

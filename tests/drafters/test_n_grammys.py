@@ -34,7 +34,7 @@ def small_tables(draw):
     st.integers(1, 3),
     st.integers(0, 14),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_drafts_are_the_rows_of_the_paper(arrays, pieces, strategy, k, w, q, max_nodes):
     bigram, probs, unigram = arrays
     config = NGrammysConfig(k, w, q, strategy)
@@ -76,7 +76,7 @@ def check_probs(tree, bigram, probs, shares):
 
 
 @given(st.lists(tokens, min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
     """Held against the class of the installed release; the rule is that of 5.19 to 5.24."""
     theirs = PromptLookupCandidateGenerator(

@@ -68,7 +68,7 @@ def poison(seed):
 OF_ANN = TEXTS | TEXTS | TEXTS | st.builds(poison, st.integers(0, 9)) | st.just([1, 2] * 2000)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(OF_ANN, OF_ANN, TEXTS), min_size=1, max_size=3), *[st.booleans()] * 2)
 def test_worlds_that_differ_in_anns_text_alone_are_one_to_bob(folder, world, is_stored, is_grouped):
     text = np.random.default_rng(1).integers(0, 6, 300).tolist()

@@ -28,7 +28,7 @@ from specds.drafters import (
 
 TOKENS = st.lists(st.integers(0, 3), max_size=7)
 FEW = corpora(most=8, vocabularies=SMALL)
-CASES = settings(max_examples=40, deadline=None)
+CASES = settings(max_examples=40)
 TABLES = ModelTables([[1, 0], [2, 1], [3, 2], [0, 3]], [[0.5, 0.25]] * 4, range(4))
 
 

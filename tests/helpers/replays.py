@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-from hypothesis import HealthCheck, settings
 
 import specds
 from datastores import build
@@ -13,10 +12,8 @@ from specds.bench.transcripts import Transcript
 VOCAB_SIZE, SEPARATOR = 8, 7
 SWITCHES = ("context", "recycled", "learns", "effort")
 
+
 # Benchmarks run on machines that do other things beside, and stall.
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
 def transcript(prompt, completion, source="a"):
     return Transcript(source, np.array(prompt), np.array(completion))
 

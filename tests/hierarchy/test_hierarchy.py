@@ -48,7 +48,7 @@ def levels(family="llama", dtype=torch.float32):
     return {"small": like(family, 0.2, dtype), "middle": like(family, 0.1, dtype)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     family=st.sampled_from(FAMILIES),
     length=st.sampled_from([21, 120]),

@@ -67,9 +67,7 @@ def drafters(tmp_path, **config):
     return ours, plain
 
 
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(step, min_size=1, max_size=25),
     memory=st.sampled_from(["off", "shared"]),

@@ -45,7 +45,7 @@ def test_it_attends_by_definition(num_examples):
     scratch = make_scratch(torch.device("cpu"))
 
     # A smaller case is no clearer, and takes minutes to find.
-    @settings(max_examples=num_examples, deadline=None, phases=[Phase.generate])
+    @settings(max_examples=num_examples, phases=[Phase.generate])
     @given(CASES)
     def check(case):
         # What one call leaves in the scratch is no harm to the next.

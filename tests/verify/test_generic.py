@@ -73,7 +73,7 @@ def slots(cache, row, layer):
     return kept.keys[0, 0, :, 0].tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_rows_of_a_cache_are_lists_that_grow_leave_and_are_copied(data):
     num_rows = data.draw(st.integers(1, 4))

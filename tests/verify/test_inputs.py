@@ -12,7 +12,7 @@ from specds._core import TokenTree, pack_rows, read_outcomes
 from specds.verify.inputs import Inputs
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(0, 9) | st.integers(60, 70), min_size=1, max_size=3),
