@@ -1,10 +1,7 @@
 //! Build, lookup and draft on the Python standard library, or on the Python files below the folder
 //! that `SPECDS_BENCH_CORPUS` names. Answers are compared with scans before anything is timed.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "the figures that divan has no place for"
-)]
+#![expect(clippy::print_stdout, reason = "the figures that divan has no place for")]
 
 mod fused;
 
@@ -48,24 +45,15 @@ impl Corpus {
         let mut paths = Vec::new();
         collect(&corpus_folder(), &mut paths);
         paths.sort();
-        let texts: Vec<_> = paths
-            .iter()
-            .filter_map(|path| fs::read_to_string(path).ok())
-            .collect();
+        let texts: Vec<_> = paths.iter().filter_map(|path| fs::read_to_string(path).ok()).collect();
         let vocabulary = vocabulary(&texts);
         let id = |word| vocabulary.get(word).copied().unwrap_or(VOCAB_SIZE - 1);
-        let documents = texts
-            .iter()
-            .map(|text| words(text).map(id).collect())
-            .enumerate();
+        let documents = texts.iter().map(|text| words(text).map(id).collect()).enumerate();
         let (held_out, documents): (Vec<_>, Vec<_>) =
             documents.partition(|(index, _)| index % HELD_OUT == 0);
         let files = |found: Vec<(_, _)>| found.into_iter().map(|(_, file)| file).collect();
         let (documents, held_out) = (files(documents), files(held_out));
-        Self {
-            documents,
-            held_out,
-        }
+        Self { documents, held_out }
     }
 
     fn num_tokens(&self) -> usize {
@@ -139,11 +127,7 @@ impl Built {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let start = Instant::now();
         let datastore = Arc::new(build(&folder.path().join("datastore"), max_shard_tokens));
-        Self {
-            datastore,
-            elapsed: start.elapsed(),
-            _folder: folder,
-        }
+        Self { datastore, elapsed: start.elapsed(), _folder: folder }
     }
 }
 
@@ -169,9 +153,7 @@ fn contexts() -> Vec<&'static [u32]> {
 }
 
 fn end(context: &[u32]) -> &[u32] {
-    &context[context
-        .len()
-        .saturating_sub(RestConfig::default().max_match)..]
+    &context[context.len().saturating_sub(RestConfig::default().max_match)..]
 }
 
 fn check_answers() {
@@ -180,10 +162,7 @@ fn check_answers() {
         let found = found.expect("known tokens");
         let occurrences = |length: usize| {
             let pattern = &context[context.len() - length..];
-            let windows = CORPUS
-                .documents
-                .iter()
-                .flat_map(|document| document.windows(length));
+            let windows = CORPUS.documents.iter().flat_map(|document| document.windows(length));
             windows.filter(|window| *window == pattern).count() as u64
         };
         let next = BUILT.datastore.continuations(&found, 1);
@@ -253,9 +232,7 @@ fn replay(datastore: &Arc<Datastore>) -> (Vec<Duration>, Vec<(TokenTree, usize)>
         session.observe(prompt, None).expect("known tokens");
         for _ in 0..25 {
             let start = Instant::now();
-            let tree = session
-                .draft(DraftLimits::nodes(MAX_NODES))
-                .expect("a draft");
+            let tree = session.draft(DraftLimits::nodes(MAX_NODES)).expect("a draft");
             times.push(start.elapsed());
             let num_accepted = num_accepted(&tree, answer);
             let (emitted, rest) = answer.split_at(answer.len().min(num_accepted + 1));
@@ -281,9 +258,7 @@ fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
 #[divan::bench(sample_count = 3)]
 fn build_datastore(bencher: Bencher) {
     let num_tokens = ItemsCount::new(CORPUS.num_tokens());
-    bencher
-        .counter(num_tokens)
-        .bench(|| Built::new(MAX_SHARD_TOKENS));
+    bencher.counter(num_tokens).bench(|| Built::new(MAX_SHARD_TOKENS));
 }
 
 #[divan::bench]

@@ -65,12 +65,7 @@ impl Decoder {
         let place = file.len() / 2;
         let mut session = FusedSession::new(Arc::clone(&drafter), "").expect("a short name");
         session.observe(&file[..place], None).expect("known tokens");
-        Self {
-            drafter,
-            session,
-            file,
-            place,
-        }
+        Self { drafter, session, file, place }
     }
 
     fn draft(&mut self, max_nodes: usize) -> TokenTree {
@@ -141,14 +136,11 @@ fn draft_for_64_requests(bencher: Bencher, num_threads: usize) {
     let drafter = Sources::All.drafter();
     let long = |file: &&Vec<u32>| file.len() > 200;
     let files = CORPUS.held_out.iter().filter(long).cycle().take(64);
-    let mut decoders: Vec<Decoder> = files
-        .map(|file| Decoder::start(Arc::clone(&drafter), file))
-        .collect();
+    let mut decoders: Vec<Decoder> =
+        files.map(|file| Decoder::start(Arc::clone(&drafter), file)).collect();
     bencher.bench_local(|| {
         let limits = DraftLimits::nodes(16);
-        let rows = decoders
-            .iter_mut()
-            .map(|decoder| (&mut decoder.session, limits));
+        let rows = decoders.iter_mut().map(|decoder| (&mut decoder.session, limits));
         draft_batch(&mut rows.collect::<Vec<_>>(), Some(num_threads))
     });
 }

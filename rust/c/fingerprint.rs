@@ -18,9 +18,7 @@ pub(crate) fn of_engine(texts: &[&[u8]], config: &EngineConfig) -> Result<String
     }
     let read = |path: &PathBuf| Manifest::read(path);
     let manifest = config.datastore.as_ref().map(read).transpose();
-    let size = manifest
-        .map_err(refused)?
-        .map(|manifest| manifest.vocab_size as usize);
+    let size = manifest.map_err(refused)?.map(|manifest| manifest.vocab_size as usize);
     Ok(of(&texts[..size.unwrap_or(texts.len()).min(texts.len())]))
 }
 
@@ -32,20 +30,15 @@ fn of(texts: &[&[u8]]) -> String {
         line.clear();
         let start = if id == 0 { "[" } else { ", " };
         let _ = write!(line, "{start}[{id}, \"");
-        String::from_utf8_lossy(text)
-            .chars()
-            .for_each(|char| escape(&mut line, char));
+        String::from_utf8_lossy(text).chars().for_each(|char| escape(&mut line, char));
         line.push_str("\"]");
         hasher.update(&line);
     }
     hasher.update("]");
-    hasher
-        .finalize()
-        .iter()
-        .fold(String::new(), |mut hex, byte| {
-            let _ = write!(hex, "{byte:02x}");
-            hex
-        })
+    hasher.finalize().iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 /// As Python's `json.dumps` writes a character.

@@ -28,10 +28,7 @@ impl Drafter {
     ) -> Result<T, i32> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut drafter) = held.take() else {
-            return Err(failed(
-                "the drafter broke in an earlier call",
-                SPECDS_BROKEN,
-            ));
+            return Err(failed("the drafter broke in an earlier call", SPECDS_BROKEN));
         };
         guarded(|| {
             let result = work(&mut drafter);
@@ -65,20 +62,14 @@ pub(crate) fn call(
         Some(drafter) => drafter.with(work),
         None => Err(failed("`drafter` is NULL", SPECDS_REFUSED)),
     };
-    result.map_or_else(
-        |status| status,
-        |number| number.try_into().unwrap_or(i32::MAX),
-    )
+    result.map_or_else(|status| status, |number| number.try_into().unwrap_or(i32::MAX))
 }
 
 /// What `work` gives, or a status.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, i32> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|Refusal(reason)| failed(&reason, SPECDS_REFUSED)),
-        Err(_) => Err(failed(
-            "a defect of specds: please report it",
-            SPECDS_BROKEN,
-        )),
+        Err(_) => Err(failed("a defect of specds: please report it", SPECDS_BROKEN)),
     }
 }
 
@@ -103,20 +94,13 @@ mod tests {
 
     #[test]
     fn a_panic_breaks_its_drafter_and_goes_no_further() {
-        let facts = EngineFacts {
-            vocab_size: Some(10),
-            tokenizer: String::new(),
-            num_ranks: 1,
-        };
+        let facts = EngineFacts { vocab_size: Some(10), tokenizer: String::new(), num_ranks: 1 };
         let drafter = EngineDrafter::open(EngineConfig::default(), &facts).unwrap();
         let drafter = Box::into_raw(Box::new(Drafter::new(drafter)));
         assert_eq!(call(drafter, |_| Ok(7)), 7);
         assert_eq!(call(drafter, |_| Err(Refusal::of("no"))), SPECDS_REFUSED);
         assert_eq!(call(drafter, |_| Ok(8)), 8);
-        assert_eq!(
-            call(drafter, |_| panic!("as a defect would")),
-            SPECDS_BROKEN
-        );
+        assert_eq!(call(drafter, |_| panic!("as a defect would")), SPECDS_BROKEN);
         assert_eq!(call(drafter, |_| Ok(9)), SPECDS_BROKEN);
         // SAFETY: it was made above.
         drop(unsafe { Box::from_raw(drafter) });

@@ -9,11 +9,7 @@ use crate::guard::{Refusal, refused};
 fn checked<T>(is_null: bool, is_aligned: bool, length: usize, what: &str) -> Result<(), Refusal> {
     let most = isize::MAX as usize / size_of::<T>();
     if is_null || !is_aligned || length > most {
-        let wrong = if is_null {
-            "is NULL"
-        } else {
-            "is not aligned, or too long"
-        };
+        let wrong = if is_null { "is NULL" } else { "is not aligned, or too long" };
         return Err(Refusal::of(format!("`{what}` {wrong}")));
     }
     Ok(())
@@ -58,8 +54,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     checked::<u8>(pointer.is_null(), true, 0, what)?;
     // SAFETY: it is not null; the rest is the caller's word.
     let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str()
-        .map_err(|error| refused(format!("`{what}`: {error}")))
+    text.to_str().map_err(|error| refused(format!("`{what}`: {error}")))
 }
 
 /// The texts of all tokens; none where the pointer is null.

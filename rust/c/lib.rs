@@ -66,9 +66,7 @@ pub unsafe extern "C" fn specds_open(
         let (options, texts) =
             unsafe { (text(options, "options")?, texts(token_texts, vocab_size)?) };
         let mut options: Map<String, Value> = serde_json::from_str(options).map_err(refused)?;
-        options
-            .entry("step_cost")
-            .or_insert_with(|| "measured".into());
+        options.entry("step_cost").or_insert_with(|| "measured".into());
         let config = EngineConfig::deserialize(Value::Object(options)).map_err(refused)?;
         let facts = EngineFacts {
             vocab_size: Some(vocab_size),
@@ -105,15 +103,9 @@ pub unsafe extern "C" fn specds_draft(
             return Err(Refusal::of("`token_ids` is too short"));
         }
         lengths.fill(0);
-        let names: Vec<_> = rows
-            .iter()
-            .map(|row| name(row.slot, row.generation))
-            .collect();
+        let names: Vec<_> = rows.iter().map(|row| name(row.slot, row.generation)).collect();
         // SAFETY: the rows are as the header says.
-        let contexts = rows
-            .iter()
-            .zip(&names)
-            .map(|(row, name)| unsafe { context(row, name) });
+        let contexts = rows.iter().zip(&names).map(|(row, name)| unsafe { context(row, name) });
         let contexts: Vec<_> = contexts.collect::<Result<_, _>>()?;
         drafter.sync(&contexts);
         let least = drafter.config().min_prob;
@@ -140,33 +132,16 @@ unsafe fn context<'a>(row: &Row, name: &'a str) -> Result<Option<Context<'a>>, R
     let (tokens, tenant) = unsafe {
         let tokens = slice(row.tokens, row.num_tokens, "tokens")?;
         let has_tenant = !row.tenant.is_null();
-        (
-            tokens,
-            if has_tenant {
-                text(row.tenant, "tenant")?
-            } else {
-                ""
-            },
-        )
+        (tokens, if has_tenant { text(row.tenant, "tenant")? } else { "" })
     };
     let name = Some(name);
     let start = row.start;
-    Ok(Some(Context {
-        tokens,
-        start,
-        name,
-        tenant,
-        ..Context::default()
-    }))
+    Ok(Some(Context { tokens, start, name, tenant, ..Context::default() }))
 }
 
 fn limits(row: &Row, width: usize, least: f32) -> DraftLimits {
     DraftLimits {
-        min_prob: if row.min_prob < 0.0 {
-            least
-        } else {
-            row.min_prob
-        },
+        min_prob: if row.min_prob < 0.0 { least } else { row.min_prob },
         is_chain: true,
         ..DraftLimits::nodes((row.max_tokens as usize).min(width))
     }

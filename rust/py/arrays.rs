@@ -172,9 +172,7 @@ where
     let check = |value: S| {
         let value = value.into();
         T::try_from(value).map_err(|_| {
-            PyValueError::new_err(format!(
-                "`{name}` holds {value}, which is no token id or length"
-            ))
+            PyValueError::new_err(format!("`{name}` holds {value}, which is no token id or length"))
         })
     };
     values.map(check).collect()

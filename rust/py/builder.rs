@@ -68,11 +68,7 @@ impl DatastoreBuilder {
         separator: u32,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
-        let options = DatastoreOptions {
-            vocab_size,
-            separator,
-            ..options::read(options)?
-        };
+        let options = DatastoreOptions { vocab_size, separator, ..options::read(options)? };
         let builder = py.detach(|| specds_index::DatastoreBuilder::create(&path, options))?;
         Ok(Self(Mutex::new(Some(builder))))
     }

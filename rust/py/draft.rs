@@ -121,9 +121,7 @@ impl DraftSession {
     ) -> Result<()> {
         let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
         let tree = &tree.get().0;
-        self.work(py, |session| {
-            session.observe_predictions(tree, &predictions, k)
-        })
+        self.work(py, |session| session.observe_predictions(tree, &predictions, k))
     }
 
     #[pyo3(signature = (token_ids, parents = None, probs = None))]

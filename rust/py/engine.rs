@@ -59,11 +59,7 @@ impl EngineDrafter {
         num_ranks: usize,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
-        let facts = EngineFacts {
-            vocab_size,
-            tokenizer: tokenizer.to_owned(),
-            num_ranks,
-        };
+        let facts = EngineFacts { vocab_size, tokenizer: tokenizer.to_owned(), num_ranks };
         let mut config: EngineConfig = options::read(options)?;
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;
@@ -95,10 +91,8 @@ impl EngineDrafter {
         names: Option<Vec<String>>,
         wishes: Option<Vec<Option<Wishes>>>,
     ) {
-        let tokens: Vec<_> = contexts
-            .iter()
-            .map(|context| context.as_ref().map(Tokens::read))
-            .collect();
+        let tokens: Vec<_> =
+            contexts.iter().map(|context| context.as_ref().map(Tokens::read)).collect();
         let (starts, names) = (starts.unwrap_or_default(), names.unwrap_or_default());
         let (wishes, none) = (wishes.unwrap_or_default(), Wishes::default());
         let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
@@ -260,10 +254,7 @@ impl EngineDrafter {
         let drafter = lock(&self.0);
         let about = |store: &specds_index::Datastore| {
             let (path, facts) = (store.path().display(), store.manifest());
-            format!(
-                "{path} (build {}, {} tokens)",
-                facts.build_id, facts.num_tokens
-            )
+            format!("{path} (build {}, {} tokens)", facts.build_id, facts.num_tokens)
         };
         let datastore = drafter.datastore().map_or("no datastore".to_owned(), about);
         let config = serde_json::to_string(drafter.config()).unwrap_or_default();
@@ -341,9 +332,7 @@ impl PerRow<f32> {
             Self::All(value) => std::slice::from_ref(value),
             Self::Each(values) => values,
         };
-        values
-            .iter()
-            .try_for_each(|&value| from_zero(value, "min_prob").map(drop))
+        values.iter().try_for_each(|&value| from_zero(value, "min_prob").map(drop))
     }
 }
 

@@ -334,9 +334,9 @@ impl Datastore {
     }
 
     fn __repr__(&self) -> String {
-        let tokens = self.opened().map_or("closed".to_owned(), |datastore| {
-            format!("{} tokens", datastore.num_tokens())
-        });
+        let tokens = self
+            .opened()
+            .map_or("closed".to_owned(), |datastore| format!("{} tokens", datastore.num_tokens()));
         format!("Datastore({}, {tokens})", self.path.display())
     }
 }

@@ -34,10 +34,7 @@ pub(crate) struct Memory {
 
 impl From<specds::memory::Memory> for Memory {
     fn from(memory: specds::memory::Memory) -> Self {
-        Self {
-            memory: Arc::new(memory),
-            sharing: Mutex::default(),
-        }
+        Self { memory: Arc::new(memory), sharing: Mutex::default() }
     }
 }
 
@@ -239,9 +236,5 @@ impl Memory {
 }
 
 fn options(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> MemoryOptions {
-    MemoryOptions {
-        vocab_size,
-        max_bytes,
-        tokenizer: tokenizer.to_owned(),
-    }
+    MemoryOptions { vocab_size, max_bytes, tokenizer: tokenizer.to_owned() }
 }

@@ -37,9 +37,7 @@ pub(crate) fn likeliest(scores: PyReadonlyArray2<'_, f32>, k: usize) -> Result<T
     let (num_rows, num_scores) = scores.dim();
     let mut places = Vec::with_capacity(num_rows * k.min(num_scores));
     for row in scores.rows() {
-        let row = row
-            .to_slice()
-            .map_or_else(|| row.to_vec().into(), Cow::Borrowed);
+        let row = row.to_slice().map_or_else(|| row.to_vec().into(), Cow::Borrowed);
         places.extend(specds::draft::top_k(&row, k).into_iter().map(i64::from));
     }
     shaped((num_rows, k.min(num_scores)), places)

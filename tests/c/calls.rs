@@ -50,31 +50,18 @@ fn draft(drafter: *mut Drafter, rows: &[Row], width: usize) -> Vec<Vec<u32>> {
     let (ids_at, size, lengths_at) = (ids.as_mut_ptr(), ids.len(), lengths.as_mut_ptr());
     // SAFETY: all live, and are as long as said.
     let status = unsafe {
-        specds_draft(
-            drafter,
-            rows.as_ptr(),
-            rows.len(),
-            width,
-            ids_at,
-            size,
-            lengths_at,
-        )
+        specds_draft(drafter, rows.as_ptr(), rows.len(), width, ids_at, size, lengths_at)
     };
     assert_eq!(status, 0, "{}", last_error());
     let chains = lengths.iter().enumerate();
-    chains
-        .map(|(row, length)| ids[row * width..][..*length].to_vec())
-        .collect()
+    chains.map(|(row, length)| ids[row * width..][..*length].to_vec()).collect()
 }
 
 #[test]
 fn drafts_are_those_of_the_core() {
     let options = r#"{"memory": "tenants", "min_prob": 0.05, "step_cost": null}"#;
-    let facts = EngineFacts {
-        vocab_size: Some(VOCAB_SIZE),
-        tokenizer: String::new(),
-        num_ranks: 1,
-    };
+    let facts =
+        EngineFacts { vocab_size: Some(VOCAB_SIZE), tokenizer: String::new(), num_ranks: 1 };
     let config: EngineConfig = serde_json::from_str(options).unwrap();
     let mut core = EngineDrafter::open(config, &facts).unwrap();
     let drafter = open(options);
@@ -95,20 +82,11 @@ fn drafts_are_those_of_the_core() {
         let contexts = texts.iter().enumerate().map(|(slot, tokens)| {
             let tenant = tenants[slot].to_str().unwrap();
             let name = Some(&*names[slot]);
-            Some(Context {
-                tokens,
-                name,
-                tenant,
-                ..Context::default()
-            })
+            Some(Context { tokens, name, tenant, ..Context::default() })
         });
         core.sync(&contexts.collect::<Vec<_>>());
         let limits = rows.iter().map(|row| DraftLimits {
-            min_prob: if row.min_prob < 0.0 {
-                0.05
-            } else {
-                row.min_prob
-            },
+            min_prob: if row.min_prob < 0.0 { 0.05 } else { row.min_prob },
             is_chain: true,
             ..DraftLimits::nodes(row.max_tokens.min(5) as usize)
         });
@@ -197,19 +175,13 @@ fn what_cannot_be_used_is_refused_by_name() {
         let length = specds_stats(drafter, null_mut(), 0);
         let mut exact = vec![1; usize::try_from(length).unwrap()];
         let size = exact.len();
-        refused(
-            specds_stats(drafter, exact.as_mut_ptr(), size),
-            "`buffer` is too short",
-        );
+        refused(specds_stats(drafter, exact.as_mut_ptr(), size), "`buffer` is too short");
         exact.push(1);
         assert_eq!(specds_stats(drafter, exact.as_mut_ptr(), size + 1), length);
         assert_eq!(exact[size], 0);
         let large = specds_observe_predictions(drafter, predictions, 3, usize::MAX, 2);
         refused(large, "`num_positions` is too large");
-        refused(
-            specds_observe_predictions(drafter, null(), 3, 1, 2),
-            "`predictions` is NULL",
-        );
+        refused(specds_observe_predictions(drafter, null(), 3, 1, 2), "`predictions` is NULL");
         specds_close(drafter);
         specds_close(null_mut());
     }
@@ -230,10 +202,9 @@ fn a_datastore_of_another_tokenizer_is_refused_where_texts_are_known() {
     builder.add_documents(&[0, 1, 0, 1], &[4]).unwrap();
     builder.finish().unwrap();
     let options = CString::new(format!(r#"{{"datastore": "{}"}}"#, path.display())).unwrap();
-    for (texts, is_refused) in [
-        ([c"a", c"b", c"c", c"padding"], false),
-        ([c"a", c"c", c"b", c"padding"], true),
-    ] {
+    for (texts, is_refused) in
+        [([c"a", c"b", c"c", c"padding"], false), ([c"a", c"c", c"b", c"padding"], true)]
+    {
         let texts = texts.map(CStr::as_ptr);
         // SAFETY: all texts live.
         let drafter = unsafe { specds_open(options.as_ptr(), 4, texts.as_ptr()) };
@@ -251,9 +222,7 @@ fn call_at_random(drafter: *mut Drafter, random: &mut Random, num_drafted: &Atom
     let (num_rows, width, k) = (count(5), count(9), count(5));
     let room = num_rows * width * usize::from(count(20) > 0) + count(2);
     let mut texts: Vec<_> = (0..num_rows).map(|_| 1 + count(40)).collect();
-    let texts = texts
-        .iter_mut()
-        .map(|length| random.tokens(*length, 0, VOCAB_SIZE + 1));
+    let texts = texts.iter_mut().map(|length| random.tokens(*length, 0, VOCAB_SIZE + 1));
     let texts: Vec<_> = texts.collect();
     let rows = texts.iter().map(|text| Row {
         max_tokens: random.below(20),
@@ -268,13 +237,9 @@ fn call_at_random(drafter: *mut Drafter, random: &mut Random, num_drafted: &Atom
     let status = unsafe {
         match random.below(12) {
             0 => specds_end(drafter, random.below(4), 0, null(), 0),
-            1 if num_rows > 0 => specds_end(
-                drafter,
-                random.below(4),
-                1,
-                texts[0].as_ptr(),
-                texts[0].len(),
-            ),
+            1 if num_rows > 0 => {
+                specds_end(drafter, random.below(4), 1, texts[0].as_ptr(), texts[0].len())
+            }
             2 => specds_end_all(drafter),
             3 => specds_observe_step(drafter, [f64::NAN, 0.01, -1.0][random.below(3) as usize]),
             4 => specds_stats(drafter, lengths_at.cast(), num_rows * size_of::<usize>()),

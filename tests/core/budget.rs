@@ -27,18 +27,9 @@ const MEASURED: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 17.0];
 
 /// As measured in llama.cpp with two models on one and two threads, then as on a GPU, and in tiles.
 const CURVES: [(&str, Curve); 6] = [
-    (
-        "SmolLM2, one thread",
-        (MEASURED, &[1.0, 1.93, 2.66, 3.16, 4.55, 8.12, 14.04]),
-    ),
-    (
-        "SmolLM2, two threads",
-        (MEASURED, &[1.0, 1.56, 2.07, 2.3, 2.75, 3.94, 6.93]),
-    ),
-    (
-        "Gemma, one thread",
-        (MEASURED, &[1.0, 2.08, 3.49, 3.02, 4.34, 6.53, 10.13]),
-    ),
+    ("SmolLM2, one thread", (MEASURED, &[1.0, 1.93, 2.66, 3.16, 4.55, 8.12, 14.04])),
+    ("SmolLM2, two threads", (MEASURED, &[1.0, 1.56, 2.07, 2.3, 2.75, 3.94, 6.93])),
+    ("Gemma, one thread", (MEASURED, &[1.0, 2.08, 3.49, 3.02, 4.34, 6.53, 10.13])),
     ("GPU", (&[1.0, 17.0], &[1.0, 1.48])),
     ("a dear first token", (&[1.0, 2.0, 17.0], &[1.0, 2.3, 2.6])),
     ("tiles", (&[1.0, 8.0, 9.0, 17.0], &[1.0, 1.02, 2.0, 2.1])),
@@ -99,9 +90,7 @@ fn chain(probs: &[f32]) -> TokenTree {
 }
 
 fn promised(kind: Kind) -> TokenTree {
-    let probs: Vec<f32> = (1..=16)
-        .map(|depth| kind.claim.powi(depth) as f32)
-        .collect();
+    let probs: Vec<f32> = (1..=16).map(|depth| kind.claim.powi(depth) as f32).collect();
     chain(&probs)
 }
 
@@ -123,14 +112,7 @@ impl Run {
 
 impl World {
     fn new(curve: Curve, noise: Noise) -> Self {
-        Self {
-            curve,
-            step_s: 0.020,
-            draft_s: 0.000_1,
-            noise,
-            random: Random(7),
-            now: 0.0,
-        }
+        Self { curve, step_s: 0.020, draft_s: 0.000_1, noise, random: Random(7), now: 0.0 }
     }
 
     /// What a row emits: the nodes of a draft that are right, and the target's own token.
@@ -174,9 +156,8 @@ impl World {
             let step_s = scale * relative(self.curve, num_tokens as f64);
             times.add(num_tokens, step_s);
             self.now += step_s + draft_s;
-            let emitted: Vec<_> = (0..num_rows)
-                .map(|row| self.emitted(kind_of(row), sizes[row]))
-                .collect();
+            let emitted: Vec<_> =
+                (0..num_rows).map(|row| self.emitted(kind_of(row), sizes[row])).collect();
             let budgets = rows.iter_mut().map(|(budget, _)| budget);
             experience.learn(budgets.zip(emitted.iter().map(Vec::as_slice)));
             if self.now > 1.0 {
@@ -202,11 +183,8 @@ impl World {
 fn best_fixed(curve: Curve, kinds: &[Kind]) -> f64 {
     let gain = |size: usize| {
         let time = relative(curve, 1.0 + size as f64);
-        let steps = |kind: &Kind| {
-            1.0 / (0..=size as i32)
-                .map(|depth| kind.rate.powi(depth))
-                .sum::<f64>()
-        };
+        let steps =
+            |kind: &Kind| 1.0 / (0..=size as i32).map(|depth| kind.rate.powi(depth)).sum::<f64>();
         let steps = kinds.iter().map(steps).sum::<f64>() / kinds.len() as f64;
         1.0 / (steps * time)
     };

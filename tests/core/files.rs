@@ -15,13 +15,8 @@ use tempfile::TempDir;
 
 use crate::{build, drafted, options, tempdir};
 
-pub(crate) const SECTIONS: [&str; 5] = [
-    "tokens.bin",
-    "suffixes.bin",
-    "firsts.bin",
-    "keys.bin",
-    "documents.bin",
-];
+pub(crate) const SECTIONS: [&str; 5] =
+    ["tokens.bin", "suffixes.bin", "firsts.bin", "keys.bin", "documents.bin"];
 
 /// All files below `folder`, by their path from there.
 pub(crate) fn read_all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -103,9 +98,7 @@ impl Victim {
     }
 
     pub(crate) fn sections(&self) -> impl Iterator<Item = (&PathBuf, &Vec<u8>)> {
-        self.files
-            .iter()
-            .filter(|(name, _)| name.extension().is_some_and(|end| end == "bin"))
+        self.files.iter().filter(|(name, _)| name.extension().is_some_and(|end| end == "bin"))
     }
 
     pub(crate) fn manifest(&self) -> Manifest {
@@ -140,10 +133,7 @@ pub(crate) fn ask(datastore: Datastore, text: &[u32]) -> Arc<Datastore> {
     let rest = RestSession::new(Arc::clone(&datastore), RestConfig::default());
     let mut sessions: Vec<Box<dyn Session>> = vec![Box::new(rest.unwrap())];
     for effort in [Effort::Low, Effort::Normal] {
-        let config = FusedConfig {
-            effort,
-            ..FusedConfig::default()
-        };
+        let config = FusedConfig { effort, ..FusedConfig::default() };
         let of = Some(Arc::clone(&datastore));
         let drafter = FusedDrafter::new(of, None, config).unwrap();
         sessions.push(Box::new(FusedSession::new(Arc::new(drafter), "").unwrap()));

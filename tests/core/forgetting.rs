@@ -121,10 +121,7 @@ impl World {
 
     fn options(&self) -> MemoryOptions {
         let max_bytes = self.max_bytes;
-        MemoryOptions {
-            max_bytes,
-            ..MemoryOptions::new(VOCAB_SIZE)
-        }
+        MemoryOptions { max_bytes, ..MemoryOptions::new(VOCAB_SIZE) }
     }
 
     fn process(&self, reads: bool) -> Process {
@@ -137,12 +134,7 @@ impl World {
         let memory = Arc::new(memory.unwrap());
         let drafter = FusedDrafter::new(None, Some(Arc::clone(&memory)), FusedConfig::default());
         let drafter = Arc::new(drafter.unwrap());
-        Process {
-            drafter,
-            memory,
-            open: None,
-            place,
-        }
+        Process { drafter, memory, open: None, place }
     }
 
     fn session(process: &Process, tenant: usize, prompt: &[u32]) -> FusedSession {
@@ -177,11 +169,7 @@ impl World {
                 let tokens: Vec<_> = (first..first + LENGTH).collect();
                 let session = Self::session(&self.processes[of], tenant, &tokens[..2]);
                 let known = self.processes[of].place.forgettings.clone();
-                self.texts.push(Text {
-                    tenant,
-                    tokens,
-                    known,
-                });
+                self.texts.push(Text { tenant, tokens, known });
                 self.processes[of].open = Some((session, number));
             }
             Step::End(of) => {

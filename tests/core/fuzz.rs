@@ -71,11 +71,8 @@ fn part<'a>(random: &mut Random, text: &'a [u32]) -> &'a [u32] {
 fn rewrite(path: &Path, documents: &[Vec<u32>]) {
     let beside = path.with_file_name("merged");
     let _ = merge(&[path], &beside, true);
-    let append = DatastoreOptions {
-        append: true,
-        drop_duplicates: true,
-        ..options(VOCAB_SIZE, VOCAB_SIZE)
-    };
+    let append =
+        DatastoreOptions { append: true, drop_duplicates: true, ..options(VOCAB_SIZE, VOCAB_SIZE) };
     let _ = build(path, append, &documents[..2]);
     if let Ok(compacted) = compacted(path, 1 << 20) {
         compacted.verify().unwrap();
@@ -96,10 +93,7 @@ fn datastores() {
         let end = content.len() - 8;
         mutate(&mut random, &mut content[..end]);
         if SECTIONS[kind] == "firsts.bin" {
-            content[..end]
-                .as_chunks_mut::<4>()
-                .0
-                .sort_by_key(|word| u32::from_le_bytes(*word));
+            content[..end].as_chunks_mut::<4>().0.sort_by_key(|word| u32::from_le_bytes(*word));
         }
         write_in_place(&victim.path().join(&name), &content);
         let is_sealed = random.below(16) == 0;
@@ -197,10 +191,7 @@ fn snapshots() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("memory");
     let max_bytes = 1 << 20;
-    let options = MemoryOptions {
-        max_bytes,
-        ..MemoryOptions::new(VOCAB_SIZE)
-    };
+    let options = MemoryOptions { max_bytes, ..MemoryOptions::new(VOCAB_SIZE) };
     let memory = Arc::new(Memory::new(options.clone()).unwrap());
     let drafter =
         |memory| Arc::new(FusedDrafter::new(None, Some(memory), FusedConfig::default()).unwrap());
@@ -213,9 +204,7 @@ fn snapshots() {
     draft(&drafter(Arc::clone(&memory)));
     let mut random = Random(9);
     for tenant in ["ann", "bob", "ann", "", "cid"] {
-        memory
-            .insert(tenant, &random.tokens(40, 0, VOCAB_SIZE))
-            .unwrap();
+        memory.insert(tenant, &random.tokens(40, 0, VOCAB_SIZE)).unwrap();
     }
     memory.save(&path).unwrap();
     let whole = fs::read(&path).unwrap();
@@ -255,10 +244,7 @@ fn notes_of_a_killed_build() {
     for mut random in inputs(10) {
         write_all(&staging, &killed);
         fs::set_permissions(&staging, PermissionsExt::from_mode(0o700)).unwrap();
-        let names: Vec<_> = killed
-            .keys()
-            .filter(|name| !name.ends_with("specds.lock"))
-            .collect();
+        let names: Vec<_> = killed.keys().filter(|name| !name.ends_with("specds.lock")).collect();
         let name = staging.join(names[random.below(u32::try_from(names.len()).unwrap()) as usize]);
         let mut content = fs::read(&name).unwrap();
         mutate(&mut random, &mut content);

@@ -28,9 +28,7 @@ fn read(root: &Path) -> Sources {
         let module = path.with_extension("").to_str().unwrap().replace('/', "::");
         (module, String::from_utf8(text).unwrap())
     });
-    sources
-        .filter(|(module, _)| module != "lib" && !module.ends_with("mod"))
-        .collect()
+    sources.filter(|(module, _)| module != "lib" && !module.ends_with("mod")).collect()
 }
 
 /// The files that a file names by their paths, outside of comments and of its unit tests; a path that
@@ -75,9 +73,7 @@ fn faults(folders: &[&str], sources: &Sources) -> Vec<String> {
         let (from, to): (Vec<_>, Vec<_>) = edges.iter().cloned().unzip();
         edges.retain(|edge| from.contains(&edge.1) && to.contains(&edge.0));
     }
-    let circles = edges
-        .iter()
-        .map(|(from, to)| format!("{from} -> {to} is part of a circle"));
+    let circles = edges.iter().map(|(from, to)| format!("{from} -> {to} is part of a circle"));
     faults.extend(circles);
     faults
 }

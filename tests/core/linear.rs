@@ -5,23 +5,15 @@ use specds::linear::{Weights, is_fast, product};
 use crate::random::Random;
 
 fn numbers(random: &mut Random, number: usize) -> Vec<f32> {
-    (0..number)
-        .map(|_| (random.below(2001) as f32 - 1000.0) / 1000.0)
-        .collect()
+    (0..number).map(|_| (random.below(2001) as f32 - 1000.0) / 1000.0).collect()
 }
 
 /// The sums in 64 bits, and with each the sum of the sizes of what is added.
 fn exact(weights: &[f32], states: &[f32], size: usize) -> Vec<(f64, f64)> {
     let dot = |row: &[f32], token: &[f32]| {
-        let terms = row
-            .iter()
-            .zip(token)
-            .map(|(a, b)| f64::from(*a) * f64::from(*b));
+        let terms = row.iter().zip(token).map(|(a, b)| f64::from(*a) * f64::from(*b));
         let terms: Vec<f64> = terms.collect();
-        (
-            terms.iter().sum(),
-            terms.iter().map(|term| term.abs()).sum(),
-        )
+        (terms.iter().sum(), terms.iter().map(|term| term.abs()).sum())
     };
     let of_token = |token| weights.chunks(size).map(move |row| dot(row, token));
     states.chunks(size).flat_map(of_token).collect()

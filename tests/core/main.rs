@@ -23,11 +23,7 @@ use tempfile::TempDir;
 /// A temporary folder, in memory where the system has a place for that: builds wait for the disk.
 fn tempdir() -> std::io::Result<TempDir> {
     let in_memory = Path::new("/dev/shm");
-    if in_memory.is_dir() {
-        tempfile::tempdir_in(in_memory)
-    } else {
-        tempfile::tempdir()
-    }
+    if in_memory.is_dir() { tempfile::tempdir_in(in_memory) } else { tempfile::tempdir() }
 }
 
 /// Options for a vocabulary, everything else at its plainest.
@@ -50,10 +46,8 @@ fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Resu
 
 /// Rebuilds into as few shards as possible of at most `max_shard_tokens`.
 fn compacted(path: &Path, max_shard_tokens: u64) -> Result<Datastore> {
-    let options = CompactOptions {
-        max_shard_tokens: Some(max_shard_tokens),
-        ..CompactOptions::default()
-    };
+    let options =
+        CompactOptions { max_shard_tokens: Some(max_shard_tokens), ..CompactOptions::default() };
     compact(path, options)
 }
 

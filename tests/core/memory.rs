@@ -19,11 +19,7 @@ fn memory(max_bytes: usize) -> Memory {
 }
 
 fn options(max_bytes: usize) -> MemoryOptions {
-    MemoryOptions {
-        max_bytes,
-        tokenizer: "naïve".to_owned(),
-        ..MemoryOptions::new(VOCAB_SIZE)
-    }
+    MemoryOptions { max_bytes, tokenizer: "naïve".to_owned(), ..MemoryOptions::new(VOCAB_SIZE) }
 }
 
 /// Positions by definition, the latest first.
@@ -37,10 +33,7 @@ fn occurrences(text: &[u32], pattern: &[u32]) -> Vec<usize> {
 fn text(seed: u32, length: usize) -> Vec<u32> {
     let step = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
     let states = std::iter::successors(Some(seed.wrapping_mul(2_654_435_761) | 1), step);
-    states
-        .map(|state| (state >> 9) % VOCAB_SIZE)
-        .take(length)
-        .collect()
+    states.map(|state| (state >> 9) % VOCAB_SIZE).take(length).collect()
 }
 
 /// A text whose ranks fall as in language: of at most `num_tokens` tokens, few make up most of it.
@@ -259,9 +252,7 @@ fn a_text_longer_than_the_memory_keeps_its_end() {
         memory.insert("other", &[1, 2, 3]).unwrap();
         let long = text(1, 100_000);
         memory.insert(name, &long).unwrap();
-        let [kept] = &memory.texts(name)[..] else {
-            panic!("one text")
-        };
+        let [kept] = &memory.texts(name)[..] else { panic!("one text") };
         assert!(kept.len() > 200 && long.ends_with(kept));
         assert!(memory.num_bytes() <= memory.max_bytes());
     }

@@ -31,9 +31,7 @@ fn continuations<'a>(documents: &'a [Vec<u32>], pattern: &[u32]) -> Vec<&'a [u32
         let starts = 0..=document.len();
         starts.map(move |start| &document[start..])
     });
-    starts
-        .filter_map(|text| text.strip_prefix(pattern))
-        .collect()
+    starts.filter_map(|text| text.strip_prefix(pattern)).collect()
 }
 
 fn check(documents: &[Vec<u32>], datastore: &Datastore, context: &[u32]) {

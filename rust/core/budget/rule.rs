@@ -47,11 +47,7 @@ impl RowBudget {
     /// Takes what a draft gained, less what it cost, in tokens; while drafts lose on average, they wait.
     fn judge(&mut self, profit: f64, wait: f64) {
         self.worth += AVERAGING * (profit - self.worth);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "0 to 31"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 31")]
         let wait = wait.clamp(0.0, LONGEST_WAIT) as usize;
         self.wait = if self.worth <= 0.0 { wait } else { 0 };
     }
@@ -68,10 +64,7 @@ pub struct Experience {
 impl Experience {
     /// With this trust in a drafter that is not known yet.
     pub fn trusting(trust: f64) -> Self {
-        Self {
-            trust: trust.into(),
-            draft_s: None,
-        }
+        Self { trust: trust.into(), draft_s: None }
     }
 
     /// The least probability of a node that could pay in a step of so many rows.
@@ -138,11 +131,7 @@ impl Experience {
     fn usual_draft(&mut self, seconds: f64) -> f64 {
         let usual = self.draft_s.unwrap_or(seconds);
         // Interrupted drafts, and the first ones, whose data is in no cache, say little of the next.
-        let rate = if seconds > usual {
-            AVERAGING
-        } else {
-            AVERAGING_DOWN
-        };
+        let rate = if seconds > usual { AVERAGING } else { AVERAGING_DOWN };
         let usual = usual + rate * (seconds.min(3.0 * usual) - usual);
         self.draft_s = Some(usual);
         usual

@@ -56,9 +56,7 @@ impl Selection {
         let sum = |node: usize| gains.iter().filter_map(|row| row.get(node)).sum::<f64>();
         Self {
             start: 1.0,
-            gains: (0..longest)
-                .map(|node| sum(node) / to_f64(num_rows))
-                .collect(),
+            gains: (0..longest).map(|node| sum(node) / to_f64(num_rows)).collect(),
             rows: Vec::new(),
         }
     }

@@ -54,12 +54,7 @@ impl StepCost {
         let first = level.fold(start + 1.0, |first, point| first.max(point.0));
         let beyond = self.points.iter().filter(|point| point.0 > first);
         let average = |point: &(f64, f64)| slope((first, with_one), *point);
-        let steady = || {
-            self.points
-                .windows(2)
-                .last()
-                .map(|two| slope(two[0], two[1]))
-        };
+        let steady = || self.points.windows(2).last().map(|two| slope(two[0], two[1]));
         let least = beyond.map(average).reduce(f64::min).or_else(steady);
         let least = least.unwrap_or(0.0);
         least * start / self.seconds(start)

@@ -51,12 +51,7 @@ struct Size {
 
 impl Default for Size {
     fn default() -> Self {
-        Self {
-            tokens: 0.0,
-            relative: f64::INFINITY,
-            num_steps: 0,
-            last_step: 0,
-        }
+        Self { tokens: 0.0, relative: f64::INFINITY, num_steps: 0, last_step: 0 }
     }
 }
 
@@ -108,13 +103,7 @@ impl StepTimes {
         if let Some((plain_s, most_s)) = trial {
             self.trials_s += (seconds.min(most_s) - plain_s).max(0.0);
         }
-        let (place, step) = (
-            bucket(num_tokens),
-            Tried {
-                tokens: num_tokens,
-                seconds,
-            },
-        );
+        let (place, step) = (bucket(num_tokens), Tried { tokens: num_tokens, seconds });
         let is_measured = self.is_due(place) || self.is_plain_due && self.plain == Some(place);
         if let Some(tried) = self.tried.take() {
             let size = self.sizes.get(&place).filter(|_| !is_measured);
@@ -147,11 +136,7 @@ impl StepTimes {
     fn judge(&mut self, tried: Tried, pace_after: f64) {
         let place = bucket(tried.tokens);
         let is_plain = self.plain == Some(place) && self.is_known(place);
-        let pace = if is_plain {
-            self.pace.max(pace_after)
-        } else {
-            self.pace.min(pace_after)
-        };
+        let pace = if is_plain { self.pace.max(pace_after) } else { self.pace.min(pace_after) };
         let relative = tried.seconds / pace;
         let size = self.sizes.entry(place).or_default();
         size.last_step = self.num_steps;
@@ -257,8 +242,7 @@ impl StepTimes {
 
     /// Whether a size has not been tried often enough, or not lately.
     fn is_waiting(&self, start: usize) -> bool {
-        self.tried
-            .is_some_and(|tried| bucket(tried.tokens) != bucket(start))
+        self.tried.is_some_and(|tried| bucket(tried.tokens) != bucket(start))
     }
 
     fn is_due(&self, size: usize) -> bool {

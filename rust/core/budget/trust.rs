@@ -33,11 +33,7 @@ impl Evidence {
     fn factor(self, prior: f64, faith: f64) -> f64 {
         let promised = self.promised + faith;
         let factor = (self.came + faith * prior) / promised;
-        if promised > 0.0 {
-            factor.min(MOST)
-        } else {
-            0.0
-        }
+        if promised > 0.0 { factor.min(MOST) } else { 0.0 }
     }
 }
 
@@ -62,14 +58,8 @@ impl Default for Trust {
 impl From<f64> for Trust {
     fn from(first: f64) -> Self {
         let mut depths = [Evidence::default(); DEPTHS];
-        depths[0] = Evidence {
-            promised: FAITH,
-            came: FAITH * first,
-        };
-        Self {
-            depths,
-            factors: [first; DEPTHS],
-        }
+        depths[0] = Evidence { promised: FAITH, came: FAITH * first };
+        Self { depths, factors: [first; DEPTHS] }
     }
 }
 

@@ -29,13 +29,7 @@ impl ModelTables {
             return Err(Error::invalid("bigram_probs", reason));
         }
         check_tokens(bigram.iter().chain(&unigram), vocab_size)?;
-        Ok(Self {
-            vocab_size,
-            k,
-            bigram,
-            bigram_probs,
-            unigram,
-        })
+        Ok(Self { vocab_size, k, bigram, bigram_probs, unigram })
     }
 
     pub fn vocab_size(&self) -> u32 {

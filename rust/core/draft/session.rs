@@ -17,20 +17,11 @@ pub struct DraftLimits {
 
 impl DraftLimits {
     pub fn nodes(max_nodes: usize) -> Self {
-        Self {
-            max_nodes,
-            min_prob: 0.0,
-            max_depth: usize::MAX,
-            is_chain: false,
-        }
+        Self { max_nodes, min_prob: 0.0, max_depth: usize::MAX, is_chain: false }
     }
 
     pub(crate) fn cut(self, tree: TokenTree) -> TokenTree {
-        let tree = if self.is_chain {
-            tree.best_chain()
-        } else {
-            tree
-        };
+        let tree = if self.is_chain { tree.best_chain() } else { tree };
         let mut tree = tree.limited(self.max_nodes, self.max_depth);
         let gains = tree.probs().iter();
         tree.truncate(gains.take_while(|&&gain| gain >= self.min_prob).count());

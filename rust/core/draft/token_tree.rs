@@ -84,12 +84,7 @@ impl TokenTree {
             let reason = format!("must differ below a node, {token} comes twice below {parent}");
             return Err(Error::invalid("token_ids", reason));
         }
-        Ok(Self {
-            sources: vec![Source::Other; token_ids.len()],
-            token_ids,
-            parents,
-            probs,
-        })
+        Ok(Self { sources: vec![Source::Other; token_ids.len()], token_ids, parents, probs })
     }
 
     pub(crate) fn with_capacity(capacity: usize) -> Self {
@@ -295,8 +290,5 @@ impl TokenTree {
 }
 
 fn unequal(name: &'static str, found: usize, expected: usize) -> Error {
-    Error::invalid(
-        name,
-        format!("must have one element a node: {expected}, not {found}"),
-    )
+    Error::invalid(name, format!("must have one element a node: {expected}, not {found}"))
 }

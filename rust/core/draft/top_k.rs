@@ -40,11 +40,7 @@ impl Best {
     }
 
     fn add(&mut self, score: f32, place: usize) {
-        let score = if score.is_nan() {
-            f32::NEG_INFINITY
-        } else {
-            score
-        };
+        let score = if score.is_nan() { f32::NEG_INFINITY } else { score };
         let at = self.0.partition_point(|&(other, _)| other >= score);
         self.0.insert(at, (score, saturating_u32(place)));
         self.0.truncate(self.1);

@@ -131,10 +131,7 @@ impl EngineDrafter {
         }
         let is_usable =
             |context: &Context<'_>| (1..=self.config.max_context).contains(&context.tokens.len());
-        let usable: Vec<_> = contexts
-            .iter()
-            .map(|context| context.filter(is_usable))
-            .collect();
+        let usable: Vec<_> = contexts.iter().map(|context| context.filter(is_usable)).collect();
         let mut requests = held(&self.requests);
         let (ended, num_moved) = requests.place(&usable);
         self.counts.num_moved += num_moved as u64;
@@ -235,19 +232,8 @@ impl EngineDrafter {
         let sizes = costs.map(|costs| {
             // The clocks of several ranks differ.
             let is_alone = self.facts.num_ranks <= 1;
-            let draft_s = if is_alone {
-                start.elapsed().as_secs_f64()
-            } else {
-                0.0
-            };
-            self.experience.choose(
-                &mut rows,
-                &drafted,
-                num_rows,
-                costs,
-                Passes::Packed,
-                draft_s,
-            )
+            let draft_s = if is_alone { start.elapsed().as_secs_f64() } else { 0.0 };
+            self.experience.choose(&mut rows, &drafted, num_rows, costs, Passes::Packed, draft_s)
         });
         for (row, (draft, mut tree)) in drafts.into_iter().zip(trees).enumerate() {
             tree.truncate(sizes.as_ref().map_or(usize::MAX, |sizes| sizes[row]));
@@ -279,8 +265,7 @@ impl EngineDrafter {
         let last = |request: &Request| request.session.context().last().copied();
         let requests = held(&self.requests);
         let rows = requests.rows.iter();
-        rows.map(|request| request.as_ref().and_then(last).unwrap_or(0))
-            .collect()
+        rows.map(|request| request.as_ref().and_then(last).unwrap_or(0)).collect()
     }
 
     /// Tells how long the step with the last drafts took. Several ranks ignore it: their clocks differ.
@@ -357,8 +342,7 @@ impl Drafts<'_> {
     pub fn trees(&self) -> Vec<&TokenTree> {
         static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
         let rows = self.0.rows.iter();
-        rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft))
-            .collect()
+        rows.map(|row| row.as_ref().map_or(&*NOTHING, |request| &request.draft)).collect()
     }
 }
 
@@ -391,31 +375,19 @@ fn drafters(
     if let Some(datastore) = datastore {
         check_tokenizer(datastore, engine)?;
     }
-    let fused = FusedConfig {
-        recycled: config.recycled,
-        effort: config.effort,
-        ..FusedConfig::default()
-    };
+    let fused =
+        FusedConfig { recycled: config.recycled, effort: config.effort, ..FusedConfig::default() };
     let drafter = |memory| FusedDrafter::new(datastore.cloned(), memory, fused).map(Arc::new);
-    Ok((
-        memory.map(|memory| drafter(Some(memory))).transpose()?,
-        drafter(None)?,
-    ))
+    Ok((memory.map(|memory| drafter(Some(memory))).transpose()?, drafter(None)?))
 }
 
 fn check_tokenizer(datastore: &Datastore, engine: &EngineFacts) -> Result<()> {
-    let (own, theirs) = (
-        &datastore.manifest().tokenizer_fingerprint,
-        &engine.tokenizer,
-    );
+    let (own, theirs) = (&datastore.manifest().tokenizer_fingerprint, &engine.tokenizer);
     if theirs.is_empty() || own == theirs {
         return Ok(());
     }
     let reason = format!("its fingerprint is {own}, that of the engine's is {theirs}");
-    Err(Error::OtherTokenizer {
-        path: datastore.path().to_owned(),
-        reason,
-    })
+    Err(Error::OtherTokenizer { path: datastore.path().to_owned(), reason })
 }
 
 fn open_memory(
@@ -436,9 +408,7 @@ fn open_memory(
         vocab_size,
         max_bytes: config.memory_bytes,
         tokenizer: datastore
-            .map_or(&engine.tokenizer, |store| {
-                &store.manifest().tokenizer_fingerprint
-            })
+            .map_or(&engine.tokenizer, |store| &store.manifest().tokenizer_fingerprint)
             .clone(),
     };
     let mut memory = Memory::new(options.clone())?;

@@ -95,11 +95,7 @@ impl Request {
     /// another request that came into the row would have to be as much longer, and have them there.
     fn stays(&self, context: &Context<'_>) -> bool {
         let is_a_step = |news: &[u32]| (1..=self.draft.len() + 1).contains(&news.len());
-        let most = if self.news(context).is_some_and(is_a_step) {
-            TAIL
-        } else {
-            usize::MAX
-        };
+        let most = if self.news(context).is_some_and(is_a_step) { TAIL } else { usize::MAX };
         self.begins(context, self.session.context(), most)
     }
 
@@ -171,9 +167,7 @@ impl Requests {
         for (row, context) in contexts.iter().enumerate() {
             if let (None, Some(context)) = (&self.rows[row], context) {
                 let is_taken_back = |request: &&mut Option<Request>| {
-                    request
-                        .as_ref()
-                        .is_some_and(|request| request.is_taken_back(context))
+                    request.as_ref().is_some_and(|request| request.is_taken_back(context))
                 };
                 if let Some(request) = before.iter_mut().find(is_taken_back) {
                     *request = None;
@@ -207,10 +201,7 @@ impl Requests {
             request.num_absent += 1;
         }
         let newly_absent = before.into_iter().flatten();
-        self.absent.extend(newly_absent.map(|request| Request {
-            num_absent: 0,
-            ..request
-        }));
+        self.absent.extend(newly_absent.map(|request| Request { num_absent: 0, ..request }));
         let most = Self::MAX_ABSENT.max(self.rows.len());
         let is_over = |(index, request): &(usize, &Request)| {
             index + most < self.absent.len() || request.num_absent >= Self::PATIENCE
@@ -221,9 +212,7 @@ impl Requests {
 
     /// What the memory lacks of one that is not in the batch. It may come back: then the rest follows.
     pub(crate) fn next_ended(&mut self) -> Option<EndedText> {
-        let is_idle = self
-            .last_sync
-            .is_some_and(|last| last.elapsed() >= Self::IDLE);
+        let is_idle = self.last_sync.is_some_and(|last| last.elapsed() >= Self::IDLE);
         let idle = self.rows.iter_mut().flatten().filter(|_| is_idle);
         let mut requests = self.absent.iter_mut().chain(idle);
         requests.find_map(|request| request.session.ended())

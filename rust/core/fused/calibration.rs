@@ -48,11 +48,7 @@ impl Corners {
     }
 
     fn probability(&self, of_knot: impl Fn(usize) -> f32) -> f32 {
-        let odds: f32 = self
-            .0
-            .iter()
-            .map(|&(knot, part)| of_knot(knot) * part)
-            .sum();
+        let odds: f32 = self.0.iter().map(|&(knot, part)| of_knot(knot) * part).sum();
         1.0 / (1.0 + exp(-odds.clamp(-20.0, 20.0)))
     }
 }
@@ -90,9 +86,9 @@ pub(crate) fn learn(
             Ok(parent) if parent >= num_verified => None,
             Ok(parent) if outcomes[parent] != Some(true) => outcomes[parent],
             // Where a request ended, the rest is not known.
-            _ => tokens
-                .get(depths[node] as usize - 1)
-                .map(|&token| token == tree.token_ids()[node]),
+            _ => {
+                tokens.get(depths[node] as usize - 1).map(|&token| token == tree.token_ids()[node])
+            }
         };
         outcomes.push(outcome);
         if let Some(is_hit) = outcome {

@@ -38,12 +38,7 @@ pub struct FusedConfig {
 
 impl Default for FusedConfig {
     fn default() -> Self {
-        Self {
-            context: true,
-            recycled: true,
-            learns: true,
-            effort: Effort::default(),
-        }
+        Self { context: true, recycled: true, learns: true, effort: Effort::default() }
     }
 }
 
@@ -131,10 +126,7 @@ impl FusedDrafter {
 
     /// The vocabulary of the datastore or the memory; `None` without either.
     pub fn vocab_size(&self) -> Option<u32> {
-        let datastore = self
-            .datastore
-            .as_ref()
-            .map(|datastore| datastore.vocab_size());
+        let datastore = self.datastore.as_ref().map(|datastore| datastore.vocab_size());
         let memory = self.has_texts.then(|| self.memory.options().vocab_size);
         datastore.or(memory)
     }
@@ -244,12 +236,9 @@ impl FusedSession {
 
     /// How many of the next tokens are a path of the last draft.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
-        let FusedDrafter {
-            memory, weights, ..
-        } = &*self.drafter;
+        let FusedDrafter { memory, weights, .. } = &*self.drafter;
         let learned = memory.learn(&self.tenant, |learned| {
-            self.builder
-                .learn(weights, learned, accepted, num_verified, tokens);
+            self.builder.learn(weights, learned, accepted, num_verified, tokens);
             for &token in tokens {
                 for source in &self.builder.sources {
                     source.learn(learned, &self.context, token);
@@ -285,10 +274,7 @@ impl Session for FusedSession {
         if self.prompt_length.is_none() && self.drafter.has_texts {
             self.group.begin(&self.tenant, tokens);
         }
-        let verified = accepted
-            .nodes
-            .iter()
-            .take_while(|&&node| node < num_verified);
+        let verified = accepted.nodes.iter().take_while(|&&node| node < num_verified);
         for &node in verified {
             let source = self.builder.tree.sources()[node];
             self.drafter.accepted[source as usize].fetch_add(1, Ordering::Relaxed);

@@ -22,11 +22,7 @@ impl Effort {
 
     #[must_use]
     pub fn for_steps_of(seconds: f64) -> Self {
-        if seconds < Self::NORMAL_FROM_S {
-            Self::Low
-        } else {
-            Self::Normal
-        }
+        if seconds < Self::NORMAL_FROM_S { Self::Low } else { Self::Normal }
     }
 
     pub(crate) fn reading(self) -> Reading {

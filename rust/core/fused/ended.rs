@@ -25,11 +25,7 @@ impl EndedText {
         let prompt = &self.tokens[..self.prompt_length];
         let known = num_known(self.tenant.read().texts(), prompt);
         // The end of a known prompt leads to this answer too.
-        let lead = if known == prompt.len() {
-            Self::MAX_LEAD
-        } else {
-            0
-        };
+        let lead = if known == prompt.len() { Self::MAX_LEAD } else { 0 };
         let text = &self.tokens[known.saturating_sub(lead)..];
         self.memory.add(&self.tenant, text, self.group);
     }

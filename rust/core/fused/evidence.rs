@@ -182,20 +182,14 @@ impl Evidence {
             return;
         };
         if entry.slot as usize == num_named {
-            self.named.push(TokenStat {
-                token,
-                ..TokenStat::default()
-            });
+            self.named.push(TokenStat { token, ..TokenStat::default() });
         }
         if entry.expert == num_experts {
             self.counts[entry.count as usize].count += count;
         } else {
             entry.expert = num_experts;
             entry.count = saturating_u32(self.counts.len());
-            self.counts.push(Count {
-                slot: entry.slot,
-                count,
-            });
+            self.counts.push(Count { slot: entry.slot, count });
         }
     }
 }

@@ -112,8 +112,7 @@ fn groups_of(kept: &TenantData, run: &[u32]) -> Vec<GroupKey> {
     let starts = texts.of_pair(run[at], run[at + 1]).take(MAX_PLACES);
     let starts = starts.filter_map(|place| place.checked_sub(at + 1));
     let same = starts.filter(|&start| texts.tokens()[start..].starts_with(run));
-    same.filter_map(|start| kept.texts.group_at(start))
-        .collect()
+    same.filter_map(|start| kept.texts.group_at(start)).collect()
 }
 
 /// How many tokens at the beginning of a prompt the memory has already: a template, or earlier turns.
@@ -169,13 +168,9 @@ mod tests {
     /// a text has, and how much is enough.
     fn shares(texts: &[Vec<u32>], num_groups: usize, prompt: &[u32]) -> (Vec<f32>, f32) {
         let begins = |begin: &[u32]| {
-            texts
-                .iter()
-                .any(|text| text.windows(begin.len()).any(|part| part == begin))
+            texts.iter().any(|text| text.windows(begin.len()).any(|part| part == begin))
         };
-        let template = (2..=prompt.len())
-            .rev()
-            .find(|&length| begins(&prompt[..length]));
+        let template = (2..=prompt.len()).rev().find(|&length| begins(&prompt[..length]));
         let tail = &prompt[template.unwrap_or(0)..];
         let mut shares = vec![0.0; num_groups];
         for repeated in tail.windows(8) {

@@ -130,11 +130,7 @@ impl TreeBuilder {
         counts: &TokenCounts,
         limits: DraftLimits,
     ) -> &TokenTree {
-        let draft = Draft {
-            inputs,
-            counts,
-            limits,
-        };
+        let draft = Draft { inputs, counts, limits };
         self.evidence.swap_places();
         self.start(&draft);
         while self.tree.len() < limits.max_nodes
@@ -189,11 +185,7 @@ impl TreeBuilder {
     /// node.
     fn free(&self, draft: &Draft<'_>) -> usize {
         let free = draft.limits.max_nodes - self.tree.len();
-        if draft.limits.is_chain {
-            free.min(1)
-        } else {
-            free
-        }
+        if draft.limits.is_chain { free.min(1) } else { free }
     }
 
     /// Asks for the children of a node, if one of them may be among the next nodes.
@@ -339,10 +331,7 @@ impl TreeBuilder {
         let root = (!self.expanded.is_empty()).then_some(0);
         let numbers = nodes.iter().map(|&node| self.numbers[node]);
         let expanded = std::iter::once(root).chain(numbers).take(tokens.len());
-        Accepted {
-            expanded: expanded.flatten().collect(),
-            nodes,
-        }
+        Accepted { expanded: expanded.flatten().collect(), nodes }
     }
 
     pub(crate) fn learn(
@@ -354,15 +343,7 @@ impl TreeBuilder {
         tokens: &[u32],
     ) {
         let (corners, depths) = (&self.corners, &self.depths);
-        calibration::learn(
-            start,
-            learned,
-            &self.tree,
-            num_verified,
-            corners,
-            depths,
-            tokens,
-        );
+        calibration::learn(start, learned, &self.tree, num_verified, corners, depths, tokens);
         for (&number, &token) in accepted.expanded.iter().zip(tokens) {
             let prediction = &self.expanded[number].prediction;
             mixer::learn(learned, &self.evidence, prediction, token);

@@ -118,10 +118,7 @@ fn set_expert_keys(evidence: &mut Evidence, node: &NodePrediction, request: &Req
         let spread = spread(expert);
         let favourite = named[expert.top].token.wrapping_mul(4) + saturating_u32(spread);
         expert.keys = Keys {
-            shapes: [
-                ORDER.key(order_index * NUM_SPREADS + spread),
-                AGREEMENT.key(agreement),
-            ],
+            shapes: [ORDER.key(order_index * NUM_SPREADS + spread), AGREEMENT.key(agreement)],
             tokens: [
                 LAST_TOKEN.key_of(matched.kind, last),
                 FAVOURITE.key_of(matched.kind, favourite),
@@ -203,23 +200,19 @@ fn choose(evidence: &mut Evidence, node: &mut NodePrediction, request: &Request<
     }
     let highest = ranked.iter().map(|&(rank, _)| rank).max();
     let recent = Recent::of(request.tail);
-    evidence
-        .candidates
-        .extend(ranked.iter().map(|&(rank, slot)| {
-            let slot = slot as usize;
-            let is_favourite = highest == Some(rank);
-            let TokenStat {
-                token, share, kind, ..
-            } = named[slot];
-            Candidate {
-                token,
-                slot,
-                keys: candidate_keys(token, share, is_favourite, &recent, request),
-                score: 0.0,
-                prob: share,
-                source: kind.source(),
-            }
-        }));
+    evidence.candidates.extend(ranked.iter().map(|&(rank, slot)| {
+        let slot = slot as usize;
+        let is_favourite = highest == Some(rank);
+        let TokenStat { token, share, kind, .. } = named[slot];
+        Candidate {
+            token,
+            slot,
+            keys: candidate_keys(token, share, is_favourite, &recent, request),
+            score: 0.0,
+            prob: share,
+            source: kind.source(),
+        }
+    }));
     node.candidates = first..evidence.candidates.len();
 }
 
@@ -242,11 +235,7 @@ impl Recent {
         for (slot, &other) in self.0.iter().enumerate() {
             places |= u32::from(other == token) << slot;
         }
-        if places == 0 {
-            0
-        } else {
-            places.trailing_zeros() as usize + 1
-        }
+        if places == 0 { 0 } else { places.trailing_zeros() as usize + 1 }
     }
 }
 
@@ -258,11 +247,7 @@ fn candidate_keys(
     request: &Request<'_>,
 ) -> Keys {
     let unlikeliness = level(-1.5 * log2(prob), NUM_LEVELS);
-    let frequency = request
-        .frequencies
-        .get(token as usize)
-        .copied()
-        .unwrap_or(0);
+    let frequency = request.frequencies.get(token as usize).copied().unwrap_or(0);
     let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
     let of_group = request.uses_of_group.map_or(0, |uses| uses.times(token));
     let times = request.uses.times(token).saturating_add(of_group);
@@ -270,10 +255,7 @@ fn candidate_keys(
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
     let last_token = request.tail.last().copied().unwrap_or(0);
     Keys {
-        shapes: [
-            USE.key(used),
-            RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness),
-        ],
+        shapes: [USE.key(used), RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness)],
         tokens: [
             TOKEN.key(hash::<TOKEN_BITS>(token)),
             PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
@@ -294,10 +276,7 @@ fn use_level(times: u8) -> usize {
 fn correct(weights: TenantWeights<'_>, evidence: &mut Evidence, node: &NodePrediction) {
     let named = &mut evidence.named[node.named.clone()];
     let candidates = &mut evidence.candidates[node.candidates.clone()];
-    let least = candidates
-        .iter()
-        .map(|candidate| candidate.prob)
-        .fold(1.0, min_finite);
+    let least = candidates.iter().map(|candidate| candidate.prob).fold(1.0, min_finite);
     let mut all = 0.0;
     for expert in &evidence.experts[node.experts.clone()] {
         let trust = weights.get(expert.trust_key);
@@ -339,11 +318,7 @@ impl Opinion {
     fn of(expert: &Expert) -> Self {
         let smoothing = 0.3 * expert.counts.len() as f32;
         let scale = 1.0 / (expert.total + smoothing);
-        Self {
-            scale,
-            smoothing,
-            absent: ln(smoothing * scale).clamp(-MAX_RATIO, MAX_RATIO),
-        }
+        Self { scale, smoothing, absent: ln(smoothing * scale).clamp(-MAX_RATIO, MAX_RATIO) }
     }
 
     /// The log ratio for a token that the expert names.

@@ -135,12 +135,8 @@ impl Skipped {
     }
 
     pub(crate) fn add_expert(&self, kind: ExpertKind, decay: f32, evidence: &mut Evidence) {
-        let matched = Matched {
-            kind,
-            order: self.order,
-            rank: 0,
-            num_matches: self.tokens.len() as f32,
-        };
+        let matched =
+            Matched { kind, order: self.order, rank: 0, num_matches: self.tokens.len() as f32 };
         let counts = std::iter::successors(Some(1.0), |count| Some(count * decay));
         evidence.add(matched, None, self.tokens.iter().copied().zip(counts));
     }

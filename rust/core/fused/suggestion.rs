@@ -39,9 +39,7 @@ impl Suggestion {
     }
 
     pub(crate) fn child(&self, node: i32, token: u32) -> Option<i32> {
-        let child = self
-            .children(node)
-            .find(|&child| self.tree.token_ids()[child] == token)?;
+        let child = self.children(node).find(|&child| self.tree.token_ids()[child] == token)?;
         i32::try_from(child).ok()
     }
 }

@@ -83,9 +83,7 @@ pub fn product(
         return Err(Error::invalid("outputs", reason));
     }
     let states: Vec<_> = states.chunks_exact(size).collect();
-    let outputs = outputs
-        .chunks_exact_mut((outputs.len() / num_tokens).max(1))
-        .collect();
+    let outputs = outputs.chunks_exact_mut((outputs.len() / num_tokens).max(1)).collect();
     let number = num_threads.min(weights.len() / LEAST_PART).max(1);
     let mut parts = parts(weights, size, outputs, number).into_iter();
     let first = parts.next();
@@ -111,15 +109,10 @@ fn parts<'a>(
     for left in (1..=number).rev() {
         let num_rows = (weights.len() / size).div_ceil(left);
         let (of_part, rest) = weights.split_at(num_rows * size);
-        let outputs_of_both = outputs
-            .into_iter()
-            .map(|of_token| of_token.split_at_mut(num_rows));
+        let outputs_of_both = outputs.into_iter().map(|of_token| of_token.split_at_mut(num_rows));
         let (outputs_of_part, rest_of_outputs) = outputs_of_both.unzip();
         (weights, outputs) = (rest, rest_of_outputs);
-        parts.push(Part {
-            weights: of_part,
-            outputs: outputs_of_part,
-        });
+        parts.push(Part { weights: of_part, outputs: outputs_of_part });
     }
     parts
 }

@@ -205,25 +205,14 @@ mod tests {
             return;
         }
         let halves: Vec<u16> = (0..11 * 48).map(|place| 0x3f00 + place % 256).collect();
-        let weights: Vec<_> = halves
-            .iter()
-            .map(|&half| f32::from_bits(u32::from(half) << 16))
-            .collect();
-        let states: Vec<f32> = (0..9 * 48u16)
-            .map(|place| f32::from(place % 7) - 2.5)
-            .collect();
+        let weights: Vec<_> =
+            halves.iter().map(|&half| f32::from_bits(u32::from(half) << 16)).collect();
+        let states: Vec<f32> = (0..9 * 48u16).map(|place| f32::from(place % 7) - 2.5).collect();
         let states: Vec<_> = states.chunks(48).collect();
         let made = |weights, is_wide| {
             let mut outputs = vec![f32::NAN; 9 * 11];
             let outputs_of_part = outputs.chunks_mut(11).collect();
-            by_vectors(
-                Part {
-                    weights,
-                    outputs: outputs_of_part,
-                },
-                &states,
-                is_wide,
-            );
+            by_vectors(Part { weights, outputs: outputs_of_part }, &states, is_wide);
             outputs
         };
         let expected = made(Weights::F32(&weights), true);

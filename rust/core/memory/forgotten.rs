@@ -50,12 +50,7 @@ impl Forgotten {
         let last = numbers.values().copied().fold(floor, u64::max);
         let is_later = numbers.values().all(|&number| number > floor);
         let new = BTreeSet::new();
-        (is_later && last < Self::MAX_NUMBER).then_some(Self {
-            numbers,
-            floor,
-            last,
-            new,
-        })
+        (is_later && last < Self::MAX_NUMBER).then_some(Self { numbers, floor, last, new })
     }
 
     pub(crate) fn numbers(&self) -> &BTreeMap<Mark, u64> {

@@ -20,10 +20,7 @@ impl GroupKey {
     const MIN_LENGTH: u32 = 16;
 
     pub(crate) fn named(name: &str) -> Self {
-        Self {
-            hash: xxh3_64(name.as_bytes()),
-            length: 0,
-        }
+        Self { hash: xxh3_64(name.as_bytes()), length: 0 }
     }
 
     /// Whether a prompt goes on with this group's, as the next turn of a conversation does: then its texts
@@ -47,10 +44,7 @@ impl GroupKey {
                 && hashes[group.length as usize] == group.hash
         };
         let shortest = known.filter(begins_prompt).min_by_key(|group| group.length);
-        shortest.unwrap_or(Self {
-            hash: hashes[prompt.len()],
-            length: whole,
-        })
+        shortest.unwrap_or(Self { hash: hashes[prompt.len()], length: whole })
     }
 }
 

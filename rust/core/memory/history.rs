@@ -67,11 +67,7 @@ impl History {
     }
 
     pub(crate) fn reserve(&mut self, num_tokens: usize) {
-        for places in [
-            &mut self.tokens,
-            &mut self.of_tokens.before,
-            &mut self.of_pairs.before,
-        ] {
+        for places in [&mut self.tokens, &mut self.of_tokens.before, &mut self.of_pairs.before] {
             reserve(places, num_tokens);
         }
     }
@@ -114,11 +110,9 @@ impl History {
         self.tokens.push(token);
         let tokens = &self.tokens;
         let is_in_text = token != Self::BOUNDARY;
-        self.of_tokens
-            .add(is_in_text.then_some(|place| token_at(tokens, place)));
+        self.of_tokens.add(is_in_text.then_some(|place| token_at(tokens, place)));
         let is_pair = is_in_text && before != Self::BOUNDARY;
-        self.of_pairs
-            .add(is_pair.then_some(|place| pair_at(tokens, place)));
+        self.of_pairs.add(is_pair.then_some(|place| pair_at(tokens, place)));
     }
 }
 

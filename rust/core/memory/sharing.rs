@@ -31,8 +31,7 @@ impl Memory {
         let is_known = !theirs.is_empty() && !ours.is_empty();
         let tokenizer = if is_known { theirs } else { ours };
         let (path, vocab_size) = (datastore.path(), datastore.vocab_size());
-        self.options()
-            .check_tokenizer(path, vocab_size, tokenizer)?;
+        self.options().check_tokenizer(path, vocab_size, tokenizer)?;
         let mut num_removed = 0;
         for tenant in self.tenants() {
             let hashes = tenant.read().texts.hashes();

@@ -44,20 +44,13 @@ impl SlotTable {
 
     /// Makes room for more keys if it is full, and for numbers below `end`.
     fn grow(&mut self, is_full: bool, end: usize, key_of: impl Fn(u32) -> u64) {
-        let num_slots = if is_full {
-            slots_of(self.len + (self.len / 4).max(4))
-        } else {
-            self.slots.len()
-        };
+        let num_slots =
+            if is_full { slots_of(self.len + (self.len / 4).max(4)) } else { self.slots.len() };
         let mut slots = Vec::new();
         reserve(&mut slots, num_slots);
         slots.resize(num_slots, 0);
         let bits = (usize::BITS - end.leading_zeros() + 1).min(u32::BITS);
-        let mut grown = Self {
-            slots,
-            len: 0,
-            bits,
-        };
+        let mut grown = Self { slots, len: 0, bits };
         for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
             grown.file((slot & self.mask()) - 1, &key_of);
         }
@@ -101,18 +94,12 @@ impl SlotTable {
 
     /// The slot at which a search for a hash begins. Slots lie in the order of hashes, so that a table grows from one
     /// end to the other.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "it is below the number of slots"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "it is below the number of slots")]
     fn place(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the low half is what is meant"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is meant")]
     fn tag(&self, hash: u64) -> u32 {
         (hash as u32).unbounded_shl(self.bits)
     }

@@ -126,8 +126,7 @@ impl Memory {
             if checksum == self.synced.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            self.options()
-                .check_tokenizer(path, found.vocab_size, &found.tokenizer)?;
+            self.options().check_tokenizer(path, found.vocab_size, &found.tokenizer)?;
             self.hear(&found.forgotten);
             found.fill(self).map_err(|reason| Error::Snapshot {
                 path: path.to_owned(),
@@ -228,13 +227,9 @@ fn split(file: &[u8]) -> std::result::Result<(u32, u64, &[u8]), String> {
     if magic != MAGIC {
         Err("it is none".to_owned())
     } else if version != VERSION {
-        Err(format!(
-            "it has format version {version}, this version of specds reads {VERSION}"
-        ))
+        Err(format!("it has format version {version}, this version of specds reads {VERSION}"))
     } else if length != num_bytes as u64 {
-        Err(format!(
-            "it has {num_bytes} bytes where {length} were written"
-        ))
+        Err(format!("it has {num_bytes} bytes where {length} were written"))
     } else if sum != checksum(&[magic, kind, length], content) {
         Err("it has changed since it was written".to_owned())
     } else {
@@ -257,10 +252,8 @@ struct Found<'a> {
 
 fn read<R>(path: &Path, then: impl FnOnce(Found<'_>) -> Result<R>) -> Result<R> {
     let map = map(&open(path)?).map_err(Error::io(path))?;
-    let found = Found::read(&map).map_err(|reason| Error::Snapshot {
-        path: path.to_owned(),
-        reason,
-    });
+    let found =
+        Found::read(&map).map_err(|reason| Error::Snapshot { path: path.to_owned(), reason });
     then(found?)
 }
 
@@ -308,9 +301,7 @@ impl<'a> Input<'a> {
     fn tokens(&mut self, most: usize, vocab_size: u32) -> Read<Vec<u32>> {
         let (length, width) = (self.number()?, self.width.num_bytes());
         let bytes = self.take(length.checked_mul(width as u64).ok_or(UNFIT)?)?;
-        let tokens = self
-            .width
-            .decode(&bytes[bytes.len().saturating_sub(most * width)..]);
+        let tokens = self.width.decode(&bytes[bytes.len().saturating_sub(most * width)..]);
         match check_tokens(&tokens, vocab_size) {
             Ok(()) if tokens.is_empty() => Err(UNFIT),
             Ok(()) => Ok(tokens),
@@ -323,10 +314,7 @@ impl<'a> Input<'a> {
         for _ in 0..self.number()? {
             let bytes = self.take(Mark::NUM_BYTES as u64)?.try_into();
             let mark = Mark(bytes.map_err(|_| UNFIT)?);
-            if numbers
-                .last_key_value()
-                .is_some_and(|(last, _)| *last >= mark)
-            {
+            if numbers.last_key_value().is_some_and(|(last, _)| *last >= mark) {
                 return Err(UNFIT);
             }
             numbers.insert(mark, self.number()?);

@@ -40,11 +40,7 @@ impl MemoryOptions {
 
     /// 256 MiB for this vocabulary.
     pub fn new(vocab_size: u32) -> Self {
-        Self {
-            vocab_size,
-            max_bytes: 1 << 28,
-            tokenizer: String::new(),
-        }
+        Self { vocab_size, max_bytes: 1 << 28, tokenizer: String::new() }
     }
 
     fn check(&self) -> Result<()> {
@@ -137,8 +133,7 @@ impl Memory {
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
         let tenant = tenants.entry(name.into()).or_insert_with(|| {
             let tenant = Tenant::new(name);
-            self.num_bytes
-                .fetch_add(tenant.fixed_bytes(), Ordering::Relaxed);
+            self.num_bytes.fetch_add(tenant.fixed_bytes(), Ordering::Relaxed);
             Arc::new(tenant)
         });
         let tenant = Arc::clone(tenant);
@@ -250,21 +245,15 @@ impl Memory {
     fn remove(&self, tenant: &str) {
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(tenant) = tenants.remove(tenant) {
-            self.num_bytes
-                .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
+            self.num_bytes.fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
             self.change(&tenant, |kept| {
-                *kept = TenantData {
-                    is_forgotten: true,
-                    ..TenantData::default()
-                };
+                *kept = TenantData { is_forgotten: true, ..TenantData::default() };
             });
         }
     }
 
     pub(crate) fn forgotten(&self) -> MutexGuard<'_, Forgotten> {
-        self.forgotten
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.forgotten.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes on how many marks may be kept.
@@ -369,8 +358,7 @@ impl Memory {
             let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
             if Arc::strong_count(tenant) == 2 {
                 tenants.remove(&tenant.name);
-                self.num_bytes
-                    .fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
+                self.num_bytes.fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
             }
         }
     }

@@ -40,10 +40,7 @@ impl Tenant {
 
     /// The text of these groups, one for all that read them.
     pub(crate) fn group_text(&self, groups: Vec<GroupKey>) -> Arc<RwLock<GroupText>> {
-        let mut texts = self
-            .group_texts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut texts = self.group_texts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = texts.get(&groups).and_then(Weak::upgrade) {
             return text;
         }

@@ -145,8 +145,7 @@ impl TextLog {
             group,
         });
         self.text.extend(&[History::BOUNDARY]);
-        self.by_hash
-            .replace(number, |number| documents[number as usize].hash);
+        self.by_hash.replace(number, |number| documents[number as usize].hash);
     }
 
     pub(crate) fn num_bytes(&self) -> usize {

@@ -45,12 +45,7 @@ pub struct NGrammysConfig {
 
 impl Default for NGrammysConfig {
     fn default() -> Self {
-        Self {
-            k: 10,
-            w: 10,
-            q: 1,
-            strategy: Strategy::Mixed,
-        }
+        Self { k: 10, w: 10, q: 1, strategy: Strategy::Mixed }
     }
 }
 
@@ -102,12 +97,7 @@ impl NGrammysSession {
     /// All strategies but [`Strategy::Context`] need tables.
     pub fn new(tables: Option<Arc<ModelTables>>, config: NGrammysConfig) -> Result<Self> {
         config.check(tables.as_deref())?;
-        Ok(Self {
-            tables,
-            config,
-            history: History::default(),
-            match_length: 0,
-        })
+        Ok(Self { tables, config, history: History::default(), match_length: 0 })
     }
 
     /// Each with its share of the matches.
@@ -200,11 +190,7 @@ struct Node {
 
 impl Rows {
     fn new(max_nodes: usize) -> Self {
-        Self {
-            max_nodes,
-            nodes: Vec::new(),
-            children: HashMap::new(),
-        }
+        Self { max_nodes, nodes: Vec::new(), children: HashMap::new() }
     }
 
     fn add_context(&mut self, row: &[u32], share: f64) {
@@ -253,12 +239,7 @@ impl Rows {
         let node = self.nodes.len();
         (node < self.max_nodes).then(|| {
             self.children.insert((parent, token), node);
-            self.nodes.push(Node {
-                token,
-                parent,
-                prob,
-                source,
-            });
+            self.nodes.push(Node { token, parent, prob, source });
             node
         })
     }

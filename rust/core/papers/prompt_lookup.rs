@@ -20,10 +20,7 @@ pub struct PromptLookupConfig {
 
 impl Default for PromptLookupConfig {
     fn default() -> Self {
-        Self {
-            max_match: 3,
-            num_tokens: 10,
-        }
+        Self { max_match: 3, num_tokens: 10 }
     }
 }
 
@@ -52,11 +49,7 @@ pub struct PromptLookupSession {
 impl PromptLookupSession {
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
-        Ok(Self {
-            config,
-            history: History::default(),
-            match_length: 0,
-        })
+        Ok(Self { config, history: History::default(), match_length: 0 })
     }
 
     /// The longest suffix that came before, and where its first occurrence ends; (0, 0) where there is
@@ -90,11 +83,7 @@ impl Session for PromptLookupSession {
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let (length, end) = self.longest_match();
         self.match_length = length;
-        let num_nodes = if length > 0 {
-            self.config.num_tokens.min(limits.max_nodes)
-        } else {
-            0
-        };
+        let num_nodes = if length > 0 { self.config.num_tokens.min(limits.max_nodes) } else { 0 };
         let mut tree = TokenTree::with_capacity(num_nodes);
         let followed = self.history.tokens()[end..].iter().take(num_nodes);
         for (parent, &token) in (-1..).zip(followed) {

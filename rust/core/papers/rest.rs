@@ -28,12 +28,7 @@ pub struct RestConfig {
 
 impl Default for RestConfig {
     fn default() -> Self {
-        Self {
-            max_match: 16,
-            min_match: 1,
-            continuation: 10,
-            max_samples: 256,
-        }
+        Self { max_match: 16, min_match: 1, continuation: 10, max_samples: 256 }
     }
 }
 
@@ -100,12 +95,7 @@ impl Session for RestSession {
     /// A node's probability is its share of the sampled continuations. A few microseconds on 10⁸ tokens.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let (datastore, found) = (&self.datastore, &mut self.found);
-        let RestConfig {
-            min_match,
-            continuation,
-            max_samples,
-            ..
-        } = self.config;
+        let RestConfig { min_match, continuation, max_samples, .. } = self.config;
         datastore.lookup_into(&self.context, self.longest_possible, min_match, found);
         self.longest_possible = found.length.max(min_match - 1);
         let samples = &mut self.samples;
@@ -179,8 +169,5 @@ fn place_of(rank: Rank) -> (Range<usize>, usize) {
     let part = |shift: u32, bits: u32| (rank >> shift) as usize & ((1 << bits) - 1);
     let start = MAX_SAMPLES - 1 - part(0, ROW_BITS);
     let depth = MAX_DEPTH - part(ROW_BITS, DEPTH_BITS);
-    (
-        start..start + (rank >> (ROW_BITS + DEPTH_BITS)) as usize,
-        depth,
-    )
+    (start..start + (rank >> (ROW_BITS + DEPTH_BITS)) as usize, depth)
 }

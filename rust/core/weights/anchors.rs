@@ -96,10 +96,7 @@ impl TokenAnchors {
         }
         self.total /= 2;
         if self.total == 0 {
-            *self = Self {
-                token,
-                ..Self::default()
-            };
+            *self = Self { token, ..Self::default() };
         }
         self.total == 0
     }

@@ -38,10 +38,7 @@ pub(crate) struct Table {
 
 impl Table {
     const fn after(before: Self, len: usize) -> Self {
-        Self {
-            start: before.start + before.len,
-            len,
-        }
+        Self { start: before.start + before.len, len }
     }
 
     /// A table with a part of this length for each kind of expert.

@@ -29,10 +29,7 @@ const NUM_SETS: usize = 1 << SET_BITS;
 
 type Set = [Change; 2];
 
-const FREE: Change = Change {
-    key: u32::MAX,
-    change: 0.0,
-};
+const FREE: Change = Change { key: u32::MAX, change: 0.0 };
 
 /// A first lesson counts this much more than a late one, and the one of this number half as much more.
 const FIRST_LESSONS: f32 = 2.0;
@@ -44,12 +41,8 @@ const DISPLACES: f32 = 0.3;
 impl Default for Learned {
     fn default() -> Self {
         Self {
-            shapes: vec![0.0; NUM_SHAPES]
-                .try_into()
-                .expect("as long as its type says"),
-            tokens: vec![[FREE; 2]; NUM_SETS]
-                .try_into()
-                .expect("as long as its type says"),
+            shapes: vec![0.0; NUM_SHAPES].try_into().expect("as long as its type says"),
+            tokens: vec![[FREE; 2]; NUM_SETS].try_into().expect("as long as its type says"),
             anchors: Anchors::default(),
             num_lessons: 0,
         }
@@ -76,11 +69,7 @@ impl Learned {
             return;
         }
         let [first, second] = set;
-        let least = if first.change.abs() <= second.change.abs() {
-            first
-        } else {
-            second
-        };
+        let least = if first.change.abs() <= second.change.abs() { first } else { second };
         let displaced = DISPLACES * change.abs();
         if least.change.abs() <= displaced {
             *least = Change { key, change };
@@ -94,11 +83,7 @@ impl Learned {
         let [first, second] = &self.tokens[hash::<SET_BITS>(key) % NUM_SETS];
         // No processor could predict a branch, and only integers are selected without one.
         let of = |known: &Change| {
-            f32::from_bits(select_unpredictable(
-                known.key == key,
-                known.change.to_bits(),
-                0,
-            ))
+            f32::from_bits(select_unpredictable(known.key == key, known.change.to_bits(), 0))
         };
         of(first) + of(second)
     }

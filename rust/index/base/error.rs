@@ -27,18 +27,10 @@ pub enum Error {
         "{path} has format version {found}, this version reads {expected}: {}",
         if found > expected { "upgrade the reader or rebuild it" } else { "rebuild it" }
     )]
-    Version {
-        path: PathBuf,
-        expected: u32,
-        found: u32,
-    },
+    Version { path: PathBuf, expected: u32, found: u32 },
 
     #[error("{path} has {found} bytes where {expected} were written: copy it again or rebuild it")]
-    Truncated {
-        path: PathBuf,
-        expected: u64,
-        found: u64,
-    },
+    Truncated { path: PathBuf, expected: u64, found: u64 },
 
     /// The file contradicts itself or its neighbours.
     #[error("{path} is corrupt: {reason}: rebuild it")]
@@ -94,10 +86,7 @@ pub enum Error {
 impl Error {
     #[doc(hidden)]
     pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io {
-            path: path.to_owned(),
-            source,
-        }
+        move |source| Self::Io { path: path.to_owned(), source }
     }
 
     /// Names what the caller asked for where an aid of ours, such as a lock, could not be opened.
@@ -112,17 +101,11 @@ impl Error {
 
     #[doc(hidden)]
     pub fn corrupt(path: &Path, reason: impl Into<String>) -> Self {
-        Self::Corrupt {
-            path: path.to_owned(),
-            reason: reason.into(),
-        }
+        Self::Corrupt { path: path.to_owned(), reason: reason.into() }
     }
 
     #[doc(hidden)]
     pub fn invalid(name: &'static str, reason: impl Into<String>) -> Self {
-        Self::InvalidArgument {
-            name,
-            reason: reason.into(),
-        }
+        Self::InvalidArgument { name, reason: reason.into() }
     }
 }

@@ -164,11 +164,7 @@ impl DatastoreBuilder {
     }
 
     fn check_not_failed(&self) -> Result<()> {
-        if self.has_failed {
-            Err(Error::BuildFailed)
-        } else {
-            Ok(())
-        }
+        if self.has_failed { Err(Error::BuildFailed) } else { Ok(()) }
     }
 
     fn write_document(&mut self, document: &[u32]) -> Result<()> {

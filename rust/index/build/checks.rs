@@ -47,11 +47,7 @@ pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<
         return check_replaceable(target, options.overwrite).map(|()| None);
     }
     let old = Manifest::read(target)?;
-    let ours = (
-        options.vocab_size,
-        options.separator,
-        options.tokenizer_fingerprint.as_str(),
-    );
+    let ours = (options.vocab_size, options.separator, options.tokenizer_fingerprint.as_str());
     check_tokenizer(target, &old, ours)?;
     Ok(Some(old))
 }

@@ -94,8 +94,7 @@ impl DocumentLog {
         self.written.num_tokens += document.len() as u64 + 1;
         self.written.num_documents += 1;
         self.written.num_given = num_given;
-        self.documents
-            .write(&self.written.num_tokens.to_le_bytes())?;
+        self.documents.write(&self.written.num_tokens.to_le_bytes())?;
         if self.written.num_tokens - self.synced.num_tokens >= CHECKPOINT_TOKENS {
             self.checkpoint()?;
         }
@@ -109,10 +108,7 @@ impl DocumentLog {
         }
         self.tokens.sync()?;
         self.documents.sync()?;
-        write_whole(
-            &self.folder.join(Checkpoint::FILE_NAME),
-            &to_json(&self.written),
-        )?;
+        write_whole(&self.folder.join(Checkpoint::FILE_NAME), &to_json(&self.written))?;
         self.synced = self.written;
         Ok(())
     }
@@ -145,10 +141,8 @@ impl Documents {
     pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let folder = entry.folder(path);
         let shard = ShardManifest::read(&folder, manifest, entry)?;
-        let (tokens, ends) = (
-            shard.open(&folder, Kind::Tokens)?,
-            shard.open(&folder, Kind::Documents)?,
-        );
+        let (tokens, ends) =
+            (shard.open(&folder, Kind::Tokens)?, shard.open(&folder, Kind::Documents)?);
         tokens.verify()?;
         ends.verify()?;
         Ok(Self::new(tokens, shard.token_width(), ends))
@@ -163,12 +157,7 @@ impl Documents {
     }
 
     fn new(tokens: Section, width: TokenWidth, ends: Section) -> Self {
-        Self {
-            tokens: Tokens::new(tokens, width),
-            ends,
-            start: 0,
-            next: 0,
-        }
+        Self { tokens: Tokens::new(tokens, width), ends, start: 0, next: 0 }
     }
 }
 

@@ -39,11 +39,7 @@ impl IndexWorkers {
         };
         let threads: io::Result<_> = (0..num_threads).map(start).collect();
         let failed = |error| Error::invalid("threads", format!("cannot be started: {error}"));
-        Ok(Self {
-            threads: threads.map_err(failed)?,
-            jobs: Some(jobs),
-            progress,
-        })
+        Ok(Self { threads: threads.map_err(failed)?, jobs: Some(jobs), progress })
     }
 
     /// Has a shard indexed; gives the error of an earlier one.
@@ -74,9 +70,7 @@ impl IndexWorkers {
     fn wait(&mut self) -> Result<()> {
         self.jobs = None;
         let ended = self.threads.drain(..).map(JoinHandle::join);
-        ended
-            .map(|ended| ended.unwrap_or(Err(Error::BuildFailed)))
-            .fold(Ok(()), Result::and)
+        ended.map(|ended| ended.unwrap_or(Err(Error::BuildFailed))).fold(Ok(()), Result::and)
     }
 }
 

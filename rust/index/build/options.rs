@@ -52,11 +52,7 @@ pub struct DatastoreOptions {
 
 impl DatastoreOptions {
     pub fn new(vocab_size: u32, separator: u32) -> Self {
-        Self {
-            vocab_size,
-            separator,
-            ..Self::default()
-        }
+        Self { vocab_size, separator, ..Self::default() }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -69,11 +65,7 @@ impl DatastoreOptions {
         if self.overwrite && self.append {
             return Err(Error::invalid("append", "excludes `overwrite`"));
         }
-        check_within(
-            "max_shard_tokens",
-            self.shard_tokens(),
-            2..=MAX_SHARD_TOKENS,
-        )
+        check_within("max_shard_tokens", self.shard_tokens(), 2..=MAX_SHARD_TOKENS)
     }
 
     fn shard_tokens(&self) -> u64 {

@@ -52,12 +52,7 @@ impl Staging {
                 entered => entered,
             }
         })?;
-        Ok(Self {
-            target,
-            folder,
-            is_kept: true,
-            _lock: lock,
-        })
+        Ok(Self { target, folder, is_kept: true, _lock: lock })
     }
 
     /// Whether there is something of the same plan to go on from. Anything else is removed.
@@ -151,11 +146,7 @@ const LOCK: &str = "specds.lock";
 fn remove(entry: &DirEntry) -> Result<()> {
     let path = entry.path();
     let removed = entry.file_type().and_then(|kind| {
-        if kind.is_dir() {
-            fs::remove_dir_all(&path)
-        } else {
-            fs::remove_file(&path)
-        }
+        if kind.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }
     });
     removed.map_err(Error::io(&path))
 }

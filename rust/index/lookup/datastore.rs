@@ -110,8 +110,7 @@ impl Datastore {
     }
 
     fn all_next_tokens(&self) -> &AllNextTokens {
-        self.next_tokens
-            .get_or_init(|| AllNextTokens::new(&self.shards))
+        self.next_tokens.get_or_init(|| AllNextTokens::new(&self.shards))
     }
 
     /// The token that ends each document: one of the vocabulary, or `vocab_size` itself.
@@ -135,8 +134,7 @@ impl Datastore {
         let document = context.rsplit(|&token| token == self.separator()).next();
         let context = document.unwrap_or_default();
         let mut found = Match::default();
-        self.shards
-            .find_longest(context, max_match.min(context.len()), min_match, &mut found);
+        self.shards.find_longest(context, max_match.min(context.len()), min_match, &mut found);
         Ok(found)
     }
 
@@ -181,8 +179,7 @@ impl Datastore {
         found: &mut Match,
     ) {
         let max_match = max_match.min(context.len());
-        self.shards
-            .find_longest(context, max_match, min_match.max(1), found);
+        self.shards.find_longest(context, max_match, min_match.max(1), found);
     }
 
     /// What followed a match: at most `length` tokens after each of an even sample of `max_samples`
@@ -203,8 +200,7 @@ impl Datastore {
         before: &[u32],
         samples: &mut Samples,
     ) {
-        self.shards
-            .read_samples(found, length, max_samples, before, samples);
+        self.shards.read_samples(found, length, max_samples, before, samples);
     }
 
     pub fn find_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<Match>> {

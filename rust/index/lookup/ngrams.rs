@@ -58,10 +58,7 @@ impl Datastore {
 fn tokens(ngram: NGram) -> [u32; MAX_ORDER] {
     std::array::from_fn(|index| {
         let bits = ngram >> (TOKEN_BITS * (MAX_ORDER - 1 - index));
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the other tokens are cut off"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "the other tokens are cut off")]
         let token = bits as u32 & ((1 << TOKEN_BITS) - 1);
         token
     })

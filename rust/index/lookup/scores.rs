@@ -28,11 +28,7 @@ impl Datastore {
             if token == self.separator() {
                 document_start = place + 1;
             }
-            let of = if found.length == 0 {
-                &everywhere
-            } else {
-                &found
-            };
+            let of = if found.length == 0 { &everywhere } else { &found };
             let share = self.count_next(of, token) as f64 / of.count().max(1) as f64;
             (share, found.length)
         };

@@ -155,18 +155,15 @@ impl Shard {
         let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
         let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
         if self.disk_latency.is_cold() {
-            self.keys
-                .will_need(keys.start * KEY_LEN, keys.len() * KEY_LEN);
+            self.keys.will_need(keys.start * KEY_LEN, keys.len() * KEY_LEN);
         }
         let below = partition(keys.clone(), |index| key(index).is_lt());
         let above = gallop(below..keys.end, |index| key(index).is_eq());
 
         let (start, end) = (rank_after(below).max(start), (above * KEY_STRIDE).min(end));
         if self.disk_latency.is_cold() {
-            self.suffixes
-                .will_need(start..end.min(start + 2 * KEY_STRIDE));
-            self.suffixes
-                .will_need(end.saturating_sub(KEY_STRIDE).max(start)..end);
+            self.suffixes.will_need(start..end.min(start + 2 * KEY_STRIDE));
+            self.suffixes.will_need(end.saturating_sub(KEY_STRIDE).max(start)..end);
         }
         if pattern.len() > KEY_LEN {
             (start..end, start..end)
@@ -228,8 +225,7 @@ impl Shard {
     /// Requests `length` tokens, `offset` after each of these positions.
     pub(crate) fn fetch(&self, positions: &[usize], offset: usize, length: usize) {
         for position in positions {
-            self.tokens
-                .will_need(position.saturating_add(offset), length);
+            self.tokens.will_need(position.saturating_add(offset), length);
         }
     }
 
@@ -294,8 +290,7 @@ impl Shard {
 
     pub(crate) fn tokens(&self, positions: Range<usize>) -> Vec<u32> {
         let mut tokens = Vec::new();
-        self.tokens
-            .extend(positions.start, positions.len(), &mut tokens);
+        self.tokens.extend(positions.start, positions.len(), &mut tokens);
         tokens
     }
 
@@ -335,10 +330,7 @@ impl Shard {
         let end = start + self.continuation(end, length, tokens);
         let positions = (0..position).rev().zip(before.iter().rev());
         let is_same = |(position, token): &(usize, &u32)| self.token_at(*position) == **token;
-        Row {
-            tokens: start..end,
-            reach: positions.take_while(is_same).count(),
-        }
+        Row { tokens: start..end, reach: positions.take_while(is_same).count() }
     }
 
     /// The tokens that follow the first `depth` tokens of `ranks`, which share these: ascending, with
@@ -372,7 +364,5 @@ impl Shard {
 }
 
 fn rank_after(index: usize) -> usize {
-    index
-        .checked_sub(1)
-        .map_or(0, |before| before * KEY_STRIDE + 1)
+    index.checked_sub(1).map_or(0, |before| before * KEY_STRIDE + 1)
 }

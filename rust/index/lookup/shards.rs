@@ -129,11 +129,7 @@ impl Shards {
         samples: &mut Samples,
     ) {
         let sample = EvenSample::new(found.count(), max_samples as u64);
-        let Samples {
-            tokens,
-            rows,
-            positions,
-        } = samples;
+        let Samples { tokens, rows, positions } = samples;
         tokens.clear();
         rows.clear();
         let num_rows = usize::try_from(sample.num_samples).unwrap_or(0);

@@ -47,10 +47,7 @@ pub fn open(path: &Path) -> Result<File> {
     open().map_err(Error::io(path))
 }
 
-#[expect(
-    unsafe_code,
-    reason = "a file can only be mapped by promising that it does not change"
-)]
+#[expect(unsafe_code, reason = "a file can only be mapped by promising that it does not change")]
 pub fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: sections and snapshots are written under another name, renamed into place when they are
     // complete, and never written again; what replaces one unlinks it, which leaves its mapping alone.
@@ -108,10 +105,7 @@ pub fn open_private(path: &Path) -> Result<File> {
     })?;
     let found = file.metadata().map_err(Error::io(path))?;
     // There is none where a process that ends has just removed it.
-    check_ours(
-        path,
-        found.is_file() && is_ours(&found) && num_names(&found) <= 1,
-    )?;
+    check_ours(path, found.is_file() && is_ours(&found) && num_names(&found) <= 1)?;
     #[cfg(unix)]
     {
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -121,9 +115,7 @@ pub fn open_private(path: &Path) -> Result<File> {
 }
 
 pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
-    is_ours
-        .then_some(())
-        .ok_or_else(|| Error::Foreign(path.to_owned()))
+    is_ours.then_some(()).ok_or_else(|| Error::Foreign(path.to_owned()))
 }
 
 #[cfg(unix)]
@@ -157,9 +149,7 @@ fn num_names(_found: &Metadata) -> u64 {
 
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     if cfg!(unix) {
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(Error::io(folder))
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(Error::io(folder))
     } else {
         Ok(())
     }

@@ -145,14 +145,8 @@ impl Manifest {
         let is_usable = self.shards.iter().all(ShardEntry::is_usable);
         fits(is_usable, "what it says of a shard is not usable")?;
         let sum = |count: fn(&ShardEntry) -> u64| self.shards.iter().map(count).sum::<u64>();
-        fits(
-            self.num_tokens == sum(|shard| shard.num_tokens),
-            "its tokens do not add up",
-        )?;
-        fits(
-            self.num_documents == sum(|shard| shard.num_documents),
-            "its documents do not add up",
-        )
+        fits(self.num_tokens == sum(|shard| shard.num_tokens), "its tokens do not add up")?;
+        fits(self.num_documents == sum(|shard| shard.num_documents), "its documents do not add up")
     }
 }
 
@@ -266,10 +260,7 @@ impl ShardManifest {
             (1..=MAX_SHARD_TOKENS).contains(&self.num_tokens),
             "it has no usable number of tokens",
         )?;
-        fits(
-            (1..=self.num_tokens).contains(&self.num_documents),
-            "it has too many documents",
-        )
+        fits((1..=self.num_tokens).contains(&self.num_documents), "it has too many documents")
     }
 }
 
@@ -280,10 +271,7 @@ fn fits(condition: bool, reason: &'static str) -> Checked {
 }
 
 fn check_tokens(vocab_size: u32, separator: u32) -> Checked {
-    fits(
-        (1..=MAX_VOCAB_SIZE).contains(&vocab_size),
-        "its vocabulary size is not usable",
-    )?;
+    fits((1..=MAX_VOCAB_SIZE).contains(&vocab_size), "its vocabulary size is not usable")?;
     fits(separator <= vocab_size, "its separator is not usable")
 }
 

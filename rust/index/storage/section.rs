@@ -42,13 +42,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Tokens,
-        Self::Suffixes,
-        Self::Firsts,
-        Self::Keys,
-        Self::Documents,
-    ];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Tokens, Self::Suffixes, Self::Firsts, Self::Keys, Self::Documents];
 
     pub(crate) fn file_name(self) -> &'static str {
         match self {
@@ -66,22 +61,14 @@ pub(crate) fn check_version(path: &Path, found: u32) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    Err(Error::Version {
-        path: path.to_owned(),
-        expected,
-        found,
-    })
+    Err(Error::Version { path: path.to_owned(), expected, found })
 }
 
 pub(crate) fn check_length(path: &Path, expected: u64, found: u64) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    Err(Error::Truncated {
-        path: path.to_owned(),
-        expected,
-        found,
-    })
+    Err(Error::Truncated { path: path.to_owned(), expected, found })
 }
 
 #[derive(Debug)]
@@ -102,12 +89,7 @@ impl Section {
         if !map.ends_with(&[0; TAIL_LEN]) {
             return Err(Error::corrupt(&path, "its padding is not zero"));
         }
-        Ok(Self {
-            path,
-            num_bytes: map.len() - TAIL_LEN,
-            map,
-            xxh3,
-        })
+        Ok(Self { path, num_bytes: map.len() - TAIL_LEN, map, xxh3 })
     }
 
     /// Maps the beginning of a section that is being written.
@@ -115,12 +97,7 @@ impl Section {
         let path = folder.join(kind.file_name());
         let map = map(&path)?;
         check_length(&path, num_bytes, num_bytes.min(map.len() as u64))?;
-        Ok(Self {
-            path,
-            map,
-            num_bytes: usize::try_from(num_bytes).unwrap_or(0),
-            xxh3: 0,
-        })
+        Ok(Self { path, map, num_bytes: usize::try_from(num_bytes).unwrap_or(0), xxh3: 0 })
     }
 
     pub(crate) fn payload(&self) -> &[u8] {
@@ -142,11 +119,8 @@ impl Section {
     pub(crate) fn advise_random(&self, is_random: bool) -> Result<()> {
         #[cfg(unix)]
         {
-            let advice = if is_random {
-                memmap2::Advice::Random
-            } else {
-                memmap2::Advice::Sequential
-            };
+            let advice =
+                if is_random { memmap2::Advice::Random } else { memmap2::Advice::Sequential };
             self.map.advise(advice).map_err(Error::io(&self.path))?;
         }
         let _ = is_random;
@@ -222,9 +196,7 @@ impl SectionWriter {
 
     pub(crate) fn sync(&mut self) -> Result<()> {
         let synced = self.file.flush();
-        synced
-            .and_then(|()| self.file.get_ref().sync_data())
-            .map_err(Error::io(&self.path))
+        synced.and_then(|()| self.file.get_ref().sync_data()).map_err(Error::io(&self.path))
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -237,12 +209,7 @@ impl SectionWriter {
         self.file.flush().map_err(Error::io(&self.path))?;
         let map = map(&self.path)?;
         let num_bytes = map.len() - TAIL_LEN;
-        Ok(Section {
-            xxh3: xxh3_64(&map[..num_bytes]),
-            path: self.path,
-            map,
-            num_bytes,
-        })
+        Ok(Section { xxh3: xxh3_64(&map[..num_bytes]), path: self.path, map, num_bytes })
     }
 }
 

@@ -15,11 +15,7 @@ impl TokenWidth {
     /// The smallest that holds the vocabulary and the separator.
     pub fn of(vocab_size: u32, separator: u32) -> Self {
         let largest = separator.max(vocab_size.saturating_sub(1));
-        if largest <= u16::MAX.into() {
-            Self::Two
-        } else {
-            Self::Three
-        }
+        if largest <= u16::MAX.into() { Self::Two } else { Self::Three }
     }
 
     pub fn num_bytes(self) -> usize {

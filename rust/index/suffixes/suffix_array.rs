@@ -15,43 +15,28 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
         TokenWidth::Two => {
             let text = tokens.section.numbers::<u16>();
             let construction = SuffixArrayConstruction::for_text(text);
-            construction
-                .in_borrowed_buffer(&mut positions)
-                .single_threaded()
-                .run()
-                .map(drop)
+            construction.in_borrowed_buffer(&mut positions).single_threaded().run().map(drop)
         }
         TokenWidth::Three => {
             let mut text: Vec<i32> = zeros(tokens.len())?;
             let mut places = text.iter_mut();
             tokens.visit(0, |token| {
-                places
-                    .next()
-                    .map(|place| *place = token.cast_signed())
-                    .is_some()
+                places.next().map(|place| *place = token.cast_signed()).is_some()
             });
             let construction = SuffixArrayConstruction::for_text_mut(&mut text);
-            construction
-                .in_borrowed_buffer(&mut positions)
-                .single_threaded()
-                .run()
-                .map(drop)
+            construction.in_borrowed_buffer(&mut positions).single_threaded().run().map(drop)
         }
     };
     match sorted {
         Ok(()) => Ok(positions),
         Err(LibsaisError::OutOfMemory) => Err(out_of_memory(positions.len() * size_of::<i32>())),
-        Err(error) => Err(tokens
-            .section
-            .corrupt(format!("it cannot be sorted: {error}"))),
+        Err(error) => Err(tokens.section.corrupt(format!("it cannot be sorted: {error}"))),
     }
 }
 
 /// The private memory of [`sort`], in bytes.
 pub(crate) fn memory(num_tokens: u64, width: TokenWidth) -> u64 {
-    num_tokens
-        .saturating_mul(bytes_per_token(width))
-        .saturating_add(BUCKETS)
+    num_tokens.saturating_mul(bytes_per_token(width)).saturating_add(BUCKETS)
 }
 
 /// The most tokens that [`sort`] can sort in `max_memory` bytes.
@@ -117,13 +102,7 @@ pub(crate) struct Packer {
 
 impl Packer {
     pub(crate) fn new(writer: SectionWriter, bits: u16) -> Self {
-        Self {
-            writer,
-            bits,
-            word: 0,
-            num_filled: 0,
-            bytes: Vec::new(),
-        }
+        Self { writer, bits, word: 0, num_filled: 0, bytes: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, numbers: &[u32]) -> Result<()> {
@@ -175,12 +154,7 @@ pub(crate) struct Suffixes {
 impl Suffixes {
     pub(crate) fn new(section: Section, count: usize) -> Self {
         let bits = position_bits(count as u64);
-        Self {
-            section,
-            count,
-            bits: bits.into(),
-            mask: (1 << bits) - 1,
-        }
+        Self { section, count, bits: bits.into(), mask: (1 << bits) - 1 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -203,11 +177,7 @@ impl Suffixes {
             return None;
         }
         let bit = rank.checked_mul(self.bits)?;
-        let word = self
-            .section
-            .padded_payload()
-            .get(bit / 8..)?
-            .first_chunk()?;
+        let word = self.section.padded_payload().get(bit / 8..)?.first_chunk()?;
         let position = (u64::from_le_bytes(*word) >> (bit % 8)) & self.mask;
         usize::try_from(position).ok()
     }

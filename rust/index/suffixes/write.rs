@@ -111,14 +111,8 @@ pub(crate) fn write_index(
         separator: text.separator,
         num_tokens: num_tokens as u64,
         num_documents: text.num_documents,
-        checksums: [
-            tokens.section,
-            suffixes.section,
-            firsts,
-            keys,
-            text.documents,
-        ]
-        .map(|section| section.xxh3),
+        checksums: [tokens.section, suffixes.section, firsts, keys, text.documents]
+            .map(|section| section.xxh3),
     })
 }
 

@@ -18,12 +18,7 @@ impl DraftSource for Bigrams {
         let (Some(tables), Some(&last)) = (inputs.model_tables, node.tail.last()) else {
             return;
         };
-        let matched = Matched {
-            kind: KIND,
-            order: 1,
-            rank: 0,
-            num_matches: 1.0,
-        };
+        let matched = Matched { kind: KIND, order: 1, rank: 0, num_matches: 1.0 };
         let row = tables.after(last);
         let known = row.filter(|&(token, _)| token < inputs.vocab_size);
         evidence.add(matched, Some(1.0), known.take(MAX_TOKENS));

@@ -72,9 +72,7 @@ impl DraftSource for Corpus {
     }
 
     fn match_length(&self) -> usize {
-        self.nodes
-            .first()
-            .map_or(0, |found| self.passages.longest(found))
+        self.nodes.first().map_or(0, |found| self.passages.longest(found))
     }
 }
 
@@ -95,12 +93,7 @@ fn add_next_tokens(
 ) {
     let next_tokens = datastore.next_tokens(token);
     if let Some(next_tokens) = next_tokens {
-        let matched = Matched {
-            kind: KIND,
-            order: 1,
-            rank,
-            num_matches: next_tokens.num_matches,
-        };
+        let matched = Matched { kind: KIND, order: 1, rank, num_matches: next_tokens.num_matches };
         let min_count = min_share * next_tokens.num_samples;
         let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
         let counts = next_tokens.counts.iter().take_while(matter).copied();
@@ -262,11 +255,7 @@ impl Passages {
             }
             next += saturating_u32(row.len()) + 1;
         }
-        self.groups.push(Group {
-            order,
-            num_matches,
-            rows: start..self.rows.len(),
-        });
+        self.groups.push(Group { order, num_matches, rows: start..self.rows.len() });
     }
 
     /// Adds the parent's passages that continue with `token`.

@@ -81,12 +81,8 @@ impl LedTo {
         let largest = counts.clone().map(|(_, count)| count).fold(0.0, f32::max);
         let sum: f32 = counts.clone().map(|(_, count)| count).sum();
         let total = f32::from(total) + 1.0;
-        let matched = Matched {
-            kind: KIND,
-            order: confidence(largest / total),
-            rank: 0,
-            num_matches: total,
-        };
+        let matched =
+            Matched { kind: KIND, order: confidence(largest / total), rank: 0, num_matches: total };
         // Several anchors may have been right at once.
         evidence.add(matched, Some(total.max(sum)), counts);
     }
@@ -121,20 +117,12 @@ fn latest(text: &History, token: u32, end: usize) -> Option<usize> {
 /// What came after the latest place of a token that anything comes after.
 fn follower(text: &History, path: &[u32], anchor: u32) -> Option<u32> {
     let (before, after) = (path, path.get(1..).unwrap_or_default());
-    let in_path = before
-        .iter()
-        .zip(after)
-        .rev()
-        .find(|(token, _)| **token == anchor);
+    let in_path = before.iter().zip(after).rev().find(|(token, _)| **token == anchor);
     if let Some((_, &token)) = in_path {
         return Some(token);
     }
     let tokens = text.tokens();
-    let end = if path.is_empty() {
-        tokens.len() - 1
-    } else {
-        tokens.len()
-    };
+    let end = if path.is_empty() { tokens.len() - 1 } else { tokens.len() };
     let next = latest(text, anchor, end)? + 1;
     tokens.get(next).or(path.first()).copied()
 }
@@ -207,11 +195,7 @@ mod tests {
         let known = anchors.of(THEN).unwrap();
         assert!(known.total >= u8::MAX / 2);
         assert_eq!(expected(&anchors, &[4, 98, EQUALS, 99, THEN])[0], 98);
-        assert!(
-            known
-                .counts()
-                .all(|(anchor, count)| anchor != EQUALS || count != 20)
-        );
+        assert!(known.counts().all(|(anchor, count)| anchor != EQUALS || count != 20));
     }
 
     #[test]

@@ -51,11 +51,8 @@ impl Reach {
     pub(super) fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
-        let (most, reach) = if is_near {
-            (reading.places, REACH)
-        } else {
-            (reading.places / 2, REACH / 2.0)
-        };
+        let (most, reach) =
+            if is_near { (reading.places, REACH) } else { (reading.places / 2, REACH / 2.0) };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
@@ -145,10 +142,7 @@ impl Places {
                 place.beyond = beyond_edit(before, tail, place.length as usize);
             }
         }
-        Found {
-            range: start..self.0.len(),
-            is_cut,
-        }
+        Found { range: start..self.0.len(), is_cut }
     }
 
     fn follow(&mut self, text: &History, parent: &Found, token: u32) {
@@ -182,10 +176,7 @@ impl Places {
         let is_cut = self.add(text, text.of_pair(before, last), limit);
         // Only now, so that the reads of one loop overlap.
         for place in &mut self.0[start..] {
-            let pairs = tokens[..place.next as usize]
-                .iter()
-                .rev()
-                .zip(tail.iter().rev());
+            let pairs = tokens[..place.next as usize].iter().rev().zip(tail.iter().rev());
             let is_same = |(a, b): &(&u32, &u32)| a == b;
             place.length = saturating_u32(pairs.take(MAX_LENGTH).take_while(is_same).count());
         }
@@ -206,9 +197,7 @@ impl Places {
         let mut end = start;
         for index in start..self.0.len() {
             let place = self.0[index];
-            let before_it = (place.next as usize)
-                .checked_sub(2)
-                .map(|index| tokens[index]);
+            let before_it = (place.next as usize).checked_sub(2).map(|index| tokens[index]);
             if before_it.is_none() || before_it != before {
                 self.0[end] = place;
                 end += 1;
@@ -348,10 +337,7 @@ mod tests {
         text.extend(&vec![0; num_tokens]);
         text.extend(&[1, 2, 3, 0, 5, 2, 4]);
         let reach = Reach::of(child, &text, effort.reading());
-        let parent = child.map(|_| Found {
-            range: 0..0,
-            is_cut: true,
-        });
+        let parent = child.map(|_| Found { range: 0..0, is_cut: true });
         let mut places = Places::default();
         let found = places.find(&text, parent.as_ref(), &[1, 2], reach);
         let places = places.0[found.range].iter();

@@ -38,20 +38,14 @@ impl DraftSource for Recycled {
             return;
         };
         let mut rank = 0;
-        for (order, key) in [
-            (2, before.map(|before| key(Some(before), last))),
-            (1, Some(key(None, last))),
-        ] {
+        for (order, key) in
+            [(2, before.map(|before| key(Some(before), last))), (1, Some(key(None, last)))]
+        {
             let found = key.and_then(|key| Some((key, self.slots.get(slot(key))?)));
             if let Some((key, slot)) = found
                 && slot.key == key
             {
-                let matched = Matched {
-                    kind: KIND,
-                    order,
-                    rank,
-                    num_matches: 1.0,
-                };
+                let matched = Matched { kind: KIND, order, rank, num_matches: 1.0 };
                 let counts = std::iter::successors(Some(1.0), |count| Some(count * DECAY));
                 let tokens = slot.predictions[..slot.num_predictions].iter().copied();
                 rank += usize::from(evidence.add(matched, None, tokens.zip(counts)));
@@ -96,11 +90,7 @@ impl Recycled {
         let num_predictions = predicted.len().min(NUM_KEPT);
         let mut predictions = [0; NUM_KEPT];
         predictions[..num_predictions].copy_from_slice(&predicted[..num_predictions]);
-        self.slots[slot(key)] = Slot {
-            key,
-            predictions,
-            num_predictions,
-        };
+        self.slots[slot(key)] = Slot { key, predictions, num_predictions };
     }
 }
 
@@ -111,10 +101,7 @@ fn ends(tokens: &[u32]) -> (Option<u32>, Option<u32>) {
 }
 
 fn key(before: Option<u32>, last: u32) -> Key {
-    (
-        before.map_or(0, |before| u64::from(before) + 1),
-        u64::from(last) + 1,
-    )
+    (before.map_or(0, |before| u64::from(before) + 1), u64::from(last) + 1)
 }
 
 fn slot((before, last): Key) -> usize {

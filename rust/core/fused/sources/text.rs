@@ -75,8 +75,6 @@ impl DraftSource for Text {
     }
 
     fn match_length(&self) -> usize {
-        self.nodes
-            .first()
-            .map_or(0, |found| self.places.longest(found))
+        self.nodes.first().map_or(0, |found| self.places.longest(found))
     }
 }

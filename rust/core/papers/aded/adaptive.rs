@@ -16,10 +16,7 @@ const ROW_SIZE: usize = 8;
 fn adapt(words: &mut Vec<Word>, token: u32, config: &AdedConfig) {
     match words.iter_mut().find(|word| word.token == token) {
         Some(word) => word.prob = (word.prob + config.increment).min(config.max_prob),
-        None => words.push(Word {
-            token,
-            prob: config.increment,
-        }),
+        None => words.push(Word { token, prob: config.increment }),
     }
     words.sort_by(Word::compare); // linear in what is sorted but for a word
 }
@@ -43,10 +40,7 @@ struct Learned {
 
 impl AdaptiveTrigrams {
     pub fn new(trigrams: Arc<Trigrams>) -> Self {
-        Self {
-            trigrams,
-            learned: RwLock::default(),
-        }
+        Self { trigrams, learned: RwLock::default() }
     }
 
     pub fn trigrams(&self) -> &Arc<Trigrams> {

@@ -75,14 +75,9 @@ impl AdedConfig {
     /// `E` after each number of visits (ADED, Eq. 3): `c1 + log((ΣN + c2 + 1) / c2)`.
     ///
     /// Rounded to 32 bits, as the last bits of a logarithm differ between systems.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "as precise as is asked for"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "as precise as is asked for")]
     pub(crate) fn exploration(&self) -> Vec<f64> {
         let after = |visits| self.c1 + ((visits as f64 + self.c2 + 1.0) / self.c2).ln();
-        (0..=self.searches)
-            .map(|visits| f64::from(after(visits) as f32))
-            .collect()
+        (0..=self.searches).map(|visits| f64::from(after(visits) as f32)).collect()
     }
 }

@@ -42,16 +42,10 @@ impl Trigrams {
 }
 
 /// Appends the words after a prefix, given how often each follows it.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "as precise as a probability is"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "as precise as a probability is")]
 fn append(matrix: &mut Trigrams, prefix: Prefix, counts: &mut Vec<(u32, u64)>) {
     let total = counts.iter().map(|&(_, count)| count).sum::<u64>() as f64;
-    let word = |(token, count)| Word {
-        token,
-        prob: (count as f64 / total) as f32,
-    };
+    let word = |(token, count)| Word { token, prob: (count as f64 / total) as f32 };
     let words: Vec<_> = counts.drain(..).map(word).collect();
     if !words.is_empty() {
         matrix.append(prefix, words);

@@ -105,12 +105,7 @@ impl<'a> Search<'a> {
 
     /// The child that PUCT takes (ADED, Eq. 2): Q + E · P · √ΣN / (1 + N).
     fn select(&mut self, parent: usize) -> usize {
-        let Node {
-            passes,
-            row,
-            ref children,
-            ..
-        } = self.nodes[parent];
+        let Node { passes, row, ref children, .. } = self.nodes[parent];
         let (e, root) = (self.exploration[passes], (passes as f64).sqrt());
         let (mut best, mut best_puct) = (parent, f64::NEG_INFINITY);
         for &child in children {
@@ -137,11 +132,7 @@ impl<'a> Search<'a> {
         let (prob, depth) = (f64::from(prob), node.depth + 1);
         let prefix = self.reader.then(node.prefix, token);
         let path_score = node.path_score + prob;
-        let row = if depth < self.config.depth {
-            self.reader.row(prefix)
-        } else {
-            &[]
-        };
+        let row = if depth < self.config.depth { self.reader.row(prefix) } else { &[] };
         self.nodes.push(Node {
             token,
             prob,
@@ -157,13 +148,7 @@ impl<'a> Search<'a> {
 
     /// Goes on from a node at random, to the end of a sentence, and gives its score.
     fn simulate(&mut self, node: usize) -> f64 {
-        let Node {
-            depth,
-            mut row,
-            mut prefix,
-            path_score: mut score,
-            ..
-        } = self.nodes[node];
+        let Node { depth, mut row, mut prefix, path_score: mut score, .. } = self.nodes[node];
         for depth in depth + 1..=self.config.depth {
             let Some(word) = sample(row, &mut self.random) else {
                 break;
@@ -198,9 +183,8 @@ impl<'a> Search<'a> {
         let nodes = &self.nodes;
         let by_score =
             |a: &usize, b: &usize| nodes[*b].score.total_cmp(&nodes[*a].score).then(a.cmp(b));
-        let mut leaves: Vec<_> = (1..nodes.len())
-            .filter(|&node| nodes[node].children.is_empty())
-            .collect();
+        let mut leaves: Vec<_> =
+            (1..nodes.len()).filter(|&node| nodes[node].children.is_empty()).collect();
         leaves.sort_unstable_by(by_score);
         leaves.truncate(self.config.candidates);
         let mut is_drafted = vec![false; nodes.len()];
@@ -216,16 +200,8 @@ impl<'a> Search<'a> {
         let mut places = vec![-1; nodes.len()];
         let mut tree = TokenTree::with_capacity(drafted.len());
         for (node, place) in drafted.into_iter().zip(0..) {
-            let Node {
-                token,
-                parent,
-                score,
-                ..
-            } = nodes[node];
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "as precise as a probability is"
-            )]
+            let Node { token, parent, score, .. } = nodes[node];
+            #[expect(clippy::cast_possible_truncation, reason = "as precise as a probability is")]
             let prob = (score / nodes[0].score) as f32;
             tree.push(token, places[parent], prob, Source::Trigram);
             places[node] = place;

@@ -89,11 +89,7 @@ impl Session for AdedSession {
                 }
             }
         };
-        self.match_length = if tree.is_empty() {
-            0
-        } else {
-            self.prefix_len()
-        };
+        self.match_length = if tree.is_empty() { 0 } else { self.prefix_len() };
         Ok(limits.cut(tree))
     }
 

@@ -23,10 +23,7 @@ impl Default for TrigramOptions {
     /// "The threshold for the elimination of tri-gram probability" can be no count, as the paper's corpora
     /// differ in size by six, nor a probability: its authors' program takes the 12 likeliest words.
     fn default() -> Self {
-        Self {
-            order: 3,
-            max_words: 12,
-        }
+        Self { order: 3, max_words: 12 }
     }
 }
 
@@ -123,8 +120,6 @@ impl Trigrams {
     /// O(log prefixes).
     pub(crate) fn row(&self, prefix: Prefix) -> &[Word] {
         let index = self.prefixes.binary_search(&prefix);
-        index.map_or(&[], |index| {
-            &self.words[self.starts[index]..self.starts[index + 1]]
-        })
+        index.map_or(&[], |index| &self.words[self.starts[index]..self.starts[index + 1]])
     }
 }
