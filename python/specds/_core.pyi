@@ -245,7 +245,7 @@ class EngineDrafter:
         *,
         starts: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
-        wishes: Sequence[Mapping[str, Any] | None] | None = None,
+        wishes: Sequence[dict[str, Any] | None] | None = None,
     ) -> None: ...
     def draft_chains(
         self,

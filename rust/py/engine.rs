@@ -80,8 +80,8 @@ impl EngineDrafter {
     ///         step. Arrays of type uint32 are not copied.
     ///     starts: How many tokens of each row come before these, where they are not all.
     ///     names: The engine's names of the requests, where it has any: then these tell rows apart.
-    ///     wishes: What each request wishes: a mapping with its `tenant`, empty where the engine does not
-    ///         tell; read when it begins, the name of its `group` and a `predicted_output`.
+    ///     wishes: What each request wishes, read when it begins: its `tenant`, the name of its `group`
+    ///         and a `predicted_output`, as far as the engine tells.
     #[pyo3(signature = (contexts, *, starts = None, names = None, wishes = None))]
     fn sync(
         &self,
@@ -89,14 +89,17 @@ impl EngineDrafter {
         contexts: Vec<Option<Bound<'_, PyAny>>>,
         starts: Option<Vec<usize>>,
         names: Option<Vec<String>>,
-        wishes: Option<Vec<Option<Wishes>>>,
-    ) {
+        wishes: Option<Vec<Option<Bound<'_, PyDict>>>>,
+    ) -> PyResult<()> {
         let tokens: Vec<_> =
             contexts.iter().map(|context| context.as_ref().map(Tokens::read)).collect();
         let (starts, names) = (starts.unwrap_or_default(), names.unwrap_or_default());
-        let (wishes, none) = (wishes.unwrap_or_default(), Wishes::default());
+        let wishes = wishes.unwrap_or_default().into_iter();
+        let wishes =
+            wishes.map(|each| each.map_or(Ok(Wishes::default()), |each| Wishes::read(&each)));
+        let (wishes, none) = (wishes.collect::<PyResult<Vec<_>>>()?, Wishes::default());
         let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
-            let wishes = wishes.get(row).and_then(Option::as_ref).unwrap_or(&none);
+            let wishes = wishes.get(row).unwrap_or(&none);
             Some(Context {
                 tokens: tokens.as_ref()?.as_slice(),
                 start: starts.get(row).copied().unwrap_or(0),
@@ -108,6 +111,7 @@ impl EngineDrafter {
         });
         let contexts: Vec<_> = contexts.collect();
         py.detach(|| lock(&self.0).sync(&contexts));
+        Ok(())
     }
 
     /// Drafts a chain for each row of the last sync.
@@ -282,14 +286,23 @@ impl EngineDrafter {
 }
 
 /// What a request wishes.
-#[derive(FromPyObject, Default)]
-#[pyo3(from_item_all)]
+#[derive(Default)]
 struct Wishes {
     tenant: String,
-    #[pyo3(default)]
     group: Option<String>,
-    #[pyo3(default)]
     predicted_output: Vec<u32>,
+}
+
+impl Wishes {
+    fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let wish = |name| given.get_item(name);
+        Ok(Self {
+            tenant: wish("tenant")?.map_or(Ok(String::new()), |tenant| tenant.extract())?,
+            group: wish("group")?.map(|group| group.extract()).transpose()?,
+            predicted_output: wish("predicted_output")?
+                .map_or(Ok(Vec::new()), |tokens| tokens.extract())?,
+        })
+    }
 }
 
 /// The tokens of a context, where they lie if they are of type uint32.

@@ -46,12 +46,11 @@ def test_a_closed_datastore_says_so_and_what_drafts_from_it_goes_on(store):
         session = FusedDrafter(opened).session([3, 0])
         documents = iter(opened)
     assert repr(opened) == f"Datastore({store.path}, closed)"
-    calls = (lambda: opened.num_tokens, lambda: opened.count([1]), lambda: iter(opened))
+    calls = (lambda: opened.num_tokens, lambda: opened.count([1]), lambda: next(documents))
     for call in (*calls, lambda: FusedDrafter(opened), opened.__enter__().verify):
         with pytest.raises(ValueError, match=r"d.specds is closed: open it again"):
             call()
     assert session.draft(1).token_ids.tolist() == [1]
-    assert [document.index for document in documents] == [0, 1]
     assert pickle.loads(pickle.dumps(opened)).num_tokens == 8
 
 

@@ -85,7 +85,7 @@ def test_an_engine_forgets_whom_its_operator_has_forgotten_in_the_file(path):
     engine = EngineDrafter(**config, vocab_size=1000)
 
     def asks(text, name):
-        engine.sync([text], names=[name], tenants=["ann"])
+        engine.sync([text], names=[name], wishes=[{"tenant": "ann"}])
         _, numbers, _ = engine.draft_chains(5)
         engine.end([name])
         return numbers[0]

@@ -132,7 +132,7 @@ def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
     (tmp_path / "specds.json").write_text('{"datastore": "d"}')
 
     def drafted(options):
-        drafter = Adapter(options, tokenizer=str(tmp_path)).drafter
+        drafter = Adapter(options, 4, tokenizer=str(tmp_path)).drafter
         drafter.sync([[7, 1, 2, 3]])
         return drafter.draft_chains(2)[0].tolist()
 
