@@ -67,7 +67,7 @@ class Sees(StoppingCriteria):
 
     def __call__(self, input_ids, scores, **kwargs):
         self.seen.append((input_ids.tolist(), scores and len(scores)))
-        return torch.tensor([input_ids.shape[1] % 37 == 0])
+        return torch.tensor([input_ids.shape[1] % 37 == 0], device=input_ids.device)
 
 
 PROCESSORS = {

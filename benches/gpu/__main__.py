@@ -44,7 +44,7 @@ DRY = {
 # The seconds that a part needs, in the order of a run without names.
 SHARES = {
     "machine": 10,
-    "kernel": 90,
+    "kernel": 30,
     "noise": 10,
     "pieces": 45,
     "curve": 45,
@@ -52,7 +52,6 @@ SHARES = {
     "sampled": 15,
     "linears": 40,
     "curve-of-second": 60,
-    "tunings": 50,
     "attention": 90,
     "beside": 5,
     "refused": 15,
@@ -101,7 +100,6 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         "ways": first.which_way_runs,
         "stale": first.stale_recordings,
         "passes": passes.figures,
-        "tunings": passes.tunings,
         "curve": answers.curve,
         "memory": first.memory_after_a_long_prompt,
         "launches": launches.figures,

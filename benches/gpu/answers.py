@@ -13,11 +13,11 @@ from gpu.forced import measure_forced
 from gpu.shapes import random_model
 
 NODES = (1, 7, 15, 31, 63)
-LARGEST_RATIO, LARGEST_OUTSIDE = 1.10, 0.05
+LARGEST_RATIO, LARGEST_OF_SECOND, LARGEST_OUTSIDE = 1.10, 1.15, 0.05
 LEAST_OF_COMPILED, LEAST_IN_BATCHES = 1.0, 0.98
 
 
-def curve(options: argparse.Namespace) -> Iterator[Figure]:
+def curve(options: argparse.Namespace, most: float = LARGEST_RATIO) -> Iterator[Figure]:
     """A step by its nodes, acceptance included: T(n) over T(0)."""
     model = random_model(options.shape, device=options.device, dtype=options.dtype)
     for context in options.contexts:
@@ -26,14 +26,15 @@ def curve(options: argparse.Namespace) -> Iterator[Figure]:
                 f"{row['num_nodes']} nodes after {context:,} tokens, over none",
                 row["ratio"],
                 "x",
-                at_most=LARGEST_RATIO if row["num_nodes"] == NODES[-1] else None,
+                at_most=most if row["num_nodes"] == NODES[-1] else None,
                 note=f"{1e3 * row['seconds']:.2f} ms",
             )
 
 
 def curve_of_second(options: argparse.Namespace) -> Iterator[Figure]:
     """The same of the second shape, whose query heads share those of keys."""
-    yield from curve(argparse.Namespace(**{**vars(options), "shape": options.second_shape}))
+    of_second = argparse.Namespace(**{**vars(options), "shape": options.second_shape})
+    yield from curve(of_second, LARGEST_OF_SECOND)
 
 
 def figures(options: argparse.Namespace) -> Iterator[Figure]:
@@ -60,7 +61,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def _speeds(name: str, rows: list[dict[str, Any]], bar: float) -> Iterator[Figure]:
-    """Plain decoding over the compiled one, and drafting over the faster of the two."""
+    """Plain decoding over the compiled one; drafting over that, in batches over the faster."""
     plain = {row["name"]: row["tokens_per_s"] for row in rows if row["kind"] != "drafter"}
     for way, rate in plain.items():
         yield Figure(f"{name}: {way}", rate, "tokens/s")
@@ -69,10 +70,12 @@ def _speeds(name: str, rows: list[dict[str, Any]], bar: float) -> Iterator[Figur
         yield Figure(f"{name}: plain over compiled", ratio, "x", at_least=LEAST_OF_COMPILED)
     for row in rows:
         if row["kind"] == "drafter":
-            note = row["reason"] or f"over {row['fastest_plain']}"
-            speed_up, length = row["speed_up"], row["mean_acceptance_length"]
+            one = row["batch"] == 1 and plain.get("compiled")
+            over = "compiled" if one else row["fastest_plain"]
+            rate, note = row["tokens_per_s"], row["reason"] or f"over {over}"
+            speed_up = None if rate is None else rate / plain[over]
             yield Figure(f"{name}: speed-up", speed_up, "x", at_least=bar, note=note)
-            yield Figure(f"{name}: tokens a forward", length)
+            yield Figure(f"{name}: tokens a forward", row["mean_acceptance_length"])
             if row["batch"] == 1:
                 outside = row["outside_forward"]
                 yield Figure(f"{name}: outside the forward", outside, at_most=LARGEST_OUTSIDE)

@@ -14,7 +14,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from gpu.figure import Figure
 from gpu.passes import seconds_of
 from specds.kernels import operations as own
-from specds.kernels.operations import kernel_reason, make_scratch, tree_attention
+from specds.kernels.operations import kernel_reason, tree_attention
 
 if TYPE_CHECKING:
     import argparse
@@ -134,13 +134,12 @@ def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
     )
     yield "flashinfer", _by_flashinfer(tree, states)
     reason = kernel_reason(query.device, query.dtype)
-    scratch = make_scratch(query.device) if reason is None else None
     of_tree = (tree.lengths, tree.positions, tree.ancestors)
 
     def by_tree(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         if reason is not None:
             raise ValueError(reason)
-        return tree_attention(query, keys, values, *of_tree, scratch=scratch)
+        return tree_attention(query, keys, values, *of_tree)
 
     yield "tree", by_tree
 
@@ -201,7 +200,10 @@ def tiles(options: argparse.Namespace) -> Iterator[Figure]:
         for queries, of_slots, splits, warps, stages in product(
             (16, 32, 64), (32, 64, 128), (1, 2), (4, 8), (2, 3)
         ):
-            cut = own._Tiles(queries, of_slots, max(usual.splits // splits, 1), warps, stages)
+            least = usual.least_slots
+            cut = own._Tiles(
+                queries, of_slots, max(usual.splits // splits, 1), least, warps, stages
+            )
             try:
                 with mock.patch.object(own._Tiles, "of", return_value=cut):
                     found[str(cut)] = seconds_of(compute, states.device)

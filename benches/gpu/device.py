@@ -25,7 +25,7 @@ from transformers import (
 
 from gpu.curve import tree_of
 from gpu.figure import Figure
-from gpu.passes import TUNINGS, seconds_of
+from gpu.passes import seconds_of
 from gpu.shapes import SHAPES, config_of, random_model
 from models import FAMILIES, build, plain_generate, prompt, random_drafter
 from specds import PromptLookupDrafter, generate
@@ -72,28 +72,26 @@ def machine(options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def kernel(options: argparse.Namespace) -> Iterator[Figure]:
-    """Is `tree_attention` its float64 definition, and the same in every run? For each tuning."""
+    """Is `tree_attention` its float64 definition, and the same in every run?"""
     device = torch.device(options.device)
     if reason := operations.kernel_reason(device, torch.bfloat16):
         yield Figure("tree_attention", None, note=reason)
         return
-    for name, changed in TUNINGS.items():
-        with mock.patch.object(operations, "TUNING", operations.Tuning(**changed)):
-            yield from _cases(name, device, CASES[-1:] if options.dry else CASES)
+    yield from _cases(device, CASES[-1:] if options.dry else CASES)
 
 
 @torch.inference_mode()
-def _cases(name: str, device: torch.device, cases: list[tuple[Any, ...]]) -> Iterator[Figure]:
-    scratch, most, unlike = operations.make_scratch(device), 0.0, 0
+def _cases(device: torch.device, cases: list[tuple[Any, ...]]) -> Iterator[Figure]:
+    most, unlike = 0.0, 0
     for seed, (*sizes, more) in enumerate(cases):
         case = make_case(seed, *sizes, dtype=torch.bfloat16, device=str(device), **more)
-        found = case.attend(scratch=scratch)
-        again = [case.attend(scratch=scratch) for _ in range(30 if device.type == "cuda" else 1)]
+        found = case.attend()
+        again = [case.attend() for _ in range(30 if device.type == "cuda" else 1)]
         most = max(most, float((found.double() - case.expected()).abs().max()))
         unlike += not all(torch.equal(found, each) for each in again)
     bar = 2 * TOLERANCES[torch.bfloat16]
-    yield Figure(f"{name}: farthest from float64", most, at_most=bar)
-    yield Figure(f"{name}: cases that differ between runs", unlike, at_most=0)
+    yield Figure("farthest from float64", most, at_most=bar)
+    yield Figure("cases that differ between runs", unlike, at_most=0)
 
 
 def noise(options: argparse.Namespace) -> Iterator[Figure]:
@@ -208,7 +206,7 @@ def texts(options: argparse.Namespace) -> Iterator[Figure]:
     for dtype, sample in ((of, how) for of in dtypes for how in (False, True)):
         model = build(*FAMILIES["llama"], getattr(torch, dtype)).to(options.device)
         more = {"do_sample": True, "top_k": 0} if sample else {"do_sample": False}
-        first, unlike_drafts, num = [], 0, 2 if options.dry else 24
+        first, unlike_drafts, num = [], 0, 2 if options.dry else 12
         for seed in range(num):
             expected = plain_generate(model, seed, options.new_tokens, **more)
             torch.manual_seed(seed)

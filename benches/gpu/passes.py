@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from functools import partial
-from itertools import product
 from statistics import median
 from time import perf_counter
-from typing import Any
-from unittest.mock import patch
 
 import torch
 from transformers import LogitsProcessorList
@@ -20,21 +16,11 @@ from gpu.shapes import random_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.drafters import TokenTree
-from specds.kernels import operations
-from specds.verify import release
 from specds.verify.inputs import Inputs
 from specds.verify.static import StaticRunner
 
 REPEATS = 15
 PROMPT, FEW_SLOTS = 128, 512
-# What `specds.kernels.operations.TUNING` can be.
-TUNINGS: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "tiles of 128 queries": {"queries": 128},
-    "half the splits": {"programs_each": 1},
-    "loads ahead of the merge": {"merge_stages": 3},
-    "small kernels early": {"is_early": True},
-}
 
 
 def seconds_of(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
@@ -97,33 +83,6 @@ def _inputs(width: int, length: int, device: torch.device) -> Inputs:
     host = Inputs.on_host(1, width)
     host.fill([0], [TokenTree(range(width - 1), range(-1, width - 2))], [length])
     return host.to(device)
-
-
-@torch.inference_mode()
-def tunings(options: argparse.Namespace) -> Iterator[Figure]:
-    """A pass over 64 tokens over one of 1, by each tuning of the kernels; and are logits alike?"""
-    model = random_model(options.second_shape, device=options.device, dtype=options.dtype)
-    usual: dict[int, torch.Tensor] = {}
-    for (name, changed), context in product(TUNINGS.items(), options.contexts):
-        release(model)  # what was left has the scratch of another
-        sizes = {"prompt_length": context, "max_length": context + 64, "max_nodes": 63}
-        with (
-            patch.object(operations, "TUNING", operations.Tuning(**changed)),
-            closing(StaticRunner(model, **sizes)) as runner,
-        ):
-            runner.prefill_rows([torch.arange(context)[None] % model.config.vocab_size], 1024)
-            seconds = {}
-            for width in (1, 64):
-                inputs = _inputs(width, context, model.device)
-                compute = partial(runner._pass, inputs, runner.cache.capacity)
-                seconds[width], logits = seconds_of(compute, model.device), compute()
-        note = ", ".join(f"{width}: {1e3 * of:.3f} ms" for width, of in seconds.items())
-        where = f"{name}, {context:,} tokens"
-        yield Figure(f"{where}: 64 over 1", seconds[64] / seconds[1], "x", note=note)
-        expected = usual.setdefault(context, logits)
-        unlike = float((logits - expected).std() / expected.std())
-        reason = runner._work.reason
-        yield Figure(f"{where}: logits differ by", unlike, at_most=0.05, note=reason)
 
 
 def _all_linear(layers: Sequence[torch.nn.Linear], states: dict[int, torch.Tensor]) -> torch.Tensor:

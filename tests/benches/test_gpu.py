@@ -54,7 +54,6 @@ def test_every_part_runs_on_a_cpu(tmp_path, capsys, monkeypatch):
     assert all(
         figures[f"{attention}: {of} and torch differ by"]["met"] for of in ("flex", "flashinfer")
     )
-    assert figures["half the splits, 16 tokens: logits differ by"]["met"]
     assert figures[f"{attention}: cudnn"]["value"] is None  # a processor has no such kernel
     assert "not a CUDA device" in figures[f"{attention}: tree"]["note"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from specds.kernels import operations
-from specds.kernels.operations import make_scratch, tree_attention
+from specds.kernels.operations import tree_attention
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
@@ -35,8 +35,9 @@ class Case:
 
     def attend(self, **changes):
         states = self.query, self.keys, self.values
-        made = {"ancestors": self.ancestors, "scratch": make_scratch(self.query.device)}
-        named = {**made, **self.options, **changes}
+        named = {**self.options, **changes}
+        if "ancestors" not in named:  # a recording cannot copy them
+            named["ancestors"] = self.ancestors
         return tree_attention(*states, self.lengths, self.positions, **named)
 
     def seen(self, states, row, end):
@@ -131,12 +132,18 @@ def _paged(states, table, block_size):
 
 
 def launches(case, monkeypatch):
-    """What a call would launch, as `(grid, arguments, constants)`."""
-    calls, kernel = [], MagicMock()
-    kernel.__getitem__.side_effect = lambda grid: (
-        lambda *args, **constants: calls.append((grid, args, constants))
-    )
-    monkeypatch.setattr("specds.kernels.programs.attend", kernel)
+    """What a call would launch, by the program, as `(grid, arguments, constants)`."""
+    calls = {}
+
+    def launched(name):
+        kernel = MagicMock()
+        kernel.__getitem__.side_effect = lambda grid: (
+            lambda *args, **constants: calls.update({name: (grid, args, constants)})
+        )
+        monkeypatch.setattr(f"specds.kernels.programs.{name}", kernel)
+
+    launched("attend")
+    launched("merge")
     monkeypatch.setattr(operations, "kernel_reason", lambda *_: None)
     case.attend()
     return calls

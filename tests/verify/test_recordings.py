@@ -53,6 +53,15 @@ def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows(
     assert model not in recordings._free
 
 
+def test_larger_slots_that_begin_where_smaller_ones_lay_are_recorded_anew():
+    workspace, memory, found = recordings.Workspace(), torch.zeros(64), []
+    for num_slots in (4, 4, 8):
+        workspace.cache._blocks = [memory[: 2 * num_slots].view(1, num_slots, 1, 2)]
+        found.append(workspace.buffers((1, 1, 4), memory.device))
+    assert found[0] is found[1]
+    assert found[0] is not found[2]
+
+
 def change_where_it_lies(model):
     model.lm_head.weight.mul_(-1)
 

@@ -257,6 +257,12 @@ def test_by_default_a_gpu_runs_the_model_alone_until_the_rest_has_passed_there()
     assert named == (StaticRunner, "packed", "")
 
 
+@pytest.mark.parametrize(("capability", "is_proven"), [((9, 0), True), ((8, 6), False)])
+def test_tests_that_passed_on_one_gpu_are_no_proof_for_another(capability, is_proven, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert support._is_proven(torch.device("cuda")) == is_proven
+
+
 def test_a_default_device_of_torch_is_not_the_one_of_a_request():
     model = build(*FAMILIES["llama"])
     expected = plain_generate(model, **GREEDY)

@@ -24,6 +24,7 @@ _READING = Annotated[CorpusOptions, Without("without")]
 _CORPUS = Annotated[
     list[str],
     typer.Option(
+        "--corpus",
         metavar="CORPUS",
         help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
         "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "

@@ -121,7 +121,7 @@ def view(
     /,
     *,
     port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="0: any that is free.")
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any that is free.")
     ] = 0,
     browse: bool = False,
     tokenizer: str | None = None,

@@ -1,10 +1,11 @@
-"""Four operations on tensors, each a launch of one of `programs`."""
+"""Four operations on tensors, each a launch or two of `programs`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from functools import cache
 from importlib.util import find_spec
+from math import gcd, prod
 from typing import NamedTuple
 
 import torch
@@ -12,35 +13,25 @@ from torch import Tensor
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HEAD_SIZES = range(16, 257)
-_LARGEST_VALUE = 256
-# Fewer slots are not worth a split, which must be merged.
+# Fewer slots are not worth a split, however few the queries.
 _LEAST_SLOTS = 128
 # The keys, and likewise the values, that a program holds in each stage.
 _TILE_BYTES = 16_384
+# As many queries as fit in the registers of four warps.
+_MOST_QUERIES = 64
+# Bytes of a multiprocessor's memory that three stages of tiles take at most, for heads of 256.
+_LARGEST_STAGES = 136 << 10
+# Programs for each multiprocessor, reached by splitting the slots.
+_MOST_PROGRAMS = 2
+# Splits that are merged at once.
+_TILE_SPLITS = 16
 # Fewer rows are no other program.
 _TILE_ROWS = 32
+# Heads of a program of `rotate_and_store` at most: on an H100, one each took twice as long.
+_HEADS = 4
 # Numbers that a program of `gate` computes.
 _TILE = 1024
 _OPTIONS = {"enable_fp_fusion": True}  # the default, of which Triton 3.9 warns
-
-
-class Tuning(NamedTuple):
-    """What only a device can decide; `benches/gpu` tries others.
-
-    Attributes:
-        queries: The most of a tile; one of 128 has eight warps.
-        programs_each: Programs for each multiprocessor, reached by splitting the slots.
-        merge_stages: How many splits are loaded ahead while their results are merged.
-        is_early: Small kernels are launched before the ones that they wait for have ended.
-    """
-
-    queries: int = 64
-    programs_each: int = 2
-    merge_stages: int = 1
-    is_early: bool = False
-
-
-TUNING = Tuning()
 
 
 def kernel_reason(
@@ -73,20 +64,28 @@ class _Tiles(NamedTuple):
     queries: int
     slots: int
     splits: int
+    least_slots: int
     warps: int
     stages: int
 
     @classmethod
     def of(cls, num_queries: int, num_heads: int, num_slots: int, keys: Tensor) -> _Tiles:
-        """By shapes alone, not lengths: of the keys' heads, and of the slots of all rows."""
+        """By shapes alone, not lengths: of the keys' heads, and of the slots of all rows.
+
+        One tile of queries waits for memory: it has one program for each multiprocessor, which
+        loads ahead where there is room. Several read the same slots and compute: two programs hide
+        each other's waits. By an H100.
+        """
         size, head = keys.element_size(), power_of_two(keys.shape[-1])
         # As many as fit in registers: tensor cores do not multiply float32.
-        queries = min(max(power_of_two(num_queries), 16), TUNING.queries if size == 2 else 32)
+        queries = min(max(power_of_two(num_queries), 16), _MOST_QUERIES if size == 2 else 32)
         slots = min(max(_TILE_BYTES // (head * size), 16), 128)
-        num_programs = -(-num_queries // queries) * num_heads
-        splits = max(TUNING.programs_each * _num_processors(keys.device) // num_programs, 1)
-        splits = min(splits, -(-num_slots // _LEAST_SLOTS))
-        return cls(queries, slots, splits, warps=8 if head > 128 or queries > 64 else 4, stages=2)
+        num_tiles, least = -(-num_queries // queries), max(_LEAST_SLOTS, 4 * queries)
+        num_processors, has_room = _processors(keys.device)
+        each, stages = (1, 3) if num_tiles == 1 and has_room else (_MOST_PROGRAMS, 2)
+        splits = max(each * num_processors // (num_tiles * num_heads), 1)
+        splits = min(splits, -(-num_slots // least))
+        return cls(queries, slots, splits, least, 8 if head > 128 else 4, stages)
 
 
 def power_of_two(number: int) -> int:
@@ -95,31 +94,18 @@ def power_of_two(number: int) -> int:
 
 
 @cache
-def _num_processors(device: torch.device) -> int:
+def _processors(device: torch.device) -> tuple[int, bool]:
+    """How many multiprocessors there are, and whether each holds three stages of tiles."""
     if device.type != "cuda":
-        return 4
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+        return 4, False
+    found = torch.cuda.get_device_properties(device)
+    return found.multi_processor_count, found.shared_memory_per_block_optin >= _LARGEST_STAGES
 
 
-def make_scratch(device: torch.device) -> Tensor:
-    """float32 zeros in which programs of `tree_attention` exchange partial results (H200: 35 MB).
-
-    Calls of any shape can share it if they run one after the other, as the layers of a model do.
-    """
-    num = 2 * TUNING.programs_each * _num_processors(device)
-    return torch.zeros(num * _partial_size(), device=device)
-
-
-def _partial_size() -> int:
-    """The numbers of a split: a counter, and for each query its values, their sum and maximum."""
-    return 1 + TUNING.queries * (_LARGEST_VALUE + 2)
-
-
-# What is changed has no default: torch 2.6 to 2.11 fail where it is left out.
-@torch.library.custom_op("specds::tree_attention", mutates_args=("scratch",))
+@torch.library.custom_op("specds::tree_attention", mutates_args=())
 def tree_attention(
     query: Tensor, keys: Tensor, values: Tensor,
-    lengths: Tensor, positions: Tensor, ancestors: Tensor, scratch: Tensor,
+    lengths: Tensor, positions: Tensor, ancestors: Tensor,
     scale: float | None = None, window: int | None = None, chunk: int | None = None,
     softcap: float | None = None, sinks: Tensor | None = None, block_table: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
@@ -140,7 +126,6 @@ def tree_attention(
         positions: int64 `(num_rows, width)`, of the nodes.
         ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
             nodes: node `i` sees node `j` by bit ``j % 64`` of word ``j // 64``, and itself.
-        scratch: By `make_scratch`.
         scale: Factor of the products; by default one over the root of `head_dim`.
         window: A node sees at most this number of last positions, its own included.
         chunk: A node sees nothing before the last multiple of this position.
@@ -161,33 +146,35 @@ def tree_attention(
     tiles = _Tiles.of(group * width, num_key_heads, num_rows * num_slots, keys)
     value_dim = values.shape[-1]
     output = query.new_empty(num_rows, width, num_heads, value_dim)
-    num_counters = len(scratch) // _partial_size()
+    lengths = lengths.contiguous()
+    divided = width, num_key_heads, num_rows, tiles.splits, -(-tiles.least_slots // tiles.slots)
+    sizes = {
+        "group": group, "value_dim": value_dim, "window": window or 0, "chunk": chunk or 0,
+        "tile_rows": max(power_of_two(num_rows), _TILE_ROWS), "tile_queries": tiles.queries,
+        "tile_slots": tiles.slots, "tile_value": power_of_two(value_dim), **_OPTIONS,
+    }  # fmt: skip
     # Shares that are rounded up are more by less than one a row.
     grid = -(-group * width // tiles.queries), tiles.splits + num_rows - 1, num_key_heads
+    # Of each split and query: its values, their sum and maximum.
+    of_split = tiles.queries * (power_of_two(value_dim) + 2)
+    num_partials = prod(grid) * of_split if tiles.splits > 1 else 0
+    partials = torch.empty(num_partials, dtype=torch.float32, device=query.device)
     programs.attend[grid](
-        query, keys, values, lengths.contiguous(), positions.contiguous(), ancestors.contiguous(),
+        query, keys, values, lengths, positions.contiguous(), ancestors.contiguous(),
         lengths if sinks is None else sinks.contiguous(),
         lengths if block_table is None else block_table,
-        output, scratch[num_counters:], scratch[:num_counters].view(torch.int32),
-        head_dim**-0.5 if scale is None else scale, width, num_key_heads, num_rows, tiles.splits,
+        output, partials, head_dim**-0.5 if scale is None else scale, *divided,
         *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3],
         0 if block_table is None else block_table.stride(0),
-        group=group, words=num_words, head_dim=head_dim, value_dim=value_dim,
-        window=window or 0, chunk=chunk or 0, softcap=softcap or 0.0, has_sinks=sinks is not None,
-        block_size=0 if block_table is None else keys.shape[2],
-        least_tiles=-(-_LEAST_SLOTS // tiles.slots), merge_stages=TUNING.merge_stages,
-        tile_rows=max(power_of_two(num_rows), _TILE_ROWS), tile_queries=tiles.queries,
-        tile_slots=tiles.slots, tile_head=power_of_two(head_dim),
-        tile_value=power_of_two(value_dim), num_warps=tiles.warps, num_stages=tiles.stages,
-        **_OPTIONS,
+        words=num_words, head_dim=head_dim, softcap=softcap or 0.0, has_sinks=sinks is not None,
+        block_size=0 if block_table is None else keys.shape[2], tile_head=power_of_two(head_dim),
+        num_warps=tiles.warps, num_stages=tiles.stages, **sizes,
     )  # fmt: skip
+    if tiles.splits > 1:
+        programs.merge[(group * width, num_rows, num_key_heads)](
+            partials, lengths, output, *divided, tile_splits=_TILE_SPLITS, **sizes
+        )
     return output
-
-
-def _early() -> dict[str, bool]:
-    # Triton before 3.4 does not know the option.
-    launch = {"launch_pdl": True} if TUNING.is_early else {}
-    return {**_OPTIONS, **launch, "is_early": TUNING.is_early}
 
 
 @torch.library.custom_op("specds::add_norm", mutates_args=())
@@ -210,7 +197,7 @@ def add_norm(
         residual, residual if delta is None else delta, weight if inner is None else inner,
         weight, total, normed, size, eps, offset=offset, has_delta=delta is not None,
         has_inner=inner is not None, tile=power_of_two(size), num_warps=8 if size > 2048 else 4,
-        **_early(),
+        **_OPTIONS,
     )  # fmt: skip
     return total, normed
 
@@ -236,14 +223,15 @@ def rotate_and_store(
 
     num_tokens, (num_key_heads, size) = positions.numel(), keys.shape[1:]
     num_heads = query.shape[-1] // size
+    heads = gcd(_HEADS, num_heads, num_key_heads)
     rotated = keys.new_empty(num_tokens, num_heads, size)
-    programs.rotate_and_store[(num_tokens, num_heads + 2 * num_key_heads)](
+    programs.rotate_and_store[(num_tokens, (num_heads + 2 * num_key_heads) // heads)](
         query, key, value, query if query_norm is None else query_norm,
         query if key_norm is None else key_norm, cosines, sines, lengths, positions, rotated,
         keys, values, positions.shape[1], capacity, query.stride(-2), key.stride(-2),
         value.stride(-2), eps, num_heads=num_heads, num_key_heads=num_key_heads, size=size,
-        offset=offset, has_norms=query_norm is not None, tile=power_of_two(size), num_warps=1,
-        **_early(),
+        offset=offset, has_norms=query_norm is not None, heads=heads, tile=power_of_two(size),
+        num_warps=1, **_OPTIONS,
     )  # fmt: skip
     return rotated
 
@@ -257,6 +245,6 @@ def gate(gates: Tensor, ups: Tensor, is_gelu: bool) -> Tensor:
     output = gates.new_empty(1, num_tokens, size)
     programs.gate[(num_tokens, -(-size // _TILE))](
         gates, ups, output, gates.stride(-2), ups.stride(-2), size,
-        is_gelu=is_gelu, tile=_TILE, num_warps=4, **_early(),
+        is_gelu=is_gelu, tile=_TILE, num_warps=4, **_OPTIONS,
     )  # fmt: skip
     return output

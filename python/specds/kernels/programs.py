@@ -8,36 +8,16 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-try:
-    from triton.language.extra.cuda import gdc_wait  # type: ignore[import-untyped]
-except ImportError:  # Triton before 3.4 has no early launch: `Tuning.is_early` must stay off.
-    gdc_wait = None
 
-
-@triton.jit(do_not_specialize=["num_rows", "num_splits"])
-def attend(
-    query, keys, values, lengths, positions, ancestors, sinks, block_table,
-    output, partials, counters,
-    scale, width, num_key_heads, num_rows, num_splits,
-    query_row, query_head, query_node,
-    key_block, key_head, key_slot,
-    value_block, value_head, value_slot,
-    table_row,
-    group: tl.constexpr, words: tl.constexpr,
-    head_dim: tl.constexpr, value_dim: tl.constexpr,
-    window: tl.constexpr, chunk: tl.constexpr, softcap: tl.constexpr, has_sinks: tl.constexpr,
-    block_size: tl.constexpr, least_tiles: tl.constexpr, merge_stages: tl.constexpr,
-    tile_rows: tl.constexpr, tile_queries: tl.constexpr, tile_slots: tl.constexpr,
-    tile_head: tl.constexpr, tile_value: tl.constexpr,
+@triton.jit
+def row_shares(
+    lengths, width, num_rows, num_splits, least_tiles,
+    window: tl.constexpr, chunk: tl.constexpr, tile_rows: tl.constexpr, tile_slots: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries over one split of the slots, for one row and key head.
+    """For each row: its length, its first slot and split, its splits; and the tiles of a split.
 
-    Queries are the nodes of the group's heads, node by node. Slots are those of the prefix, then
-    those of the nodes. Each split has an equal share of the slots of all rows, so that a long row
-    has more of them. The last one to end merges the results of all. Scores are in base 2.
-    Triton's interpreter knows all functions that are used, in every release.
+    Each split has an equal share of the slots of all rows, so that a long row has more of them.
     """
-    tile, place, key_head_index = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     of_row = tl.arange(0, tile_rows)
     row_lengths = tl.load(lengths + of_row, mask=of_row < num_rows, other=0).to(tl.int32)
     begins = tl.zeros_like(row_lengths)
@@ -49,16 +29,46 @@ def attend(
     num_tiles = (row_lengths + width - begins + tile_slots - 1) // tile_slots
     num_tiles = tl.where(of_row < num_rows, num_tiles, 0)
     tiles_each = tl.maximum((tl.sum(num_tiles, 0) + num_splits - 1) // num_splits, least_tiles)
-    row_splits = (num_tiles + tiles_each - 1) // tiles_each
-    ends = tl.sum(tl.where(of_row[None, :] <= of_row[:, None], row_splits[None, :], 0), 1)
-    row_index = tl.sum(tl.where(ends <= place, 1, 0), 0)
+    splits = (num_tiles + tiles_each - 1) // tiles_each
+    firsts = tl.sum(tl.where(of_row[None, :] < of_row[:, None], splits[None, :], 0), 1)
+    return row_lengths, begins, firsts, splits, tiles_each
+
+
+@triton.jit(do_not_specialize=["num_rows", "num_splits", "least_tiles"])
+def attend(
+    query, keys, values, lengths, positions, ancestors, sinks, block_table,
+    output, partials,
+    scale, width, num_key_heads, num_rows, num_splits, least_tiles,
+    query_row, query_head, query_node,
+    key_block, key_head, key_slot,
+    value_block, value_head, value_slot,
+    table_row,
+    group: tl.constexpr, words: tl.constexpr,
+    head_dim: tl.constexpr, value_dim: tl.constexpr,
+    window: tl.constexpr, chunk: tl.constexpr, softcap: tl.constexpr, has_sinks: tl.constexpr,
+    block_size: tl.constexpr,
+    tile_rows: tl.constexpr, tile_queries: tl.constexpr, tile_slots: tl.constexpr,
+    tile_head: tl.constexpr, tile_value: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries over one split of the slots, for one row and key head.
+
+    Queries are the nodes of the group's heads, node by node. Slots are those of the prefix, then
+    those of the nodes. What the splits of a row find is left to `merge`, unless there is but one.
+    Scores are in base 2. Triton's interpreter knows all functions that are used, in every release.
+    """
+    tile, place, key_head_index = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    row_lengths, begins, firsts, row_splits, tiles_each = row_shares(
+        lengths, width, num_rows, num_splits, least_tiles, window, chunk, tile_rows, tile_slots
+    )
+    of_row = tl.arange(0, tile_rows)
+    row_index = tl.sum(tl.where(firsts + row_splits <= place, 1, 0), 0)
     if row_index >= num_rows:
         return
     is_row, row = of_row == row_index, row_index.to(tl.int64)
     length = tl.sum(tl.where(is_row, row_lengths, 0), 0)
     begin = tl.sum(tl.where(is_row, begins, 0), 0)
     num_active = tl.sum(tl.where(is_row, row_splits, 0), 0)
-    split = place - tl.sum(tl.where(is_row, ends - row_splits, 0), 0)
+    split = place - tl.sum(tl.where(is_row, firsts, 0), 0)
     places = tile * tile_queries + tl.arange(0, tile_queries)
     node, head = places // group, key_head_index * group + places % group
     is_query = node < width
@@ -129,39 +139,14 @@ def attend(
         highest = higher
 
     if num_active > 1:
-        # Rows whose splits are merged have less than twice their share.
-        merged = tl.sum(tl.where((of_row < row_index) & (row_splits > 1), row_splits, 0), 0)
-        program = (key_head_index * tl.num_programs(0) + tile) * 2 * num_splits + merged
-        of_split: tl.constexpr = tile_queries * (tile_value + 2)
+        part = (key_head_index * tl.num_programs(0) + tile) * tl.num_programs(1) + place
+        own = partials + part.to(tl.int64) * (tile_queries * (tile_value + 2))
         of_query = tl.arange(0, tile_queries)
-        first_partial = partials + program.to(tl.int64) * of_split
-        in_partial = of_query[:, None] * tile_value + of_value[None, :]
-        own = first_partial + split * of_split
-        tl.store(own + in_partial, found, mask=is_query[:, None])
+        in_part = of_query[:, None] * tile_value + of_value[None, :]
+        tl.store(own + in_part, found, mask=is_query[:, None])
         tl.store(own + tile_queries * tile_value + of_query, highest)
         tl.store(own + tile_queries * (tile_value + 1) + of_query, total)
-        tl.debug_barrier()
-        num_before = tl.atomic_add(counters + program, 1, sem="acq_rel")
-        if num_before < num_active - 1:
-            return
-        tl.store(counters + program, 0)
-        highest = tl.full((tile_queries,), float("-inf"), tl.float32)
-        total = tl.full((tile_queries,), 0.0, tl.float32)
-        found = tl.full((tile_queries, tile_value), 0.0, tl.float32)
-        for other in tl.range(0, num_active, num_stages=merge_stages):
-            theirs = first_partial + other * of_split
-            theirs_of_query = theirs + tile_queries * tile_value + of_query
-            high = tl.load(theirs_of_query, cache_modifier=".cg")
-            sum_of = tl.load(theirs_of_query + tile_queries, cache_modifier=".cg")
-            higher = tl.maximum(highest, high)
-            base = tl.where(higher == float("-inf"), 0.0, higher)
-            rescale, weight = tl.exp2(highest - base), tl.exp2(high - base)
-            found = found * rescale[:, None]
-            part_at = theirs + in_partial
-            part = tl.load(part_at, mask=is_query[:, None], other=0.0, cache_modifier=".cg")
-            found += part * weight[:, None]
-            total = total * rescale + sum_of * weight
-            highest = higher
+        return
 
     found = found / tl.where(total > 0, total, 1.0)[:, None]
     head_at = (row * width + node) * (num_key_heads * group) + head
@@ -170,14 +155,58 @@ def attend(
     tl.store(output_at, found.to(output.dtype.element_ty), mask=has_output)
 
 
+@triton.jit(do_not_specialize=["num_rows", "num_splits", "least_tiles"])
+def merge(
+    partials, lengths, output, width, num_key_heads, num_rows, num_splits, least_tiles,
+    group: tl.constexpr, value_dim: tl.constexpr, window: tl.constexpr, chunk: tl.constexpr,
+    tile_rows: tl.constexpr, tile_queries: tl.constexpr, tile_slots: tl.constexpr,
+    tile_value: tl.constexpr, tile_splits: tl.constexpr,
+):  # fmt: skip
+    """One query, from what `attend` left of its splits: by log-sum-exp, always in one order."""
+    place, row_index, key_head_index = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    _, _, firsts, row_splits, _ = row_shares(
+        lengths, width, num_rows, num_splits, least_tiles, window, chunk, tile_rows, tile_slots
+    )
+    of_row, of_value = tl.arange(0, tile_rows), tl.arange(0, tile_value)
+    is_row = of_row == row_index
+    num_active = tl.sum(tl.where(is_row, row_splits, 0), 0)
+    if num_active < 2:
+        return
+    num_tiles, query = (group * width + tile_queries - 1) // tile_queries, place % tile_queries
+    part = (key_head_index * num_tiles + place // tile_queries) * (num_splits + num_rows - 1)
+    part += tl.sum(tl.where(is_row, firsts, 0), 0)
+    highest = tl.full((), float("-inf"), tl.float32)
+    total = tl.full((), 0.0, tl.float32)
+    found = tl.full((tile_value,), 0.0, tl.float32)
+    for first in range(0, num_active, tile_splits):
+        splits = first + tl.arange(0, tile_splits)
+        held = splits < num_active
+        parts = partials + (part + splits).to(tl.int64) * (tile_queries * (tile_value + 2))
+        of_parts = parts + tile_queries * tile_value + query
+        highs = tl.load(of_parts, mask=held, other=float("-inf"))
+        totals = tl.load(of_parts + tile_queries, mask=held, other=0.0)
+        value_at = parts[:, None] + query * tile_value + of_value[None, :]
+        has_value = held[:, None] & (of_value < value_dim)[None, :]
+        values = tl.load(value_at, mask=has_value, other=0.0)
+        higher = tl.maximum(highest, tl.max(highs, 0))
+        # A query may see nothing in these splits.
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        rescale, weights = tl.exp2(highest - base), tl.exp2(highs - base)
+        found = found * rescale + tl.sum(values * weights[:, None], 0)
+        total = total * rescale + tl.sum(totals * weights, 0)
+        highest = higher
+    node, head = place // group, key_head_index * group + place % group
+    head_at = (row_index.to(tl.int64) * width + node) * (num_key_heads * group) + head
+    found = (found / tl.where(total > 0, total, 1.0)).to(output.dtype.element_ty)
+    tl.store(output + head_at * value_dim + of_value, found, mask=of_value < value_dim)
+
+
 @triton.jit
 def add_norm(
     residual, delta, inner, weight, total, normed, size, eps, offset: tl.constexpr,
-    has_delta: tl.constexpr, has_inner: tl.constexpr, tile: tl.constexpr, is_early: tl.constexpr,
+    has_delta: tl.constexpr, has_inner: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     """One token. Numbers are rounded where the model itself stores them in tensors."""
-    if is_early:
-        gdc_wait()
     at = tl.arange(0, tile)
     held = at < size
     at_token = tl.program_id(0).to(tl.int64) * size + at
@@ -202,22 +231,20 @@ def rotate_and_store(
     rotated, keys, values,
     width, capacity, query_token, key_token, value_token, eps,
     num_heads: tl.constexpr, num_key_heads: tl.constexpr, size: tl.constexpr,
-    offset: tl.constexpr, has_norms: tl.constexpr, tile: tl.constexpr, is_early: tl.constexpr,
+    offset: tl.constexpr, has_norms: tl.constexpr, heads: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: of the query to `rotated`, of keys and values to their slots."""
-    if is_early:
-        gdc_wait()
-    token, head = tl.program_id(0), tl.program_id(1)
+    """Some heads of one token: of the query to `rotated`, of keys and values to their slots."""
+    token, first = tl.program_id(0), tl.program_id(1) * heads
     row = token // width
     slot = row * capacity + tl.load(lengths + row) + token % width
-    at = tl.arange(0, tile)
-    held = at < size
-    if head >= num_heads + num_key_heads:
+    at, head = tl.arange(0, tile)[None, :], first + tl.arange(0, heads)[:, None]
+    held = tl.broadcast_to(at < size, (heads, tile))
+    if first >= num_heads + num_key_heads:
         of_value = head - num_heads - num_key_heads
         moved = tl.load(value + token * value_token + of_value * size + at, mask=held)
         tl.store(values + (slot * num_key_heads + of_value) * size + at, moved, mask=held)
         return
-    if head < num_heads:
+    if first < num_heads:
         source = query + token * query_token + head * size
         target = rotated + (token.to(tl.int64) * num_heads + head) * size
         norm = query_norm
@@ -231,23 +258,22 @@ def rotate_and_store(
     others = tl.load(source + other_at, mask=held, other=0.0).to(tl.float32)
     dtype = rotated.dtype.element_ty
     if has_norms:
-        root = 1.0 / tl.sqrt(tl.sum(states * states, 0) / size + eps)
-        states *= root * (tl.load(norm + at, mask=held, other=0.0).to(tl.float32) + offset)
-        others *= root * (tl.load(norm + other_at, mask=held, other=0.0).to(tl.float32) + offset)
+        root = 1.0 / tl.sqrt(tl.sum(states * states, 1) / size + eps)[:, None]
+        states *= root * (tl.load(norm + at, mask=at < size, other=0.0).to(tl.float32) + offset)
+        others *= root * (
+            tl.load(norm + other_at, mask=at < size, other=0.0).to(tl.float32) + offset
+        )
         states, others = states.to(dtype).to(tl.float32), others.to(dtype).to(tl.float32)
     angle_at = tl.load(positions + token) * size + at
-    states *= tl.load(cosines + angle_at, mask=held, other=0.0).to(tl.float32)
-    states += others * tl.load(sines + angle_at, mask=held, other=0.0).to(tl.float32)
+    states *= tl.load(cosines + angle_at, mask=at < size, other=0.0).to(tl.float32)
+    states += others * tl.load(sines + angle_at, mask=at < size, other=0.0).to(tl.float32)
     tl.store(target + at, states.to(dtype), mask=held)
 
 
 @triton.jit
 def gate(
     gates, ups, output, gate_token, up_token, size, is_gelu: tl.constexpr, tile: tl.constexpr,
-    is_early: tl.constexpr,
 ):  # fmt: skip
-    if is_early:
-        gdc_wait()
     token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * tile + tl.arange(0, tile)
     held = at < size
     states = tl.load(gates + token * gate_token + at, mask=held, other=0.0).to(tl.float32)

@@ -32,7 +32,6 @@ class Tree(NamedTuple):
     positions: Tensor
     ancestors: Tensor
     limits: Sequence[LocalAttention]
-    scratch: Tensor
 
 
 def attend_packed(
@@ -91,7 +90,7 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
 def attend_tree(tree: Tree, layer: int, query: Tensor, *states: Tensor, **asked: Any) -> Tensor:
     """`attend_packed` by the kernel."""
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
-    asked |= {"scratch": tree.scratch, **tree.limits[layer]._asdict()}
+    asked |= tree.limits[layer]._asdict()
     attended: Tensor = tree_attention(by_row, states[0], states[1], *tree[:3], **asked)
     return attended.flatten(0, 1)[None]
 

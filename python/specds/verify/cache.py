@@ -69,9 +69,9 @@ class TreeCache(Cache):
         return self.length + query_length, 0
 
     @property
-    def storage(self) -> tuple[int, ...]:
-        """Where the slots lie: it changes when the cache grows."""
-        return tuple(block.data_ptr() for block in self._blocks)
+    def storage(self) -> tuple[tuple[int, torch.Size], ...]:
+        """Where the slots lie: larger blocks can begin where smaller ones lay."""
+        return tuple((block.data_ptr(), block.shape) for block in self._blocks)
 
     @property
     def head_sizes(self) -> set[int]:

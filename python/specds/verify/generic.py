@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from specds._core import TokenTree
 from specds.verify.cache import CACHE_NAME, TreeCache
 from specds.verify.inputs import Inputs, MaskBuilder, Masks
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 # Slots ahead of the prompt, so that a large `max_length` which is never reached costs no memory.
 _FIRST_SLOTS = 1024

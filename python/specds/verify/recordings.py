@@ -6,25 +6,31 @@ import warnings
 from collections.abc import Callable
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
 
 from specds.accept.draws import DRAWING
 from specds.verify.cache import TreeCache
 from specds.verify.inputs import Inputs
 from specds.verify.lean_forward import LeanForward
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 Shape = tuple[int, int, int]  # rows, their width, the slots that they see
 
+
+class _Stream:
+    """Holds a stream of torch. Weak references to those of torch 2.11 outlive them, and crash."""
+
+    def __init__(self, stream: Any) -> None:
+        self.of_torch = stream
+
+
 # The streams of recordings, by what CUDA calls them: torch hands out 32 in turn.
-_streams: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_streams: WeakValueDictionary[int, _Stream] = WeakValueDictionary()
 _COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default  # by where the source is
 _BY_INDICES = {"aten::index.Tensor", "aten::index_put", "aten::index_put_"}
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -60,7 +66,7 @@ class CudaRecording:
         graph = torch.cuda.CUDAGraph()
         pool, stream = (None, _unused_stream(device)) if other is None else other.shared
         # Other threads may use the device meanwhile.
-        mode: Any = {"stream": stream, "capture_error_mode": "thread_local"}
+        mode: Any = {"stream": stream.of_torch, "capture_error_mode": "thread_local"}
         with DRAWING, torch.cuda.device(device):
             # Libraries set themselves up in the first runs, which must not be recorded.
             compute()
@@ -81,11 +87,11 @@ class CudaRecording:
         self.replay = graph.replay
 
 
-def _unused_stream(device: torch.device) -> Any:
+def _unused_stream(device: torch.device) -> _Stream:
     """One that no other workspace records on: the end of that one frees what cuBLAS uses on it."""
     for _ in range(32):
-        stream = cast("Any", torch.cuda.Stream)(device)
-        if _streams.setdefault(stream.cuda_stream, stream) is stream:
+        stream = _Stream(cast("Any", torch.cuda.Stream)(device))
+        if _streams.setdefault(stream.of_torch.cuda_stream, stream) is stream:
             break
     return stream
 
@@ -141,7 +147,7 @@ class Workspace:
 
     Attributes:
         forward: The lean forward of the model, where it has one.
-        scratch: The memory of `tree_attention`, where that runs.
+        has_kernels: Whether Triton's kernels run.
         is_tried: Whether the kernels were tried.
         reason: Why passes are slower than they could be.
     """
@@ -154,7 +160,7 @@ class Workspace:
         self.passes: dict[tuple[Shape, int], PassBuffers] = {}
         self.records = True
         self.forward: LeanForward | None = None
-        self.scratch: Tensor | None = None
+        self.has_kernels = False
         self.is_tried = False
         self.reason = ""
 

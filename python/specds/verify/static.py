@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from specds._core import TokenTree, read_outcomes
 from specds.accept.on_device import PassRequest, follow, likeliest, report
 from specds.drafters.session import EMPTY_TREE
-from specds.kernels.operations import kernel_reason, make_scratch, power_of_two
+from specds.kernels.operations import kernel_reason, power_of_two
 from specds.verify import recordings
 from specds.verify.attention import Tree, group_size, packed_model
 from specds.verify.cache import TreeCache
@@ -22,9 +22,6 @@ from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
 from specds.verify.lean_forward import LeanForward, why_not_lean
 from specds.verify.recordings import PassBuffers, Workspace
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Outcome = tuple[list[int], list[int], NDArray[np.int64]]
 
@@ -86,8 +83,6 @@ class StaticRunner(Runner):
         with torch.inference_mode(False) if self._records else nullcontext(), torch.no_grad():
             if not self._work.is_tried:
                 self._try_kernels()
-            elif self._work.scratch is not None:
-                self._work.scratch.zero_()  # of a request whose launches ended early
             self._compute = self._chosen()
         self.setting += (self.reason,)
         return logits
@@ -98,7 +93,7 @@ class StaticRunner(Runner):
         work.is_tried = True
         if kernel_reason(self._device, self._model.dtype, self.cache.head_sizes) is not None:
             return
-        work.scratch = make_scratch(self._device)
+        work.has_kernels = True
         try:
             self._compute = self._chosen()
             buffers, end = self._filled([0] * num_rows, [EMPTY_TREE] * num_rows)
@@ -107,7 +102,7 @@ class StaticRunner(Runner):
             raise
         except Exception as failure:
             work.slow_down(f"Triton's kernels fail, masks are made: {failure}")
-            work.scratch = work.forward = None
+            work.has_kernels, work.forward = False, None
 
     def _chosen(self) -> Callable[..., Tensor]:
         work = self._work
@@ -115,7 +110,7 @@ class StaticRunner(Runner):
             self.reason = f"no lean forward: {why}"
             return self._by_packed_model()
         if work.forward is None:
-            work.forward = LeanForward(self._model, has_kernels=work.scratch is not None)
+            work.forward = LeanForward(self._model, has_kernels=work.has_kernels)
         else:
             work.forward.refresh()
         # Without autograd's bookkeeping a pass of a small model takes a tenth less. A recording is
@@ -185,11 +180,11 @@ class StaticRunner(Runner):
             num_rows = power_of_two(num_rows)
             width = 1 + bucket(width - 1, NODES, 64)
         end = self.num_seen or max(lengths) + width
-        if self._records and work.scratch is None:
+        if self._records and not work.has_kernels:
             end = bucket(end, _SLOTS, _SLOTS[-1])
         # Now, since the cache must not move within a recording.
         self.cache.reserve(end)
-        if work.scratch is not None:
+        if work.has_kernels:
             end = self.cache.capacity
         buffers = work.buffers((num_rows, width, end if self._records else 0), self._device)
         buffers.fill(token_ids, trees, lengths)
@@ -211,10 +206,10 @@ class StaticRunner(Runner):
 
     def _logits(self, inputs: Inputs, positions: Tensor, end: int) -> Tensor:
         seen: Masks | Tree
-        if (scratch := self._work.scratch) is None:
-            seen = self._mask(inputs, end)
+        if self._work.has_kernels:
+            seen = Tree(inputs.lengths, positions, inputs.ancestors, self._limits)
         else:
-            seen = Tree(inputs.lengths, positions, inputs.ancestors, self._limits, scratch)
+            seen = self._mask(inputs, end)
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 

@@ -30,6 +30,8 @@ from specds.verify.static import RUNNERS
 _ATTENTION = {"sdpa", "eager"}
 # Slots enough for three splits of the attention kernel, whose results are merged.
 _SPLIT_PROMPT = 330
+# Compute capabilities of the devices on which `make test-gpu` has passed.
+_PROVEN = {(9, 0)}
 _UNPROVEN = "`packed` has passed its tests on no such device yet: ask for it by its name"
 
 
@@ -123,7 +125,7 @@ def require_support(
             "run `pip install 'transformers>=5.19'`"
         )
     why = ""
-    if verification == "auto" and model.device.type != "cpu":
+    if verification == "auto" and not _is_proven(model.device):
         verification, why = "model", _UNPROVEN
     elif verification == "auto":
         why = "; ".join(_reasons(model, "packed", self_check))
@@ -140,6 +142,12 @@ def require_support(
         message = f"drafts are verified by 'model' and not by 'packed', which is faster: {why}"
         warnings.warn(message, stacklevel=2)
     return runner, name, why
+
+
+def _is_proven(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) in _PROVEN
+    return device.type == "cpu"
 
 
 def _reasons(model: PreTrainedModel, verification: Verification, self_check: bool) -> Sequence[str]:
