@@ -267,10 +267,23 @@ def test_threads_share_a_drafter():
             assert [*map(shown, trees)] == [*map(shown, alone)]
 
 
-@pytest.mark.parametrize(("max_nodes", "least"), [(64, 50), (128, 80)])
-def test_a_copy_is_drafted_as_deep_as_the_budget_allows(max_nodes, least):
-    text = np.random.default_rng(1).integers(10, 32_000, 1000)
-    drafter = FusedDrafter(memory=Memory(32_000))
+@pytest.mark.parametrize(
+    ("edit_every", "max_nodes", "least"), [(None, 64, 63), (None, 128, 120), (50, 64, 45)]
+)
+def test_a_copy_is_drafted_as_deep_as_the_budget_allows_and_goes_on_after_an_edit(
+    edit_every, max_nodes, least
+):
+    text = np.random.default_rng(1).integers(10, 32_000, 4000)
     prompt = [*text.tolist(), 1]
-    steps = [*follow(drafter.session(prompt), transcript(prompt, text.tolist()), max_nodes)]
+    if edit_every:
+        text[::edit_every] = 9
+    session = FusedDrafter(memory=Memory(32_000)).session(prompt)
+    steps = [*follow(session, transcript(prompt, text.tolist()), max_nodes)]
     assert len(text) / len(steps) > least
+
+
+def test_a_tree_with_room_goes_on_with_a_copy_however_unlikely_it_is_at_first():
+    text = [*range(10, 100)]
+    tree = FusedDrafter(memory=Memory(1000)).session([*text, 10]).draft(100)
+    assert len(tree.follow(text[1:])) == len(text) - 1
+    assert tree.probs.min() < 1 / 2048

@@ -106,7 +106,7 @@ class Request:
         total, likely = 0.0, 1.0
         if max_nodes and self.context:
             least = RARE_IN_CHAIN if is_chain else 0.0
-            self.expand((), 1.0, pending, max(MIN_PROB, self.effort.slack * least))
+            self.expand((), 1.0, pending, least)
         for path, said in drafted.items():
             if self.is_on_edge:
                 return
@@ -128,12 +128,14 @@ class Request:
             if is_hopeful and path[-1] != self.separator:
                 least = likeliest[free - 1] if len(likeliest) >= free else 0.0
                 least = min(RARE_IN_CHAIN, prob / 10) if is_chain else least
-                self.expand(path, prob, pending, max(MIN_PROB, self.effort.slack * least))
+                self.expand(path, prob, pending, least)
         is_full = len(drafted) == max_nodes or self.is_on_edge
-        assert is_full or max(pending.values(), default=0) < 1.0001 * MIN_PROB
+        assert is_full or not pending
 
-    def expand(self, path, prob, pending, min_prob):
+    def expand(self, path, prob, pending, least=0.0):
         effort, tail = self.effort, [*self.context[-32:], *path]
+        floor = min(MIN_PROB, 0.75 * prob)
+        min_prob = max(floor, effort.slack * least)
         parent = self.known.get(path[:-1]) if path else None
         experts, groups, places = [], [], {}
         if self.passages:
@@ -166,8 +168,9 @@ class Request:
         self.is_on_edge |= any(abs(edge - 1) < 1e-4 for edge in edges)
         node.update(groups=groups, places=places)
         for token, likelihood in node["probs"].items():
-            if prob * likelihood >= MIN_PROB:
+            if prob * likelihood >= floor:
                 pending[(*path, token)] = prob * likelihood
+            self.is_on_edge |= abs(prob * likelihood / floor - 1) < 1e-4
 
     def skips(self, node, token):
         """What followed where all but the last token of a path is the same: by kind."""

@@ -61,23 +61,25 @@ class Text:
         known = [(next_, length) for next_, length in others if next_ + 1 < len(self.tokens)]
         known = [(n, length) for n, length in known if None not in self.tokens[n : n + 2]][:most]
         order = max((length for _, length in known), default=0)
-        return order, [(self.tokens[next_ + 1], 0.95**n) for n, (next_, _) in enumerate(known)]
+        counts = ((next_, 0.95**n * length / order) for n, (next_, length) in enumerate(known))
+        return order, [(self.tokens[next_ + 1], count) for next_, count in counts]
 
     def experts(self, kind, places):
         lengths = sorted({length for _, length, _ in places}, reverse=True)[:3]
         for rank, length in enumerate(lengths):
-            nexts = [next_ for next_, other, _ in places if other >= length]
-            yield Expert(kind, length, rank, len(nexts), self.counts(nexts))
+            longest = [place for place in places if place[1] >= length]
+            counts = self.counts((next_, 1 + beyond) for next_, _, beyond in longest)
+            yield Expert(kind, length, rank, len(longest), counts)
         edited = [place for place in places if place[2] >= 3]
         if edited:
-            nexts, lengths, beyond = zip(*edited, strict=True)
-            rank, counts = max(lengths) - 1, self.counts(nexts)
-            yield Expert(f"{kind}-edited", max(beyond), rank, len(nexts), counts)
+            _, lengths, beyond = zip(*edited, strict=True)
+            rank, counts = max(lengths) - 1, self.counts((next_, 1) for next_, _, _ in edited)
+            yield Expert(f"{kind}-edited", max(beyond), rank, len(edited), counts)
 
     def counts(self, places):
         counts = Counter()
-        for number, place in enumerate(places):
-            counts[self.tokens[place]] += 0.95**number
+        for number, (place, times) in enumerate(places):
+            counts[self.tokens[place]] += times * 0.95**number
         return counts
 
 

@@ -24,6 +24,10 @@ const TAIL: usize = 32;
 /// The least probability of a path: no tree of a few hundred nodes has a less likely one.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
+/// A child that is this likely after its parent follows however unlikely the path is: so a copy goes on for as
+/// long as there is room, though it began with a match of one token.
+const FOLLOWS: f32 = 0.75;
+
 /// A chain seldom goes on with a path less likely than the first, or than the second times its parent.
 const RARE_IN_CHAIN: f32 = 1.0 / 256.0;
 const SMALL_SHARE: f32 = 0.1;
@@ -246,7 +250,7 @@ impl TreeBuilder {
             };
             let fits = self.least_of(free).is_none_or(|least| new.prob > least);
             // Weights from elsewhere may give NaN: that fits nowhere.
-            if !fits || new.prob < MIN_PROB || new.prob.is_nan() {
+            if !fits || new.prob < floor(prob) || new.prob.is_nan() {
                 continue;
             }
             // Of equal paths, the first is taken first.
@@ -269,7 +273,7 @@ impl TreeBuilder {
         least: f32,
     ) {
         let inputs = draft.inputs;
-        let min_prob = MIN_PROB.max(inputs.reading.prune_ratio * least);
+        let min_prob = floor(prob).max(inputs.reading.prune_ratio * least);
         self.set_tail(index);
         self.evidence.start();
         let node = NodeView {
@@ -368,6 +372,11 @@ impl TreeBuilder {
         let lengths = self.sources.iter().map(|source| source.match_length());
         lengths.max().unwrap_or(0)
     }
+}
+
+/// The least probability of a path that goes on with a path of this probability.
+fn floor(prob: f32) -> f32 {
+    MIN_PROB.min(FOLLOWS * prob)
 }
 
 struct Draft<'a> {

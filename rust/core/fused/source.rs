@@ -115,9 +115,9 @@ impl Clone for Box<dyn DraftSource> {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Skipped {
     /// The length of the longest match before the skipped token.
-    order: usize,
-    /// The tokens after the skipped one; those that count most come first.
-    pub(crate) tokens: Vec<u32>,
+    order: u32,
+    /// The tokens after the skipped one, each with the length of its match; the latest come first.
+    pub(crate) tokens: Vec<(u32, u32)>,
 }
 
 impl Skipped {
@@ -127,17 +127,23 @@ impl Skipped {
     }
 
     /// `order` is the length of the match before the skipped token.
-    pub(crate) fn add(&mut self, order: usize, token: u32) {
+    pub(crate) fn add(&mut self, order: u32, token: u32) {
         if token != END {
             self.order = self.order.max(order);
-            self.tokens.push(token);
+            self.tokens.push((token, order));
         }
     }
 
+    /// Adds an expert in which a token counts in proportion to the length of its match: after a long match, few
+    /// of the many places that the last token alone leads to are right.
     pub(crate) fn add_expert(&self, kind: ExpertKind, decay: f32, evidence: &mut Evidence) {
-        let matched =
-            Matched { kind, order: self.order, rank: 0, num_matches: self.tokens.len() as f32 };
-        let counts = std::iter::successors(Some(1.0), |count| Some(count * decay));
-        evidence.add(matched, None, self.tokens.iter().copied().zip(counts));
+        let order = self.order as usize;
+        let matched = Matched { kind, order, rank: 0, num_matches: self.tokens.len() as f32 };
+        let mut part = 1.0 / (decay * self.order as f32);
+        let counts = self.tokens.iter().map(|&(token, order)| {
+            part *= decay;
+            (token, part * order as f32)
+        });
+        evidence.add(matched, None, counts);
     }
 }

@@ -335,12 +335,13 @@ impl Passages {
         let Some(group) = groups.find(has_some) else {
             return;
         };
+        let order = saturating_u32(group.order);
         for &row in &self.rows[group.rows.clone()] {
             if let [next, after, ..] = self.tokens[row as usize..]
                 && next != END
                 && next != token
             {
-                skipped.add(group.order, after);
+                skipped.add(order, after);
             }
         }
     }

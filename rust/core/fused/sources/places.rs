@@ -230,7 +230,8 @@ impl Places {
         end.is_some()
     }
 
-    /// Adds an expert for each of the longest lengths, of the places with at least that length.
+    /// Adds an expert for each of the longest lengths, of the places with at least that length. A place counts
+    /// once more for each token that is equal beyond an edit.
     pub(super) fn add_experts(&self, found: &Found, kind: ExpertKind, evidence: &mut Evidence) {
         let places = &self.0[found.range.clone()];
         // A bit for each length that there is.
@@ -253,7 +254,7 @@ impl Places {
             let mut count = 1.0 / DECAY;
             let counts = places.map(|place| {
                 count *= DECAY;
-                (place.token, count)
+                (place.token, count * (1.0 + place.beyond as f32))
             });
             evidence.add(matched, None, counts);
         }
@@ -291,7 +292,7 @@ impl Places {
     ) {
         for place in &self.0[found.range.clone()] {
             if place.token != END && place.token != token {
-                skipped.add(place.length as usize, place.after);
+                skipped.add(place.length, place.after);
                 if skipped.tokens.len() == max_skipped {
                     break;
                 }
