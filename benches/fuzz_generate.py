@@ -230,7 +230,7 @@ def is_booked(output, drafter, texts, lengths) -> bool:
         sum(num_new) == stats.num_emitted_tokens
         and sum(map(sum, drafted)) == stats.num_accepted_tokens
         and sum(stats.num_accepted_tokens_per_pos) == stats.num_accepted_tokens
-        and sum(stats.num_drafts_per_size) == stats.num_drafts
+        and sum(map(sum, stats.acceptance_histogram)) == stats.num_drafts
     )
     if len(texts) == 1:
         no_bonus = stats.num_drafts > 0 and drafted[0][-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
 _PHASES = ("prefill_s", "measure_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
@@ -43,8 +43,8 @@ class GenerationStats:
         num_drafts: Target forwards after the prefill.
         num_draft_tokens: Nodes verified, after a draft was cut to `max_nodes` and to `max_length`.
         num_accepted_tokens: Emitted tokens that had been drafted.
-        num_accepted_tokens_per_pos: How many drafts had at least ``i + 1`` tokens accepted.
-        num_drafts_per_size: How many drafts had `i` nodes verified.
+        acceptance_histogram: Row `i` tells of the drafts that had `i` nodes verified how many had
+            `j` tokens accepted, at place `j`. Rows end at their last draft.
         num_emitted_tokens: Tokens generated, the prefill's included.
         prefill_s: Time of the forwards over the prompt.
         measure_s: Time in which an automatic budget measured what steps cost, before a first draft.
@@ -60,8 +60,7 @@ class GenerationStats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
-    num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
-    num_drafts_per_size: list[int] = field(default_factory=list)
+    acceptance_histogram: list[list[int]] = field(default_factory=list)
     num_emitted_tokens: int = 0
     prefill_s: float = 0.0
     measure_s: float = 0.0
@@ -90,6 +89,12 @@ class GenerationStats:
         )
 
     @property
+    def num_accepted_tokens_per_pos(self) -> list[int]:
+        """How many drafts had at least ``i + 1`` tokens accepted."""
+        by_number = map(sum, zip_longest(*self.acceptance_histogram, fillvalue=0))
+        return list(accumulate(list(by_number)[:0:-1]))[::-1]
+
+    @property
     def mean_acceptance_length(self) -> float:
         """Tokens per target forward, bonus token included; the prefill is not counted."""
         return 1 + self.num_accepted_tokens / max(self.num_drafts, 1)
@@ -114,7 +119,8 @@ class GenerationStats:
     def to_dict(self) -> dict[str, Any]:
         """All counts, times and derived figures, as plain values."""
         names = ("tokens_per_s", "mean_acceptance_length", "redundancy", "target_utilization")
-        derived = {name: getattr(self, name) for name in names}
+        more = ("num_accepted_tokens_per_pos",)
+        derived = {name: getattr(self, name) for name in (*names, *more)}
         return asdict(self) | derived | {"shares": self.shares}
 
     def record_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
@@ -122,19 +128,19 @@ class GenerationStats:
         self.num_drafts += 1
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_tokens += num_accepted_tokens
-        per_pos, per_size = self.num_accepted_tokens_per_pos, self.num_drafts_per_size
-        per_pos.extend([0] * (num_accepted_tokens - len(per_pos)))
-        for position in range(num_accepted_tokens):
-            per_pos[position] += 1
-        per_size.extend([0] * (num_draft_tokens + 1 - len(per_size)))
-        per_size[num_draft_tokens] += 1
+        rows = self.acceptance_histogram
+        rows.extend([] for _ in range(num_draft_tokens + 1 - len(rows)))
+        row = rows[num_draft_tokens]
+        row.extend([0] * (num_accepted_tokens + 1 - len(row)))
+        row[num_accepted_tokens] += 1
 
     def merge(self, other: GenerationStats) -> None:
         for name, theirs in vars(other).items():
             mine = getattr(self, name)
             if isinstance(mine, list):
-                pairs = zip_longest(mine, theirs, fillvalue=0)
-                setattr(self, name, [a + b for a, b in pairs])
+                rows = zip_longest(mine, theirs, fillvalue=())
+                added = [[a + b for a, b in zip_longest(*pair, fillvalue=0)] for pair in rows]
+                setattr(self, name, added)
             elif isinstance(mine, str):
                 setattr(self, name, theirs or mine)
             elif name != "levels":

@@ -69,7 +69,7 @@ def test_no_way_to_draft_changes_the_text(run, datastore, tiny_model):
         result = json.loads(out)
         assert result["token_ids"] == expected
         assert len(result["drafted"]) == len(expected)
-        most[way] = len(result["stats"]["num_drafts_per_size"]) - 1
+        most[way] = len(result["stats"]["acceptance_histogram"]) - 1
         verification = way.partition("verification ")[2] or result["stats"]["verification"]
         assert result["stats"]["verification"] == verification
     assert max(most["--max-nodes 0"], 0) == 0

@@ -92,6 +92,7 @@ def test_stats_of_requests_add_up():
     assert (total.num_emitted_tokens, total.total_s) == (10, 5.0)
     assert total.num_accepted_tokens_per_pos == [2, 1, 1]
     assert first.num_accepted_tokens_per_pos == [1, 1, 1]
+    assert total.acceptance_histogram == [[1], [], [], [], [0, 1], [0, 0, 0, 1]]
     assert first.shares["draft"] == 0.25
     nothing = GenerationStats()
     assert (nothing.mean_acceptance_length, {*nothing.shares.values()}) == (1.0, {0.0})

@@ -12,7 +12,10 @@ from specds.bench.generation.measure import PLAIN, Cell
 from specds.bench.harness import Columns, Document, Row, label, table
 from specds.stats import GenerationStats
 
-_COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens", "mean_acceptance_length")
+_COUNTS = (
+    *("num_drafts", "num_draft_tokens", "num_accepted_tokens"),
+    *("mean_acceptance_length", "acceptance_histogram"),
+)
 _COSTS = ("nodes_per_draft", "pass_cost", "expected_speed_up", "shares", "outside_forward")
 
 

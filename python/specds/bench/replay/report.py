@@ -53,6 +53,7 @@ def figures(trace: Trace | None) -> Row:
         "num_draft_tokens": stats.num_draft_tokens,
         "num_accepted_tokens": stats.num_accepted_tokens,
         "num_accepted_tokens_per_pos": stats.num_accepted_tokens_per_pos,
+        "acceptance_histogram": stats.acceptance_histogram,
         "num_emitted_tokens": stats.num_emitted_tokens,
         "mean_acceptance_length": stats.mean_acceptance_length,
         "interval": _interval(trace),
