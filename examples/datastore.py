@@ -14,7 +14,7 @@ with tempfile.TemporaryDirectory() as folder:
     report = specds.build_datastore(str(texts), tokenizer, out)
     print(f"{report.num_tokens} tokens at {report.path}")
 
-    datastore = specds.Datastore.open(out)
+    datastore = specds.Datastore(out)
     asked = tokenizer("return text.lower()")["input_ids"]
     print(f"{datastore.count(asked)} times, followed by:")
     for token, count in zip(*datastore.continuations(asked), strict=True):

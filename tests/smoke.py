@@ -13,7 +13,7 @@ with tempfile.TemporaryDirectory() as folder:
     target = Path(folder, "tiny.specds")
     documents = [[5, 6, 7, 8], [5, 6, 9]]
     specds.build_from_token_ids(documents, target, vocab_size=100, separator=0)
-    datastore = specds.Datastore.open(target)
+    datastore = specds.Datastore(target)
     datastore.verify()
     tree = specds.RestDrafter(datastore).session([1, 5, 6]).draft(4)
     assert tree.token_ids.tolist() == [7, 9, 8, 0], tree.token_ids

@@ -103,7 +103,7 @@ class _Victim:
         if child == 0:
             from specds import Datastore
 
-            Datastore.open(out).verify()
+            Datastore(out).verify()
             os._exit(0)
         return os.waitpid(child, 0)[1] == 0
 

@@ -149,7 +149,7 @@ def quotas(folder: Path) -> Tried:
     for blocks in (2, 32, 256, 1024):  # of 512 bytes
         code, told = _build(corpus, out, f"ulimit -f {blocks}; {{}}")
         yield code == 1 and "file too large" in told and not out.exists()
-    yield _build(corpus, out)[0] == 0 and Datastore.open(out).verify() is None
+    yield _build(corpus, out)[0] == 0 and Datastore(out).verify() is None
 
 
 def full_disks(folder: Path) -> Tried:
@@ -221,7 +221,7 @@ def small_files(folder: Path) -> Tried:
             path.parent.mkdir(parents=True)
         path.write_text(f"x{number} = {number}\n")
     code, _ = _build(folder / "src", folder / "d")
-    yield code == 0 and Datastore.open(folder / "d").num_documents == 100_000
+    yield code == 0 and Datastore(folder / "d").num_documents == 100_000
 
 
 CASES: dict[str, Callable[[Path], Tried]] = {

@@ -83,12 +83,8 @@ _HOMES = (
 __getattr__ = lazy(__name__, *_HOMES)
 
 
-def _open(path: str) -> Datastore:
-    return Datastore.open(path)
-
-
 # A datastore is its folder: another process opens it there.
-copyreg.pickle(Datastore, lambda datastore: (_open, (str(datastore.path),)))
+copyreg.pickle(Datastore, lambda datastore: (Datastore, (str(datastore.path),)))
 
 
 def __dir__() -> list[str]:

@@ -20,12 +20,6 @@ impl Datastore {
         Ok(py.detach(|| specds_index::Datastore::open(&path))?.into())
     }
 
-    /// The same as `Datastore(path)`.
-    #[staticmethod]
-    fn open(py: Python<'_>, path: PathBuf) -> Result<Self> {
-        Self::new(py, path)
-    }
-
     /// Lets go of the files: reading the corpus raises ValueError from then on, drafting goes on.
     fn close(&self) {
         let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);

@@ -54,7 +54,7 @@ def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_token
     progress = lambda *told, **counts: seen.append((*told, counts))  # noqa: E731
     made = corpus([*TEXTS, "", ""])
     report = build_datastore(made, demo_tokenizer, tmp_path / "d", progress=progress)
-    store = Datastore.open(tmp_path / "d")
+    store = Datastore(tmp_path / "d")
     assert (report.num_documents, report.num_duplicates) == (40, 10)
     assert report.skipped == {"empty": 2}
     assert report.num_added_documents == report.num_documents == store.num_documents

@@ -75,9 +75,9 @@ def test_a_build_stopped_at_any_point_leaves_the_old_datastore(tmp_path):
             except KeyboardInterrupt:
                 num_stopped += 1
         assert names(tmp_path) == ["d"]
-        assert Datastore.open(tmp_path / "d").num_tokens == 3
+        assert Datastore(tmp_path / "d").num_tokens == 3
     assert num_stopped > 5
-    assert Datastore.open(tmp_path / "d").num_tokens == 6
+    assert Datastore(tmp_path / "d").num_tokens == 6
     # What was told rises to its total in every stage.
     for stage, total in (("sort", 6), ("write", 6), ("sync", 2)):
         here = [(done, of) for name, done, of in calls if name == stage]
@@ -111,7 +111,7 @@ def test_overwriting_replaces_a_datastore_under_its_readers_and_nothing_else(tmp
     newer = manifest.read_text().replace('"format_version": 5', '"format_version": 99')
     manifest.write_text(newer)
     with pytest.raises(FormatError, match="99"):
-        Datastore.open(tmp_path / "d")
+        Datastore(tmp_path / "d")
     build(tmp_path / "d", [[1, 3]]).verify()
     (tmp_path / "file").write_text("a letter")
     (tmp_path / "folder").mkdir()
@@ -317,7 +317,7 @@ def test_a_merged_datastore_has_all_shards_once_also_where_it_was_a_source(tmp_p
     for path in sources:
         shutil.rmtree(path)
     assert continuations(merged, [1, 2]) == {3: 1}
-    Datastore.open(tmp_path / "c").verify()
+    Datastore(tmp_path / "c").verify()
 
 
 @CASES

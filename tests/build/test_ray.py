@@ -129,7 +129,7 @@ def build(path, corpus, engine="ray", progress=None, **options):
 
 def documents(path):
     """How often each document is in a datastore."""
-    store = Datastore.open(path)
+    store = Datastore(path)
     store.verify()
     return Counter(document.token_ids.tobytes() for document in store)
 
@@ -159,7 +159,7 @@ def test_build_on_a_cluster_has_the_documents_of_the_local_one(cluster, tmp_path
     assert_same(tmp_path / "ray", tmp_path / "local")
     for name in ("num_documents", "num_tokens", "num_added_documents", "num_added_tokens"):
         assert getattr(ours, name) == getattr(local, name)
-    assert Datastore.open(tmp_path / "ray").corpus == ["made"]
+    assert Datastore(tmp_path / "ray").corpus == ["made"]
     if options == {"drop_duplicates": False}:
         assert (ours.skipped, ours.text_bytes) == (local.skipped, local.text_bytes)
         assert ours.num_shards >= 5, "each part has shards of its own"

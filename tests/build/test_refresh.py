@@ -32,12 +32,12 @@ def store(tmp_path):
 
 def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log):
     build(tmp_path / "d", [[1, 2, 3, 4]], vocab_size=100, separator=99)
-    before = Datastore.open(tmp_path / "d")
+    before = Datastore(tmp_path / "d")
     of_bob = [[11, 12], [3, 4, 99, 1, 2], [3, 4, 99, 50]]
     remember(log, ann=[[5, 6, 7, 99], [8, 9, 99, 10], [2, 3]], bob=of_bob)
     report = refresh(tmp_path / "d", log, "ann")
     assert (report.num_texts, report.num_added_documents) == (3, 4)
-    now = Datastore.open(tmp_path / "d")
+    now = Datastore(tmp_path / "d")
     for document in ([5, 6, 7], [8, 9], [10]):
         assert now.count(document) == 1
         assert before.count(document) == 0
@@ -111,7 +111,7 @@ def test_the_command_makes_a_datastore_of_a_servers_memory(run, tmp_path, log, d
     arguments = ("refresh", path, "--from-memory", log, "--tenant", "ann", "--json")
     code, out, _ = run(*arguments, "--tokenizer", "demo")
     assert (code, json.loads(out)["num_texts"], json.loads(out)["num_left"]) == (0, 1, 0)
-    store = Datastore.open(path)
+    store = Datastore(path)
     assert store.tokenizer_name == "demo"
     assert store.count(ids) == 1
     code, out, _ = run("refresh", path, "--from-memory", log)

@@ -56,7 +56,7 @@ def test_a_build_is_told_to_people_and_programs(run, corpora, options, num_docum
     assert report["bytes_per_token"] == pytest.approx(report["num_bytes"] / report["num_tokens"])
     if options == SKIP:
         assert (sum(report["skipped"].values()), report["num_duplicates"]) == (1, 7)
-    assert Datastore.open("o").corpus == [corpus]
+    assert Datastore("o").corpus == [corpus]
     assert json.loads(run("verify", "o", "--json")[1])["ok"] is True
 
 

@@ -28,7 +28,7 @@ def built(run, tmp_path):
 
 def test_command_that_gives_the_same_shards_is_kept(built, run, tmp_path):
     out, corpus = built
-    (command,) = Datastore.open(out).commands
+    (command,) = Datastore(out).commands
     assert shlex.split(command) == [
         *("specds", "build", "--corpus", str(corpus), "--tokenizer", "demo"),
         *("--keep-duplicates", "--max-tokens", "300"),
@@ -37,7 +37,7 @@ def test_command_that_gives_the_same_shards_is_kept(built, run, tmp_path):
     assert run(*shlex.split(command)[1:], "--out", again, "--json")[0] == 0
     assert (again / "manifest.json").read_bytes() == (out / "manifest.json").read_bytes()
     assert run("merge", out, again, "--out", tmp_path / "both", "--json")[0] == 0
-    assert Datastore.open(tmp_path / "both").commands == [command]
+    assert Datastore(tmp_path / "both").commands == [command]
 
 
 def test_acceptance_is_that_of_a_replay(built, tmp_path):

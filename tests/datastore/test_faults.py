@@ -14,7 +14,7 @@ from specds.build import compact
 def test_readers_that_open_during_a_compaction_find_the_old_or_the_new(tmp_path):
     writer.prepare("compact", tmp_path)
     path = tmp_path / "out"
-    first = Datastore.open(path)
+    first = Datastore(path)
     context = writer.documents()[0][:2]
     expected = first.lookup(context).count
     stop = threading.Event()
@@ -22,7 +22,7 @@ def test_readers_that_open_during_a_compaction_find_the_old_or_the_new(tmp_path)
     def read():
         opened = set()
         while not stop.is_set():
-            store = Datastore.open(path)
+            store = Datastore(path)
             opened.add(store.num_shards)
             assert store.lookup(context).count == expected
         return opened

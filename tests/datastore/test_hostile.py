@@ -44,7 +44,7 @@ def test_a_datastore_has_one_lock_whatever_name_it_is_reached_by(tmp_path, path)
                     write(name)
     add(link)
     assert link.is_symlink()
-    assert Datastore.open(path).num_documents == 601
+    assert Datastore(path).num_documents == 601
 
 
 def test_names_that_are_not_text_have_folders_of_their_own(tmp_path):

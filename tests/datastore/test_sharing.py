@@ -41,7 +41,7 @@ def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(path):
     until(lambda: texts(Memory.open(path, 100)) != [])
     report = refresh(store, path, "")
     assert (report.num_added_documents, report.num_left) == (1, 0)
-    assert Datastore.open(store).count([1, 2, 3, 4, 5, 6, 7, 8]) == 1
+    assert Datastore(store).count([1, 2, 3, 4, 5, 6, 7, 8]) == 1
     until(lambda: texts(Memory.open(path, 100)) == [])
     del served
     assert texts(Memory.open(path, 100)) == [], "what the datastore has does not come back"

@@ -47,7 +47,7 @@ def test_names_are_told_from_paths(text, name):
 @pytest.mark.parametrize("text", ["hf://name", "hf://org/name/file", "hf://org/../x"])
 def test_scheme_without_a_name_is_refused(text):
     with pytest.raises(ValueError, match="is no datastore of the hub: try hf://org/name@revision"):
-        Datastore.open(text)
+        Datastore(text)
 
 
 def test_folder_goes_before_a_name(tmp_path, monkeypatch):
@@ -55,7 +55,7 @@ def test_folder_goes_before_a_name(tmp_path, monkeypatch):
     Path("org").mkdir()
     build_from_token_ids([[1, 2]], "org/name", vocab_size=3)
     assert locate("org/name") == Path("org/name")
-    assert Datastore.open("org/name").num_documents == 1
+    assert Datastore("org/name").num_documents == 1
 
 
 @pytest.fixture

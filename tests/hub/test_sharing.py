@@ -59,7 +59,7 @@ def datastore(tmp_path):
     documents = [[n % 7, n % 5, n % 3, 1] * 8 for n in range(60)]
     options = BuildOptions(max_shard_tokens=1200, commands=(COMMAND,))
     build_from_token_ids(documents, path, options, **NAMED)
-    assert Datastore.open(path).num_shards == 2
+    assert Datastore(path).num_shards == 2
     return path
 
 
@@ -137,7 +137,7 @@ def test_shards_that_are_there_are_sent_neither_way(hub, call, datastore):
     hub.requests.clear()
     folder = call("pull", "org/chat")
     assert len(sent(hub)) == 7
-    assert Datastore.open(folder).num_shards == 3
+    assert Datastore(folder).num_shards == 3
 
 
 def test_shards_of_an_older_push_are_removed(hub, call, datastore):
@@ -146,7 +146,7 @@ def test_shards_of_an_older_push_are_removed(hub, call, datastore):
     specds._core.compact(datastore)
     call("push", datastore, "org/chat")
     assert len(hub.repositories["org/chat"].files) == 3 + 6
-    assert Datastore.open(call("pull", "org/chat")).num_shards == 1
+    assert Datastore(call("pull", "org/chat")).num_shards == 1
 
 
 def test_upload_that_was_lost_goes_on(hub, call, datastore):
@@ -162,13 +162,13 @@ def test_upload_that_was_lost_goes_on(hub, call, datastore):
     call("push", datastore, "org/chat")
     assert not uploads(hub)
     assert len(hub.objects) == num_sent
-    Datastore.open(call("pull", "org/chat")).verify()
+    Datastore(call("pull", "org/chat")).verify()
 
 
 def test_download_that_drops_is_taken_up_where_it_was(hub, call, put, datastore):
     name = shard_file(datastore, "suffixes.bin")
     repository = put("org/dropped", drops={name: [30, 20, 10]})
-    Datastore.open(call("pull", "org/dropped")).verify()
+    Datastore(call("pull", "org/dropped")).verify()
     assert hub.requests.count("DROPPED") == 3
     assert repository.drops == {name: []}
 
@@ -180,7 +180,7 @@ def test_download_that_failed_goes_on_with_what_it_lacks(hub, call, put, datasto
         call("pull", "org/failed")
     repository.drops.clear()
     hub.requests.clear()
-    Datastore.open(call("locate", "org/failed")).verify()
+    Datastore(call("locate", "org/failed")).verify()
     assert name in sent(hub)
     assert "manifest.json" not in sent(hub)
 
@@ -204,7 +204,7 @@ def test_damage_in_the_cache_is_mended_from_the_hub(hub, call, put):
     victim = next(folder.glob("shard-*/tokens.bin")).resolve()
     victim.write_bytes(flipped(victim.read_bytes()))
     hub.requests.clear()
-    Datastore.open(call("locate", "org/decays")).verify()
+    Datastore(call("locate", "org/decays")).verify()
     assert hub.requests
 
 
@@ -214,7 +214,7 @@ def test_gated_datastore_says_how_to_log_in(call, put):
         message = "`org/gated` is gated: accept its terms at .*, then log in by `hf auth login`"
         with pytest.raises(PermissionError, match=message):
             call("locate", "org/gated", token=token)
-    Datastore.open(call("locate", "org/gated")).verify()
+    Datastore(call("locate", "org/gated")).verify()
 
 
 def test_stranger_may_not_write(hub, call, datastore):
@@ -236,7 +236,7 @@ def test_name_that_is_nowhere_says_both(call):
     with pytest.raises(FileNotFoundError, match=message):
         call("locate", "org/none")
     with pytest.raises(ConnectionError, match=r"no folder `org/none` here; .*unset HF_HUB_OFFLINE"):
-        Datastore.open("org/none")
+        Datastore("org/none")
 
 
 def test_revision_that_is_not_there_is_said_so(call, put):
@@ -281,7 +281,7 @@ def resealed(lie):
 
 def test_lies_are_refused_before_anything_else_is_downloaded(hub, call, put, datastore):
     put("org/honest", {"manifest.json": resealed({})})
-    Datastore.open(call("pull", "org/honest")).verify()
+    Datastore(call("pull", "org/honest")).verify()
     climbs, lacks = "../../../../../../etc/passwd0000", "0" * 32
     for name, lie, message in [
         ("climbs", {"id": climbs}, "what it says of a shard is not usable"),

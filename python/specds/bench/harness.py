@@ -43,7 +43,7 @@ def circumstances() -> Document:
 
 def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
     """Opens datastores and reads them into memory, so that no draft waits for the disk."""
-    datastores = [Datastore.open(path) for path in paths]
+    datastores = [Datastore(path) for path in paths]
     for datastore in datastores:
         datastore.warm()
     return datastores

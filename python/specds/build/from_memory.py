@@ -85,7 +85,7 @@ def refresh(
             added = builder.num_documents, builder.num_tokens
             if builder.num_documents:
                 builder.finish(progress)
-    datastore = Datastore.open(path) if Path(path).exists() else None
+    datastore = Datastore(path) if Path(path).exists() else None
     if texts:
         kept.save(memory, merge=True, known=datastore)
     return RefreshReport(
@@ -103,7 +103,7 @@ def refresh(
 def _facts(path: Path, tokenizer: Tokenizer | None, name: str | None) -> dict[str, Any]:
     """What a datastore says of its tokens; that of the tokenizer where there is none yet."""
     if path.exists():
-        datastore = Datastore.open(path)
+        datastore = Datastore(path)
         names = ("vocab_size", "separator", "tokenizer_name", "tokenizer_fingerprint")
         return {name: getattr(datastore, name) for name in names}
     if tokenizer is None:

@@ -99,7 +99,7 @@ def add(
     """
     from specds._core import Datastore
 
-    tokenizer = tokenizer_name(tokenizer, Datastore.open(datastore))
+    tokenizer = tokenizer_name(tokenizer, Datastore(datastore))
     _build(corpus, tokenizer, datastore, reading, options, as_json=as_json, append=True)
 
 

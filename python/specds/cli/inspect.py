@@ -25,7 +25,7 @@ def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
     """
     from specds._core import Datastore
 
-    display.show_datastore(Datastore.open(datastore), as_json=as_json)
+    display.show_datastore(Datastore(datastore), as_json=as_json)
 
 
 def verify(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
@@ -36,7 +36,7 @@ def verify(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
     """
     from specds._core import Datastore
 
-    opened = Datastore.open(datastore)
+    opened = Datastore(datastore)
     with terminal.waiting(f"verifying {terminal.quantity(opened.num_bytes, 'B')}"):
         opened.verify()
     if as_json:
@@ -110,7 +110,7 @@ def _with_tokenizer(path: Path, name: str | None) -> "tuple[Datastore, Tokenizer
     from specds.loading import load_encoder
     from specds.tokenization import check_tokenizer
 
-    datastore = Datastore.open(path)
+    datastore = Datastore(path)
     tokenizer = load_encoder(tokenizer_name(name, datastore))
     check_tokenizer(datastore, tokenizer)
     return datastore, tokenizer

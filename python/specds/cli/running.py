@@ -176,7 +176,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds.progress import build_progress
     from specds.tokenization import check_tokenizer, require_chat_template
 
-    datastore = None if running.datastore is None else Datastore.open(running.datastore)
+    datastore = None if running.datastore is None else Datastore(running.datastore)
     # What the tokenizer alone can tell is told before the weights are read.
     vocabulary = load_vocabulary(running.model)
     if is_chat:

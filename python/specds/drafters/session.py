@@ -62,7 +62,7 @@ class Drafter(Protocol):
 
 
 def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
-    return datastore if isinstance(datastore, Datastore) else Datastore.open(datastore)
+    return datastore if isinstance(datastore, Datastore) else Datastore(datastore)
 
 
 def with_prompt(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:

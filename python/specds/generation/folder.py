@@ -70,7 +70,7 @@ def require_folder(folder: str | PathLike[str], datastore: str | PathLike[str] |
     if target.exists() and not (program.exists() and _MARK in program.read_text()):
         raise FileExistsError(f"{target} is not {_MARK}: remove it, or choose another folder")
     if datastore is not None:
-        opened = Datastore.open(datastore)
+        opened = Datastore(datastore)
         if (Path(folder) / "config.json").exists():
             from specds.loading import load_tokenizer
 

@@ -70,7 +70,7 @@ def check(folder: Path) -> None:
         real = (folder / file).resolve(strict=True)
         if not real.is_file() or not any(real.is_relative_to(place) for place in kept):
             raise FormatError(f"{folder / file} leads out of the hub's cache, to {real}")
-    Datastore.open(folder).verify(checksums_only=True)
+    Datastore(folder).verify(checksums_only=True)
 
 
 def remember(name: HubName, folder: Path) -> None:

@@ -104,7 +104,7 @@ def push(
     if parsed is None:
         raise ValueError(f"`{name}` is no name on the hub: try org/name")
     manifest = manifest_of(folder)
-    Datastore.open(folder).verify(checksums_only=True)
+    Datastore(folder).verify(checksums_only=True)
     client, add = api(), hub().CommitOperationAdd
     with explained(parsed):
         client.create_repo(parsed.repository, private=private, exist_ok=True, **KIND)
