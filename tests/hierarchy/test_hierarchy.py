@@ -27,6 +27,7 @@ from specds import FusedDrafter
 from specds.drafters import TokenTree
 from specds.drafters.session import EMPTY_TREE
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchyDrafter
+from specds.hierarchy.draft import suggestion
 from specds.hierarchy.levels import CachedModel
 
 FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
@@ -223,7 +224,7 @@ def test_a_retrieval_drafter_may_know_more_or_fewer_tokens_than_the_models(known
             return super().draft_after(token_ids, max_nodes)
 
         def suggest(self, token_ids, *_):
-            assert max(token_ids) < known
+            assert max(token_ids, default=0) < known
             return True
 
     retrieval = Drafter(grow, vocab_size=known)
@@ -279,9 +280,40 @@ def test_no_more_nodes_go_up_than_the_configuration_says():
     assert len(drafter.session([1, 2, 3]).draft(64)) <= 4
 
 
-def test_a_fused_drafter_that_knows_nothing_drafts_what_a_copy_of_the_target_suggests():
-    model = tiny_model("llama")
-    config = HierarchyConfig(joined=True, self_verify=False, window=6)
-    drafter = HierarchyDrafter({"fused": FusedDrafter(), "copy": model}, config)
-    output = decodes_alike(model, drafter, max_nodes=8)
-    assert output.stats.mean_acceptance_length > 5
+@given(num_nodes=st.integers(0, 12), seed=st.integers(0, 99))
+def test_a_ranked_tree_is_suggested_with_all_its_tokens_and_the_likeliest_beside_them(
+    num_nodes, seed
+):
+    rng, vocab = np.random.default_rng(seed), 7
+    tree = random_tree(rng, num_nodes, vocab)
+    probs = torch.from_numpy(rng.dirichlet(np.ones(vocab), 1 + num_nodes).astype(np.float32))
+    suggested = TokenTree(*suggestion(probs, tree)[:2])
+    found = dict(
+        zip(map(tuple, tokens_of_paths(suggested)), suggestion(probs, tree)[2], strict=True)
+    )
+    paths = [(), *map(tuple, tokens_of_paths(tree))]
+    for path, of_next in zip(paths, probs.tolist(), strict=True):
+        likely = sorted(range(vocab), key=of_next.__getitem__)[-4:]
+        drafted = [other[-1] for other in paths[1:] if other[:-1] == path]
+        for token in {*likely, *drafted}:
+            assert found.pop((*path, token)) == of_next[token]
+    assert not found
+
+
+def tokens_of_paths(tree):
+    """Of each node the tokens from the context to it."""
+    paths = {-1: []}
+    for node, (token, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
+        paths[node] = [*paths[int(parent)], int(token)]
+    return [*paths.values()][1:]
+
+
+@pytest.mark.parametrize(("noise", "right"), [(0.0, 1.0), (3.0, 0.2)])
+def test_a_model_that_ranks_finds_the_next_token_in_one_pass_where_nothing_else_does(noise, right):
+    model, ranker = tiny_model("llama"), like("llama", noise)
+    levels = {"fused": FusedDrafter(), "ranker": ranker}
+    drafter = HierarchyDrafter(levels, HierarchyConfig(joined=True))
+    stats = decodes_alike(model, drafter, max_nodes=1).stats
+    assert stats.levels["ranker"].num_forwards == stats.num_draft_tokens
+    share = stats.num_accepted_tokens / stats.num_draft_tokens
+    assert share > 0.9 if right == 1.0 else share < right

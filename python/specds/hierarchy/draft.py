@@ -12,7 +12,7 @@ from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.stats import LevelStats
 
-# How many of a level's likeliest tokens are suggested in each place.
+# How many of a model's likeliest tokens are suggested in each place.
 _NUM_LIKELY = 4
 
 
@@ -54,7 +54,6 @@ class Draft:
         samples: Whether they were chosen by chance.
         threshold: What the level that chose them learns from their rejection.
         stats: Where their acceptance is counted.
-        holds_above: Whether the tree is also made of what the levels above suggested.
     """
 
     tree: TokenTree
@@ -62,7 +61,6 @@ class Draft:
     samples: bool = False
     threshold: Threshold = field(default_factory=Threshold)
     stats: LevelStats = field(default_factory=LevelStats)
-    holds_above: bool = False
 
     @classmethod
     def of_chain(
@@ -83,22 +81,6 @@ class Draft:
             place - 1: Proposal(drawn.token_id, drawn.probs)
             for place, drawn in enumerate(self.chosen)
         }
-
-    def suggestion(self) -> tuple[list[int], list[int], list[float]]:
-        """The tokens, and those that were likely in their places: ids, parents, probabilities."""
-        tokens: list[int] = []
-        parents: list[int] = []
-        probs: list[float] = []
-        parent = -1
-        for drawn in self.chosen:
-            likely = drawn.probs.topk(min(_NUM_LIKELY, len(drawn.probs)))
-            row = dict(zip(likely.indices.tolist(), likely.values.tolist(), strict=True))
-            row.setdefault(drawn.token_id, drawn.prob)
-            parents += [parent] * len(row)
-            parent = len(tokens) + [*row].index(drawn.token_id)
-            tokens += row
-            probs += (min(prob, 1.0) for prob in row.values())
-        return tokens, parents, probs
 
     def joined_with(self, branches: TokenTree, max_nodes: int) -> Draft:
         """This draft and the best of the branches of another, at most `max_nodes` nodes.
@@ -136,3 +118,32 @@ class Draft:
                 self.threshold.add(drawn.entropy)
                 return
             self.stats.num_accepted += 1
+
+
+def suggestion(probs: torch.Tensor, tree: TokenTree) -> tuple[list[int], list[int], list[float]]:
+    """A tree with what a model says of it, and the likeliest tokens beside its nodes.
+
+    Args:
+        probs: Of the next token after the context, then after each node: `(1 + n, vocab_size)`.
+
+    Returns:
+        Ids, parents, and of each token its probability after its parent.
+    """
+    likely = probs.topk(min(_NUM_LIKELY, probs.shape[1]))
+    rows = [
+        dict(zip(tokens, of_tokens, strict=True))
+        for tokens, of_tokens in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+    ]
+    parents, drafted = tree.parents.tolist(), tree.token_ids.tolist()
+    of_nodes = probs[[1 + parent for parent in parents], drafted].tolist()
+    for parent, token, prob in zip(parents, drafted, of_nodes, strict=True):
+        rows[1 + parent].setdefault(token, prob)
+    numbers: dict[tuple[int, int], int] = {}  # in the suggestion, by node and token
+    found: list[tuple[int, int, float]] = []
+    for node, row in enumerate(rows, start=-1):
+        number = -1 if node < 0 else numbers[parents[node], drafted[node]]
+        for token, prob in row.items():
+            numbers[node, token] = len(found)
+            found.append((token, number, min(prob, 1.0)))
+    ids, above, shares = zip(*found, strict=True)
+    return [*ids], [*above], [*shares]

@@ -88,19 +88,20 @@ class HierarchySession(Session):
     ) -> TokenTree:
         max_nodes = min(max_nodes, self._config.max_nodes)
         left = self._text.tokens_left
-        top, draft = self._levels[-1], Draft(EMPTY_TREE)
-        if top is not self._joined:
-            draft = top.draft(self._text, max_nodes if left is None else min(max_nodes, left))
-        self._parts = [draft]
-        if self._joined is not None:
-            retrieved = self._joined.branches(draft)
-            self._parts.append(retrieved)
-            if self._text.samples or not retrieved.holds_above:
-                draft = draft.joined_with(retrieved.tree, max_nodes)
-            else:
-                draft = retrieved
-        self._draft = draft
-        return draft.tree
+        most = max_nodes if left is None else min(max_nodes, left)
+        top, joined = self._levels[-1], self._joined
+        if joined is None:
+            self._parts = [top.draft(self._text, most)]
+        elif not isinstance(top, ModelLevel):
+            self._parts = [joined.branches()]
+        elif joined.takes_suggestions and not self._text.samples:
+            self._parts = [joined.ranked(top, self._text)]
+        else:
+            self._parts = [top.draft(self._text, most), joined.branches()]
+        self._draft, *branches = self._parts
+        for retrieved in branches:
+            self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
+        return self._draft.tree
 
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None

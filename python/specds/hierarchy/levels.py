@@ -6,7 +6,6 @@ A model runs over a text and a draft of what follows, and its cache keeps what i
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -16,13 +15,15 @@ from specds._core import Session, TokenTree
 from specds.accept.on_host import walk
 from specds.decoding import known_part
 from specds.drafters.session import EMPTY_TREE, Proposal
-from specds.hierarchy.draft import Draft, Drawn, Threshold
+from specds.hierarchy.draft import Draft, Drawn, Threshold, suggestion
 from specds.hierarchy.text import Text
 from specds.stats import LevelStats
 from specds.verify.generic import Runner
 
 # New tokens that may share a pass with a tree: its mask has a row for each of them.
 _MOST_WITH_A_TREE = 64
+# The most nodes that a model reads to rank them: a suggestion has at most 1,024.
+_MOST_READ = 64
 _FIRST_SLOTS = 1024
 
 
@@ -115,6 +116,9 @@ class RetrievalLevel(Level):
         known_tokens: The tokens below this are known to the session and to the models.
         max_nodes_up: The most nodes that the model above verifies.
         max_nodes: The most nodes of the tree where the context ends.
+
+    Attributes:
+        takes_suggestions: Whether a model can rank its drafts, as the fused drafter's.
     """
 
     def __init__(
@@ -128,24 +132,28 @@ class RetrievalLevel(Level):
     ) -> None:
         super().__init__(name)
         self.session = session
+        self.takes_suggestions = session.suggest([])
         self._known_tokens = known_tokens
         self._max_nodes_up = max_nodes_up
         self._max_nodes = max(max_nodes, max_nodes_up)
         self._tree: TokenTree | None = None
         self._context_length = prompt_length
 
-    def branches(self, above: Draft) -> Draft:
-        """What may follow the context, for the target itself, by this drafter and the models above.
+    def branches(self) -> Draft:
+        """What may follow the context, for the target itself."""
+        return self._handed_up(self._of_context())
 
-        The fused drafter takes what those hold to be likely as one more source.
+    def ranked(self, model: "ModelLevel", text: Text) -> Draft:
+        """The same after a model has read it: it is drafted anew of that model's word too.
+
+        One pass over what is found tells more than as many passes as tokens would draft.
         """
-        is_used = False
-        suggestion = above.suggestion()
-        if above.chosen and self._knows(suggestion[0]):
-            with self._timed():
-                is_used = self.session.suggest(*suggestion)
-            self._tree = None
-        return replace(self._handed_up(self._of_context()), holds_above=is_used)
+        tree = self._of_context().known(self._known_tokens).limited(_MOST_READ)
+        probs = model.read(text, tree)[:, : self._known_tokens]
+        with self._timed():
+            self.session.suggest(*suggestion(probs, tree))
+        self._tree = None
+        return self.branches()
 
     def draft(self, text: Text, most: int) -> Draft:
         on_trial = text.tokens[self._context_length :]
@@ -217,6 +225,14 @@ class ModelLevel(Level):
         text.cut(start)
         self.stats.num_drafted += len(chosen)
         return Draft.of_chain(chosen, text.samples, self.threshold, self.stats)
+
+    def read(self, text: Text, tree: TokenTree) -> torch.Tensor:
+        """What this model holds of a tree: of each next token, `(1 + num_nodes, vocab_size)`."""
+        with self._timed():
+            logits = self._model.run(text.tokens, tree)
+            self._model.commit([])
+        self.stats.num_forwards += 1
+        return torch.softmax(logits.float(), -1)
 
     def _verify(self, text: Text, most: int) -> list[Drawn]:
         """Appends to the text what this model makes of a draft of `most` tokens, and one more."""

@@ -131,6 +131,10 @@ impl Weights {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
             *weight = ExpertKind::start_weight(kind, order);
         }
+        let trust_of_kind = TRUST.len / ExpertKind::COUNT;
+        for (index, weight) in weights[TRUST.range()].iter_mut().enumerate() {
+            *weight = ExpertKind::start_trust(index / trust_of_kind);
+        }
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;
         }

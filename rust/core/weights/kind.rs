@@ -83,6 +83,12 @@ impl ExpertKind {
         ROWS[self.index()].0
     }
 
+    /// How far its opinion on a candidate counts before anything was learned. A suggestion tells the
+    /// likely tokens from one another; what counts occurrences has nothing to add to its share.
+    pub(crate) fn start_trust(index: usize) -> f32 {
+        if matches!(ROWS[index].0, Source::Suggested) { 0.3 } else { 0.0 }
+    }
+
     /// Its weight for matches of the level `order` before anything was learned.
     pub(crate) fn start_weight(index: usize, order: usize) -> f32 {
         match ROWS[index].2 {

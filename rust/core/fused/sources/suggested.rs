@@ -7,6 +7,10 @@ use crate::weights::kind::{ExpertKind, Form};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Suggested, Form::Plain);
 
+/// A probability counts as what is known of so many occurrences: other experts know of a few, and a
+/// few would say less of a token than its probability does.
+const NUM_OCCURRENCES: f32 = 64.0;
+
 /// The source of suggestions. It is one expert, and learns what it is worth as any other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Suggested {
@@ -30,7 +34,7 @@ impl DraftSource for Suggested {
         let probs = suggestion.tree.probs();
         let counts = suggestion
             .children(here)
-            .map(|child| (suggestion.tree.token_ids()[child], probs[child]));
+            .map(|child| (suggestion.tree.token_ids()[child], NUM_OCCURRENCES * probs[child]));
         let top = suggestion.children(here).map(|child| probs[child]);
         let top = top.fold(0.0, f32::max);
         let matched = Matched {
