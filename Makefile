@@ -61,16 +61,20 @@ test-matrix: dev ## the tests with the oldest (of Python 3.10 and 3.11) and newe
 $(VENV)-llama/installed $(VENV)-sglang/installed $(VENV)-vllm/installed: $(VENV)-%/installed: benches/engines/install.sh
 	$< $* $(VENV)-$*
 
+python/specds/_core.abi3.so: $(SOURCES)
+	PYO3_BUILD_EXTENSION_MODULE=1 cargo build --quiet --release -p specds-py && cp target/release/lib_core.so $@
+
+# By any environment that there is by then.
 target/engines/prompts.json: benches/engines/workload.py
-	PYTHONPATH=python:benches $(BIN)/python -m engines.workload
+	PYTHONPATH=python:benches $(firstword $(wildcard $(BIN)/python $(VENV)-*/bin/python)) -m engines.workload
 
 target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installed target/engines/prompts.json
 	$(VENV)-llama/bin/python $< packages/demo/specds_demo/main $@
 
-# Engines lie in environments of their own, where specds is read from its sources.
+# Engines lie in environments of their own, where specds is read from its sources: `dev` is not needed.
 test-llama: target/engines/demo.gguf ## the adapter in a real llama-cpp-python (0.3 GB); test-sglang, test-vllm, test-llama-server in these (6.6, 6.3, 0.7 GB)
 
-test-llama test-sglang test-vllm: test-%: dev target/engines/prompts.json $(VENV)-%/installed
+test-llama test-sglang test-vllm: test-%: python/specds/_core.abi3.so $(VENV)-%/installed target/engines/prompts.json
 	for test in $(wildcard $(addprefix tests/integrations/engines/test_$*,.py _v2.py)); do \
 	  PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
 	  python -m pytest -m engine -W default -s $$test --timeout 600 || exit 1; done

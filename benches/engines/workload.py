@@ -14,17 +14,17 @@ WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
 
 
 def write():
-    """Needs transformers: engines read what is written."""
+    """Engines read what is written; `tokenizers` is enough for it."""
     from specds.demo import build_stdlib
     from specds.demo import prompts as held_out_prompts
-    from specds.loading import load_tokenizer
+    from specds.loading import load_encoder
 
-    tokenizer = load_tokenizer("demo")
+    tokenizer = load_encoder("demo")
     WORK.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(DATASTORE, ignore_errors=True)
     build_stdlib(tokenizer, Path(DATASTORE))
     texts = [prompt.text for prompt in held_out_prompts(NUM_PROMPTS)]
-    token_ids = [tokenizer(text)["input_ids"] for text in texts]
+    token_ids = [tokenizer.encode(text, add_special_tokens=True) for text in texts]
     (WORK / "prompts.json").write_text(json.dumps(token_ids))
 
 
