@@ -6,7 +6,9 @@ import torch
 from models import FAMILIES, Drafter, build, mixed_drafter, oracle_drafter, prompt, random_drafter
 from specds import generate
 from specds.drafters import TokenTree
+from specds.generation import request
 from specds.generation.arguments import UnsupportedRequestError
+from specds.verify import support
 
 NOTHING = Drafter(lambda *_: TokenTree([], []))
 
@@ -55,6 +57,18 @@ def test_a_text_depends_on_its_drafts_unless_it_is_to_be_exact(model, verificati
 
 def test_samples_do_not_depend_on_drafts_either(model):
     assert not differing(model, exact=True, do_sample=True)
+
+
+def test_on_a_gpu_it_takes_the_model_by_default(monkeypatch):
+    """There our kernel splits slots by lengths."""
+    monkeypatch.setattr(support, "_is_proven", lambda _: True)
+    with torch.device("meta"):
+        model = build(*FAMILIES["llama"]).to("meta")
+    asked = [
+        request.Options(NOTHING, exact=exact, max_nodes=3, self_check=False)
+        for exact in (True, False)
+    ]
+    assert [request._way_to_verify(of, model, 1)[1] for of in asked] == ["model", "packed"]
 
 
 def test_it_needs_a_number_of_nodes_and_one_row(model):

@@ -146,14 +146,7 @@ def run(
     **model_kwargs: Any,
 ) -> GenerationOutput:
     """Runs a request that transformers has prepared for a decoding loop."""
-    verifies, name, reason = require_support(
-        model, verification=options.verification, self_check=options.self_check
-    )
-    is_fixed = name == "model" or (name == "packed" and model.device.type == "cpu")
-    if options.exact and not (is_fixed and len(input_ids) == 1):
-        raise UnsupportedRequestError(
-            "exact needs one row, and verification 'model' on other devices than a CPU"
-        )
+    verifies, name, reason = _way_to_verify(options, model, len(input_ids))
     shown = require_request(model, input_ids, generation_config, model_kwargs)
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
     vocab_size = model_vocab_size(model)
@@ -225,6 +218,22 @@ def run(
         logits=in_step([row.sampler.logits for row in rows]),
         cache=cache,
     )
+
+
+def _way_to_verify(
+    options: Options, model: PreTrainedModel, num_rows: int
+) -> tuple[type[Runner], str, str]:
+    """As `require_support` has it; what is exact needs passes that round alike at all lengths."""
+    wanted, is_cpu = options.verification, model.device.type == "cpu"
+    if options.exact and wanted == "auto" and not is_cpu:
+        wanted = "model"
+    way = require_support(model, verification=wanted, self_check=options.self_check)
+    is_fixed = way[1] == "model" or (way[1] == "packed" and is_cpu)
+    if options.exact and not (is_fixed and num_rows == 1):
+        raise UnsupportedRequestError(
+            "exact needs one row, and verification 'model' on other devices than a CPU"
+        )
+    return way
 
 
 def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Session:
