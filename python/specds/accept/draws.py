@@ -1,7 +1,5 @@
 """How are tokens drawn? By the numbers of plain decoding, or so that a proposal is often kept."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache

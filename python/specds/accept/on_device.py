@@ -1,7 +1,5 @@
 """Acceptance where the logits are: only tokens go to the host."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

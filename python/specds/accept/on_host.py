@@ -1,7 +1,5 @@
 """Acceptance on the host: a walk down the tree along the target's own next tokens."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The Triton kernels of `operations`, which alone calls them."""
 
-from __future__ import annotations
-
 # Triton has no types, and its kernels have none.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False

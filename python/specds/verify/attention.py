@@ -1,7 +1,5 @@
 """Attention that reads a prefix where it lies, and a copy of a model that attends by it."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple

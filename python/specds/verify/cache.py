@@ -1,7 +1,5 @@
 """The KV cache: a pass writes the states of a tree, and a commit keeps one path of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Verifies drafts by one forward pass of the target model over last tokens and their trees."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Linear layers over a few tokens on a CPU, by a product that reads each weight once."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The static path: all rows as one sequence, in passes of few shapes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """Which models a draft can be verified on: by their configuration, and by a test run."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Collection, Iterator, Sequence
