@@ -42,6 +42,7 @@ assert speculator.num_failures == 0
 
 def test_the_first_rank_drafts_and_all_verify_its_drafts(tmp_path):
     command, about = [sys.executable, "-c", RANK], {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    about["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     started = [
         subprocess.Popen(
             [*command, str(rank), str(tmp_path / "meet")],
@@ -53,6 +54,6 @@ def test_the_first_rank_drafts_and_all_verify_its_drafts(tmp_path):
         for rank in range(2)
     ]
     (first, opened), (second, idle) = (process.communicate(timeout=90) for process in started)
-    assert first.startswith("[[3, 1, 2, 3]] [[0.")
+    assert first.startswith("[[3, 1, 2, 3]] [[0."), opened
     assert second == first
     assert (opened.split()[-1], idle.split()[-1]) == ("1", "0")
