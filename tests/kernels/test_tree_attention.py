@@ -81,7 +81,9 @@ def test_programs_do_not_depend_on_lengths(monkeypatch):
     case = make_case(6, [90, 3], 5, 2, 2, 16)
     expected = launches(case, monkeypatch)
     case.lengths = torch.tensor([0, 91])
-    for name, (grid, args, constants) in launches(case, monkeypatch).items():
+    made = launches(case, monkeypatch)
+    assert made.keys() == expected.keys()
+    for name, (grid, args, constants) in made.items():
         numbers = [
             [arg for arg in given if not isinstance(arg, torch.Tensor)]
             for given in (expected[name][1], args)

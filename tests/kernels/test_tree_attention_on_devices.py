@@ -58,7 +58,7 @@ def compiled_by(kernel, args, constants, capability):
 def test_it_compiles_for_devices_that_are_not_here(
     capability, multiplies, memory, head_dim, group, options, monkeypatch
 ):
-    """The oldest of a generation has least memory: 99 KB of 8.6, 227 of 9.0."""
+    """With room for its memory: a program of 8.x has 99 KB at least, one of 9.0 has 227."""
     monkeypatch.setattr(operations, "_processors", lambda _: (4, memory > 99))
     case = make_case(1, [900], 64, 1, group, head_dim, dtype=torch.bfloat16, **options)
     made = compiled(case, capability, monkeypatch)
