@@ -25,13 +25,13 @@ case $engine in
     mkdir -p "$about" && printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$about/METADATA"
     ;;
   sglang)
-    requirements sglang 0.5.23 'torch|torchaudio|torchvision|torchcodec|cuda-python|flash-attn-4|flashinfer_python|humming-kernels|nvidia-[a-z-]*|nvshmem4py-cu13|quack-kernels|sgl-[a-z-]*|sglang-kernel|tilelang|timm|torch_memory_saver|modelscope|mistral_common|anthropic|smg-grpc-servicer|soundfile|av|decord2|deepseek-recipe|tml-renderers|py-spy|blobfile|kernels|datasets|openai-harmony'
+    requirements sglang 0.5.23 'torch|torchaudio|torchvision|torchcodec|cuda-python|flash-attn-4|flashinfer_python|humming-kernels|nvidia-[a-z-]*|nvshmem4py-cu13|quack-kernels|sgl-[a-z-]*|sglang-kernel|tilelang|timm|torch_memory_saver|modelscope|mistral_common|anthropic|smg-grpc-servicer|av|decord2|deepseek-recipe|tml-renderers|py-spy|blobfile|kernels|datasets|openai-harmony'
     $pip install torch==2.14.1 torchvision dill -r "$environment/requirements.txt"
     $pip install --no-deps "$environment"/wheel/*.whl
     ;;
   *) echo "no engine $engine: llama, vllm or sglang" >&2; exit 2 ;;
 esac
 # pytest finds this package on its path: its Rust extension is the same for all Pythons.
-$pip install 'pytest>=8.3' 'pytest-timeout>=2.3' rich typer
+$pip install 'pytest>=8.3' 'pytest-timeout>=2.3' hypothesis rich typer
 rm -rf "$environment/wheel"
 touch "$environment/installed"

@@ -234,7 +234,6 @@ class EngineDrafter:
         step_cost: Sequence[tuple[float, float]] | Literal["measured"] | None = None,
         vocab_size: int | None = None,
         tokenizer: str = "",
-        num_ranks: int = 1,
     ) -> Self: ...
     def __len__(self) -> int: ...
     def sync(

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_panic_breaks_its_drafter_and_goes_no_further() {
-        let facts = EngineFacts { vocab_size: Some(10), tokenizer: String::new(), num_ranks: 1 };
+        let facts = EngineFacts { vocab_size: Some(10), ..EngineFacts::default() };
         let drafter = EngineDrafter::open(EngineConfig::default(), &facts).unwrap();
         let drafter = Box::into_raw(Box::new(Drafter::new(drafter)));
         assert_eq!(call(drafter, |_| Ok(7)), 7);

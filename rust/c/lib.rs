@@ -71,7 +71,6 @@ pub unsafe extern "C" fn specds_open(
         let facts = EngineFacts {
             vocab_size: Some(vocab_size),
             tokenizer: fingerprint::of_engine(&texts, &config)?,
-            num_ranks: 1,
         };
         let drafter = EngineDrafter::open(config, &facts).map_err(refused)?;
         Ok(Box::into_raw(Box::new(Drafter::new(drafter))))

@@ -17,8 +17,8 @@ use crate::storage::located;
 /// Drafts for the batches of a serving engine: `sync`, then `draft_chains` or `draft_trees`.
 ///
 /// An engine gives whole contexts and no ids: rows move, are preempted, come back and end without notice.
-/// The session of each row is found by its text. A row that cannot be served drafts nothing. Several ranks
-/// that are given the same draft the same. Safe to share by threads.
+/// The session of each row is found by its text. A row that cannot be served drafts nothing. Safe to share by
+/// threads.
 ///
 /// Args:
 ///     datastore: A path, or a name on the hub.
@@ -37,7 +37,6 @@ use crate::storage::located;
 ///         are cut to what pays in a batch of that size.
 ///     vocab_size: Of the engine's model: no other tokens are drafted.
 ///     tokenizer: The fingerprint of the engine's tokenizer; empty where it is not known.
-///     num_ranks: How many processes draft the same; where there are several, no time is taken.
 ///
 /// Raises:
 ///     ValueError: An option is unknown or unusable, or the datastore is of another tokenizer.
@@ -51,15 +50,14 @@ type Trees = (Table, Made<i64>, Made<bool, Ix3>);
 #[pymethods]
 impl EngineDrafter {
     #[new]
-    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", num_ranks = 1, **options))]
+    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", **options))]
     fn new(
         py: Python<'_>,
         vocab_size: Option<u32>,
         tokenizer: &str,
-        num_ranks: usize,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
-        let facts = EngineFacts { vocab_size, tokenizer: tokenizer.to_owned(), num_ranks };
+        let facts = EngineFacts { vocab_size, tokenizer: tokenizer.to_owned() };
         let mut config: EngineConfig = options::read(options)?;
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;

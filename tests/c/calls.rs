@@ -60,8 +60,7 @@ fn draft(drafter: *mut Drafter, rows: &[Row], width: usize) -> Vec<Vec<u32>> {
 #[test]
 fn drafts_are_those_of_the_core() {
     let options = r#"{"memory": "tenants", "min_prob": 0.05, "step_cost": null}"#;
-    let facts =
-        EngineFacts { vocab_size: Some(VOCAB_SIZE), tokenizer: String::new(), num_ranks: 1 };
+    let facts = EngineFacts { vocab_size: Some(VOCAB_SIZE), ..EngineFacts::default() };
     let config: EngineConfig = serde_json::from_str(options).unwrap();
     let mut core = EngineDrafter::open(config, &facts).unwrap();
     let drafter = open(options);

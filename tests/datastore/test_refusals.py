@@ -159,13 +159,11 @@ CALLS = [
     ("must hold k = 1 tokens", lambda s: s.session.observe_predictions(EMPTY, [[1], [2]])),
     ("must have two dimensions", lambda s: s.session.observe_predictions(EMPTY, [1])),
     ("token 4", lambda s: s.session.observe_predictions(EMPTY, [[4]])),
-    ("`step_cost` can be `measured` by one rank", lambda _: serve({"step_cost": "measured"}, 2)),
-    ("one rank only", lambda _: serve({"save_every": 1, "snapshot": "m", **SHARED}, 2)),
     *((said, lambda _, t=tree: TokenTree(*t)) for said, *tree in TREES),
     *((said, lambda s, t=tree: s.session.suggest(*t)) for said, *tree in SUGGESTIONS),
     *((said, lambda _, t=arrays: ModelTables(*t)) for said, *arrays in TABLES),
     *((said, lambda s, c=c: NGrammysDrafter(s.tables, NGrammysConfig(**c))) for said, c in NGRAMS),
-    *((said, lambda _, c=config: serve(config=c)) for said, config in ENGINES),
+    *((said, lambda _, c=config: EngineDrafter(**c)) for said, config in ENGINES),
     *((f"`{next(iter(a))}` must ", lambda s, a=a: rest(s.store, RestConfig(**a))) for a in REST),
     *(
         (f"`{next(iter(a))}` ", lambda s, a=a: AdedDrafter(s.trigrams, AdedConfig(**a)))
@@ -190,10 +188,6 @@ OVERFLOWS = [
 
 def rest(store, config):
     RestDrafter(store, config).session([1])
-
-
-def serve(config, num_ranks=1):
-    EngineDrafter(**config, num_ranks=num_ranks)
 
 
 @pytest.fixture(scope="module")

@@ -330,25 +330,20 @@ def test_no_token_beyond_the_engine_s_vocabulary_is_drafted(tmp_path):
     assert drafter.draft_chains(3)[0].tolist() == [[1, -1, -1]]
 
 
-def test_ranks_that_are_told_the_same_draft_the_same(tmp_path):
-    """Whatever threads they have, and whatever their steps take."""
-
-    def drafted(num_threads, num_ranks):
-        shared = {"memory": "shared", "num_threads": num_threads, "num_ranks": num_ranks}
-        drafter, _ = drafters(tmp_path, **shared)
+def test_threads_draft_the_same(tmp_path):
+    def drafted(num_threads):
+        drafter, _ = drafters(tmp_path, memory="shared", num_threads=num_threads)
         random, told = np.random.default_rng(1), []
         rows = [random.integers(0, 4, 9).tolist() for _ in range(17)]
         for step in range(30):
             drafter.sync([np.array(row, np.uint32) for row in rows])
             told += [part.tolist() for part in (*drafter.draft_chains(5), *drafter.draft_trees(9))]
-            drafter.observe_step_time({1: 1.0, 2: 1e-6}[num_threads])
             for row in rows:
                 row += random.integers(0, 3, 2).tolist()
             rows.append(rows.pop(step % len(rows)) if step % 3 else [1, 2])
         return told
 
-    assert drafted(1, 2) == drafted(2, 2)
-    assert drafted(1, 1) != drafted(2, 1), "one rank heeds the time"
+    assert drafted(1) == drafted(2)
 
 
 def test_a_datastore_of_another_tokenizer_is_refused(tmp_path):
@@ -414,14 +409,14 @@ def test_measured_steps_tell_what_drafts_cost():
         drafter.observe_step_time(seconds)
 
 
-def test_effort_follows_the_time_of_a_step_where_there_is_one_rank(tmp_path):
+def test_effort_follows_the_time_of_a_step(tmp_path):
     random = np.random.default_rng(0)
     documents = [(random.zipf(1.3, 300) % 20).tolist() for _ in range(30)]
     store = build(tmp_path / "d", documents, vocab_size=20)
     contexts = [(random.zipf(1.3, 40) % 20).tolist() for _ in range(8)]
 
-    def drafted(step_s=None, num_ranks=1, **config):
-        drafter = EngineDrafter(datastore=store.path, num_ranks=num_ranks, **config)
+    def drafted(step_s=None, **config):
+        drafter = EngineDrafter(datastore=store.path, **config)
         drafter.sync(contexts)
         if step_s is not None:
             drafter.draft_trees(33)
@@ -430,7 +425,7 @@ def test_effort_follows_the_time_of_a_step_where_there_is_one_rank(tmp_path):
 
     low, normal = drafted(effort="low"), drafted(effort="normal")
     assert low != normal
-    assert drafted() == drafted(1e-4) == drafted(1.0, num_ranks=2) == low
+    assert drafted() == drafted(1e-4) == low
     assert drafted(1.0) == normal
 
 

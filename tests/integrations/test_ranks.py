@@ -14,13 +14,17 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import torch
 import torch.distributed as ranks
-from specds.integrations import vllm_v2
-from vllm_shapes import config_of
 
 rank = int(sys.argv[1])
 ranks.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+group = SimpleNamespace(is_first_rank=rank == 0, first_rank=0, cpu_group=None)
+"""
+VLLM = """
+from specds.integrations import vllm_v2
+from vllm_shapes import config_of
+
 state = ModuleType("vllm.distributed.parallel_state")
-group = SimpleNamespace(is_first_rank=rank == 0, broadcast=lambda part: ranks.broadcast(part, 0))
+group.broadcast = lambda part: ranks.broadcast(part, 0)
 state.get_tp_group = lambda: group
 sys.modules[state.__name__] = sys.modules["vllm.distributed"] = sys.modules["vllm"] = state
 
@@ -35,13 +39,31 @@ batch = SimpleNamespace(
 last = torch.tensor([[2]])
 drafts = speculator.propose(batch, None, {}, None, None, torch.tensor([1]), None, last)
 print(drafts.tolist(), speculator.draft_token_confidence_probs.tolist())
-print(speculator.drafter.stats()["num_opened"], file=sys.stderr)
+print(speculator.drafter.stats()["num_opened"])
 assert speculator.num_failures == 0
+"""
+SGLANG = """
+from specds.integrations.sglang import Corpus
+
+save = {"snapshot": sys.argv[2] + ".memory", "save_every": 60}
+corpus = Corpus({"memory": "shared", **save}, 5, group=group, vocab_size=100)
+text = [1, 2, 3, 1, 2, 3, 1, 2]
+request = SimpleNamespace(rid="a", extra_key=None, lora_id=None, cache_salt="ann")
+request.sampling_params = SimpleNamespace(custom_params=None)
+depth = corpus.begin([request])
+token_ids, mask = corpus.batch_get(["a"], [text[-depth:]], [8])
+print(token_ids.tolist(), mask.tolist())
+print(corpus.drafter.stats()["num_opened"])
+assert corpus.num_failures == 0
 """
 
 
-def test_the_first_rank_drafts_and_all_verify_its_drafts(tmp_path):
-    command, about = [sys.executable, "-c", RANK], {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+@pytest.mark.parametrize(
+    ("engine", "drafts"), [(VLLM, "[[3, 1, 2, 3]] [[0."), (SGLANG, "[2, 3, 1, 2, 3] [True")]
+)
+def test_the_first_rank_drafts_and_all_verify_its_drafts(tmp_path, engine, drafts):
+    command = [sys.executable, "-c", RANK + engine]
+    about = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     about["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     started = [
         subprocess.Popen(
@@ -53,7 +75,8 @@ def test_the_first_rank_drafts_and_all_verify_its_drafts(tmp_path):
         )
         for rank in range(2)
     ]
-    (first, opened), (second, idle) = (process.communicate(timeout=90) for process in started)
-    assert first.startswith("[[3, 1, 2, 3]] [[0."), opened
-    assert second == first
-    assert (opened.split()[-1], idle.split()[-1]) == ("1", "0")
+    (first, said), (second, _) = (process.communicate(timeout=90) for process in started)
+    assert first.startswith(drafts), said
+    *told, opened = first.split()
+    assert second.split() == [*told, "0"]
+    assert opened == "1"

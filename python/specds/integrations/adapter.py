@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -28,14 +28,16 @@ class Adapter:
         options: Keywords of `EngineDrafter`; without `datastore`, the one that the model's
             folder names is used.
         tokenizer: The engine's tokenizer, or its name or folder.
-        num_ranks: Processes of the engine, which must all draft the same.
         max_nodes: The most tokens of a draft.
+        group: The engine's ranks that verify the same, of which the first alone drafts; None for
+            one.
         times_steps: Whether the adapter calls `begin_draft` and `end_draft`: drafts then have by
             default what pays by the times of the engine's steps, otherwise what is likely enough.
 
     Attributes:
         log: What it tells goes there: a line of what it drafts from, then failures.
         drafts: Whether this process drafts; another rank may do so for it.
+        wishes: What requests wish, by their names; None for no drafts.
         has_tenants: Whether the engine tells whose request it is.
         num_failures: How many `guarded` calls raised.
 
@@ -45,7 +47,6 @@ class Adapter:
     """
 
     log = logging.getLogger("specds")
-    drafts = True
     has_tenants = False
 
     def __init__(
@@ -55,14 +56,16 @@ class Adapter:
         *,
         vocab_size: int | None = None,
         tokenizer: str | PreTrainedTokenizerBase | None = None,
-        num_ranks: int = 1,
+        group: Any = None,
         times_steps: bool = False,
     ) -> None:
         name = ""
-        if times_steps and num_ranks == 1:
-            options = {"step_cost": "measured", **options}
-        else:
-            options = {"min_prob": MIN_PROB, **options}
+        self.group, self.wishes = group, dict[str, dict[str, Any] | None]()
+        self.drafts = group is None or bool(group.is_first_rank)
+        if not self.drafts:
+            options, tokenizer = {}, None
+        default = {"step_cost": "measured"} if times_steps else {"min_prob": MIN_PROB}
+        options = {**default, **options}
         if isinstance(tokenizer, str) and "datastore" not in options:
             from specds.hub import named_datastore
 
@@ -73,9 +76,7 @@ class Adapter:
 
             loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
             name = fingerprint(loaded)
-        self.drafter = EngineDrafter(
-            **dict(options), vocab_size=vocab_size, tokenizer=name, num_ranks=num_ranks
-        )
+        self.drafter = EngineDrafter(**dict(options), vocab_size=vocab_size, tokenizer=name)
         # At the end of the adapter or of the process.
         weakref.finalize(self, _close, self.drafter, self.log)
         self.max_nodes, self.num_failures = max_nodes, 0
@@ -86,6 +87,22 @@ class Adapter:
         if options.get("memory") == "tenants" and not self.has_tenants:
             self.log.warning("specds: this engine names no tenants, so nothing is remembered")
         self._ended_at: float | None = None
+
+    def sync(
+        self,
+        contexts: Sequence[Any],
+        names: Sequence[str] | None = None,
+        starts: Sequence[int] | None = None,
+    ) -> None:
+        """Takes the contexts of a batch, as `EngineDrafter.sync`, and what the named ones wish."""
+        wishes = [self.wishes.get(name, {}) for name in names or ()]
+        if names is not None:
+            rows = zip(contexts, wishes, strict=True)
+            contexts = [None if wish is None else context for context, wish in rows]
+        self.drafter.sync(contexts, starts=starts, names=names, wishes=wishes)
+        for context, wish in zip(contexts, wishes, strict=False):
+            if context is not None and wish:
+                wish.pop("predicted_output", None)  # it is known from now on
 
     def begin_draft(self, *, is_decoding: bool = True) -> None:
         """Call after `sync`: the engine's last step is over, and its time is measured.

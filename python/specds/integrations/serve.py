@@ -52,7 +52,7 @@ def serving(
         kept = {"memory": "shared", "snapshot": str(memory), "save_every": _SAVE_EVERY}
         options |= kept
     name = engine or engine_of(model)
-    command = _COMMANDS[name](model, options)
+    command = COMMANDS[name](model, options)
     return Command((*command.words, *more), command.environment)
 
 
@@ -106,8 +106,7 @@ def _vllm(model: str, options: dict[str, Any]) -> Command:
 def _sglang(model: str, options: dict[str, Any]) -> Command:
     words = (sys.executable, "-m", "sglang.launch_server", "--model-path", model)
     draft = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "16")
-    depth = ("--speculative-ngram-max-trie-depth", "1024")
-    return Command((*words, *draft, *depth), {"SPECDS_CONFIG": json.dumps(options)})
+    return Command((*words, *draft), {"SPECDS_CONFIG": json.dumps(options)})
 
 
 def _transformers(model: str, options: dict[str, Any]) -> Command:
@@ -121,7 +120,7 @@ def _transformers(model: str, options: dict[str, Any]) -> Command:
     return Command(("transformers", "serve", "--trust-remote-code", model))
 
 
-_COMMANDS = {
+COMMANDS = {
     "llama-server": _llama_server,
     "vllm": _vllm,
     "sglang": _sglang,

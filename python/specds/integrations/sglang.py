@@ -1,12 +1,11 @@
 """SGLang: trees, in place of the corpus of its n-gram speculation.
 
     SPECDS_CONFIG='{"datastore": "chat.specds"}' python -m sglang.launch_server --model-path MODEL \
-        --speculative-algorithm NGRAM --speculative-num-draft-tokens 16 \
-        --speculative-ngram-max-trie-depth 1024
+        --speculative-algorithm NGRAM --speculative-num-draft-tokens 16
 
 SGLang calls `register` in each of its processes, by our entry point; without ``SPECDS_CONFIG`` it
-changes nothing. The algorithm ``SPECDS`` also gets whole prompts and the target's predictions.
-`python -m specds.integrations.sglang --check` tells whether the installed SGLang fits.
+changes nothing. `python -m specds.integrations.sglang --check` tells whether the installed SGLang
+fits.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,23 +21,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import Adapter, guarded
+from specds.integrations.adapter import Adapter, guarded, wishes_of
 
 CONFIG = "SPECDS_CONFIG"
 """The environment variable with the JSON configuration of `EngineDrafter`."""
 
 _WORKER = "sglang.srt.speculative.ngram_worker"
 
+Trees = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
-def _fill(
-    corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+
+def _fill(corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any) -> Trees:
     """Trees without a draft: the last token, filled up with children."""
     n = corpus.num_nodes
     token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
     token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
-    mask: NDArray[np.int64] = np.eye(n, dtype=np.int64)
-    mask[:, 0] = 1
+    mask: NDArray[np.bool_] = np.eye(n, dtype=np.bool_)
+    mask[:, 0] = True
     return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
 
 
@@ -51,20 +51,35 @@ class Corpus(Adapter):
         ValueError: As `Adapter`, or the configuration does not fit SGLang.
     """
 
+    has_tenants = True
+
     def __init__(self, options: Mapping[str, Any], num_nodes: int, **about: Any) -> None:
         if options.get("step_cost") is not None:
             raise ValueError("`step_cost` does not fit SGLang: all its trees have one size")
-        super().__init__(options, num_nodes - 1, **about)
+        super().__init__({"recycled": False, **options}, num_nodes - 1, **about)
         self.num_nodes = num_nodes
         self._lengths: dict[str, int] = {}
 
-    @guarded(_fill)
+    @guarded(lambda corpus, _: corpus.num_nodes)
+    def begin(self, requests: Sequence[Any]) -> int:
+        """Takes what new requests wish, before `batch_get`.
+
+        Returns:
+            How many of the last tokens of each context are then to be told.
+        """
+        begun = [request for request in requests if request.rid not in self._lengths]
+        if not (begun and self.drafts):
+            return self.num_nodes
+        for request in begun:
+            self.wishes[request.rid] = _wishes(request)
+        return sys.maxsize
+
     def batch_get(
         self,
         req_ids: Sequence[str],
         batch_tokens: Sequence[Sequence[int]],
         total_lens: Sequence[int],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    ) -> Trees:
         """Drafts a tree for each row.
 
         Args:
@@ -72,46 +87,60 @@ class Corpus(Adapter):
             total_lens: The lengths of the whole contexts.
 
         Returns:
-            The tokens of the trees, int64 `(rows * n,)`, and their masks, int64 `(rows * n * n,)`:
+            The tokens of the trees, int64 `(rows * n,)`, and their masks, bool `(rows * n * n,)`:
             whether node j is node i or an ancestor of it.
         """
+        fill = Corpus._drafted if self.drafts else _fill
+        trees: Trees = fill(self, req_ids, batch_tokens, total_lens)
+        if self.group is not None:
+            import torch
+
+            # All ranks verify, and must verify the same.
+            for part in map(torch.from_numpy, trees):
+                torch.distributed.broadcast(part, self.group.first_rank, group=self.group.cpu_group)
+        return trees
+
+    @guarded(_fill)
+    def _drafted(
+        self,
+        req_ids: Sequence[str],
+        batch_tokens: Sequence[Sequence[int]],
+        total_lens: Sequence[int],
+    ) -> Trees:
         rows = zip(req_ids, batch_tokens, total_lens, strict=True)
         news = [self._news(*row) for row in rows]
         starts = [total - len(tokens) for tokens, total in zip(news, total_lens, strict=True)]
-        self.drafter.sync(news, starts=starts, names=req_ids)
+        self.sync(news, names=req_ids, starts=starts)
         self.begin_draft()
         self._lengths.update(zip(req_ids, total_lens, strict=True))
         token_ids, _, mask = self.drafter.draft_trees(self.num_nodes)
         # A row without a session has no last token of its own.
         token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
         self.end_draft()
-        return token_ids.ravel(), mask.ravel().astype(np.int64)
+        return token_ids.ravel(), mask.ravel()
 
     def _news(self, req_id: str, tokens: Sequence[int], total: int) -> Sequence[int]:
         """The tokens that the drafter has not seen; all tokens if there is a gap."""
         new = total - self._lengths.get(req_id, 0)
         return tokens[-new:] if 0 < new < len(tokens) else tokens
 
-    def is_known(self, req_id: str) -> bool:
-        """Whether the last tokens of this request are enough."""
-        return req_id in self._lengths
-
     @guarded(lambda *_: None)
     def observe_logits(self, logits: Any) -> None:
         """Takes the target's logits at all nodes of the last trees, `(rows * n, vocab_size)`."""
         k = self.drafter.num_predictions
-        if k:
-            predictions = logits.topk(k, dim=-1).indices.cpu().numpy()
-            self.drafter.observe_predictions(predictions, self.num_nodes)
+        predictions = logits.topk(k, dim=-1).indices.cpu().numpy()
+        self.drafter.observe_predictions(predictions, self.num_nodes)
 
     def erase_match_state(self, req_ids: Sequence[str]) -> None:
         self.drafter.end(list(req_ids))
         for req_id in req_ids:
             self._lengths.pop(req_id, None)
+            self.wishes.pop(req_id, None)
 
     def reset(self) -> None:
         self.drafter.end_all()
         self._lengths.clear()
+        self.wishes.clear()
 
     def synchronize(self) -> None:
         """Does nothing: calls are synchronous."""
@@ -120,77 +149,48 @@ class Corpus(Adapter):
         """Does nothing: the next `batch_get` has the same tokens."""
 
 
+def _wishes(request: Any) -> dict[str, Any] | None:
+    """What a request of SGLang wishes; who has a part of its cache is a tenant."""
+    wishes = wishes_of(request.sampling_params.custom_params)
+    if wishes is not None and not wishes["tenant"]:
+        own = (request.extra_key or "").removesuffix(request.lora_id or "")
+        wishes["tenant"] = request.cache_salt or own
+    return wishes
+
+
 def register() -> None:
-    """The entry point of the plug-in: replaces the corpus and adds the algorithm ``SPECDS``."""
+    """The entry point of the plug-in: replaces the corpus of the n-gram worker."""
     if not os.environ.get(CONFIG):
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
+    prepare = f"{_WORKER}.NGRAMWorker._prepare_draft_tokens"
     HookRegistry.register(f"{_WORKER}.NgramCorpus", _replacement, HookType.REPLACE)
-    entry = SpeculativeAlgorithm.register("SPECDS", supports_overlap=True, spec_class=_algorithm())
-    entry(lambda server_args: _worker())
+    HookRegistry.register(prepare, _begin, HookType.BEFORE)
 
 
 def _replacement(**arguments: Any) -> Corpus:
     """Makes the worker's corpus, from the server's global arguments."""
-    from sglang.srt.runtime_context import get_server_args
+    from sglang.srt.configs.model_config import ModelConfig
+    from sglang.srt.runtime_context import get_parallel, get_server_args
 
-    server = get_server_args()
-    return Corpus(
+    server, ranks = get_server_args(), get_parallel().tp_group
+    corpus = Corpus(
         json.loads(os.environ[CONFIG]),
         server.speculative_num_draft_tokens,
+        vocab_size=ModelConfig.from_server_args(server).vocab_size,
         tokenizer=server.tokenizer_path or server.model_path,
-        num_ranks=server.tp_size,
+        group=ranks if ranks.world_size > 1 else None,
     )
+    if corpus.drafts and corpus.drafter.num_predictions:
+        worker = importlib.import_module(_WORKER)
+        worker.eagle_sample = _observed(worker.eagle_sample, corpus.observe_logits)  # type: ignore[attr-defined]
+    return corpus
 
 
-def _algorithm() -> type:
-    """The class of the algorithm ``SPECDS``, which is like NGRAM."""
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-    from sglang.srt.speculative.spec_registry import CustomSpecAlgo
-
-    class Specds(CustomSpecAlgo):  # type: ignore[misc]
-        def is_ngram(self) -> bool:
-            return True
-
-        def has_draft_kv(self) -> bool:
-            return False
-
-        def handle_server_args(self, server_args: Any) -> None:
-            from sglang.srt.arg_groups.speculative_hook import _handle_ngram
-
-            _handle_ngram(server_args)
-
-        # The scheduler calls these three, which `CustomSpecAlgo` lacks.
-        create_future_map = SpeculativeAlgorithm.create_future_map
-
-        def need_topk(self) -> bool:
-            return False
-
-        def carries_draft_hidden_states(self) -> bool:
-            return False
-
-    return Specds
-
-
-def _worker() -> type:
-    """The n-gram worker, with whole contexts and the target's predictions."""
-    from sglang.srt.speculative import ngram_worker as worker
-
-    class SpecdsWorker(worker.NGRAMWorker):  # type: ignore[misc]
-        def __init__(self, server_args: Any, *args: Any, **kwargs: Any) -> None:
-            super().__init__(server_args, *args, **kwargs)
-            corpus: Corpus = self.ngram_corpus
-            worker.eagle_sample = _observed(worker.eagle_sample, corpus.observe_logits)
-
-        def _prepare_draft_tokens(self, batch: Any) -> Any:
-            is_known = self.ngram_corpus.is_known
-            has_new = not all(is_known(request.rid) for request in batch.reqs)
-            self.max_trie_depth = sys.maxsize if has_new else self.draft_token_num
-            return super()._prepare_draft_tokens(batch)
-
-    return SpecdsWorker
+def _begin(worker: Any, batch: Any) -> None:
+    """Shows the corpus the requests of a batch, and has it told what it needs of their tokens."""
+    worker.max_trie_depth = worker.ngram_corpus.begin(batch.reqs)
 
 
 def _observed(sample: Callable[..., Any], observe: Callable[[Any], None]) -> Callable[..., Any]:
@@ -204,25 +204,25 @@ def _observed(sample: Callable[..., Any], observe: Callable[[Any], None]) -> Cal
 
 
 NEEDED = (
-    (_WORKER, "NGRAMWorker"),
-    (_WORKER, "NgramCorpus"),
-    (_WORKER, "eagle_sample"),
-    ("sglang.srt.plugins.hook_registry", "HookRegistry"),
-    ("sglang.srt.runtime_context", "get_server_args"),
-    ("sglang.srt.speculative.spec_registry", "CustomSpecAlgo"),
-    ("sglang.srt.arg_groups.speculative_hook", "_handle_ngram"),
+    f"{_WORKER}:NGRAMWorker._prepare_draft_tokens",
+    f"{_WORKER}:NgramCorpus",
+    f"{_WORKER}:eagle_sample",
+    "sglang.srt.configs.model_config:ModelConfig.from_server_args",
+    "sglang.srt.plugins.hook_registry:HookRegistry",
+    "sglang.srt.runtime_context:get_parallel",
+    "sglang.srt.runtime_context:get_server_args",
 )
-"""The names of SGLang that `register` and the worker use."""
+"""The names of SGLang that `register` and the corpus use."""
 
 
 def missing() -> list[str]:
     """The names in `NEEDED` that the installed SGLang lacks, and why."""
     lacks = []
-    for module, name in NEEDED:
+    for name in NEEDED:
         try:
-            getattr(importlib.import_module(module), name)
+            pkgutil.resolve_name(name)
         except (ImportError, AttributeError) as error:
-            lacks.append(f"{module}.{name}: {error}")
+            lacks.append(f"{name}: {error}")
     return lacks
 
 

@@ -22,27 +22,22 @@ from specds.integrations.adapter import Adapter, guarded, wishes_of
 
 
 class VllmAdapter(Adapter):
-    """The drafter of a worker; `additional_config["specds"]` is its configuration.
-
-    Attributes:
-        group: vLLM's ranks of tensor parallelism, of which the first alone drafts; None for one.
-    """
+    """The drafter of a worker; `additional_config["specds"]` is its configuration."""
 
     log = logging.getLogger("vllm.specds")  # vLLM shows its own
 
     def __init__(self, vllm_config: Any, *, times_steps: bool = False) -> None:
-        model, self.group = vllm_config.model_config, None
+        model, group = vllm_config.model_config, None
         if vllm_config.parallel_config.tensor_parallel_size > 1:
             from vllm.distributed.parallel_state import get_tp_group
 
-            self.group = get_tp_group()
-            self.drafts = self.group.is_first_rank
-        options = (vllm_config.additional_config or {}).get("specds", {})
+            group = get_tp_group()
         super().__init__(
-            options if self.drafts else {},
+            (vllm_config.additional_config or {}).get("specds", {}),
             vllm_config.speculative_config.num_speculative_tokens,
             vocab_size=model.get_vocab_size(),
-            tokenizer=model.tokenizer if self.drafts else None,
+            tokenizer=model.tokenizer,
+            group=group,
             times_steps=times_steps,
         )
         self.max_length: int = model.max_model_len
@@ -65,7 +60,6 @@ class Proposer(VllmAdapter):
         super().__init__(vllm_config, times_steps=True)
         _mend_sampling()
         self._runner: Any = None
-        self._wishes: dict[str, dict[str, Any] | None] = {}
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """The runner calls it, and tells nothing of itself: its requests are found there."""
@@ -92,15 +86,7 @@ class Proposer(VllmAdapter):
         tokens = token_ids_cpu.view(np.uint32)
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
         contexts = [row[:length] if emitted else None for emitted, length, row in rows]
-        names = self._names(len(contexts))
-        wishes = [self._wishes[name] for name in names or ()]
-        for row, wish in enumerate(wishes):
-            if wish is None:
-                contexts[row] = None
-        self.drafter.sync(contexts, names=names, wishes=wishes)
-        for context, wish in zip(contexts, wishes, strict=False):
-            if context is not None and wish:
-                wish.pop("predicted_output", None)  # it is known from now on
+        self.sync(contexts, names=self._names(len(contexts)))
         self.begin_draft(is_decoding=all(sampled_token_ids))
         drafts = self.chains([self.max_length - length for length in lengths])
         self.end_draft()
@@ -115,12 +101,12 @@ class Proposer(VllmAdapter):
             return None
         names: list[str] = batch.req_ids[:num_rows]
         for name in names:
-            if name not in self._wishes:
+            if name not in self.wishes:
                 sampling = requests[name].sampling_params
-                self._wishes[name] = wishes_of(sampling and sampling.extra_args)
-        ended = [name for name in self._wishes if name not in requests]
+                self.wishes[name] = wishes_of(sampling and sampling.extra_args)
+        ended = [name for name in self.wishes if name not in requests]
         for name in ended:
-            del self._wishes[name]
+            del self.wishes[name]
         if ended:
             self.drafter.end(ended)
         return names

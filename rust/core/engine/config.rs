@@ -82,7 +82,7 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    pub(crate) fn check(&self, num_ranks: usize) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         check_within("min_prob", self.min_prob, 0.0..=1.0)?;
         if let Some(seconds) = self.save_every {
             check_within("save_every", seconds, 0.001..=MAX_INTERVAL)?;
@@ -93,18 +93,7 @@ impl EngineConfig {
             }
         }
         check_within("max_context", self.max_context, 1..=History::MAX_LENGTH)?;
-        check_within("num_threads", self.num_threads, 1..=usize::MAX)?;
-        let several = |key, verb: &str| {
-            let reason = format!("can be {verb} by one rank only: several would draft differently");
-            Err(Error::invalid(key, reason))
-        };
-        if num_ranks > 1 && self.step_cost == LoadCost::Measured {
-            return several("step_cost", "`measured`");
-        }
-        if num_ranks > 1 && self.save_every.is_some() {
-            return several("save_every", "used");
-        }
-        Ok(())
+        check_within("num_threads", self.num_threads, 1..=usize::MAX)
     }
 }
 
@@ -124,12 +113,10 @@ fn step_cost<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<LoadCos
 }
 
 /// What an engine says of itself when it starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineFacts {
     /// Tokens from this on are never drafted; `None` where it is not known.
     pub vocab_size: Option<u32>,
     /// The fingerprint of the tokenizer; empty where it is not known.
     pub tokenizer: String,
-    /// How many processes draft the same, each for itself.
-    pub num_ranks: usize,
 }

@@ -44,7 +44,7 @@ impl EngineDrafter {
     /// A snapshot that cannot be read is a [warning](Self::warnings): without it, drafts start from
     /// nothing.
     pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
-        config.check(engine.num_ranks)?;
+        config.check()?;
         let open = |path: &PathBuf| Datastore::open(path).map(Arc::new);
         let datastore = config.datastore.as_ref().map(open).transpose()?;
         let size = datastore.as_ref().map(|store| store.vocab_size());
@@ -230,9 +230,7 @@ impl EngineDrafter {
         let drafted: Vec<_> = trees.iter().collect();
         let (mut rows, drafts): (Vec<_>, Vec<_>) = budgets.into_iter().unzip();
         let sizes = costs.map(|costs| {
-            // The clocks of several ranks differ.
-            let is_alone = self.facts.num_ranks <= 1;
-            let draft_s = if is_alone { start.elapsed().as_secs_f64() } else { 0.0 };
+            let draft_s = start.elapsed().as_secs_f64();
             self.experience.choose(&mut rows, &drafted, num_rows, costs, Passes::Packed, draft_s)
         });
         for (row, (draft, mut tree)) in drafts.into_iter().zip(trees).enumerate() {
@@ -268,11 +266,9 @@ impl EngineDrafter {
         rows.map(|request| request.as_ref().and_then(last).unwrap_or(0)).collect()
     }
 
-    /// Tells how long the step with the last drafts took. Several ranks ignore it: their clocks differ.
+    /// Tells how long the step with the last drafts took.
     pub fn observe_step_time(&mut self, seconds: f64) {
-        if self.facts.num_ranks <= 1 {
-            self.times.add(self.num_step_tokens, seconds);
-        }
+        self.times.add(self.num_step_tokens, seconds);
     }
 
     /// How many of the target model's likeliest tokens after each node are used; 0 for none.

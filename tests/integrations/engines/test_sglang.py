@@ -8,19 +8,19 @@ import pytest
 pytest.importorskip("sglang", exc_type=ImportError)
 
 from engines import workload
-from engines.sglang import Engine, deep
+from engines.sglang import Engine
 from specds.integrations import sglang as adapter
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "effort", "least"), [("NGRAM", "low", 5.2), ("SPECDS", "normal", 5.6)]
+    ("effort", "recycled", "least"), [("low", False, 5.2), ("normal", True, 5.6)]
 )
 def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(
-    prompts, plain, algorithm, effort, least
+    prompts, plain, effort, recycled, least
 ):
-    with deep(algorithm, {"effort": effort}) as engine:
+    with Engine("NGRAM", options={"effort": effort, "recycled": recycled}) as engine:
         assert engine.generate(prompts) == plain
         steps, stats = engine.num_row_steps, engine.stats
     assert stats["num_failures"] == 0
@@ -28,7 +28,7 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(
     # The first step of a request begins its session, and the last one is told to nobody.
     assert stats["num_row_steps"] == steps - 2 * len(prompts)
     tokens_a_step = workload.tokens_a_step(plain, steps)
-    print(f"\n{algorithm}: {tokens_a_step:.2f} tokens a row step")
+    print(f"\n{effort} effort: {tokens_a_step:.2f} tokens a row step")
     assert tokens_a_step > least
 
 
@@ -40,7 +40,7 @@ def test_rows_come_and_go_over_chunked_prefill_and_a_shared_cache(prompts):
     with Engine(**about) as engine:
         expected = engine.generate(rows, **sampling)
     assert len({*map(len, expected)}) > 2
-    with Engine("SPECDS", options={"memory": "shared"}, **about) as engine:
+    with Engine("NGRAM", options={"memory": "shared", "recycled": True}, **about) as engine:
         assert engine.generate(rows, **sampling) == expected
         assert engine.num_cached > 0
         assert engine.generate(rows, max_tokens=1) == [text[:1] for text in expected]
@@ -51,7 +51,7 @@ def test_requests_that_give_way_to_others_come_back(prompts, plain, monkeypatch)
     """The engine takes back what its rows hold every seventh step, as where memory is full."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
     monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "7")
-    with Engine("SPECDS", options={}) as engine:
+    with Engine("NGRAM", options={"recycled": True}) as engine:
         assert engine.generate(prompts) == plain
         assert engine.num_retractions > 0
         assert engine.stats["num_failures"] == 0
@@ -81,14 +81,11 @@ def test_rows_of_several_adapters_get_the_engine_s_own_text(tmp_path, prompts):
     with Engine(**about) as engine:
         expected = engine.generate(asked, 48, adapters)
     assert len({*map(tuple, expected)}) == len(rows)
-    depth = {"speculative_ngram_max_trie_depth": 1024}
-    with Engine("NGRAM", options={"memory": "shared"}, **about, **depth) as engine:
+    with Engine("NGRAM", options={"memory": "shared", "recycled": True}, **about) as engine:
         assert engine.generate(asked, 48, adapters) == expected
         assert workload.tokens_a_step(expected, engine.num_row_steps) > 2
         assert engine.stats["num_opened"] == len(rows)
         assert engine.stats["num_failures"] == 0
-    with pytest.raises(ValueError, match="LoRA is only compatible with NGRAM"):
-        Engine("SPECDS", options={}, **about)
 
 
 OPEN = """
