@@ -33,7 +33,7 @@ PROBS = [0.5, 0.3, 0.0]
     bigrams=st.lists(st.permutations(range(4)), min_size=4, max_size=4),
     offset=st.one_of(st.none(), tokens),
     pieces=st.lists(texts, min_size=1, max_size=7),
-    limits=st.tuples(st.integers(0, 40), st.booleans()),
+    limits=st.tuples(st.one_of(st.integers(0, 40), st.integers(65, 100)), st.booleans()),
     effort=st.sampled_from(get_args(Effort)),
     pace=st.sampled_from([*PACES]),
 )

@@ -69,7 +69,8 @@ class Request:
     """One request, with weights of its own."""
 
     def __init__(self, documents, separator, earlier, bigrams, effort):
-        self.effort, self.weights = EFFORTS[effort], Weights()
+        self.usual, self.weights = EFFORTS[effort], Weights()
+        self.effort = self.usual
         self.passages = Passages(documents, separator) if documents else None
         self.separator, self.bigrams, self.memory = separator, bigrams, list(earlier)
         self.recycled, self.anchors = Recycled(), Anchors()
@@ -103,6 +104,8 @@ class Request:
         on with the likeliest child of its last node.
         """
         self.tree, self.known, pending = {}, {}, {}
+        full_from = max(self.usual.full_from, 0.01) if max_nodes > 64 else self.usual.full_from
+        self.effort = self.usual._replace(full_from=full_from)
         total, likely = 0.0, 1.0
         if max_nodes and self.context:
             least = RARE_IN_CHAIN if is_chain else 0.0

@@ -296,7 +296,7 @@ impl Session for FusedSession {
         let kept = self.tenant.read();
         let group = self.group.current(&kept);
         let inputs = Inputs {
-            reading: self.reading,
+            reading: self.reading.for_nodes(limits.max_nodes),
             weights: TenantWeights {
                 start: &drafter.weights,
                 learned: kept.learned().unwrap_or(&NOTHING),

@@ -94,3 +94,14 @@ pub(crate) struct Reading {
     /// doubles a probability.
     pub(crate) prune_ratio: f32,
 }
+
+/// A tree with room for more nodes is large.
+const LARGE: usize = 64;
+
+impl Reading {
+    /// Half of a large tree are paths that come once in a hundred steps: they get fewer experts.
+    pub(crate) fn for_nodes(self, max_nodes: usize) -> Self {
+        let full_from = if max_nodes > LARGE { self.full_from.max(0.01) } else { self.full_from };
+        Self { full_from, ..self }
+    }
+}
