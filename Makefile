@@ -128,8 +128,11 @@ bench-rivals: dev $(VENV)-rivals/installed
 bench-papers: dev
 	$(BENCH) benches/papers.py $(ARGS)
 
-bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed (bench-llama-server: with a real model)
+bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed (bench-llama-server, bench-vllm: with a real model)
 	$(BENCH) -m engines
+
+bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
+	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_real $(ARGS)
 
 bench-real: dev ## real models write nine kinds of requests; ARGS="--models smollm2 --kinds edit chat --limit 3 --clock cpu"
 	$(BENCH) -m real $(ARGS)

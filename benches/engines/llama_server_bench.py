@@ -11,13 +11,14 @@ from pathlib import Path
 from statistics import mean
 
 from engines.llama_server import Server, drafting
-from real.kinds import kinds, messages
+from real.kinds import kinds, kinds_beside_a_log, log, messages
 
 AS_ON_A_GPU = 0.03  # what a drafted token costs there, in passes
 NGRAMS = "--spec-type ngram-mod --spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 0"
 COSTS = {"step_cost": [[1, 1], [101, 1 + 100 * AS_ON_A_GPU]]}
 WAYS = {
     "plain": ("plain", []),
+    "plain again": ("plain", []),  # how far apart two measurements of the same lie
     "ngram-mod": ("plain", [*NGRAMS.split(), "--spec-ngram-mod-n-max", "8"]),
     "specds": ("extern", drafting({"memory": "shared"})),
     "specds, a GPU's costs": ("extern", drafting({"memory": "shared", **COSTS})),
@@ -33,6 +34,8 @@ def main(arguments=None):
         for way, (build, options) in ways(asked).items():
             server = Server(build, options, logs / way.replace(" ", ""), threads=asked.threads)
             servers[way] = stack.enter_context(server)
+            for conversation in (one for kind in asked.kinds for one in log(kind)):
+                servers[way].chat(conversation, asked.new_tokens)
         for number in range(asked.limit):
             for kind in asked.kinds:
                 names = [*servers][number % len(servers) :] + [*servers][: number % len(servers)]
@@ -50,7 +53,8 @@ def main(arguments=None):
 def parsed(arguments):
     parser = argparse.ArgumentParser(prog="bench-llama-server", description=__doc__)
     several = {"nargs": "+", "metavar": "NAME"}
-    parser.add_argument("--kinds", default=kinds(), choices=kinds(), **several)
+    every = [*kinds(), *kinds_beside_a_log()]
+    parser.add_argument("--kinds", default=kinds(), choices=every, **several)
     parser.add_argument("--ways", default=[*WAYS], choices=[*WAYS], **several)
     parser.add_argument("--limit", default=10, type=int, help="requests of each kind")
     parser.add_argument("--new-tokens", default=64, type=int, metavar="N")

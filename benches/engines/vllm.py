@@ -62,13 +62,13 @@ class Engine:
     def __init__(self, **about):
         from vllm import LLM
 
+        usual = {"model": model_path(), "max_num_seqs": 4, "max_model_len": MAX_LENGTH}
         self.llm = LLM(
-            model=model_path(),
             enforce_eager=True,
             dtype="float32",
             enable_prefix_caching=False,
             seed=0,
-            **{"max_num_seqs": 4, "max_model_len": MAX_LENGTH, **about},
+            **{**usual, **about},
         )
         self.num_row_steps = 0
         if self.proposer is not None and RUNNER == "0":

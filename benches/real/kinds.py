@@ -1,10 +1,11 @@
-"""Requests of nine kinds, written for this benchmark."""
+"""Requests of nine kinds, written for this benchmark, and two beside a log of similar ones."""
 
 import json
 from functools import cache
 from pathlib import Path
 
 _AGAIN = 4  # the request for code that is asked eight times
+_EACH = 5  # of similar requests, every fifth is measured
 
 
 @cache
@@ -13,13 +14,19 @@ def _written():
 
 
 def kinds() -> list[str]:
-    return [*_written(), "again"]
+    return [*(kind for kind, written in _written().items() if "of" not in written), "again"]
+
+
+def kinds_beside_a_log() -> list[str]:
+    return [kind for kind, written in _written().items() if "of" in written]
 
 
 def messages(kind: str) -> list[list[dict[str, str]]]:
     """The conversations of a kind; each ends with the user's turn."""
     if kind == "again":
         return [messages("code")[_AGAIN]] * 8
+    if kind in kinds_beside_a_log():
+        return _similar(kind)[::_EACH]
     system = _written()[kind].get("system")
     first = [] if system is None else [{"role": "system", "content": system}]
     roles = ("user", "assistant")
@@ -27,6 +34,19 @@ def messages(kind: str) -> list[list[dict[str, str]]]:
         [*first, *({"role": roles[n % 2], "content": text} for n, text in enumerate(texts))]
         for texts in _written()[kind]["prompts"]
     ]
+
+
+def log(kind: str) -> list[list[dict[str, str]]]:
+    """Forty similar requests that were answered before; none but of a kind beside a log."""
+    if kind not in kinds_beside_a_log():
+        return []
+    return [asked for number, asked in enumerate(_similar(kind)) if number % _EACH]
+
+
+def _similar(kind):
+    written = _written()[kind]
+    asks = (ask.format(thing) for thing in written["of"] for ask in written["asks"])
+    return [[{"role": "user", "content": text}] for text in asks]
 
 
 def encode(tokenizer, conversation):

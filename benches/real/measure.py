@@ -25,7 +25,7 @@ def measure(plan, write):
     import transformers
 
     import specds
-    from real.kinds import encode, messages
+    from real.kinds import encode, log, messages
 
     torch.set_num_threads(plan["threads"])
     transformers.logging.set_verbosity_error()
@@ -36,8 +36,10 @@ def measure(plan, write):
     specds.warm_up(model)
     for kind in plan["kinds"]:
         asked = [encode(tokenizer, one) for one in messages(kind)[: plan["limit"]]]
+        logged = [encode(tokenizer, one) for one in log(kind)]
+        answers = [answer(model, ids, plan["new_tokens"]) for ids in logged]
         for mode in plan["modes"]:
-            ways = ways_of(model)
+            ways = ways_of(model, answers)
             for number, ids in enumerate(asked):
                 names = [*ways]
                 for name in names[number % len(names) :] + names[: number % len(names)]:
@@ -55,7 +57,12 @@ def timed(way, ids, settings):
     return {"wall_s": wall, "cpu_s": cpu, "passes": passes, "shares": shares, "text": text}
 
 
-def ways_of(model):
+def answer(model, ids, new_tokens):
+    """A request with the model's own greedy answer, as a server would remember it."""
+    return model.generate(ids, max_new_tokens=new_tokens, do_sample=False)[0].tolist()
+
+
+def ways_of(model, log):
     """Functions of ids and settings that return `(sequences, passes, shares of phases)`."""
     import torch
 
@@ -75,7 +82,9 @@ def ways_of(model):
         return plain(ids, {**settings, "prompt_lookup_num_tokens": 10})
 
     def drafted(max_nodes):
-        memory = specds.Memory(model.config.vocab_size)  # of the requests of a kind
+        memory = specds.Memory(model.config.vocab_size)  # of the log and the requests of a kind
+        for text in log:
+            memory.insert("", text)
         drafter = specds.FusedDrafter(memory=memory)
 
         def write(ids, settings):

@@ -1,0 +1,106 @@
+"""A real model in vLLM on a CPU writes requests of nine kinds, plain and with the documented line.
+
+    make bench-vllm ARGS="--limit 2"
+
+Kinds at once, one request of each, then each kind alone, two requests at a time. CPU seconds, the
+prompts included.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from time import process_time
+
+from real.kinds import encode, kinds, kinds_beside_a_log, log, messages
+from real.models import folder_of
+
+WAYS = ("plain", "specds")
+
+
+def main():
+    asked = parsed()
+    if asked.way is not None:
+        measure(asked)
+        return
+    rows = defaultdict(dict)
+    for way in WAYS:
+        command = [sys.executable, "-W", "ignore", "-m", "engines.vllm_real", *sys.argv[1:]]
+        run = subprocess.run([*command, "--way", way], stdout=subprocess.PIPE, check=True)
+        for line in run.stdout.splitlines():
+            if line.startswith(b'{"name"'):
+                row = json.loads(line)
+                rows[row["name"]][way] = row
+    print("| requests | plain, tokens a CPU second | specds | times | accepted | same texts |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, of_ways in rows.items():
+        print(line_of(name, *(of_ways[way] for way in WAYS)))
+
+
+def parsed():
+    parser = argparse.ArgumentParser(prog="bench-vllm", description=__doc__)
+    several = {"nargs": "*", "metavar": "KIND"}
+    parser.add_argument("--kinds", default=kinds(), choices=kinds(), **several)
+    logged = kinds_beside_a_log()
+    parser.add_argument("--logs", default=logged, choices=logged, **several)
+    parser.add_argument("--limit", default=2, type=int, help="requests of each kind")
+    parser.add_argument("--new-tokens", default=64, type=int, metavar="N")
+    parser.add_argument("--options", default="{}", help="specds' configuration, as JSON")
+    parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(asked):
+    """Prints a row for each batch that one way wrote."""
+    from engines.vllm import Engine, chains
+    from specds.integrations import adapter
+
+    adapter.perf_counter = process_time  # other programs then mislead no budget
+    options = {"additional_config": {"specds": {"memory": "shared", **json.loads(asked.options)}}}
+    about = {} if asked.way == "plain" else {**chains(8), **options}
+    folder = str(folder_of("smollm2"))
+    with Engine(model=folder, **{"max_num_seqs": 9, "max_model_len": 2048, **about}) as engine:
+        tokenizer = engine.llm.get_tokenizer()
+
+        def write(asks):
+            ids = [encode(tokenizer, one)[0].tolist() for one in asks]
+            return engine.generate(ids, asked.new_tokens, ignore_eos=False)
+
+        write(messages(asked.kinds[0])[:1])
+        for name, asks in batches(asked):
+            if name in asked.logs:
+                write(log(name))
+            before = counts(engine)
+            texts = write(asks)
+            drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
+            row = {"name": name, "texts": texts, "cpu_s": engine.cpu_seconds}
+            print(json.dumps({**row, "drafted": drafted, "accepted": accepted}), flush=True)
+
+
+def batches(asked):
+    every = {kind: messages(kind)[: asked.limit] for kind in asked.kinds}
+    yield "all kinds at once", [every[kind][n] for n in range(asked.limit) for kind in asked.kinds]
+    yield from every.items()
+    for kind in asked.logs:
+        yield kind, messages(kind)
+
+
+def counts(engine):
+    """Tokens that were drafted, and accepted."""
+    if engine.proposer is None:
+        return 0, 0
+    stats = engine.proposer.drafter.stats()
+    return stats["num_draft_tokens"], stats["num_accepted_tokens"]
+
+
+def line_of(name, plain, ours):
+    speeds = [sum(map(len, row["texts"])) / row["cpu_s"] for row in (plain, ours)]
+    share = ours["accepted"] / max(ours["drafted"], 1)
+    same = sum(a == b for a, b in zip(plain["texts"], ours["texts"], strict=True))
+    times = f"{speeds[1] / speeds[0]:.2f} | {share:.0%} | {same} of {len(plain['texts'])}"
+    return f"| {name} | {speeds[0]:.1f} | {speeds[1]:.1f} | {times} |"
+
+
+if __name__ == "__main__":
+    main()
