@@ -16,7 +16,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// Normal effort accepts 1.5 % more than low, for 35 to 75 µs, and several times that between two
+    /// Normal effort accepts 2 to 4 % more than low, for 35 to 75 µs, and several times that between two
     /// passes of a model, where caches are cold.
     const NORMAL_FROM_S: f64 = 0.008;
 
