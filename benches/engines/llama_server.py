@@ -1,13 +1,9 @@
-"""llama-server on loopback: started, asked as OpenAI clients ask, stopped."""
+"""llama-server on loopback: asked as OpenAI clients ask."""
 
-import http.client
 import json
-import socket
-import subprocess
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
+from engines.served import Served
 from real.models import gguf_of
 
 ROOT = Path(__file__).parents[2]
@@ -29,62 +25,15 @@ def option(name):
     return f"--{name.replace('_', '-')}"
 
 
-class Server:
-    """A server of FOLDER, its log in a file; leaves with its process."""
+class Server(Served):
+    """A server of FOLDER."""
 
     def __init__(self, build, arguments, log, *, model="smollm2", threads=1, slots=1, context=2048):
-        self.log = Path(log)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [FOLDER / build, "--model", gguf_of(model), "--host", "127.0.0.1"]
-        numbers = {"port": self.port, "threads": threads, "threads-batch": threads}
+        numbers = {"threads": threads, "threads-batch": threads}
         numbers |= {"parallel": slots, "ctx-size": slots * context, "log-verbosity": 4}
-        command += [text for name, value in numbers.items() for text in (option(name), str(value))]
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen([*command, *arguments], stdout=out, stderr=out)
-
-    def __enter__(self):
-        for _ in range(1200):
-            if self.process.poll() is not None:
-                break
-            try:
-                self.get("/health")
-                return self
-            except OSError:
-                pass
-            time.sleep(0.1)
-        self.stop()
-        raise RuntimeError(f"the server ended, or did not start:\n{self.log.read_text()[-2000:]}")
-
-    def __exit__(self, *_):
-        self.stop()
-
-    def stop(self):
-        self.process.terminate()
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-
-    @contextmanager
-    def asked(self, method, path, **body):
-        """The response, not read yet; its connection ends with the block."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        try:
-            headers = {"Content-Type": "application/json"} if body else {}
-            connection.request(method, path, json.dumps(body) if body else None, headers)
-            with connection.getresponse() as response:
-                if response.status != 200:
-                    raise OSError(response.read())
-                yield response
-        finally:
-            connection.close()
-
-    def get(self, path):
-        with self.asked("GET", path) as response:
-            return json.load(response)
+        command = [FOLDER / build, "--model", gguf_of(model), *arguments]
+        pairs = ((option(name), str(value)) for name, value in numbers.items())
+        super().__init__([*command, *(text for pair in pairs for text in pair)], log)
 
     def chat(self, messages, max_tokens=32, **more):
         """The text and all else that is said."""

@@ -11,7 +11,8 @@ STATS, SABOTAGE = "SPECDS_TEST_STATS", "SPECDS_TEST_SABOTAGE"
 
 def register():
     """What the entry point of this stand-in names: SGLang calls it in each of its processes."""
-    watch()
+    if STATS in os.environ:
+        watch()
     unpin()
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
     from sglang.srt.server_args import add_attention_backend_choices

@@ -140,7 +140,7 @@ def test_memory_outlives_the_server(logs, tmp_path):
     numbers = []
     for _ in range(2):
         with Server("extern", drafting(kept), logs()) as server:
-            numbers.append(accepted(server.chat(ASKED[0])[1]))
+            numbers.append(accepted(server.chat(ASKED[1])[1]))
     assert numbers[1] > 2 * numbers[0] + 10
 
 

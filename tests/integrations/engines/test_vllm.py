@@ -1,12 +1,8 @@
 """The V1 runner of a real vLLM on a CPU: run by `make test-vllm`, in an environment of its own."""
 
 import json
-import os
-import subprocess
-import time
 from pathlib import Path
 from unittest.mock import MagicMock
-from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -16,6 +12,7 @@ pytest.importorskip("vllm", exc_type=ImportError)
 from vllm import SamplingParams
 
 from engines import workload
+from engines.served import Served
 from engines.vllm import Engine, chains, ngrams
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
@@ -110,26 +107,6 @@ def test_sampled_tokens_have_the_engine_s_own_distribution(prompts, cut):
         assert chi < freedom + 5 * (2 * freedom) ** 0.5
 
 
-def test_requests_have_names_and_wishes_of_their_own(prompts, plain):
-    def row_steps(**wishes):
-        """How many steps a prompt takes; its text is the engine's own."""
-        carried = {f"specds_{key}": value for key, value in wishes.items()}
-        assert engine.generate(prompts[:1], extra_args=carried) == plain[:1]
-        return engine.num_row_steps
-
-    with Engine(**chains(8, datastore=None, memory="tenants")) as engine:
-        first = row_steps(tenant="ann")
-        assert row_steps(tenant="ann") < first / 2
-        assert abs(row_steps(tenant="bob") - first) < first / 8
-        assert row_steps(predicted_output=plain[0]) < first / 2
-        before = engine.proposer.drafter.stats()
-        assert row_steps(off=1, tenant="ann") == len(plain[0])
-        after = engine.proposer.drafter.stats()
-        assert after["num_opened"] == before["num_opened"] == 4
-        assert after["num_draft_tokens"] == before["num_draft_tokens"]
-        assert len(engine.proposer.drafter) == 0, "the engine tells who has ended"
-
-
 def test_vllm_s_own_registry_has_what_came_of_drafts(prompts):
     from prometheus_client import REGISTRY
 
@@ -183,49 +160,22 @@ def drafter_stats(worker):
     return worker.model_runner.drafter.drafter.stats()
 
 
-SERVED = "http://127.0.0.1:8731"
-
-
-def asked(path, **about):
-    body = json.dumps(about).encode() if about else None
-    request = Request(f"{SERVED}{path}", body, {"Content-Type": "application/json"})
-    with urlopen(request, timeout=300) as answer:
-        return answer.read().decode()
-
-
 def test_the_documented_line_serves_sampled_requests_and_metrics(tmp_path, prompts, plain):
     from specds.integrations.serve import serving
 
-    more = ("--port", "8731", "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager")
-    command = serving(
-        workload.model_path(), datastore=Path(workload.DATASTORE), engine="vllm", more=more
-    )
-    settings = {**os.environ, **command.environment, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = serving(workload.model_path(), datastore=Path(workload.DATASTORE), engine="vllm")
+    settings = {**command.environment, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-    with (tmp_path / "log").open("w") as log:
-        server = subprocess.Popen([*command.words], env=settings, stdout=log, stderr=log)
-    try:
-        while not is_up():
-            assert server.poll() is None
-            time.sleep(0.5)
+    words = (*command.words, "--dtype", "float32", "--enforce-eager")
+    with Served(words, tmp_path / "log", **settings) as server:
         about = {"model": workload.model_path(), "prompt": prompts[0], "return_token_ids": True}
         about |= {"max_tokens": 64, "ignore_eos": True}
-        greedy = json.loads(asked("/v1/completions", **about, temperature=0))
-        assert greedy["choices"][0]["token_ids"] == plain[0][:64]
-        asked("/v1/completions", **about, temperature=0.8, top_k=20, seed=1)
-        metrics = asked("/metrics")
-    finally:
-        server.terminate()
-        server.wait(60)
+        with server.asked("POST", "/v1/completions", **about, temperature=0) as greedy:
+            assert json.load(greedy)["choices"][0]["token_ids"] == plain[0][:64]
+        with server.asked("POST", "/v1/completions", **about, temperature=0.8, top_k=20, seed=1):
+            metrics = server.text("/metrics")
     told = (tmp_path / "log").read_text()
     assert f"specds drafts at most 8 tokens a row: EngineDrafter({workload.DATASTORE}" in told
     assert "specds mends vLLM's sampling" in told
     assert 'specds:accepted_tokens_total{source="datastore"}' in metrics
     assert "specds:failures_total 0.0" in metrics
-
-
-def is_up():
-    try:
-        return asked("/health") == ""
-    except OSError:
-        return False

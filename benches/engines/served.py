@@ -1,0 +1,77 @@
+"""A server on loopback: started, asked, stopped."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+
+class Served:
+    """What a command serves, its log in a file; leaves with its process.
+
+    `--host` and `--port` are added to the command.
+    """
+
+    def __init__(self, command, log, **environment):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
+        self.log, self.environment = Path(log), {**os.environ, **environment}
+
+    def start(self):
+        with self.log.open("wb") as log:
+            about = {"env": self.environment, "stdout": log, "stderr": log}
+            self.process = subprocess.Popen(self.command, start_new_session=True, **about)
+        with ExitStack() as stack:
+            stack.callback(self.stop)
+            while self.process.poll() is None:
+                try:
+                    self.text("/health")
+                    stack.pop_all()
+                    return
+                except OSError:
+                    time.sleep(0.1)
+        raise RuntimeError(f"the server did not start:\n{self.log.read_text()[-2000:]}")
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        """Ends it, and what it left of the processes that it started."""
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    @contextmanager
+    def asked(self, method, path, **body):
+        """The response, not read yet; its connection ends with the block."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        try:
+            headers = {"Content-Type": "application/json"} if body else {}
+            connection.request(method, path, json.dumps(body) if body else None, headers)
+            with connection.getresponse() as response:
+                if response.status != 200:
+                    raise OSError(response.read())
+                yield response
+        finally:
+            connection.close()
+
+    def text(self, path):
+        with self.asked("GET", path) as response:
+            return response.read().decode()
+
+    def get(self, path):
+        return json.loads(self.text(path))
