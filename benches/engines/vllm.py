@@ -41,6 +41,11 @@ def chains(k, **options):
     }
 
 
+def eagle(head, k):
+    """How it is told to draft by a head of EAGLE's."""
+    return {"speculative_config": {"method": "eagle", "model": head, "num_speculative_tokens": k}}
+
+
 def ngrams(k):
     """How it is told to draft from the prompt itself."""
     return {
@@ -76,8 +81,9 @@ class Engine:
 
     def _counted(self, propose):
         def counted(*given, **more):
-            # Its own n-grams are told a number before the tokens of each row.
-            sampled = next(part for part in (*given, *more.values()) if isinstance(part, list))
+            # Its own n-grams are told a number before the tokens of each row; a head, no tokens.
+            lists = (part for part in (*given, *more.values()) if isinstance(part, list))
+            sampled = next(lists, [])
             self.num_row_steps += sum(map(bool, sampled))
             return propose(*given, **more)
 

@@ -72,6 +72,22 @@ def lora_adapter(folder, seed):
     return str(folder)
 
 
+def eagle_head(folder):
+    """A random head of EAGLE's first form for the model."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, LlamaModel
+
+    config = AutoConfig.from_pretrained(model_path(), num_hidden_layers=1)
+    torch.manual_seed(0)
+    weights = LlamaModel(config).layers.state_dict(prefix="layers.")
+    del weights["layers.0.input_layernorm.weight"]
+    weights["fc.weight"] = torch.randn(config.hidden_size, 2 * config.hidden_size) / 16
+    config.save_pretrained(folder)
+    save_file(weights, folder / "model.safetensors")
+    return str(folder)
+
+
 def tokens_a_step(texts, num_row_steps):
     """The first token of each is the prefill's."""
     return (sum(map(len, texts)) - len(texts)) / (num_row_steps - len(texts))

@@ -244,6 +244,7 @@ class EngineDrafter:
         names: Sequence[str] | None = None,
         wishes: Sequence[dict[str, Any] | None] | None = None,
     ) -> None: ...
+    def suggest(self, token_ids: ArrayLike, probs: ArrayLike) -> None: ...
     def draft_chains(
         self,
         width: int,

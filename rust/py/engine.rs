@@ -3,10 +3,11 @@
 use std::sync::Mutex;
 
 use numpy::ndarray::Ix3;
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
+use numpy::{AllowTypeChange, PyArray1, PyArrayLike2, PyArrayMethods, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use specds::draft::DraftLimits;
+use specds::draft::{DraftLimits, TokenTree};
 use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, PackedTrees};
 
 use crate::arrays::{self, Made, Table, from_zero, integers, rows_of_integers, shaped};
@@ -109,6 +110,42 @@ impl EngineDrafter {
         });
         let contexts: Vec<_> = contexts.collect();
         py.detach(|| lock(&self.0).sync(&contexts));
+        Ok(())
+    }
+
+    /// Suggests a chain for each row of the last sync: what the engine's own draft model proposes.
+    ///
+    /// What is drafted next joins them with all else, by what they are worth. A row without a session is passed over.
+    ///
+    /// Args:
+    ///     token_ids: int `(num_rows, k)`; each chain ends before its first -1.
+    ///     probs: float32 `(num_rows, k)`, in [0, 1]: of each token after those before it.
+    ///
+    /// Raises:
+    ///     ValueError: The shapes differ, or a probability is outside [0, 1].
+    fn suggest(
+        &self,
+        py: Python<'_>,
+        token_ids: &Bound<'_, PyAny>,
+        probs: PyArrayLike2<'_, f32, AllowTypeChange>,
+    ) -> Result<()> {
+        let (k, tokens) = rows_of_integers::<i64>(token_ids, "token_ids")?;
+        let (probs, num_rows) = (probs.as_array(), tokens.len() / k.max(1));
+        if probs.dim() != (num_rows, k) {
+            let found = probs.dim();
+            let message = format!("`probs` must have shape {:?}, not {found:?}", (num_rows, k));
+            return Err(PyValueError::new_err(message).into());
+        }
+        let rows = tokens.chunks_exact(k.max(1)).zip(probs.rows());
+        let chains = rows.map(|(tokens, probs)| {
+            let known = tokens.iter().map_while(|&token| u32::try_from(token).ok());
+            let tokens: Vec<_> = known.collect();
+            let parents = (-1..).take(tokens.len()).collect();
+            let probs = probs.iter().copied().take(tokens.len()).collect();
+            TokenTree::new(tokens, parents, probs)
+        });
+        let chains = chains.collect::<specds_index::Result<Vec<_>>>()?;
+        py.detach(|| lock(&self.0).suggest(chains));
         Ok(())
     }
 

@@ -52,13 +52,27 @@ class VllmAdapter(Adapter):
                 scheduler.max_num_batched_tokens,
             )
 
+    def names(self, requests: Any, batch: Any, num_rows: int) -> list[str]:
+        """The names of the rows of a V1 batch; ends what the runner knows no more."""
+        names: list[str] = batch.req_ids[:num_rows]
+        for name in names:
+            if name not in self.wishes:
+                sampling = requests[name].sampling_params
+                self.wishes[name] = wishes_of(sampling and sampling.extra_args)
+        ended = [name for name in self.wishes if name not in requests]
+        for name in ended:
+            del self.wishes[name]
+        if ended:
+            self.drafter.end(ended)
+        return names
+
 
 class Proposer(VllmAdapter):
     has_tenants = True
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config, times_steps=True)
-        _mend_sampling()
+        mend_sampling()
         self._runner: Any = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -93,26 +107,15 @@ class Proposer(VllmAdapter):
         return drafts
 
     def _names(self, num_rows: int) -> list[str] | None:
-        """The names of the rows, where the runner shows them; ends what it knows no more."""
+        """The names of the rows, where the runner shows them."""
         batch, requests = (
             getattr(self._runner, name, None) for name in ("input_batch", "requests")
         )
-        if batch is None or requests is None:
-            return None
-        names: list[str] = batch.req_ids[:num_rows]
-        for name in names:
-            if name not in self.wishes:
-                sampling = requests[name].sampling_params
-                self.wishes[name] = wishes_of(sampling and sampling.extra_args)
-        ended = [name for name in self.wishes if name not in requests]
-        for name in ended:
-            del self.wishes[name]
-        if ended:
-            self.drafter.end(ended)
-        return names
+        is_shown = batch is not None and requests is not None
+        return self.names(requests, batch, num_rows) if is_shown else None
 
 
-def _mend_sampling() -> None:
+def mend_sampling() -> None:
     """Mends vLLM's sampling of drafted places on a CPU (vllm-project/vllm#55005).
 
     There it never writes what it expands, and ends where `top_k` comes without `top_p`.

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from specds.integrations.adapter import guarded
 from specds.integrations.vllm import VllmAdapter
+from specds.integrations.vllm_beside import join_proposers
 
 if TYPE_CHECKING:
     import torch
@@ -144,7 +145,7 @@ class ChainSpeculator(VllmAdapter):
 
 
 def register() -> None:
-    """The entry point of the plug-in: replaces vLLM's factory of speculators.
+    """The entry point of the plug-in: replaces vLLM's factory of speculators, joins its proposers.
 
     It warns where a configuration has a ``specds`` that nobody reads.
     """
@@ -172,13 +173,14 @@ def register() -> None:
                 *_WAYS[self.use_v2_model_runner],
             )
 
+    join_proposers()
     spec_decode.init_speculator = init_speculator
     VllmConfig.__post_init__ = checked
 
 
 _WAYS = {
     True: ("V2", '`"method": "ngram_gpu"`'),
-    False: ("V1", '`"method": "custom_class", "model": "specds.integrations.vllm.Proposer"`'),
+    False: ("V1", '`"model": "specds.integrations.vllm.Proposer"`, or a draft model of its own'),
 }
 
 
@@ -189,4 +191,5 @@ def _is_read(vllm_config: Any) -> bool:
         return False
     if vllm_config.use_v2_model_runner:
         return bool(speculative.method == "ngram_gpu")
-    return str(speculative.model).startswith("specds.")
+    is_joined = speculative.use_eagle() or speculative.uses_draft_model()
+    return bool(is_joined or str(speculative.model).startswith("specds."))

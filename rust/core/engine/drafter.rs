@@ -196,6 +196,17 @@ impl EngineDrafter {
         Some(Request::new(session, context))
     }
 
+    /// Suggests a tree for what follows the context of each row of the last sync, as [`Session::suggest`]: the next
+    /// draft joins it with all else. Nodes outside the vocabulary and rows without a session are passed over.
+    pub fn suggest(&mut self, suggestions: impl IntoIterator<Item = TokenTree>) {
+        let mut requests = held(&self.requests);
+        for (request, suggestion) in requests.rows.iter_mut().zip(suggestions) {
+            if let Some(request) = request {
+                let _ = request.session.suggest(suggestion.known(self.vocab_size));
+            }
+        }
+    }
+
     /// Drafts for the rows of the last sync, each within its limits; empty for a row without a session.
     /// Where the cost of a step is known, drafts are cut to what pays, and rows pause whose drafts do not.
     pub fn draft(&mut self, limits: &[DraftLimits]) -> Drafts<'_> {

@@ -13,9 +13,22 @@ from vllm import SamplingParams
 
 from engines import workload
 from engines.served import Served
-from engines.vllm import Engine, chains, ngrams
+from engines.vllm import Engine, chains, eagle, ngrams
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """A random one; our plug-in joins the proposers that run it."""
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+
+    from specds.integrations.vllm_beside import join_proposers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SpecDecodeBaseProposer, "load_model", SpecDecodeBaseProposer.load_model)
+        join_proposers()
+        yield workload.eagle_head(tmp_path_factory.mktemp("head"))
 
 
 @pytest.mark.parametrize(("k", "least"), [(8, 3.8), (15, 4.4)])
@@ -40,14 +53,35 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, plain,
     ],
     ids=["chunked prefill", "preemption", "near the longest length"],
 )
-def test_greedy_text_is_the_engine_s_own_where_rows_are_cut_and_moved(prompts, about, preempted):
+def test_greedy_text_is_the_engine_s_own_where_rows_are_cut_and_moved(
+    prompts, about, preempted, head
+):
     with Engine(**about) as engine:
         expected = engine.generate(prompts)
-    preempted.clear()
-    with Engine(**chains(8), **about) as engine:
-        assert engine.generate(prompts) == expected
-        assert engine.proposer.num_failures == 0
-    assert bool(preempted) == ("num_gpu_blocks_override" in about)
+    for drafting in (chains(8), {**chains(8), **eagle(head, 5)}):
+        preempted.clear()
+        with Engine(**drafting, **about) as engine:
+            assert engine.generate(prompts) == expected
+            adapter = getattr(engine.proposer, "specds", engine.proposer)
+        assert adapter.num_failures == 0
+        assert adapter.drafter.stats()["num_accepted_tokens"] > 400
+        assert bool(preempted) == ("num_gpu_blocks_override" in about)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_all_that_a_head_of_vllm_s_proposes_is_suggested(prompts, plain, head, is_async):
+    with Engine(**{**chains(5), **eagle(head, 5)}, async_scheduling=is_async) as engine:
+        adapter = engine.proposer.specds
+        adapter.drafter = drafter = MagicMock(wraps=adapter.drafter)
+        assert engine.generate(prompts) == plain
+    assert drafter.suggest.call_count == drafter.draft_chains.call_count > 0
+    for token_ids, probs in (call.args for call in drafter.suggest.call_args_list):
+        assert token_ids.shape == probs.shape == (len(token_ids), 5)
+        assert ((probs > 0) & (probs < 1)).all()
+    stats = drafter.stats()
+    assert (adapter.num_failures, stats["num_opened"]) == (0, len(prompts))
+    # A random head costs little of what is drafted without it.
+    assert workload.tokens_a_step(plain, stats["num_row_steps"] + len(prompts)) > 3
 
 
 def test_sixty_four_rows_end_by_tokens_of_drafts_at_limits_of_their_own(prompts):
@@ -125,7 +159,7 @@ def test_vllm_s_own_registry_has_what_came_of_drafts(prompts):
     assert value("draft_seconds_total") > 0
 
 
-def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch):
+def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch, head):
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
 
@@ -134,7 +168,8 @@ def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch):
     monkeypatch.setattr(VllmConfig, "__post_init__", VllmConfig.__post_init__)  # it comes back
     vllm_v2.register()
     monkeypatch.setattr(vllm.VllmAdapter, "log", log := MagicMock())
-    for about, is_warned in [(chains(8), False), ({**chains(8), **ngrams(8)}, True)]:
+    ways = [({}, False), (eagle(head, 5), False), (ngrams(8), True)]
+    for about, is_warned in [({**chains(8), **way}, is_warned) for way, is_warned in ways]:
         EngineArgs(model=workload.model_path(), **about).create_engine_config()
         assert log.warning.called == is_warned
 

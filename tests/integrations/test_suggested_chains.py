@@ -1,0 +1,52 @@
+"""`EngineDrafter.suggest` against plain sessions with the same suggestions."""
+
+from itertools import takewhile
+
+import numpy as np
+import pytest
+
+from datastores import build
+from specds import EngineDrafter, FusedConfig, FusedDrafter
+
+VOCAB_SIZE = 4
+
+
+def test_suggested_chains_are_those_of_plain_sessions_with_the_same_suggestions(tmp_path):
+    store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
+    ours, plain = (
+        EngineDrafter(datastore=store.path),
+        FusedDrafter(store, FusedConfig(effort="low")),
+    )
+    random, contexts = np.random.default_rng(0), [[0, 1], [2, 1, 0], [1]]
+    sessions = [plain.session(context) for context in contexts]
+    num_changed = 0
+    for _ in range(30):
+        ours.sync([*contexts, None])
+        token_ids = random.integers(0, VOCAB_SIZE, (4, 5))
+        token_ids[np.arange(4), random.integers(0, 5, 4)] = -1
+        probs = random.random((4, 5), np.float32)
+        before, _, _ = ours.draft_chains(6)
+        ours.suggest(token_ids, probs)
+        drafted, lengths, _ = ours.draft_chains(6)
+        num_changed += not np.array_equal(before, drafted)
+        assert lengths[3] == 0
+        for row, session in enumerate(sessions):
+            chain = [*takewhile(lambda token: token >= 0, token_ids[row].tolist())]
+            session.suggest(chain, probs=probs[row, : len(chain)])
+            expected = session.draft(6, is_chain=True).token_ids.tolist()
+            assert drafted[row, : lengths[row]].tolist() == expected
+        for row, session in enumerate(sessions):
+            news = random.integers(0, 3, 1 + row).tolist()
+            session.observe(news)
+            contexts[row] = contexts[row] + news
+    assert num_changed > 15
+
+
+def test_a_suggestion_outside_the_vocabulary_ends_there_and_one_of_another_shape_is_refused():
+    drafter = EngineDrafter(vocab_size=50)
+    drafter.sync([[1, 2], [3, 4]])
+    drafter.suggest([[5, 99, 6], [7, 8, -1]], np.ones((2, 3)))
+    assert drafter.draft_chains(3)[0].tolist() == [[5, -1, -1], [7, 8, -1]]
+    for token_ids, probs in [([[5]], [[0.5, 0.5]]), ([[5]], [[1.5]]), ([5], [[1]]), ([[5]], [1])]:
+        with pytest.raises((TypeError, ValueError)):
+            drafter.suggest(token_ids, probs)
