@@ -10,6 +10,7 @@ whose best chain vLLM verifies.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from specds.integrations.adapter import guarded
@@ -85,8 +86,15 @@ class Beside(VllmAdapter):
         self.tell()
 
 
+def can_join() -> bool:
+    """Whether this version of vLLM has the class of such proposers."""
+    return find_spec("vllm.v1.spec_decode.llm_base_proposer") is not None
+
+
 def join_proposers() -> None:
-    """A part of the plug-in's entry point."""
+    """A part of the plug-in's entry point; no version may fail to start for want of the class."""
+    if not can_join():
+        return
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 
     load = SpecDecodeBaseProposer.load_model

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from specds.integrations.adapter import guarded
 from specds.integrations.vllm import VllmAdapter
-from specds.integrations.vllm_beside import join_proposers
+from specds.integrations.vllm_beside import can_join, join_proposers
 
 if TYPE_CHECKING:
     import torch
@@ -191,5 +191,5 @@ def _is_read(vllm_config: Any) -> bool:
         return False
     if vllm_config.use_v2_model_runner:
         return bool(speculative.method == "ngram_gpu")
-    is_joined = speculative.use_eagle() or speculative.uses_draft_model()
-    return bool(is_joined or str(speculative.model).startswith("specds."))
+    has_model = speculative.use_eagle() or speculative.uses_draft_model()
+    return bool((has_model and can_join()) or str(speculative.model).startswith("specds."))

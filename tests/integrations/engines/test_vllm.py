@@ -1,6 +1,7 @@
 """The V1 runner of a real vLLM on a CPU: run by `make test-vllm`, in an environment of its own."""
 
 import json
+import sys
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -172,6 +173,13 @@ def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch, head):
     for about, is_warned in [({**chains(8), **way}, is_warned) for way, is_warned in ways]:
         EngineArgs(model=workload.model_path(), **about).create_engine_config()
         assert log.warning.called == is_warned
+    # A version without the class of draft models starts all the same, and says that nobody reads.
+    monkeypatch.setitem(sys.modules, "vllm.v1.spec_decode.llm_base_proposer", None)
+    vllm_v2.register()
+    log.warning.reset_mock()
+    about = {**chains(8), **eagle(head, 5)}
+    EngineArgs(model=workload.model_path(), **about).create_engine_config()
+    assert log.warning.called
 
 
 def test_of_two_ranks_the_first_alone_drafts(prompts, plain, monkeypatch):
