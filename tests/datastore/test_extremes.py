@@ -90,6 +90,8 @@ OF_ONE_CALL = {
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
     "EngineDrafter.datastore": lambda path: path,
     "EngineDrafter.observe_predictions.predictions": [[1]],
+    "EngineDrafter.suggest.probs": [[0.5]],
+    "EngineDrafter.suggest.token_ids": [[1]],
     **{
         f"Memory.{name}.path": lambda path: path.parent / "memory"
         for name in ("forget_in", "open", "save", "share")
