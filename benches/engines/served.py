@@ -10,6 +10,8 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+MOST_S = 600  # a server that loads a model beside other work
+
 
 class Served:
     """What a command serves, its log in a file; leaves with its process.
@@ -30,7 +32,8 @@ class Served:
             self.process = subprocess.Popen(self.command, start_new_session=True, **about)
         with ExitStack() as stack:
             stack.callback(self.stop)
-            while self.process.poll() is None:
+            end = time.monotonic() + MOST_S
+            while self.process.poll() is None and time.monotonic() < end:
                 try:
                     self.text("/health")
                     stack.pop_all()
