@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import mean
 
 from engines.llama_server import Server, drafting
-from real.kinds import kinds, kinds_beside_a_log, log, messages
+from real.kinds import every_kind, kinds, log, messages
 
 AS_ON_A_GPU = 0.03  # what a drafted token costs there, in passes
 NGRAMS = "--spec-type ngram-mod --spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 0"
@@ -53,8 +53,7 @@ def main(arguments=None):
 def parsed(arguments):
     parser = argparse.ArgumentParser(prog="bench-llama-server", description=__doc__)
     several = {"nargs": "+", "metavar": "NAME"}
-    every = [*kinds(), *kinds_beside_a_log()]
-    parser.add_argument("--kinds", default=kinds(), choices=every, **several)
+    parser.add_argument("--kinds", default=kinds(), choices=every_kind(), **several)
     parser.add_argument("--ways", default=[*WAYS], choices=[*WAYS], **several)
     parser.add_argument("--limit", default=10, type=int, help="requests of each kind")
     parser.add_argument("--new-tokens", default=64, type=int, metavar="N")

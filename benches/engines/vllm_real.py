@@ -13,7 +13,7 @@ import sys
 from collections import defaultdict
 from time import process_time
 
-from real.kinds import encode, kinds, kinds_beside_a_log, log, messages
+from real.kinds import encode, every_kind, log, messages
 from real.models import folder_of
 
 WAYS = ("plain", "specds")
@@ -40,10 +40,8 @@ def main():
 
 def parsed():
     parser = argparse.ArgumentParser(prog="bench-vllm", description=__doc__)
-    several = {"nargs": "*", "metavar": "KIND"}
-    parser.add_argument("--kinds", default=kinds(), choices=kinds(), **several)
-    logged = kinds_beside_a_log()
-    parser.add_argument("--logs", default=logged, choices=logged, **several)
+    several = {"nargs": "+", "metavar": "KIND"}
+    parser.add_argument("--kinds", default=every_kind(), choices=every_kind(), **several)
     parser.add_argument("--limit", default=2, type=int, help="requests of each kind")
     parser.add_argument("--new-tokens", default=64, type=int, metavar="N")
     parser.add_argument("--options", default="{}", help="specds' configuration, as JSON")
@@ -67,10 +65,10 @@ def measure(asked):
             ids = [encode(tokenizer, one)[0].tolist() for one in asks]
             return engine.generate(ids, asked.new_tokens, ignore_eos=False)
 
-        write(messages(asked.kinds[0])[:1])
+        write([[{"role": "user", "content": "Hello."}]])  # the first steps cost more
         for name, asks in batches(asked):
-            if name in asked.logs:
-                write(log(name))
+            if logged := log(name):
+                write(logged)
             before = counts(engine)
             texts = write(asks)
             drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
@@ -80,12 +78,10 @@ def measure(asked):
 
 def batches(asked):
     """The requests of a kind alone are others than those at once, whose answers the memory has."""
-    limit = asked.limit
-    yield "all kinds at once", [messages(kind)[n] for n in range(limit) for kind in asked.kinds]
+    limit, plain = asked.limit, [kind for kind in asked.kinds if not log(kind)]
+    yield "all kinds at once", [messages(kind)[n] for n in range(limit) for kind in plain]
     for kind in asked.kinds:
-        yield kind, messages(kind)[limit : 2 * limit]
-    for kind in asked.logs:
-        yield kind, messages(kind)
+        yield kind, messages(kind) if log(kind) else messages(kind)[limit : 2 * limit]
 
 
 def counts(engine):

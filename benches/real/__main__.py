@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from real.kinds import kinds, kinds_beside_a_log
+from real.kinds import every_kind, kinds
 from real.measure import MODES, NEW_TOKENS
 from real.models import FOLDER, PACKAGES, folder_of, with_benches
 from real.tables import SETTING, figures, print_tables
@@ -44,8 +44,7 @@ def parsed(arguments):
     parser = argparse.ArgumentParser(prog="bench-real", description=__doc__)
     several = {"nargs": "+", "metavar": "NAME"}
     parser.add_argument("--models", default=[*PACKAGES], choices=[*PACKAGES], **several)
-    every = [*kinds(), *kinds_beside_a_log()]
-    parser.add_argument("--kinds", default=kinds(), choices=every, **several)
+    parser.add_argument("--kinds", default=kinds(), choices=every_kind(), **several)
     parser.add_argument("--modes", default=[*MODES], choices=[*MODES], **several)
     parser.add_argument("--dtypes", default=["float32", "bfloat16"], **several)
     parser.add_argument("--threads", default=[1, 2], type=int, nargs="+", metavar="N")

@@ -14,18 +14,19 @@ def _written():
 
 
 def kinds() -> list[str]:
-    return [*(kind for kind, written in _written().items() if "of" not in written), "again"]
+    return [*(kind for kind in _written() if not _has_log(kind)), "again"]
 
 
-def kinds_beside_a_log() -> list[str]:
-    return [kind for kind, written in _written().items() if "of" in written]
+def every_kind() -> list[str]:
+    """The nine, and those beside a log."""
+    return [*kinds(), *filter(_has_log, _written())]
 
 
 def messages(kind: str) -> list[list[dict[str, str]]]:
     """The conversations of a kind; each ends with the user's turn."""
     if kind == "again":
         return [messages("code")[_AGAIN]] * 8
-    if kind in kinds_beside_a_log():
+    if _has_log(kind):
         return _similar(kind)[::_EACH]
     system = _written()[kind].get("system")
     first = [] if system is None else [{"role": "system", "content": system}]
@@ -38,9 +39,13 @@ def messages(kind: str) -> list[list[dict[str, str]]]:
 
 def log(kind: str) -> list[list[dict[str, str]]]:
     """Forty similar requests that were answered before; none but of a kind beside a log."""
-    if kind not in kinds_beside_a_log():
+    if not _has_log(kind):
         return []
     return [asked for number, asked in enumerate(_similar(kind)) if number % _EACH]
+
+
+def _has_log(kind):
+    return "of" in _written().get(kind, {})
 
 
 def _similar(kind):
