@@ -115,7 +115,7 @@ impl EngineDrafter {
 
     /// Suggests a chain for each row of the last sync: what the engine's own draft model proposes.
     ///
-    /// What is drafted next joins them with all else, by what they are worth. A row without a session is passed over.
+    /// The next draft ranks these tokens with those of all other sources. A row without a session is passed over.
     ///
     /// Args:
     ///     token_ids: int `(num_rows, k)`; each chain ends before its first -1.

