@@ -83,9 +83,9 @@ def _of_python(text: str, strings: bool) -> Iterator[Fragment]:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield Fragment(node.lineno, node.name, "test")
     for node in ast.walk(tree):
-        if strings and isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in docstrings and len(node.value.split()) > 2:
-                yield Fragment(node.lineno, node.value, "prose")
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if strings and is_text and id(node) not in docstrings and len(node.value.split()) > 2:
+            yield Fragment(node.lineno, node.value, "prose")
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield Fragment(token.start[0], token.string, "prose")
