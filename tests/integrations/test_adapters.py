@@ -11,7 +11,7 @@ import pytest
 from datastores import build, until
 from specds.drafters import Memory
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
-from specds.integrations.adapter import Adapter, wishes_of
+from specds.integrations.adapter import Adapter, parse_request_options
 from vllm_shapes import config_of
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
@@ -91,27 +91,33 @@ def test_what_it_drafts_from_is_told_and_what_does_nothing_is_warned_of(tmp_path
         llama_cpp.DraftModel(options, 7)
         vllm.Proposer(config_of(memory="tenants", k=20))
     told, no_tenants, _, waits = (record.getMessage() for record in caplog.records)
-    assert f"at most 7 tokens a row: EngineDrafter({store.path} (build " in told
+    assert f"at most 7 tokens per row: EngineDrafter({store.path} (build " in told
     for part in ("3 tokens)", '"memory":"tenants"', '"effort":"auto"', '"min_prob":0.2'):
         assert part in told
-    assert "names no tenants" in no_tenants
-    assert "8 rows with drafts has 168 tokens: raise max_num_batched_tokens from 64" in waits
+    assert "reports no tenants" in no_tenants
+    assert "8 rows with drafts has 168 tokens: raise max_num_batched_tokens above 64" in waits
 
 
 def test_wishes_of_a_request_are_read_from_what_its_engine_carries():
     none = {"tenant": ""}
-    assert wishes_of(None) == wishes_of({"other": 1, "specds_group": 3}) == none
-    assert wishes_of({"specds_off": 1, "specds_tenant": "ann"}) is None
+    assert (
+        parse_request_options(None)
+        == parse_request_options({"other": 1, "specds_group": 3})
+        == none
+    )
+    assert parse_request_options({"specds_off": 1, "specds_tenant": "ann"}) is None
     wishes = {"tenant": "ann", "group": "g", "predicted_output": [1, 2]}
-    assert wishes_of({f"specds_{key}": value for key, value in wishes.items()}) == wishes
+    assert (
+        parse_request_options({f"specds_{key}": value for key, value in wishes.items()}) == wishes
+    )
     for predicted in ([1, "2"], [-1], [1 << 32], "text"):
-        assert wishes_of({"specds_predicted_output": predicted}) == none
+        assert parse_request_options({"specds_predicted_output": predicted}) == none
 
 
 def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
     with pytest.raises(ValueError, match="unknown field `min_probability`"):
         vllm.Proposer(config_of(min_probability=0.1))
-    with pytest.raises(ValueError, match="`step_cost` does not fit SGLang"):
+    with pytest.raises(ValueError, match="SGLang does not support `step_cost`"):
         sglang.Corpus({"step_cost": "measured"}, 8)
     store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")
     with pytest.raises(ValueError, match="xxh3:ours, that of the engine's is "):

@@ -50,7 +50,7 @@ def watch():
 
     get = garbage if how == "garbage" else Corpus.batch_get
     if how == "fails":
-        Corpus.begin_draft = fails
+        Corpus.timed_draft = fails
 
     def batch_get(self, *rows):
         trees = get(self, *rows)

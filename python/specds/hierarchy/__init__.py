@@ -1,9 +1,9 @@
 """Hierarchies: small models draft for larger ones, a datastore for the smallest (HSDDW and beyond).
 
-Read in this order: `config`, `text` (tokens on trial), `draft` (what is handed up), `levels`
-(drafting is verifying the level beneath), `drafter` (the chain of one request). The rule by which a
-sampled token is accepted is `specds.accept.draws`. Here they get a name, which needs no torch.
-Imports what lies below `specds.generation`, and not that.
+Read in this order: `config`, `context` (speculative tokens), `draft` (the result of a level),
+`levels` (a level drafts by verifying the level below it), `drafter` (the chain of one request). The
+rule that accepts a sampled token is `specds.accept.draws`. This module registers the drafter's
+name, which needs no torch.
 """
 
 from collections.abc import Callable

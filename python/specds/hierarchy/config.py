@@ -1,4 +1,4 @@
-"""How a hierarchy drafts: the switches of HSDDW, and those beyond the paper."""
+"""Configuration of a hierarchy: the switches of HSDDW, and those beyond the paper."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Literal, get_args
 
 Ablation = Literal["full", "sd", "self", "pre", "pre-self"]
 ABLATIONS: tuple[Ablation, ...] = get_args(Ablation)
-"""The rows of the paper's table 2: HSDDW; speculative decoding, with self-verify, with pre-verify,
-and with both."""
+"""Rows of the paper's table 2: HSDDW, and speculative decoding alone, with self-verify, with
+pre-verify, and with both."""
 
 
 @dataclass(frozen=True)
 class HierarchyConfig:
-    """How a hierarchy drafts; the defaults are HSDDW's (Syu and Lee 2025).
+    """Configuration of a hierarchy; the defaults are HSDDW's (Syu and Lee 2025).
 
     Attributes:
-        window: The most tokens of a draft of the level that drafts (K), and of any level that does
-            not stop itself.
-        pre_verify: Whether the top level verifies what those beneath it draft; without, it drafts
-            alone, and the other models are not used.
-        self_verify: Whether the level that drafts stops where its entropy passes its threshold.
-        dynamic_window: Whether levels that pre-verify stop by theirs too; without, they hand up a
-            full window.
-        joined: Whether a retrieval drafter's branches, which the lowest model verifies, go up to
-            the target as well. Under ``max_nodes="auto"``, each step then verifies as many of all
-            nodes as pay, so what is sampled depends on the clock; its distribution does not.
-        max_nodes: The most nodes that go up to the target.
+        window: Maximum draft length of the lowest model (K), and of any level that does not stop
+            by itself.
+        pre_verify: Whether the top level verifies the drafts of the lower levels; otherwise it
+            drafts alone, and the other models are not used.
+        self_verify: Whether the lowest model stops when its entropy exceeds its threshold.
+        dynamic_window: Whether pre-verifying levels stop by their own threshold too; otherwise
+            they return a full window.
+        joined: Whether the target also verifies the branches of a retrieval drafter, which the
+            lowest model verifies. Under ``max_nodes="auto"``, the measured cost of steps then
+            decides how many nodes are verified, so samples depend on timing; their distribution
+            does not.
+        max_nodes: Maximum nodes that the target verifies.
     """
 
     window: int = 10
@@ -44,7 +45,7 @@ class HierarchyConfig:
 
     @classmethod
     def ablation(cls, name: Ablation) -> HierarchyConfig:
-        """The switches of a row of the paper's table 2."""
+        """Return the switches of a row of the paper's table 2."""
         if name not in ABLATIONS:
             raise ValueError(f"ablation must be one of {', '.join(ABLATIONS)}, got {name!r}")
         full = name == "full"

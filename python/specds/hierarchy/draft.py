@@ -1,4 +1,4 @@
-"""What does a level hand up: a token tree, and for tokens that it sampled, from what."""
+"""Drafts of a level: a token tree, and the distributions that its tokens were sampled from."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.stats import LevelStats
 
-# How many of a model's likeliest tokens are suggested in each place.
+# Top tokens of a model that are suggested at each node.
 _NUM_LIKELY = 4
 
 
 class Threshold:
-    """Above which entropy a level is unsure: the mean of its rejected tokens', 0 at first."""
+    """Entropy above which a level stops: the mean over its rejected tokens, 0 at first."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -30,7 +30,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A token that a level chose, and the distribution that it chose from."""
+    """Token that a level chose, and the distribution that it chose from."""
 
     token_id: int
     probs: torch.Tensor
@@ -40,20 +40,20 @@ class Drawn:
     @classmethod
     def of(cls, token_id: int, probs: torch.Tensor) -> Drawn:
         figures = torch.stack((probs[token_id], torch.special.entr(probs).sum()))
-        prob, entropy = figures.tolist()  # one wait for the device
+        prob, entropy = figures.tolist()  # one synchronization with the device
         return cls(token_id, probs, prob, entropy)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Tokens for the level above, or for the target, to verify.
+    """Tokens that the level above, or the target, verifies.
 
     Attributes:
-        tree: The tokens. Those that were chosen one after the other are its first nodes.
-        chosen: Those, in the order of the text; none where the tree was not chosen, but retrieved.
-        samples: Whether they were chosen by chance.
-        threshold: What the level that chose them learns from their rejection.
-        stats: Where their acceptance is counted.
+        tree: The tokens. Its first nodes are `chosen`.
+        chosen: Chain of tokens that a model chose; empty for a retrieved tree.
+        samples: Whether they were sampled.
+        threshold: Threshold of the level, which learns from their rejection.
+        stats: Statistics of the level.
     """
 
     tree: TokenTree
@@ -66,7 +66,7 @@ class Draft:
     def of_chain(
         cls, chosen: Sequence[Drawn], samples: bool, threshold: Threshold, stats: LevelStats
     ) -> Draft:
-        """The tokens that a level chose, as a tree of one path."""
+        """Return the draft of a chain of tokens."""
         tokens = [drawn.token_id for drawn in chosen]
         probs = np.cumprod([min(drawn.prob, 1.0) for drawn in chosen])
         tree = TokenTree(tokens, range(-1, len(tokens) - 1), probs) if tokens else EMPTY_TREE
@@ -74,7 +74,7 @@ class Draft:
 
     @property
     def proposals(self) -> dict[int, Proposal]:
-        """The sampled tokens by the node that they follow."""
+        """Return the sampled tokens by the node that they follow."""
         if not self.samples:
             return {}
         return {
@@ -83,16 +83,16 @@ class Draft:
         }
 
     def joined_with(self, branches: TokenTree, max_nodes: int) -> Draft:
-        """This draft and the best of the branches of another, at most `max_nodes` nodes.
+        """Add the best branches of another draft to this one, up to `max_nodes` nodes.
 
-        What was sampled stays and stays first: a sampled token may not be left out for what it is.
-        A branch is no proposal. A rejection leaves a draw from what remains of the distribution
-        above, and the walk follows the branch that holds it.
+        Sampled tokens stay first: leaving one out because of its value would bias the result. A
+        branch is not a proposal. After a rejection, a token is drawn from the remaining
+        distribution, and acceptance follows the branch that holds it.
         """
         tokens, parents = self.tree.token_ids.tolist(), self.tree.parents.tolist()
         probs = self.tree.probs.tolist()
         nodes = {edge: node for node, edge in enumerate(zip(parents, tokens, strict=True))}
-        # Where in the joined tree each branch is; those that found no place have none below them.
+        # Node in the joined tree of each branch; branches below one that was left out are too.
         place = {-1: -1}
         edges = zip(branches.parents.tolist(), branches.token_ids.tolist(), strict=True)
         for branch, (parent, token) in enumerate(edges):
@@ -110,7 +110,7 @@ class Draft:
         return replace(self, tree=tree)
 
     def settle(self, tokens: Sequence[int]) -> None:
-        """Learns from the tokens that came of it above: a rejected one tells what unsure means."""
+        """Update statistics, and the threshold at the first rejection, from the verified tokens."""
         if not self.chosen:
             self.stats.num_accepted += len(self.tree.follow(tokens))
         for drawn, token in zip(self.chosen, tokens, strict=False):
@@ -121,13 +121,13 @@ class Draft:
 
 
 def suggestion(probs: torch.Tensor, tree: TokenTree) -> tuple[list[int], list[int], list[float]]:
-    """A tree with what a model says of it, and the likeliest tokens beside its nodes.
+    """Return a tree with the probabilities of a model, and the model's top tokens as siblings.
 
     Args:
-        probs: Of the next token after the context, then after each node: `(1 + n, vocab_size)`.
+        probs: Next-token probabilities after the context and each node, `(1 + n, vocab_size)`.
 
     Returns:
-        Ids, parents, and of each token its probability after its parent.
+        Ids, parents, and the probability of each token after its parent.
     """
     likely = probs.topk(min(_NUM_LIKELY, probs.shape[1]))
     rows = [
@@ -138,7 +138,7 @@ def suggestion(probs: torch.Tensor, tree: TokenTree) -> tuple[list[int], list[in
     of_nodes = probs[[1 + parent for parent in parents], drafted].tolist()
     for parent, token, prob in zip(parents, drafted, of_nodes, strict=True):
         rows[1 + parent].setdefault(token, prob)
-    numbers: dict[tuple[int, int], int] = {}  # in the suggestion, by node and token
+    numbers: dict[tuple[int, int], int] = {}  # index in the result, by node and token
     found: list[tuple[int, int, float]] = []
     for node, row in enumerate(rows, start=-1):
         number = -1 if node < 0 else numbers[parents[node], drafted[node]]

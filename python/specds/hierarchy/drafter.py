@@ -1,4 +1,4 @@
-"""A hierarchy of drafters as one drafter, and a request of it: levels wired into a chain."""
+"""Hierarchy of drafters as one drafter, and its session: levels wired into a chain."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -10,22 +10,24 @@ from specds._core import Session, TokenTree
 from specds.drafters import DrafterInputs, maker_of
 from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules
 from specds.hierarchy.config import HierarchyConfig
+from specds.hierarchy.context import LevelContext
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
-from specds.hierarchy.text import Text
 from specds.loading import load_model
 from specds.stats import LevelStats
 from specds.tokenization import fingerprint, model_vocab_size
 from specds.verify.support import require_support
 
-# The most nodes of retrieved trees that the lowest model verifies.
+# Maximum nodes of retrieved trees that the lowest model verifies.
 _RETRIEVED_NODES = 16
 
 
 class HierarchySession(Session):
-    """One request of a hierarchy, of levels with the lowest first.
+    """Session of a hierarchy for one request.
 
-    `require` refuses a target that they cannot draft for.
+    Args:
+        levels: The levels, the lowest first.
+        require: Raises for a target that the levels cannot draft for.
     """
 
     def __init__(
@@ -38,25 +40,25 @@ class HierarchySession(Session):
         self._levels = [*levels]
         self._config = config
         self._require = require
-        self._text = Text(prompt_ids)
+        self._context = LevelContext(prompt_ids)
         self._draft = Draft(EMPTY_TREE)
-        # What the levels handed up to make that draft of.
+        # The drafts of levels that it was made of.
         self._parts: list[Draft] = []
         retrieval = levels[0] if isinstance(levels[0], RetrievalLevel) else None
-        # Its branches go up to the target.
+        # The target verifies its branches too.
         self._joined = retrieval if config.joined else None
         models = [level for level in levels if isinstance(level, ModelLevel)]
         if not config.pre_verify:
             models = models[-1:]
         for number, model in enumerate(models):
             pre_verifies = number > 0
-            model.beneath = models[number - 1] if pre_verifies else retrieval
+            model.lower = models[number - 1] if pre_verifies else retrieval
             model.self_verify = config.dynamic_window if pre_verifies else config.self_verify
             model.window = None if pre_verifies and config.dynamic_window else config.window
 
     @property
     def proposes(self) -> bool:
-        """Tokens are sampled where the target samples."""
+        """Return True: tokens are sampled where the target samples."""
         return True
 
     @property
@@ -69,7 +71,7 @@ class HierarchySession(Session):
 
     @property
     def num_predictions(self) -> int:
-        """What the retrieval uses, where its branches go up to the target."""
+        """Return the number of the retrieval drafter, if the target verifies its branches."""
         return self._joined.session.num_predictions if self._joined else 0
 
     def observe_predictions(self, tree: TokenTree, predictions: np.ndarray) -> None:
@@ -77,9 +79,9 @@ class HierarchySession(Session):
             self._joined.session.observe_predictions(tree, predictions)
 
     def begin(self, rules: RequestRules) -> None:
-        """Chooses tokens as the target does from now on."""
+        """Choose tokens by the rules of the target from now on."""
         self._require(rules)
-        self._text = Text(self._text.tokens, rules)
+        self._context = LevelContext(self._context.tokens, rules)
         for level in self._levels:
             level.stats = LevelStats()
 
@@ -87,17 +89,17 @@ class HierarchySession(Session):
         self, max_nodes: int, max_depth: int | None = None, min_prob: float = 0.0
     ) -> TokenTree:
         max_nodes = min(max_nodes, self._config.max_nodes)
-        left = self._text.tokens_left
+        left = self._context.tokens_left
         most = max_nodes if left is None else min(max_nodes, left)
         top, joined = self._levels[-1], self._joined
         if joined is None:
-            self._parts = [top.draft(self._text, most)]
+            self._parts = [top.draft(self._context, most)]
         elif not isinstance(top, ModelLevel):
             self._parts = [joined.branches()]
-        elif joined.takes_suggestions and not self._text.samples:
-            self._parts = [joined.ranked(top, self._text)]
+        elif joined.takes_suggestions and not self._context.samples:
+            self._parts = [joined.ranked(top, self._context)]
         else:
-            self._parts = [top.draft(self._text, most), joined.branches()]
+            self._parts = [top.draft(self._context, most), joined.branches()]
         self._draft, *branches = self._parts
         for retrieved in branches:
             self._draft = self._draft.joined_with(retrieved.tree, max_nodes)
@@ -106,14 +108,14 @@ class HierarchySession(Session):
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None
     ) -> None:
-        """Takes what the target emitted; thresholds learn from what it rejected."""
+        """Append the target's new tokens; thresholds learn from rejected ones."""
         tokens = [int(token) for token in token_ids]
         for draft in self._parts:
             draft.settle(tokens)
-        # Where tokens were joined to it, not the first nodes of the retrieved tree were verified.
+        # In a joined tree, the first nodes are not those of the retrieved tree.
         is_retrieved = bool(self._parts) and self._draft is self._parts[-1]
         self._draft, self._parts = Draft(EMPTY_TREE), []
-        self._text.tokens += tokens
+        self._context.tokens += tokens
         for level in self._levels:
             level.observe(tokens, num_verified if is_retrieved else None)
 
@@ -123,19 +125,19 @@ class HierarchySession(Session):
 
 
 class HierarchyDrafter:
-    """Drafts by a chain of levels, each verifying the one beneath it: HSDDW, and with retrieval.
+    """Drafter made of a chain of levels, each verifying the level below: HSDDW, and retrieval.
 
-    Sampled texts are not those of plain decoding from the same seed, as drafts are sampled too;
-    they are distributed as those are. Greedy texts are the same.
+    Greedy texts equal those without drafts. Sampled texts follow the same distribution, but differ
+    for the same seed, because drafts are sampled too.
 
     Args:
         levels: Models of the target's vocabulary, the smallest first, by name or in a sequence;
             the first may be a drafter of another kind instead.
-        config: How they draft.
+        config: Configuration of the hierarchy.
 
     Raises:
-        ValueError: There are no levels, or one is neither a model nor, as the first, a drafter.
-        UnsupportedModelError: A level is a model that cannot take tokens back.
+        ValueError: There are no levels, or a level other than the first is not a model.
+        UnsupportedModelError: The cache of a model cannot be rolled back.
     """
 
     def __init__(
@@ -159,18 +161,18 @@ class HierarchyDrafter:
 
     @property
     def vocab_size(self) -> int | None:
-        """That of the level with the fewest tokens: a model may lack some of its tokenizer's."""
+        """Return the smallest vocabulary: a model may lack tokens of its tokenizer."""
         sizes = [model_vocab_size(model) for model in self._models.values()]
         sizes += [drafter.vocab_size for drafter in self._retrieval.values() if drafter.vocab_size]
         return min(sizes, default=None)
 
     @property
     def max_nodes(self) -> int | None:
-        """The nodes that the configuration names; none where the time of a step decides."""
+        """Return the configured number of nodes; None where the cost of a step decides."""
         return None if self.config.joined else self.config.max_nodes
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> HierarchySession:
-        """Starts a request; until it has joined a target's rules, tokens are chosen greedily.
+        """Start a request; tokens are chosen greedily until `begin` passes the target's rules.
 
         Raises:
             ValueError: The prompt is empty or holds an id outside the vocabulary.
@@ -192,27 +194,27 @@ class HierarchyDrafter:
         return HierarchySession(prompt_ids, levels, self.config, self._require_target)
 
     def _require_target(self, rules: RequestRules) -> None:
-        """Refuses a target of another vocabulary, device or dtype."""
+        """Reject a target of another vocabulary, device or dtype."""
         target = rules.model
         size = model_vocab_size(target)
         for name, model in self._models.items():
-            for what, own, wanted, way_out in (
+            for what, own, wanted, remedy in (
                 ("vocabulary", model_vocab_size(model), size, "use models of one family"),
                 ("device", model.device, target.device, f"move it by `.to('{target.device}')`"),
                 ("dtype", model.dtype, target.dtype, f"load it with `dtype={target.dtype}`"),
             ):
                 if own != wanted:
                     raise ValueError(
-                        f"level `{name}` has {what} {own}, the target {wanted}: {way_out}"
+                        f"level `{name}` has {what} {own}, the target {wanted}: {remedy}"
                     )
 
 
 def maker(
     inputs: DrafterInputs, names: Sequence[str], config: HierarchyConfig
 ) -> Callable[[], HierarchyDrafter]:
-    """Loads models by name beside their target; gives what makes a new drafter of them.
+    """Load models by name, and return a function that makes a drafter of them.
 
-    Where there is a datastore or the target's bigrams, the fused drafter drafts for the smallest.
+    With a datastore or the target's bigrams, the fused drafter drafts for the smallest model.
     """
     target, tokenizer = cast("PreTrainedModel", inputs.model), inputs.tokenizer
     dtype, models = str(target.dtype).removeprefix("torch."), {}
@@ -226,7 +228,7 @@ def maker(
     fused = maker_of("fused", inputs) if retrieves else None
 
     def make() -> HierarchyDrafter:
-        beneath = {} if fused is None else {"retrieval": fused()}
-        return HierarchyDrafter({**beneath, **models}, config)
+        retrieval = {} if fused is None else {"retrieval": fused()}
+        return HierarchyDrafter({**retrieval, **models}, config)
 
     return make

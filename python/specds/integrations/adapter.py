@@ -1,11 +1,12 @@
-"""What all adapters share: they open the drafter, and go on without drafts if it fails."""
+"""Base class of all adapters: it opens the drafter, and keeps its failures out of the engine."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MIN_PROB = 0.1
-"""Of a path of a chain, where nothing tells what a step costs."""
+"""Minimum path probability in a chain, where the cost of a step is not measured."""
 
 _Call = TypeVar("_Call", bound="Callable[..., Any]")
 
@@ -25,24 +26,24 @@ class Adapter:
     """Base class of all adapters.
 
     Args:
-        options: Keywords of `EngineDrafter`; without `datastore`, the one that the model's
-            folder names is used.
+        options: Keywords of `EngineDrafter`. Without `datastore`, the adapter uses the datastore
+            that the model's folder names.
         tokenizer: The engine's tokenizer, or its name or folder.
-        max_nodes: The most tokens of a draft.
-        group: The engine's ranks that verify the same, of which the first alone drafts; None for
-            one.
-        times_steps: Whether the adapter calls `begin_draft` and `end_draft`: drafts then have by
-            default what pays by the times of the engine's steps, otherwise what is likely enough.
+        max_nodes: Maximum tokens of a draft.
+        group: The engine's ranks that verify the same drafts, which only the first rank makes;
+            None for a single rank.
+        times_steps: Whether the adapter uses `timed_draft`. By default, draft sizes then follow
+            the measured cost of the engine's steps; otherwise the probability of a path.
 
     Attributes:
-        log: What it tells goes there: a line of what it drafts from, then failures.
-        drafts: Whether this process drafts; another rank may do so for it.
-        wishes: What requests wish, by their names; None for no drafts.
-        has_tenants: Whether the engine tells whose request it is.
-        num_failures: How many `guarded` calls raised.
+        log: Logger of the configuration at start and of failures.
+        drafts: Whether this process drafts, and not another rank for it.
+        request_options: Per-request options by request name; None disables drafts.
+        has_tenants: Whether the engine reports the tenant of a request.
+        num_failures: Number of `guarded` calls that raised.
 
     Raises:
-        ValueError: The configuration is wrong, or the datastore is of another tokenizer.
+        ValueError: The configuration is invalid, or the datastore has another tokenizer.
         FormatError: The datastore cannot be read.
     """
 
@@ -60,7 +61,8 @@ class Adapter:
         times_steps: bool = False,
     ) -> None:
         name = ""
-        self.group, self.wishes = group, dict[str, dict[str, Any] | None]()
+        self.group = group
+        self.request_options: dict[str, dict[str, Any] | None] = {}
         self.drafts = group is None or bool(group.is_first_rank)
         if not self.drafts:
             options, tokenizer = {}, None
@@ -77,15 +79,15 @@ class Adapter:
             loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
             name = fingerprint(loaded)
         self.drafter = EngineDrafter(**dict(options), vocab_size=vocab_size, tokenizer=name)
-        # At the end of the adapter or of the process.
+        # Runs when the adapter is collected or the process ends.
         weakref.finalize(self, _close, self.drafter, self.log)
         self.max_nodes, self.num_failures = max_nodes, 0
         if self.drafts:
-            self.log.info("specds drafts at most %d tokens a row: %r", max_nodes, self.drafter)
-        self._stats = self._counted()
+            self.log.info("specds drafts at most %d tokens per row: %r", max_nodes, self.drafter)
+        self._last_stats = self._read_stats()
         _warn(self.drafter, self.log)
         if options.get("memory") == "tenants" and not self.has_tenants:
-            self.log.warning("specds: this engine names no tenants, so nothing is remembered")
+            self.log.warning("specds: this engine reports no tenants, so the memory stays empty")
         self._ended_at: float | None = None
 
     def sync(
@@ -94,45 +96,46 @@ class Adapter:
         names: Sequence[str] | None = None,
         starts: Sequence[int] | None = None,
     ) -> None:
-        """Takes the contexts of a batch, as `EngineDrafter.sync`, and what the named ones wish."""
-        wishes = [self.wishes.get(name, {}) for name in names or ()]
+        """Pass the contexts of a batch and the options of its requests to the drafter."""
+        given = [self.request_options.get(name, {}) for name in names or ()]
         if names is not None:
-            rows = zip(contexts, wishes, strict=True)
-            contexts = [None if wish is None else context for context, wish in rows]
-        self.drafter.sync(contexts, starts=starts, names=names, wishes=wishes)
-        for context, wish in zip(contexts, wishes, strict=False):
-            if context is not None and wish:
-                wish.pop("predicted_output", None)  # it is known from now on
+            rows = zip(contexts, given, strict=True)
+            contexts = [None if options is None else context for context, options in rows]
+        self.drafter.sync(contexts, starts=starts, names=names, wishes=given)
+        for context, options in zip(contexts, given, strict=False):
+            if context is not None and options:
+                options.pop("predicted_output", None)  # the drafter has it from now on
 
-    def begin_draft(self, *, is_decoding: bool = True) -> None:
-        """Call after `sync`: the engine's last step is over, and its time is measured.
+    @contextmanager
+    def timed_draft(self, *, is_decoding: bool = True) -> Iterator[None]:
+        """Draft inside this context, after `sync`: between two of them runs a step of the engine.
 
-        A step in which the engine read a prompt does not count.
+        The drafter observes the time of the step, unless the engine read a prompt in it.
         """
-        num_opened = self._stats["num_opened"]
-        self.tell()
-        has_begun = self._stats["num_opened"] > num_opened
+        num_opened = self._last_stats["num_opened"]
+        self.publish_stats()
+        has_begun = self._last_stats["num_opened"] > num_opened
         if is_decoding and not has_begun and self._ended_at is not None:
             self.drafter.observe_step_time(perf_counter() - self._ended_at)
-
-    def tell(self) -> None:
-        """Tells what came of the last drafts: call after `sync`, if not `begin_draft`."""
-        before, self._stats = self._stats, self._counted()
-        publish(before, self._stats)
-        if _is_told(before["num_memory_failures"], self._stats["num_memory_failures"]):
-            _warn(self.drafter, self.log)
-
-    def _counted(self) -> dict[str, Any]:
-        return {**self.drafter.stats(), "num_failures": self.num_failures}
-
-    def end_draft(self) -> None:
-        """Call after drafting: the engine's step begins."""
+        self._ended_at = None  # a draft that fails starts no step
+        yield
         self._ended_at = perf_counter()
 
-    def chains(self, num_left: Iterable[int]) -> list[list[int]]:
-        """Drafts a chain of at most `max_nodes` tokens for each row.
+    def publish_stats(self) -> None:
+        """Publish the statistics of the last drafts; `timed_draft` calls this method too."""
+        before, self._last_stats = self._last_stats, self._read_stats()
+        publish(before, self._last_stats)
+        if should_log(before["num_memory_failures"], self._last_stats["num_memory_failures"]):
+            _warn(self.drafter, self.log)
 
-        `num_left` is how many tokens each row may still get: one place is for the bonus token.
+    def _read_stats(self) -> dict[str, Any]:
+        return {**self.drafter.stats(), "num_failures": self.num_failures}
+
+    def chains(self, num_left: Iterable[int]) -> list[list[int]]:
+        """Draft a chain of at most `max_nodes` tokens for each row.
+
+        Args:
+            num_left: Tokens that each row may still get, the bonus token included.
         """
         left = [max(number - 1, 0) for number in num_left]
         token_ids, numbers, _ = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
@@ -152,34 +155,36 @@ def _close(drafter: EngineDrafter, log: logging.Logger) -> None:
         _warn(drafter, log)
 
 
-def _is_told(before: int, now: int) -> bool:
-    """Whether one of these failures is told of: the first, the second, the fourth and so on."""
+def should_log(before: int, now: int) -> bool:
+    """Return whether the failures since `before` are logged: the first, second, fourth, ..."""
     return now.bit_length() > before.bit_length()
 
 
-def wishes_of(extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """What a request wishes, of the extra arguments that its engine carries; None for no drafts.
+def parse_request_options(extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the options of a request from the engine's extra arguments; None disables drafts.
 
-    These are `specds_off`, `specds_tenant`, `specds_group` and `specds_predicted_output`, token
-    ids. What is of another type is left out.
+    These are `specds_off`, `specds_tenant`, `specds_group` and `specds_predicted_output`, a list of
+    token ids. Values of the wrong type are ignored.
     """
     given = {key.removeprefix("specds_"): value for key, value in (extra or {}).items()}
     if given.get("off"):
         return None
     names = ("tenant", "group")
-    wishes = {name: given[name] for name in names if isinstance(given.get(name), str)}
+    options: dict[str, Any] = {
+        name: given[name] for name in names if isinstance(given.get(name), str)
+    }
     predicted = given.get("predicted_output")
     if isinstance(predicted, list) and all(
         isinstance(token, int) and 0 <= token < 1 << 32 for token in predicted
     ):
-        wishes["predicted_output"] = predicted
-    return {"tenant": "", **wishes}
+        options["predicted_output"] = predicted
+    return {"tenant": "", **options}
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
-    """Makes a method return `otherwise(...)` if it raises.
+    """Make a method return `otherwise(...)` if it raises.
 
-    An adapter logs its first failure, the second, the fourth, and so on.
+    The adapter logs its first failure, the second, the fourth, and so on.
     """
 
     def guard(call: _Call) -> _Call:
@@ -189,8 +194,8 @@ def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
                 return call(self, *args, **kwargs)
             except Exception:
                 self.num_failures += 1
-                if _is_told(self.num_failures - 1, self.num_failures):
-                    self.log.exception("specds drafts nothing: failure %d", self.num_failures)
+                if should_log(self.num_failures - 1, self.num_failures):
+                    self.log.exception("specds made no drafts: failure %d", self.num_failures)
                 return otherwise(self, *args, **kwargs)
 
         return cast("_Call", method)

@@ -13,14 +13,14 @@ from specds.integrations.adapter import Adapter, guarded
 
 
 class DraftModel(Adapter):
-    """Drafts for the one sequence of a `Llama`.
+    """Drafter for the one sequence of a `Llama`.
 
     Args:
         options: The configuration of `EngineDrafter`.
-        max_nodes: The most tokens of a draft.
-        max_length: The context size of the `Llama`; drafts end before it.
-        **about: As of `Adapter`. Pass the `tokenizer` of the original model: a GGUF file has no
-            fingerprint to compare with the datastore's.
+        max_nodes: Maximum tokens of a draft.
+        max_length: Context size of the `Llama`; drafts end before it.
+        **about: Arguments of `Adapter`. Pass the `tokenizer` of the original model: a GGUF file has
+            no fingerprint to compare with the datastore's.
     """
 
     def __init__(
@@ -36,10 +36,9 @@ class DraftModel(Adapter):
 
     @guarded(lambda *_, **__: np.zeros(0, np.intc))
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
-        """Drafts at most `max_nodes` tokens after a context, the token just sampled included."""
+        """Draft at most `max_nodes` tokens after a context, the token just sampled included."""
         self.drafter.sync([input_ids.view(np.uint32)])
-        self.begin_draft()
         max_length = sys.maxsize if self.max_length is None else self.max_length
-        [draft] = self.chains([max_length - len(input_ids)])
-        self.end_draft()
+        with self.timed_draft():
+            [draft] = self.chains([max_length - len(input_ids)])
         return np.array(draft, np.intc)

@@ -1,4 +1,4 @@
-"""What came of all drafts, for Prometheus: engines serve the registry of its client."""
+"""Prometheus metrics of all drafts, in the default registry, which engines serve."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from functools import cache
 from typing import Any
 
 _COUNTERS = {
-    "draft_s": ("draft_seconds", "Seconds in which contexts were taken and drafts made"),
-    "num_failures": ("failures", "Steps without drafts because something was raised"),
-    "num_memory_failures": ("memory_failures", "Times that the memory could not be shared"),
-    "num_refused": ("rows_refused", "Rows that could not be served"),
-    "num_row_steps": ("row_steps", "Rows that went on, step by step"),
+    "draft_s": ("draft_seconds", "Time spent on reading contexts and drafting"),
+    "num_failures": ("failures", "Steps without drafts because of an error"),
+    "num_memory_failures": ("memory_failures", "Failed exchanges of the shared memory"),
+    "num_refused": ("rows_refused", "Rows that the drafter rejected"),
+    "num_row_steps": ("row_steps", "Decode steps of rows"),
     "num_draft_tokens": ("draft_tokens", "Drafted tokens"),
 }
 _GAUGES = {
-    "num_memory_bytes": ("memory_bytes", "Bytes of the memory of earlier requests", "livesum"),
-    "memory_shared_at": ("memory_shared_timestamp_seconds", "When it was last shared", "livemax"),
+    "num_memory_bytes": ("memory_bytes", "Size of the memory of earlier requests", "livesum"),
+    "memory_shared_at": ("memory_shared_timestamp_seconds", "Time of the last exchange", "livemax"),
 }
 
 
 @cache
 def _metrics() -> dict[str, Any]:
-    """The metrics by the names of statistics; one of each a process."""
+    """Return the metrics by name of statistic, each registered once per process."""
     try:
         from prometheus_client import Counter, Gauge
     except ImportError:
@@ -32,13 +32,13 @@ def _metrics() -> dict[str, Any]:
     }
     for key, (name, about, mode) in _GAUGES.items():
         made[key] = Gauge(f"specds:{name}", about, multiprocess_mode=mode)
-    about = "Accepted tokens by what they were drafted from"
+    about = "Accepted tokens by drafting source"
     made["num_accepted_by_source"] = Counter("specds:accepted_tokens", about, ["source"])
     return made
 
 
 def publish(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Adds what came of the drafts between two statistics of a drafter."""
+    """Add the difference of two statistics of a drafter to the metrics."""
     for key, metric in _metrics().items():
         if key in _GAUGES:
             metric.set(now[key])

@@ -3,9 +3,9 @@
     SPECDS_CONFIG='{"datastore": "chat.specds"}' python -m sglang.launch_server --model-path MODEL \
         --speculative-algorithm NGRAM --speculative-num-draft-tokens 16
 
-SGLang calls `register` in each of its processes, by our entry point; without ``SPECDS_CONFIG`` it
-changes nothing. `python -m specds.integrations.sglang --check` tells whether the installed SGLang
-fits.
+SGLang calls `register` in each of its processes, through our entry point; without ``SPECDS_CONFIG``
+it changes nothing. `python -m specds.integrations.sglang --check` reports whether the installed
+SGLang is compatible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import Adapter, guarded, wishes_of
+from specds.integrations.adapter import Adapter, guarded, parse_request_options
 
 CONFIG = "SPECDS_CONFIG"
 """The environment variable with the JSON configuration of `EngineDrafter`."""
@@ -32,7 +32,7 @@ Trees = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 
 def _fill(corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any) -> Trees:
-    """Trees without a draft: the last token, filled up with children."""
+    """Return trees without a draft: the last token, filled up with children."""
     n = corpus.num_nodes
     token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
     token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
@@ -42,36 +42,36 @@ def _fill(corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any
 
 
 class Corpus(Adapter):
-    """Replaces the corpus of SGLang's n-gram worker: drafts trees for a batch.
+    """Replacement for the corpus of SGLang's n-gram worker, which drafts trees for a batch.
 
     Args:
         num_nodes: Nodes of a tree, including the last token of the context.
 
     Raises:
-        ValueError: As `Adapter`, or the configuration does not fit SGLang.
+        ValueError: `Adapter` rejects the configuration, or SGLang does not support it.
     """
 
     has_tenants = True
 
     def __init__(self, options: Mapping[str, Any], num_nodes: int, **about: Any) -> None:
         if options.get("step_cost") is not None:
-            raise ValueError("`step_cost` does not fit SGLang: all its trees have one size")
+            raise ValueError("SGLang does not support `step_cost`: all its trees have one size")
         super().__init__({"recycled": False, **options}, num_nodes - 1, **about)
         self.num_nodes = num_nodes
         self._lengths: dict[str, int] = {}
 
     @guarded(lambda corpus, _: corpus.num_nodes)
     def begin(self, requests: Sequence[Any]) -> int:
-        """Takes what new requests wish, before `batch_get`.
+        """Read the options of new requests, before `batch_get`.
 
         Returns:
-            How many of the last tokens of each context are then to be told.
+            Number of last tokens of each context that `batch_get` needs.
         """
         begun = [request for request in requests if request.rid not in self._lengths]
         if not (begun and self.drafts):
             return self.num_nodes
         for request in begun:
-            self.wishes[request.rid] = _wishes(request)
+            self.request_options[request.rid] = _request_options(request)
         return sys.maxsize
 
     def batch_get(
@@ -80,14 +80,14 @@ class Corpus(Adapter):
         batch_tokens: Sequence[Sequence[int]],
         total_lens: Sequence[int],
     ) -> Trees:
-        """Drafts a tree for each row.
+        """Draft a tree for each row.
 
         Args:
             batch_tokens: The last tokens of each context.
-            total_lens: The lengths of the whole contexts.
+            total_lens: Lengths of the whole contexts.
 
         Returns:
-            The tokens of the trees, int64 `(rows * n,)`, and their masks, bool `(rows * n * n,)`:
+            Tokens of the trees, int64 `(rows * n,)`, and their masks, bool `(rows * n * n,)`:
             whether node j is node i or an ancestor of it.
         """
         fill = Corpus._drafted if self.drafts else _fill
@@ -95,7 +95,7 @@ class Corpus(Adapter):
         if self.group is not None:
             import torch
 
-            # All ranks verify, and must verify the same.
+            # All ranks must verify the same trees.
             for part in map(torch.from_numpy, trees):
                 torch.distributed.broadcast(part, self.group.first_rank, group=self.group.cpu_group)
         return trees
@@ -108,25 +108,24 @@ class Corpus(Adapter):
         total_lens: Sequence[int],
     ) -> Trees:
         rows = zip(req_ids, batch_tokens, total_lens, strict=True)
-        news = [self._news(*row) for row in rows]
-        starts = [total - len(tokens) for tokens, total in zip(news, total_lens, strict=True)]
-        self.sync(news, names=req_ids, starts=starts)
-        self.begin_draft()
-        self._lengths.update(zip(req_ids, total_lens, strict=True))
-        token_ids, _, mask = self.drafter.draft_trees(self.num_nodes)
-        # A row without a session has no last token of its own.
-        token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
-        self.end_draft()
-        return token_ids.ravel(), mask.ravel()
+        new = [self._new_tokens(*row) for row in rows]
+        starts = [total - len(tokens) for tokens, total in zip(new, total_lens, strict=True)]
+        self.sync(new, names=req_ids, starts=starts)
+        with self.timed_draft():
+            self._lengths.update(zip(req_ids, total_lens, strict=True))
+            token_ids, _, mask = self.drafter.draft_trees(self.num_nodes)
+            # A row without a session has no last token of its own.
+            token_ids[:, 0] = [tokens[-1] for tokens in batch_tokens]
+            return token_ids.ravel(), mask.ravel()
 
-    def _news(self, req_id: str, tokens: Sequence[int], total: int) -> Sequence[int]:
-        """The tokens that the drafter has not seen; all tokens if there is a gap."""
+    def _new_tokens(self, req_id: str, tokens: Sequence[int], total: int) -> Sequence[int]:
+        """Return the tokens that the drafter has not seen; all tokens if there is a gap."""
         new = total - self._lengths.get(req_id, 0)
         return tokens[-new:] if 0 < new < len(tokens) else tokens
 
     @guarded(lambda *_: None)
     def observe_logits(self, logits: Any) -> None:
-        """Takes the target's logits at all nodes of the last trees, `(rows * n, vocab_size)`."""
+        """Read the target's logits at all nodes of the last trees, `(rows * n, vocab_size)`."""
         k = self.drafter.num_predictions
         predictions = logits.topk(k, dim=-1).indices.cpu().numpy()
         self.drafter.observe_predictions(predictions, self.num_nodes)
@@ -135,31 +134,31 @@ class Corpus(Adapter):
         self.drafter.end(list(req_ids))
         for req_id in req_ids:
             self._lengths.pop(req_id, None)
-            self.wishes.pop(req_id, None)
+            self.request_options.pop(req_id, None)
 
     def reset(self) -> None:
         self.drafter.end_all()
         self._lengths.clear()
-        self.wishes.clear()
+        self.request_options.clear()
 
     def synchronize(self) -> None:
-        """Does nothing: calls are synchronous."""
+        """Do nothing: calls are synchronous."""
 
     def batch_put(self, batch_tokens: Sequence[Sequence[int]]) -> None:
-        """Does nothing: the next `batch_get` has the same tokens."""
+        """Do nothing: the next `batch_get` has the same tokens."""
 
 
-def _wishes(request: Any) -> dict[str, Any] | None:
-    """What a request of SGLang wishes; who has a part of its cache is a tenant."""
-    wishes = wishes_of(request.sampling_params.custom_params)
-    if wishes is not None and not wishes["tenant"]:
+def _request_options(request: Any) -> dict[str, Any] | None:
+    """Return the options of a request; a part of SGLang's cache of its own makes it a tenant."""
+    options = parse_request_options(request.sampling_params.custom_params)
+    if options is not None and not options["tenant"]:
         own = (request.extra_key or "").removesuffix(request.lora_id or "")
-        wishes["tenant"] = request.cache_salt or own
-    return wishes
+        options["tenant"] = request.cache_salt or own
+    return options
 
 
 def register() -> None:
-    """The entry point of the plug-in: replaces the corpus of the n-gram worker."""
+    """Install the plug-in: replace the corpus of the n-gram worker."""
     if not os.environ.get(CONFIG):
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
@@ -170,7 +169,7 @@ def register() -> None:
 
 
 def _replacement(**arguments: Any) -> Corpus:
-    """Makes the worker's corpus, from the server's global arguments."""
+    """Make the worker's corpus from the server's global arguments."""
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
@@ -189,12 +188,12 @@ def _replacement(**arguments: Any) -> Corpus:
 
 
 def _begin(worker: Any, batch: Any) -> None:
-    """Shows the corpus the requests of a batch, and has it told what it needs of their tokens."""
+    """Pass the requests of a batch to the corpus, and the number of tokens it needs to SGLang."""
     worker.max_trie_depth = worker.ngram_corpus.begin(batch.reqs)
 
 
 def _observed(sample: Callable[..., Any], observe: Callable[[Any], None]) -> Callable[..., Any]:
-    """SGLang's acceptance, preceded by `observe(logits)`."""
+    """Return SGLang's acceptance preceded by `observe(logits)`."""
 
     def eagle_sample(verify_input: Any, batch: Any, logits_output: Any, *a: Any, **k: Any) -> Any:
         observe(logits_output.next_token_logits)
@@ -212,11 +211,11 @@ NEEDED = (
     "sglang.srt.runtime_context:get_parallel",
     "sglang.srt.runtime_context:get_server_args",
 )
-"""The names of SGLang that `register` and the corpus use."""
+"""Names of SGLang that `register` and the corpus use."""
 
 
 def missing() -> list[str]:
-    """The names in `NEEDED` that the installed SGLang lacks, and why."""
+    """Return the names in `NEEDED` that the installed SGLang lacks, with the error of each."""
     lacks = []
     for name in NEEDED:
         try:
@@ -230,4 +229,4 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["--check"]:
         sys.exit("usage: python -m specds.integrations.sglang --check")
     lacks = missing()
-    sys.exit("\n".join(["this SGLang does not fit:", *lacks]) if lacks else None)
+    sys.exit("\n".join(["this SGLang is not compatible:", *lacks]) if lacks else None)

@@ -5,7 +5,7 @@
             "model": "specds.integrations.vllm.Proposer", "num_speculative_tokens": 8}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
-The runner passes the batch as padded arrays; names and wishes are those of its own requests.
+The runner passes the batch as padded arrays. Names and options come from its own request table.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import Adapter, guarded, wishes_of
+from specds.integrations.adapter import Adapter, guarded, parse_request_options
 
 
 class VllmAdapter(Adapter):
-    """The drafter of a worker; `additional_config["specds"]` is its configuration."""
+    """Drafter of a worker, configured by `additional_config["specds"]`."""
 
-    log = logging.getLogger("vllm.specds")  # vLLM shows its own
+    log = logging.getLogger("vllm.specds")  # vLLM shows only loggers below its own
 
     def __init__(self, vllm_config: Any, *, times_steps: bool = False) -> None:
         model, group = vllm_config.model_config, None
@@ -46,22 +46,22 @@ class VllmAdapter(Adapter):
         if num_tokens > scheduler.max_num_batched_tokens:
             self.log.warning(
                 "specds: a step of %d rows with drafts has %d tokens: raise max_num_batched_tokens "
-                "from %d, or rows wait",
+                "above %d, or rows wait",
                 scheduler.max_num_seqs,
                 num_tokens,
                 scheduler.max_num_batched_tokens,
             )
 
     def names(self, requests: Any, batch: Any, num_rows: int) -> list[str]:
-        """The names of the rows of a V1 batch; ends what the runner knows no more."""
+        """Return the request names of a V1 batch; end requests that the runner dropped."""
         names: list[str] = batch.req_ids[:num_rows]
         for name in names:
-            if name not in self.wishes:
+            if name not in self.request_options:
                 sampling = requests[name].sampling_params
-                self.wishes[name] = wishes_of(sampling and sampling.extra_args)
-        ended = [name for name in self.wishes if name not in requests]
+                self.request_options[name] = parse_request_options(sampling and sampling.extra_args)
+        ended = [name for name in self.request_options if name not in requests]
         for name in ended:
-            del self.wishes[name]
+            del self.request_options[name]
         if ended:
             self.drafter.end(ended)
         return names
@@ -72,11 +72,14 @@ class Proposer(VllmAdapter):
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config, times_steps=True)
-        mend_sampling()
+        patch_cpu_sampling()
         self._runner: Any = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """The runner calls it, and tells nothing of itself: its requests are found there."""
+        """Keep the runner that calls this method, for its request table.
+
+        The runner passes no reference to itself, so it is read from the caller's frame.
+        """
         self._runner = sys._getframe(1).f_locals.get("self")
 
     @guarded(lambda _, rows, *__, **___: [[] for _ in rows])
@@ -87,12 +90,12 @@ class Proposer(VllmAdapter):
         token_ids_cpu: NDArray[np.int32],
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """Drafts at most `max_nodes` tokens for each row of the batch.
+        """Draft at most `max_nodes` tokens for each row of the batch.
 
         Args:
-            sampled_token_ids: What each row emitted in this step; empty during its prefill.
-            num_tokens_no_spec: The lengths of the rows, `(n,)` with n >= rows.
-            token_ids_cpu: Their tokens, `(n, max_model_len)`.
+            sampled_token_ids: New tokens of each row in this step; empty during its prefill.
+            num_tokens_no_spec: Lengths of the rows, `(n,)` with n >= rows.
+            token_ids_cpu: Tokens of the rows, `(n, max_model_len)`.
         """
         if not self.drafts:
             return [[] for _ in sampled_token_ids]
@@ -101,13 +104,11 @@ class Proposer(VllmAdapter):
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
         contexts = [row[:length] if emitted else None for emitted, length, row in rows]
         self.sync(contexts, names=self._names(len(contexts)))
-        self.begin_draft(is_decoding=all(sampled_token_ids))
-        drafts = self.chains([self.max_length - length for length in lengths])
-        self.end_draft()
-        return drafts
+        with self.timed_draft(is_decoding=all(sampled_token_ids)):
+            return self.chains([self.max_length - length for length in lengths])
 
     def _names(self, num_rows: int) -> list[str] | None:
-        """The names of the rows, where the runner shows them."""
+        """Return the request names of the rows, or None if the runner is not accessible."""
         batch, requests = (
             getattr(self._runner, name, None) for name in ("input_batch", "requests")
         )
@@ -115,10 +116,10 @@ class Proposer(VllmAdapter):
         return self.names(requests, batch, num_rows) if is_shown else None
 
 
-def mend_sampling() -> None:
-    """Mends vLLM's sampling of drafted places on a CPU (vllm-project/vllm#55005).
+def patch_cpu_sampling() -> None:
+    """Patch vLLM's sampling of drafted tokens on a CPU (vllm-project/vllm#55005).
 
-    There it never writes what it expands, and ends where `top_k` comes without `top_p`.
+    Without it, vLLM never writes expanded values, and crashes on `top_k` without `top_p`.
     """
     try:
         from vllm.platforms import current_platform
@@ -139,4 +140,4 @@ def mend_sampling() -> None:
 
     rejection_sampler.expand_batch_to_tokens = expand
     rejection_sampler.apply_top_k_top_p = apply_top_k_top_p
-    VllmAdapter.log.info("specds mends vLLM's sampling of drafts on a CPU (vllm#55005)")
+    VllmAdapter.log.info("specds patches vLLM's sampling of drafts on a CPU (vllm#55005)")

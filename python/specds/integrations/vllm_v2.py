@@ -3,9 +3,9 @@
     vllm serve MODEL --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 8}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
-That runner accepts no external class, so our entry point replaces its factory of speculators,
-unless the configuration has no ``specds``. It was never run on a GPU: tests run it on a CPU, with
-Triton's interpreter.
+That runner accepts no external class, so our entry point replaces its factory of speculators if
+the configuration has ``specds``. It was never run on a GPU: tests run it on a CPU, with Triton's
+interpreter.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 
 from specds.integrations.adapter import guarded
 from specds.integrations.vllm import VllmAdapter
-from specds.integrations.vllm_beside import can_join, join_proposers
+from specds.integrations.vllm_combined import is_supported, wrap_proposers
 
 if TYPE_CHECKING:
     import torch
 
 
 class ChainSpeculator(VllmAdapter):
-    """Drafts for the V2 runner; `register` makes one of the runner's type.
+    """Drafter for the V2 runner; `register` makes it a subclass of the runner's own type.
 
     Args:
         req_states: The runner's tokens and lengths of all requests.
 
     Attributes:
-        draft_token_confidence_probs: float32 `(max_num_reqs, k)`, by the rows of the last batch:
-            the probability of each token after those before it, for adaptive verification.
+        draft_token_confidence_probs: Conditional probability of each token of the last batch,
+            float32 `(max_num_reqs, k)`, for adaptive verification.
     """
 
     supports_mm_inputs = False
@@ -52,10 +52,10 @@ class ChainSpeculator(VllmAdapter):
         self._lengths: dict[str, int] = {}
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
-        """Records no graph."""
+        """Do nothing: drafting captures no CUDA graph."""
 
     def capture(self) -> None:
-        """Records no graph."""
+        """Do nothing: drafting captures no CUDA graph."""
 
     def propose(
         self,
@@ -71,14 +71,14 @@ class ChainSpeculator(VllmAdapter):
         dummy_run: bool = False,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Drafts for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens."""
+        """Draft for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens."""
         places = input_batch.idx_mapping[: input_batch.num_reqs]
         self.draft_token_confidence_probs[: len(places)] = 0
         drafts = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
         if self.drafts and not dummy_run:
             drafts = self._drafted(input_batch, num_sampled, drafts)
         if self.group is not None and not dummy_run:
-            # All ranks verify, and must verify the same.
+            # All ranks must verify the same drafts.
             self.group.broadcast(drafts)
             self.group.broadcast(self.draft_token_confidence_probs)
         return drafts
@@ -87,13 +87,13 @@ class ChainSpeculator(VllmAdapter):
     def _drafted(self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         names = list(batch.req_ids[: batch.num_reqs])
         starts = [self._lengths.get(name, 0) for name in names]
-        news, totals = self._news(batch, starts, num_sampled)
-        served = zip(names, totals, news, strict=True)
+        parts, totals = self._new_tokens(batch, starts, num_sampled)
+        served = zip(names, totals, parts, strict=True)
         seen = self._lengths | {name: total for name, total, new in served if new is not None}
         alive = self.req_states.req_id_to_index
         self._lengths = {name: total for name, total in seen.items() if name in alive}
-        self.drafter.sync(news, starts=starts, names=names)
-        self.tell()
+        self.drafter.sync(parts, starts=starts, names=names)
+        self.publish_stats()
         left = [max(self.max_length - total - 1, 0) for total in totals]
         token_ids, lengths, probs = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
@@ -103,17 +103,17 @@ class ChainSpeculator(VllmAdapter):
         drafted = self._on_device(token_ids)
         return drafts.where(drafted < 0, drafted)
 
-    def _news(
+    def _new_tokens(
         self, batch: Any, starts: Sequence[int], num_sampled: torch.Tensor
     ) -> tuple[list[NDArray[np.uint32] | None], list[int]]:
-        """The tokens of each row from its start on, and its length, by one copy from the device.
+        """Return the tokens of each row from its start, and its length, in one copy.
 
-        None for a row whose prompt is still being read, or that grew by more than was copied.
+        A row has None while its prompt is being read, or if it grew by more than was copied.
         """
         import torch
 
         rows = len(starts)
-        # A step adds at most a draft and a token; one that begins has a prompt before these.
+        # A step adds at most a draft and a token; a new row has a prompt before these.
         prompts = batch.prefill_len_np[:rows] * (np.array(starts) == 0)
         widths = prompts + self.max_nodes + 1
         ends = widths.cumsum()
@@ -129,12 +129,14 @@ class ChainSpeculator(VllmAdapter):
         if copied.is_cuda:
             torch.cuda.current_stream().synchronize()
         tokens, totals, sampled = np.split(host.numpy(), [ends[-1], ends[-1] + rows])
-        told = np.split(tokens.view(np.uint32), ends[:-1])
-        news = [
+        rows_of_tokens = np.split(tokens.view(np.uint32), ends[:-1])
+        new = [
             part[: total - start] if number and 0 < total - start <= len(part) else None
-            for part, start, total, number in zip(told, starts, totals, sampled, strict=True)
+            for part, start, total, number in zip(
+                rows_of_tokens, starts, totals, sampled, strict=True
+            )
         ]
-        return news, totals.tolist()
+        return new, totals.tolist()
 
     def _on_device(self, array: NDArray[Any]) -> torch.Tensor:
         import torch
@@ -145,9 +147,9 @@ class ChainSpeculator(VllmAdapter):
 
 
 def register() -> None:
-    """The entry point of the plug-in: replaces vLLM's factory of speculators, joins its proposers.
+    """Install the plug-in: replace vLLM's factory of speculators, and wrap its proposers.
 
-    It warns where a configuration has a ``specds`` that nobody reads.
+    A configuration whose ``specds`` key no class reads gives a warning.
     """
     try:
         from vllm.config import VllmConfig
@@ -168,28 +170,28 @@ def register() -> None:
         check(self, *args)
         if "specds" in (self.additional_config or {}) and not _is_read(self):
             VllmAdapter.log.warning(
-                "specds drafts nothing: in vLLM's %s runner nobody reads `specds` of "
-                "`additional_config` but with %s",
-                *_WAYS[self.use_v2_model_runner],
+                "specds is not active: vLLM's %s runner reads `specds` of `additional_config` only "
+                "with %s",
+                *_METHODS[self.use_v2_model_runner],
             )
 
-    join_proposers()
+    wrap_proposers()
     spec_decode.init_speculator = init_speculator
     VllmConfig.__post_init__ = checked
 
 
-_WAYS = {
+_METHODS = {
     True: ("V2", '`"method": "ngram_gpu"`'),
-    False: ("V1", '`"model": "specds.integrations.vllm.Proposer"`, or a draft model of its own'),
+    False: ("V1", '`"model": "specds.integrations.vllm.Proposer"`, EAGLE, MTP or a draft model'),
 }
 
 
 def _is_read(vllm_config: Any) -> bool:
-    """Whether one of our classes gets the ``specds`` of a configuration."""
+    """Return whether one of our classes reads the ``specds`` of a configuration."""
     speculative = vllm_config.speculative_config
     if speculative is None or "specds" not in (vllm_config.additional_config or {}):
         return False
     if vllm_config.use_v2_model_runner:
         return bool(speculative.method == "ngram_gpu")
     has_model = speculative.use_eagle() or speculative.uses_draft_model()
-    return bool((has_model and can_join()) or str(speculative.model).startswith("specds."))
+    return bool((has_model and is_supported()) or str(speculative.model).startswith("specds."))

@@ -76,7 +76,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
     def fails(*_):
         raise RuntimeError
 
-    monkeypatch.setattr(DraftModel, "begin_draft", fails)
+    monkeypatch.setattr(DraftModel, "timed_draft", fails)
     drafting = draft_model()
     with Engine(drafting) as engine:
         assert engine.generate(prompts) == plain

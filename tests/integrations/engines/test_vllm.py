@@ -24,11 +24,11 @@ def head(tmp_path_factory):
     """A random one; our plug-in joins the proposers that run it."""
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 
-    from specds.integrations.vllm_beside import join_proposers
+    from specds.integrations.vllm_combined import wrap_proposers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SpecDecodeBaseProposer, "load_model", SpecDecodeBaseProposer.load_model)
-        join_proposers()
+        wrap_proposers()
         yield workload.eagle_head(tmp_path_factory.mktemp("head"))
 
 
@@ -107,7 +107,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError
 
-    for name, instead in (("propose", garbage), ("begin_draft", fails)):
+    for name, instead in (("propose", garbage), ("timed_draft", fails)):
         with monkeypatch.context() as patch:
             patch.setattr(Proposer, name, instead)
             with Engine(**chains(8)) as engine:
@@ -173,7 +173,7 @@ def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch, head):
     for about, is_warned in [({**chains(8), **way}, is_warned) for way, is_warned in ways]:
         EngineArgs(model=workload.model_path(), **about).create_engine_config()
         assert log.warning.called == is_warned
-    # A version without the class of draft models starts all the same, and says that nobody reads.
+    # A version without the class of draft models starts, and warns that `specds` is not read.
     monkeypatch.setitem(sys.modules, "vllm.v1.spec_decode.llm_base_proposer", None)
     vllm_v2.register()
     log.warning.reset_mock()
@@ -218,7 +218,7 @@ def test_the_documented_line_serves_sampled_requests_and_metrics(tmp_path, promp
         with server.asked("POST", "/v1/completions", **about, temperature=0.8, top_k=20, seed=1):
             metrics = server.text("/metrics")
     told = (tmp_path / "log").read_text()
-    assert f"specds drafts at most 8 tokens a row: EngineDrafter({workload.DATASTORE}" in told
-    assert "specds mends vLLM's sampling" in told
+    assert f"specds drafts at most 8 tokens per row: EngineDrafter({workload.DATASTORE}" in told
+    assert "specds patches vLLM's sampling" in told
     assert 'specds:accepted_tokens_total{source="datastore"}' in metrics
     assert "specds:failures_total 0.0" in metrics

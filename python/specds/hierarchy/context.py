@@ -1,4 +1,4 @@
-"""What has been written so far, tokens on trial included, and what may come next."""
+"""Token sequence of a request as its levels see it, and their choice of a next token."""
 
 from collections.abc import Iterable
 
@@ -10,10 +10,10 @@ from specds.accept.on_host import is_stateless
 from specds.drafters.session import Proposal, RequestRules
 
 
-class Text:
-    """The tokens of a request as its levels see them: the context, then tokens on trial.
+class LevelContext:
+    """Context of a request, followed by the speculative tokens of its levels.
 
-    Levels choose as the target does, without its processors that may have a state: they would see
+    Levels choose tokens as the target does, but skip its stateful processors, which would see
     tokens that the target never sees. Without rules, they choose greedily.
     """
 
@@ -33,13 +33,13 @@ class Text:
 
     @property
     def tokens_left(self) -> int | None:
-        """How many tokens a draft can have that the target may still emit; None for any number."""
-        # The pass that verifies a draft gives one token more.
+        """Return the maximum length of a draft, or None if it has no limit."""
+        # The pass that verifies a draft generates one token more.
         return None if self._rules is None else self._rules.max_length - len(self) - 1
 
     @property
     def finished(self) -> bool:
-        """Whether the text ends with its last token."""
+        """Return whether the last token ends the sequence."""
         return self._rules is not None and self.tokens[-1] in self._rules.eos_token_ids
 
     def emit(self, token: int) -> int:
@@ -51,21 +51,21 @@ class Text:
         self._num_stored = min(self._num_stored, length)
 
     def probs(self, logits: torch.Tensor) -> torch.Tensor:
-        """The distribution of the next token, float32, by a level's own logits; `(vocab_size,)`."""
+        """Return the distribution of a level's next token, float32 `(vocab_size,)`."""
         row = logits[None].to(torch.float32, copy=True)
         if self._processors:
             row = self._processors(self._token_ids(row.device), row)  # type: ignore[arg-type]
         return torch.nn.functional.softmax(row[0], dim=-1)
 
     def choose(self, probs: torch.Tensor, proposal: Proposal | None) -> int:
-        """A token of a distribution, chosen as the target chooses."""
+        """Choose a token of a distribution as the target would."""
         if self._rules is None or not self._rules.do_sample:
             return int(probs.argmax())
         return draw(probs) if proposal is None else accept_or_redraw(probs, proposal)
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are chosen by chance, so that drafted ones are proposals."""
+        """Return whether tokens are sampled, so that drafted ones are proposals."""
         return self._rules is not None and self._rules.do_sample
 
     def _token_ids(self, device: torch.device) -> torch.Tensor:
