@@ -21,7 +21,7 @@ from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
-from specds.hierarchy import text as text_module
+from specds.hierarchy import context as concontext_module
 from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
@@ -211,7 +211,7 @@ def always_accepted(probs, proposal):
 @pytest.mark.parametrize("wrong", [redrawn_from_the_target, always_accepted])
 # Where the target accepts, and where a middle model pre-verifies: the target trusts what that one
 # says of its tokens, so they must be its own.
-@pytest.mark.parametrize(("module", "name"), [(on_host, "full, 0.5"), (text_module, "pre, 0.5")])
+@pytest.mark.parametrize(("module", "name"), [(on_host, "full, 0.5"), (context_module, "pre, 0.5")])
 def test_a_biased_rule_is_found_out(module, name, wrong, monkeypatch):
     monkeypatch.setattr(module, "accept_or_redraw", wrong)
     assert law_of_case(name, monkeypatch) > (0.01 if module is on_host else 0.001)
@@ -256,9 +256,9 @@ def test_joining_keeps_sampled_tokens_first_and_merges_equal_paths():
 
 def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_state(monkeypatch):
     assert law_of_case("pre, 0.5", monkeypatch, temperature=2.0) < 1e-5
-    text = text_module.Text([1], rules(3, [TemperatureLogitsWarper(2.0), Stateful()]))
+    text = concontext_module.LevelContext([1], rules(3, [TemperatureLogitsWarper(2.0), Stateful()]))
     logits = torch.tensor([1.0, 3.0])
-    assert torch.allclose(text.probs(logits), torch.softmax(logits / 2, -1))
+    assert torch.allclose(context.probs(logits), torch.softmax(logits / 2, -1))
 
 
 class Stateful:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from specds.accept import draws, on_host
-from specds.hierarchy import text
+from specds.hierarchy import context
 
 
 class Chance:
@@ -51,7 +51,7 @@ def law_of(program, monkeypatch):
     law, scripts, num_runs = defaultdict(float), [[]], 0
     while scripts:
         chance = Chance(scripts.pop())
-        for module in (draws, on_host, text):
+        for module in (draws, on_host, context):
             monkeypatch.setattr(module, "draw", chance.draw)
         monkeypatch.setattr(draws, "happens", chance.happens)
         result = program()
