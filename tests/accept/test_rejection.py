@@ -21,7 +21,7 @@ from specds.budget.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
-from specds.hierarchy import context as concontext_module
+from specds.hierarchy import context as context_module
 from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
 from specds.stats import LevelStats
@@ -256,7 +256,7 @@ def test_joining_keeps_sampled_tokens_first_and_merges_equal_paths():
 
 def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_state(monkeypatch):
     assert law_of_case("pre, 0.5", monkeypatch, temperature=2.0) < 1e-5
-    text = concontext_module.LevelContext([1], rules(3, [TemperatureLogitsWarper(2.0), Stateful()]))
+    context = context_module.LevelContext([1], rules(3, [TemperatureLogitsWarper(2.0), Stateful()]))
     logits = torch.tensor([1.0, 3.0])
     assert torch.allclose(context.probs(logits), torch.softmax(logits / 2, -1))
 
