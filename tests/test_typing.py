@@ -65,7 +65,7 @@ def write(model: Any, tokenizer: Any) -> str:
 
 
 def serve() -> dict[str, int]:
-    engine = specds.EngineDrafter(memory="shared", vocab_size=100)
+    engine = specds.EngineDrafter(memory_scope="shared", vocab_size=100)
     engine.sync([[1, 2], None], names=["a", "b"])
     _, _, probs = engine.draft_chains(4)
     assert_type(probs, NDArray[np.float32])

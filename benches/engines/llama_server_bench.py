@@ -20,8 +20,8 @@ WAYS = {
     "plain": ("plain", []),
     "plain again": ("plain", []),  # how far apart two measurements of the same lie
     "ngram-mod": ("plain", [*NGRAMS.split(), "--spec-ngram-mod-n-max", "8"]),
-    "specds": ("extern", drafting({"memory": "shared"})),
-    "specds, a GPU's costs": ("extern", drafting({"memory": "shared", **COSTS})),
+    "specds": ("extern", drafting({"memory_scope": "shared"})),
+    "specds, a GPU's costs": ("extern", drafting({"memory_scope": "shared", **COSTS})),
 }
 
 

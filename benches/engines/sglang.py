@@ -92,7 +92,7 @@ if __name__ == "__main__":
             "NGRAM, 15 nodes": lambda: Engine("NGRAM"),
             "specds, 15 nodes": lambda: Engine("NGRAM", options={}),
             "specds with recycled predictions, normal effort, 15 nodes": lambda: Engine(
-                "NGRAM", options={"effort": "normal", "recycled": True}
+                "NGRAM", options={"effort": "normal", "recycle_predictions": True}
             ),
         }
     )

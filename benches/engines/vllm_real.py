@@ -55,7 +55,8 @@ def measure(asked):
     from specds.integrations import adapter
 
     adapter.perf_counter = process_time  # other programs then mislead no budget
-    options = {"additional_config": {"specds": {"memory": "shared", **json.loads(asked.options)}}}
+    specds = {"memory_scope": "shared", **json.loads(asked.options)}
+    options = {"additional_config": {"specds": specds}}
     about = {} if asked.way == "plain" else {**chains(8), **options}
     folder = str(folder_of("smollm2"))
     with Engine(model=folder, **{"max_num_seqs": 9, "max_model_len": 2048, **about}) as engine:

@@ -222,12 +222,12 @@ class EngineDrafter:
         cls,
         *,
         datastore: str | PathLike[str] | None = None,
-        memory: Literal["off", "tenants", "shared"] | None = None,
+        memory_scope: Literal["none", "tenant", "shared"] | None = None,
         memory_bytes: int | None = None,
         snapshot: str | PathLike[str] | None = None,
-        save_every: float | None = None,
+        sync_interval: float | None = None,
         effort: Literal["auto", "low", "normal"] | None = None,
-        recycled: bool | None = None,
+        recycle_predictions: bool | None = None,
         min_prob: float | None = None,
         max_context: int | None = None,
         num_threads: int | None = None,
@@ -242,7 +242,7 @@ class EngineDrafter:
         *,
         starts: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
-        wishes: Sequence[dict[str, Any] | None] | None = None,
+        request_options: Sequence[dict[str, Any] | None] | None = None,
     ) -> None: ...
     def suggest(self, token_ids: ArrayLike, probs: ArrayLike) -> None: ...
     def draft_chains(

@@ -9,7 +9,7 @@ static int failed(const char *what) {
 }
 
 int main(int argc, char **argv) {
-    const char *options = argc > 1 ? argv[1] : "{\"memory\": \"shared\", \"step_cost\": null}";
+    const char *options = argc > 1 ? argv[1] : "{\"memory_scope\": \"shared\", \"step_cost\": null}";
     if (specds_abi() != SPECDS_ABI) {
         fprintf(stderr, "the library is of another version than the header\n");
         return 1;

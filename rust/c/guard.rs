@@ -14,9 +14,9 @@ pub const SPECDS_REFUSED: i32 = -1;
 pub const SPECDS_BROKEN: i32 = -2;
 
 /// A drafter. Threads may share it: calls wait for each other.
-pub struct Drafter(Mutex<Option<EngineDrafter>>);
+pub struct DrafterHandle(Mutex<Option<EngineDrafter>>);
 
-impl Drafter {
+impl DrafterHandle {
     pub(crate) fn new(drafter: EngineDrafter) -> Self {
         Self(Mutex::new(Some(drafter)))
     }
@@ -53,7 +53,7 @@ pub(crate) fn refused(error: impl Display) -> Refusal {
 
 /// Works with a drafter; below 0 is a failure.
 pub(crate) fn call(
-    drafter: *mut Drafter,
+    drafter: *mut DrafterHandle,
     work: impl FnOnce(&mut EngineDrafter) -> Result<usize, Refusal>,
 ) -> i32 {
     // SAFETY: it is null, or `specds_open` gave it and it is not closed.
@@ -90,13 +90,13 @@ pub(crate) fn last_error() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use specds_core::engine::{EngineConfig, EngineFacts};
+    use specds_core::engine::{EngineConfig, ModelInfo};
 
     #[test]
     fn a_panic_breaks_its_drafter_and_goes_no_further() {
-        let facts = EngineFacts { vocab_size: Some(10), ..EngineFacts::default() };
+        let facts = ModelInfo { vocab_size: Some(10), ..ModelInfo::default() };
         let drafter = EngineDrafter::open(EngineConfig::default(), &facts).unwrap();
-        let drafter = Box::into_raw(Box::new(Drafter::new(drafter)));
+        let drafter = Box::into_raw(Box::new(DrafterHandle::new(drafter)));
         assert_eq!(call(drafter, |_| Ok(7)), 7);
         assert_eq!(call(drafter, |_| Err(Refusal::of("no"))), SPECDS_REFUSED);
         assert_eq!(call(drafter, |_| Ok(8)), 8);

@@ -14,9 +14,9 @@ use std::ptr;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use specds_core::draft::DraftLimits;
-use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineFacts, PackedChains};
+use specds_core::engine::{Context, EngineConfig, EngineDrafter, ModelInfo, PackedChains};
 
-pub use crate::guard::{Drafter, SPECDS_BROKEN, SPECDS_REFUSED};
+pub use crate::guard::{DrafterHandle, SPECDS_BROKEN, SPECDS_REFUSED};
 use crate::guard::{Refusal, call, guarded, last_error, refused};
 use crate::input::{name, output, slice, text, texts};
 
@@ -26,7 +26,7 @@ pub const SPECDS_ABI: u32 = 1;
 /// A request that is in the batch of this step.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Row {
+pub struct BatchRow {
     /// Where the engine keeps the request.
     pub slot: u32,
     /// The most tokens to draft.
@@ -38,7 +38,7 @@ pub struct Row {
     pub num_tokens: usize,
     /// How many tokens of the request come before these; 0 if these are all.
     pub start: usize,
-    /// Whose request it is, for `"memory": "tenants"`; may be NULL.
+    /// Whose request it is, for `"memory_scope": "tenant"`; may be NULL.
     pub tenant: *const c_char,
     /// The least probability of a path; below 0, `min_prob` of the options holds.
     pub min_prob: f32,
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn specds_open(
     options: *const c_char,
     vocab_size: u32,
     token_texts: *const *const c_char,
-) -> *mut Drafter {
+) -> *mut DrafterHandle {
     let open = || {
         // SAFETY: both are null or as the header says.
         let (options, texts) =
@@ -68,12 +68,12 @@ pub unsafe extern "C" fn specds_open(
         let mut options: Map<String, Value> = serde_json::from_str(options).map_err(refused)?;
         options.entry("step_cost").or_insert_with(|| "measured".into());
         let config = EngineConfig::deserialize(Value::Object(options)).map_err(refused)?;
-        let facts = EngineFacts {
+        let facts = ModelInfo {
             vocab_size: Some(vocab_size),
             tokenizer: fingerprint::of_engine(&texts, &config)?,
         };
         let drafter = EngineDrafter::open(config, &facts).map_err(refused)?;
-        Ok(Box::into_raw(Box::new(Drafter::new(drafter))))
+        Ok(Box::into_raw(Box::new(DrafterHandle::new(drafter))))
     };
     guarded(open).unwrap_or(ptr::null_mut())
 }
@@ -83,8 +83,8 @@ pub unsafe extern "C" fn specds_open(
 /// Row r gets `lengths[r]` tokens from `token_ids[r * width]` on. `size` is how many `token_ids` has room for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_draft(
-    drafter: *mut Drafter,
-    rows: *const Row,
+    drafter: *mut DrafterHandle,
+    rows: *const BatchRow,
     num_rows: usize,
     width: usize,
     token_ids: *mut u32,
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn specds_draft(
 /// # Safety
 ///
 /// The row's pointers are null or as the header says.
-unsafe fn context<'a>(row: &Row, name: &'a str) -> Result<Option<Context<'a>>, Refusal> {
+unsafe fn context<'a>(row: &BatchRow, name: &'a str) -> Result<Option<Context<'a>>, Refusal> {
     if !row.min_prob.is_finite() {
         return Err(Refusal::of("`min_prob` must be a number"));
     }
@@ -138,7 +138,7 @@ unsafe fn context<'a>(row: &Row, name: &'a str) -> Result<Option<Context<'a>>, R
     Ok(Some(Context { tokens, start, name, tenant, ..Context::default() }))
 }
 
-fn limits(row: &Row, width: usize, least: f32) -> DraftLimits {
+fn limits(row: &BatchRow, width: usize, least: f32) -> DraftLimits {
     DraftLimits {
         min_prob: if row.min_prob < 0.0 { least } else { row.min_prob },
         is_chain: true,
@@ -148,7 +148,7 @@ fn limits(row: &Row, width: usize, least: f32) -> DraftLimits {
 
 /// Tells how long the step with the last drafts took; leave out steps that also read a prompt.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn specds_observe_step(drafter: *mut Drafter, seconds: f64) -> i32 {
+pub unsafe extern "C" fn specds_observe_step(drafter: *mut DrafterHandle, seconds: f64) -> i32 {
     call(drafter, |drafter| {
         drafter.observe_step_time(seconds);
         Ok(0)
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn specds_observe_step(drafter: *mut Drafter, seconds: f64
 
 /// How many of the model's likeliest tokens at each position it uses; 0 if none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn specds_num_predictions(drafter: *mut Drafter) -> i32 {
+pub unsafe extern "C" fn specds_num_predictions(drafter: *mut DrafterHandle) -> i32 {
     call(drafter, |drafter| Ok(drafter.num_predictions()))
 }
 
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn specds_num_predictions(drafter: *mut Drafter) -> i32 {
 /// drafts: that of its last token, then those of its draft. Of shape `(rows, num_positions, k)`, `size` in all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_observe_predictions(
-    drafter: *mut Drafter,
+    drafter: *mut DrafterHandle,
     predictions: *const u32,
     size: usize,
     num_positions: usize,
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn specds_observe_predictions(
 /// Ends a request with its whole text, which goes into the memory; NULL if the last draft saw all of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_end(
-    drafter: *mut Drafter,
+    drafter: *mut DrafterHandle,
     slot: u32,
     generation: u64,
     tokens: *const u32,
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn specds_end(
 
 /// Ends all requests.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn specds_end_all(drafter: *mut Drafter) -> i32 {
+pub unsafe extern "C" fn specds_end_all(drafter: *mut DrafterHandle) -> i32 {
     call(drafter, |drafter| {
         drafter.end_all();
         Ok(0)
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn specds_end_all(drafter: *mut Drafter) -> i32 {
 /// Without a `buffer` only the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_stats(
-    drafter: *mut Drafter,
+    drafter: *mut DrafterHandle,
     buffer: *mut c_char,
     size: usize,
 ) -> i32 {
@@ -262,7 +262,7 @@ pub extern "C" fn specds_last_error() -> *const c_char {
 
 /// Ends all requests and frees the drafter, which no other thread may use any more. NULL is fine.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn specds_close(drafter: *mut Drafter) {
+pub unsafe extern "C" fn specds_close(drafter: *mut DrafterHandle) {
     if drafter.is_null() {
         return;
     }

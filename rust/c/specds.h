@@ -31,7 +31,7 @@ typedef struct specds_row {
   size_t num_tokens;
   // How many tokens of the request come before these; 0 if these are all.
   size_t start;
-  // Whose request it is, for `"memory": "tenants"`; may be NULL.
+  // Whose request it is, for `"memory_scope": "tenant"`; may be NULL.
   const char *tenant;
   // The least probability of a path; below 0, `min_prob` of the options holds.
   float min_prob;

@@ -44,16 +44,16 @@ compile_error!("datastores are little-endian and are mapped as they are");
 
 #[doc(hidden)]
 pub mod base;
-mod build;
+mod indexing;
 mod lookup;
 #[doc(hidden)]
 pub mod storage;
 mod suffixes;
 
 pub use base::{Error, Result};
-pub use build::builder::DatastoreBuilder;
-pub use build::merge::{CompactOptions, compact, compact_with, merge};
-pub use build::options::DatastoreOptions;
+pub use indexing::builder::DatastoreBuilder;
+pub use indexing::merge::{CompactOptions, compact, compact_with, merge};
+pub use indexing::options::DatastoreOptions;
 pub use lookup::datastore::Datastore;
 pub use lookup::matches::Match;
 pub use lookup::next_tokens::NextTokens;

@@ -95,7 +95,7 @@ pub(crate) fn lists_of_integers(value: &Bound<'_, PyAny>, name: &str) -> PyResul
 /// An array that a caller gets from Rust.
 pub(crate) struct Made<T, D = Ix1>(Array<T, D>);
 
-pub(crate) type Table<T = i64> = Made<T, Ix2>;
+pub(crate) type Matrix<T = i64> = Made<T, Ix2>;
 
 impl<'py, T: numpy::Element, D: Dimension> IntoPyObject<'py> for Made<T, D> {
     type Target = PyArray<T, D>;

@@ -8,9 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use specds::draft::{DraftLimits, TokenTree};
-use specds::engine::{self, Context, EngineConfig, EngineFacts, PackedChains, PackedTrees};
+use specds::engine::{self, Context, EngineConfig, ModelInfo, PackedChains, PackedTrees};
 
-use crate::arrays::{self, Made, Table, from_zero, integers, rows_of_integers, shaped};
+use crate::arrays::{self, Made, Matrix, from_zero, integers, rows_of_integers, shaped};
 use crate::error::{Result, lock};
 use crate::options;
 use crate::storage::located;
@@ -26,11 +26,11 @@ use crate::storage::located;
 ///     memory: Whose earlier requests are drafted from: ``off``, nobody's; ``tenants``, a tenant's own
 ///         where the engine tells the tenant; ``shared``, everybody's, as of one tenant.
 ///     memory_bytes: The most bytes that the memory takes.
-///     snapshot: A file that `FusedDrafter.save` or a server with `save_every` wrote, to start from.
-///     save_every: After this many seconds each, the memory takes in what other processes wrote to
+///     snapshot: A file that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
+///     sync_interval: After this many seconds each, the memory takes in what other processes wrote to
 ///         the snapshot, and is written there; a datastore that was replaced is then opened anew.
 ///     effort: ``auto`` is low until the time of a step is known; then as of `FusedConfig`.
-///     recycled: Whether the model's predictions are used, where the engine gives them.
+///     recycle_predictions: Whether the model's predictions are used, where the engine gives them.
 ///     min_prob: The least probability of a path of a chain.
 ///     max_context: Rows of more tokens are not drafted for.
 ///     num_threads: How many threads draft for the rows of a batch.
@@ -45,8 +45,8 @@ use crate::storage::located;
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct EngineDrafter(Mutex<engine::EngineDrafter>);
 
-type Chains = (Table, Made<i64>, Table<f32>);
-type Trees = (Table, Made<i64>, Made<bool, Ix3>);
+type Chains = (Matrix, Made<i64>, Matrix<f32>);
+type Trees = (Matrix, Made<i64>, Made<bool, Ix3>);
 
 #[pymethods]
 impl EngineDrafter {
@@ -58,7 +58,7 @@ impl EngineDrafter {
         tokenizer: &str,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
-        let facts = EngineFacts { vocab_size, tokenizer: tokenizer.to_owned() };
+        let facts = ModelInfo { vocab_size, tokenizer: tokenizer.to_owned() };
         let mut config: EngineConfig = options::read(options)?;
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;
@@ -79,33 +79,35 @@ impl EngineDrafter {
     ///         step. Arrays of type uint32 are not copied.
     ///     starts: How many tokens of each row come before these, where they are not all.
     ///     names: The engine's names of the requests, where it has any: then these tell rows apart.
-    ///     wishes: What each request wishes, read when it begins: its `tenant`, the name of its `group`
+    ///     request_options: What each request request_options, read when it begins: its `tenant`, the name of its `group`
     ///         and a `predicted_output`, as far as the engine tells.
-    #[pyo3(signature = (contexts, *, starts = None, names = None, wishes = None))]
+    #[pyo3(signature = (contexts, *, starts = None, names = None, request_options = None))]
     fn sync(
         &self,
         py: Python<'_>,
         contexts: Vec<Option<Bound<'_, PyAny>>>,
         starts: Option<Vec<usize>>,
         names: Option<Vec<String>>,
-        wishes: Option<Vec<Option<Bound<'_, PyDict>>>>,
+        request_options: Option<Vec<Option<Bound<'_, PyDict>>>>,
     ) -> PyResult<()> {
         let tokens: Vec<_> =
-            contexts.iter().map(|context| context.as_ref().map(Tokens::read)).collect();
+            contexts.iter().map(|context| context.as_ref().map(ContextTokens::read)).collect();
         let (starts, names) = (starts.unwrap_or_default(), names.unwrap_or_default());
-        let wishes = wishes.unwrap_or_default().into_iter();
-        let wishes =
-            wishes.map(|each| each.map_or(Ok(Wishes::default()), |each| Wishes::read(&each)));
-        let (wishes, none) = (wishes.collect::<PyResult<Vec<_>>>()?, Wishes::default());
+        let request_options = request_options.unwrap_or_default().into_iter();
+        let request_options = request_options.map(|each| {
+            each.map_or(Ok(RequestOptions::default()), |each| RequestOptions::read(&each))
+        });
+        let (request_options, none) =
+            (request_options.collect::<PyResult<Vec<_>>>()?, RequestOptions::default());
         let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
-            let wishes = wishes.get(row).unwrap_or(&none);
+            let request_options = request_options.get(row).unwrap_or(&none);
             Some(Context {
                 tokens: tokens.as_ref()?.as_slice(),
                 start: starts.get(row).copied().unwrap_or(0),
                 name: names.get(row).map(String::as_str),
-                tenant: &wishes.tenant,
-                group: wishes.group.as_deref(),
-                predicted: &wishes.predicted_output,
+                tenant: &request_options.tenant,
+                group: request_options.group.as_deref(),
+                predicted: &request_options.predicted_output,
             })
         });
         let contexts: Vec<_> = contexts.collect();
@@ -158,7 +160,7 @@ impl EngineDrafter {
     ///         options.
     ///
     /// Returns:
-    ///     Tokens, int64 `(num_rows, width)`, after the last one -1; how many each row has, int64
+    ///     ContextTokens, int64 `(num_rows, width)`, after the last one -1; how many each row has, int64
     ///     `(num_rows,)`; the probability of each path, float32 `(num_rows, width)`.
     ///
     /// Raises:
@@ -202,7 +204,7 @@ impl EngineDrafter {
     ///     min_prob: The least probability of a node, of all rows or of each.
     ///
     /// Returns:
-    ///     Tokens, int64 `(num_rows, width)`; how many each row has drafted, int64 `(num_rows,)`;
+    ///     ContextTokens, int64 `(num_rows, width)`; how many each row has drafted, int64 `(num_rows,)`;
     ///     whether node j is node i or an ancestor of it, bool `(num_rows, width, width)`.
     ///
     /// Raises:
@@ -320,15 +322,15 @@ impl EngineDrafter {
     }
 }
 
-/// What a request wishes.
+/// What a request request_options.
 #[derive(Default)]
-struct Wishes {
+struct RequestOptions {
     tenant: String,
     group: Option<String>,
     predicted_output: Vec<u32>,
 }
 
-impl Wishes {
+impl RequestOptions {
     fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let wish = |name| given.get_item(name);
         Ok(Self {
@@ -341,12 +343,12 @@ impl Wishes {
 }
 
 /// The tokens of a context, where they lie if they are of type uint32.
-enum Tokens<'py> {
+enum ContextTokens<'py> {
     Borrowed(PyReadonlyArray1<'py, u32>),
     Copied(Vec<u32>),
 }
 
-impl<'py> Tokens<'py> {
+impl<'py> ContextTokens<'py> {
     /// What holds no tokens is an empty context, which is not served.
     fn read(context: &Bound<'py, PyAny>) -> Self {
         if let Ok(array) = context.cast::<PyArray1<u32>>()

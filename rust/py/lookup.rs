@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::arrays::{Made, Table, int64, integers, lists_of_integers, shaped};
+use crate::arrays::{Made, Matrix, int64, integers, lists_of_integers, shaped};
 use crate::datastore::Datastore;
 use crate::error::Result;
 use crate::found::{Match, StoredDocument};
@@ -155,7 +155,7 @@ impl Datastore {
     }
 
     /// As `count_next` for many patterns as of `count_batch`, by several threads: shape `(m, vocab_size)`.
-    fn count_next_batch(&self, py: Python<'_>, patterns: &Bound<'_, PyAny>) -> Result<Table> {
+    fn count_next_batch(&self, py: Python<'_>, patterns: &Bound<'_, PyAny>) -> Result<Matrix> {
         let patterns = lists_of_integers(patterns, "patterns")?;
         let rows = self.work(py, |datastore| {
             Ok(datastore.count_next_batch(&datastore.find_batch(&patterns)?))

@@ -13,7 +13,7 @@ use specds::papers::prompt_lookup::PromptLookupSession;
 use specds::papers::rest::RestSession;
 use specds_index::Report;
 
-use crate::arrays::{Made, Table, int64, integers, rows_of_integers, shaped};
+use crate::arrays::{Made, Matrix, int64, integers, rows_of_integers, shaped};
 use crate::builder::report_to;
 use crate::datastore::Datastore;
 use crate::draft::DraftSession;
@@ -113,14 +113,14 @@ impl ModelTables {
 
     /// Shape `(vocab_size, k)`.
     #[getter]
-    fn bigram(&self) -> Result<Table> {
+    fn bigram(&self) -> Result<Matrix> {
         let tokens = self.0.bigram().iter().map(|&token| token.into());
         shaped(self.shape(), tokens.collect())
     }
 
     /// Shape `(vocab_size, k)`.
     #[getter]
-    fn bigram_probs(&self) -> Result<Table<f32>> {
+    fn bigram_probs(&self) -> Result<Matrix<f32>> {
         shaped(self.shape(), self.0.bigram_probs().to_vec())
     }
 

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use specds::draft::{self, PassRow};
 
-use crate::arrays::{Table, shaped};
+use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
 use crate::token_tree::TokenTree;
 
@@ -36,7 +36,7 @@ pub(crate) fn pack_rows(
     Ok(draft::pack_rows(numbers.as_slice_mut()?, width, &rows)?)
 }
 
-type Outcome = (Vec<i64>, Vec<i64>, Table);
+type Outcome = (Vec<i64>, Vec<i64>, Matrix);
 
 /// Reads what `specds.accept.on_device.report` tells of rows of `width` places; ValueError where it does not fit.
 ///

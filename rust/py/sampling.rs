@@ -6,7 +6,7 @@ use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::arrays::{Table, shaped};
+use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
 
 /// The place of the largest ``p / t``, t the exponential time -ln(1 - u) of a uniform number in [0, 1).
@@ -32,7 +32,7 @@ pub(crate) fn draw(
 ///
 /// Some µs a row of some thousand scores, where `torch.topk` takes some 20 on a CPU.
 #[pyfunction]
-pub(crate) fn likeliest(scores: PyReadonlyArray2<'_, f32>, k: usize) -> Result<Table> {
+pub(crate) fn likeliest(scores: PyReadonlyArray2<'_, f32>, k: usize) -> Result<Matrix> {
     let scores = scores.as_array();
     let (num_rows, num_scores) = scores.dim();
     let mut places = Vec::with_capacity(num_rows * k.min(num_scores));

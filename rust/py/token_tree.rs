@@ -4,7 +4,7 @@ use numpy::{AllowTypeChange, PyArrayLike1};
 use pyo3::prelude::*;
 use specds::draft;
 
-use crate::arrays::{Made, Table, int64, integers, shaped};
+use crate::arrays::{Made, Matrix, int64, integers, shaped};
 use crate::error::Result;
 
 /// A draft: likely continuations of a context as a tree, best nodes first.
@@ -79,7 +79,7 @@ impl TokenTree {
     }
 
     /// Shape `(n, n)`: whether column j is row i or an ancestor of it.
-    fn mask(&self) -> Result<Table<bool>> {
+    fn mask(&self) -> Result<Matrix<bool>> {
         let n = self.0.len();
         shaped((n, n), self.0.mask())
     }

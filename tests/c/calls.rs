@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
 use specds::{
-    Drafter, Row, SPECDS_REFUSED, specds_close, specds_draft, specds_end, specds_end_all,
-    specds_last_error, specds_num_predictions, specds_observe_predictions, specds_observe_step,
-    specds_open, specds_stats,
+    BatchRow, DrafterHandle, SPECDS_REFUSED, specds_close, specds_draft, specds_end,
+    specds_end_all, specds_last_error, specds_num_predictions, specds_observe_predictions,
+    specds_observe_step, specds_open, specds_stats,
 };
 use specds_core::draft::DraftLimits;
-use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineFacts};
+use specds_core::engine::{Context, EngineConfig, EngineDrafter, ModelInfo};
 use specds_index::{DatastoreBuilder, DatastoreOptions};
 
 use crate::random::Random;
 
 const VOCAB_SIZE: u32 = 12;
 
-fn open(options: &str) -> *mut Drafter {
+fn open(options: &str) -> *mut DrafterHandle {
     let options = CString::new(options).unwrap();
     // SAFETY: the text lives, and no texts of tokens are given.
     unsafe { specds_open(options.as_ptr(), VOCAB_SIZE, null()) }
@@ -31,8 +31,8 @@ fn last_error() -> String {
     reason.to_str().unwrap().to_owned()
 }
 
-fn row(slot: u32, generation: u64, tokens: &[u32]) -> Row {
-    Row {
+fn row(slot: u32, generation: u64, tokens: &[u32]) -> BatchRow {
+    BatchRow {
         slot,
         max_tokens: 8,
         generation,
@@ -45,7 +45,7 @@ fn row(slot: u32, generation: u64, tokens: &[u32]) -> Row {
 }
 
 /// The chains of these rows.
-fn draft(drafter: *mut Drafter, rows: &[Row], width: usize) -> Vec<Vec<u32>> {
+fn draft(drafter: *mut DrafterHandle, rows: &[BatchRow], width: usize) -> Vec<Vec<u32>> {
     let (mut ids, mut lengths) = (vec![0; rows.len() * width], vec![0; rows.len()]);
     let (ids_at, size, lengths_at) = (ids.as_mut_ptr(), ids.len(), lengths.as_mut_ptr());
     // SAFETY: all live, and are as long as said.
@@ -59,8 +59,8 @@ fn draft(drafter: *mut Drafter, rows: &[Row], width: usize) -> Vec<Vec<u32>> {
 
 #[test]
 fn drafts_are_those_of_the_core() {
-    let options = r#"{"memory": "tenants", "min_prob": 0.05, "step_cost": null}"#;
-    let facts = EngineFacts { vocab_size: Some(VOCAB_SIZE), ..EngineFacts::default() };
+    let options = r#"{"memory_scope": "tenant", "min_prob": 0.05, "step_cost": null}"#;
+    let facts = ModelInfo { vocab_size: Some(VOCAB_SIZE), ..ModelInfo::default() };
     let config: EngineConfig = serde_json::from_str(options).unwrap();
     let mut core = EngineDrafter::open(config, &facts).unwrap();
     let drafter = open(options);
@@ -70,7 +70,7 @@ fn drafts_are_those_of_the_core() {
     let mut num_drafted = 0;
     for step in 0..60_u32 {
         let tenants = [c"", c"a", c"b"];
-        let rows = texts.iter().zip(0..).map(|(text, slot)| Row {
+        let rows = texts.iter().zip(0..).map(|(text, slot)| BatchRow {
             max_tokens: random.below(7),
             min_prob: [-1.0, 0.0, 0.4][random.below(3) as usize],
             tenant: tenants[slot as usize].as_ptr(),
@@ -120,7 +120,7 @@ fn refused(status: i32, reason: &str) {
     assert!(said.contains(reason), "{said} is not {reason}");
 }
 
-type Spoilt = (fn(&mut Row), &'static str);
+type Spoilt = (fn(&mut BatchRow), &'static str);
 
 #[test]
 fn what_cannot_be_used_is_refused_by_name() {
@@ -141,9 +141,9 @@ fn what_cannot_be_used_is_refused_by_name() {
     let predictions = tokens.as_ptr();
     // SAFETY: what is wrong with these is seen before it is used.
     unsafe {
-        let of = |row: &Row| specds_draft(drafter, row, 1, 8, ids, 8, lengths);
+        let of = |row: &BatchRow| specds_draft(drafter, row, 1, 8, ids, 8, lengths);
         assert_eq!(of(&good), 0);
-        let odd = |row: &mut Row| row.tokens = row.tokens.wrapping_byte_add(1);
+        let odd = |row: &mut BatchRow| row.tokens = row.tokens.wrapping_byte_add(1);
         let not_aligned = "`tokens` is not aligned, or too long";
         let rows: [Spoilt; 5] = [
             (|row| row.tokens = null(), "`tokens` is NULL"),
@@ -216,14 +216,14 @@ fn a_datastore_of_another_tokenizer_is_refused_where_texts_are_known() {
 }
 
 /// Calls at random, of which nothing but the length of buffers is true.
-fn call_at_random(drafter: *mut Drafter, random: &mut Random, num_drafted: &AtomicU64) {
+fn call_at_random(drafter: *mut DrafterHandle, random: &mut Random, num_drafted: &AtomicU64) {
     let mut count = |limit| random.below(limit) as usize;
     let (num_rows, width, k) = (count(5), count(9), count(5));
     let room = num_rows * width * usize::from(count(20) > 0) + count(2);
     let mut texts: Vec<_> = (0..num_rows).map(|_| 1 + count(40)).collect();
     let texts = texts.iter_mut().map(|length| random.tokens(*length, 0, VOCAB_SIZE + 1));
     let texts: Vec<_> = texts.collect();
-    let rows = texts.iter().map(|text| Row {
+    let rows = texts.iter().map(|text| BatchRow {
         max_tokens: random.below(20),
         start: [0, 1, usize::MAX][random.below(40).saturating_sub(37) as usize],
         ..row(random.below(4), random.below(3).into(), text)
@@ -265,7 +265,7 @@ fn call_at_random(drafter: *mut Drafter, random: &mut Random, num_drafted: &Atom
 #[test]
 fn threads_that_call_at_random_break_nothing() {
     let times = std::env::var("SPECDS_FUZZ").map_or(1, |times| times.parse().unwrap());
-    for options in [r#"{"memory": "shared", "step_cost": null}"#, "{}"] {
+    for options in [r#"{"memory_scope": "shared", "step_cost": null}"#, "{}"] {
         let drafter = open(options);
         let num_drafted = AtomicU64::new(0);
         thread::scope(|scope| {

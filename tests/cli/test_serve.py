@@ -45,7 +45,7 @@ def test_a_gguf_file_is_served_by_llama_server(run, server, datastore, monkeypat
     given = ("m.gguf", "--datastore", datastore, "--memory", "kept")
     code, out, err = run("serve", *given, "--", *more)
     assert code == 0
-    options = {"memory": "shared", "snapshot": "kept", "save_every": 60.0}
+    options = {"memory_scope": "shared", "snapshot": "kept", "sync_interval": 60.0}
     extern = ["--spec-type", "extern", "--spec-extern-lib", str(server.with_name("libspecds.so"))]
     config = ("", {"datastore": str(datastore), **options})
     assert words(out) == [

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::files::read_all;
 
-const INDEX: [&str; 5] = ["base", "storage", "suffixes", "lookup", "build"];
+const INDEX: [&str; 5] = ["base", "storage", "suffixes", "lookup", "indexing"];
 const CORE: [&str; 9] = [
     "portable_math",
     "draft",

@@ -6,7 +6,7 @@ use std::thread;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use specds::memory::{History, Memory, MemoryOptions};
+use specds::memory::{IndexedTokens, Memory, MemoryOptions};
 
 use crate::tempdir;
 
@@ -47,10 +47,10 @@ fn skewed(num_tokens: u32, length: usize) -> Vec<u32> {
 fn places_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
     let with_ends = |token| {
         let is_end = token == 39;
-        if is_end { History::BOUNDARY } else { token }
+        if is_end { IndexedTokens::BOUNDARY } else { token }
     };
     let text: Vec<_> = skewed(40, 20_000).into_iter().map(with_ends).collect();
-    let mut history = History::default();
+    let mut history = IndexedTokens::default();
     for (number, piece) in text.chunks(17).enumerate() {
         history.extend(piece);
         let length = history.tokens().len();
@@ -60,7 +60,7 @@ fn places_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
         }
         let places = |pattern: &[u32]| {
             let mut places = occurrences(history.tokens(), pattern);
-            places.retain(|_| !pattern.contains(&History::BOUNDARY));
+            places.retain(|_| !pattern.contains(&IndexedTokens::BOUNDARY));
             places
         };
         for token in (0..40).map(with_ends) {
@@ -78,7 +78,7 @@ fn places_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
 
 #[test]
 fn a_million_tokens_take_at_most_sixteen_bytes_each() {
-    let mut history = History::default();
+    let mut history = IndexedTokens::default();
     for piece in skewed(1000, 1_100_000).chunks(1000) {
         history.extend(piece);
         let length = history.tokens().len();
@@ -299,7 +299,8 @@ fn readers_see_a_state_between_two_writes_while_texts_are_added_evicted_and_save
             };
             let kept = ann.read();
             let tokens = kept.texts().tokens();
-            let mut texts: Vec<_> = tokens.split(|&token| token == History::BOUNDARY).collect();
+            let mut texts: Vec<_> =
+                tokens.split(|&token| token == IndexedTokens::BOUNDARY).collect();
             assert_eq!(texts.pop(), Some(&[][..]), "each has its end");
             check_whole(texts.into_iter());
             let token = tokens.first().copied().unwrap_or_default();

@@ -81,11 +81,11 @@ def test_a_save_that_fails_forgets_at_the_next(path, tmp_path):
 
 
 def test_an_engine_forgets_whom_its_operator_has_forgotten_in_the_file(path):
-    config = {"memory": "tenants", "snapshot": str(path), "save_every": EVERY}
+    config = {"memory_scope": "tenant", "snapshot": str(path), "sync_interval": EVERY}
     engine = EngineDrafter(**config, vocab_size=1000)
 
     def asks(text, name):
-        engine.sync([text], names=[name], wishes=[{"tenant": "ann"}])
+        engine.sync([text], names=[name], request_options=[{"tenant": "ann"}])
         _, numbers, _ = engine.draft_chains(5)
         engine.end([name])
         return numbers[0]

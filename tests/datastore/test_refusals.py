@@ -79,13 +79,14 @@ NGRAMS = [
     ("`k` must not exceed the 2 tokens that the tables know after each", {}),
     ("`strategy` is wrong: unknown variant `trigram`, expected", {"strategy": "trigram"}),
 ]
-SHARED = {"memory": "shared"}
+SHARED = {"memory_scope": "shared"}
 ENGINES = [
     ("unknown field `datastor`, expected one of `datastore`, `snapshot`", {"datastor": "x"}),
     ("`datastore` is wrong: invalid type", {"datastore": 1}),
-    ("`memory` is wrong: unknown variant `all`, expected one of `off`", {"memory": "all"}),
-    ("`memory` needs a vocabulary", SHARED),
-    *(("give its file as `snapshot`", {"save_every": 1, **c}) for c in (SHARED, {"snapshot": "m"})),
+    ("`memory_scope` is wrong: unknown variant `all`", {"memory_scope": "all"}),
+    ("`memory_scope` needs a vocabulary", SHARED),
+    ("pass its file as `snapshot`", {"sync_interval": 1, **SHARED}),
+    ("pass its file as `snapshot`", {"sync_interval": 1, "snapshot": "m"}),
     ("`effort` is wrong: unknown variant `high`, expected one of `auto`", {"effort": "high"}),
     ("`min_prob` must lie in 0..=1, not 1.5", {"min_prob": 1.5}),
     ("`max_context` must lie in 1", {"max_context": 0}),

@@ -12,7 +12,7 @@ EVERY = 0.02
 
 
 def engine(path, **config):
-    config = {"snapshot": str(path), "memory": "shared", "save_every": EVERY, **config}
+    config = {"snapshot": str(path), "memory_scope": "shared", "sync_interval": EVERY, **config}
     return EngineDrafter(**config, vocab_size=100)
 
 

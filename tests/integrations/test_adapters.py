@@ -86,13 +86,13 @@ def test_drafts_wait_for_the_time_of_a_step_and_without_times_are_likely():
 
 def test_what_it_drafts_from_is_told_and_what_does_nothing_is_warned_of(tmp_path, caplog):
     store = build(tmp_path / "d", [[1, 2]])
-    options = {"datastore": str(store.path), "memory": "tenants", "min_prob": 0.2}
+    options = {"datastore": str(store.path), "memory_scope": "tenant", "min_prob": 0.2}
     with caplog.at_level(logging.INFO):
         llama_cpp.DraftModel(options, 7)
-        vllm.Proposer(config_of(memory="tenants", k=20))
+        vllm.Proposer(config_of(memory_scope="tenant", k=20))
     told, no_tenants, _, waits = (record.getMessage() for record in caplog.records)
     assert f"at most 7 tokens per row: EngineDrafter({store.path} (build " in told
-    for part in ("3 tokens)", '"memory":"tenants"', '"effort":"auto"', '"min_prob":0.2'):
+    for part in ("3 tokens)", '"memory_scope":"tenant"', '"effort":"auto"', '"min_prob":0.2'):
         assert part in told
     assert "reports no tenants" in no_tenants
     assert "8 rows with drafts has 168 tokens: raise max_num_batched_tokens above 64" in waits
@@ -126,7 +126,7 @@ def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path)
 
 def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
     (tmp_path / "kept").write_bytes(b"damaged")
-    settings = {**WHOLE, "snapshot": str(tmp_path / "kept"), "memory": "shared"}
+    settings = {**WHOLE, "snapshot": str(tmp_path / "kept"), "memory_scope": "shared"}
     model = llama_cpp.DraftModel(settings, vocab_size=10)
     assert "the snapshot is not used" in caplog.text
     assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
@@ -134,7 +134,7 @@ def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
 
 def test_a_memory_that_cannot_be_shared_any_more_is_told_again_and_again(tmp_path, caplog):
     path = tmp_path / "memory"
-    config = {"memory": "shared", "snapshot": str(path), "save_every": 0.02}
+    config = {"memory_scope": "shared", "snapshot": str(path), "sync_interval": 0.02}
     model = llama_cpp.DraftModel(config, vocab_size=10)
     path.unlink()
     path.mkdir()
@@ -153,7 +153,7 @@ WORKER = """
 import sys
 import numpy as np
 from specds.integrations.llama_cpp import DraftModel
-config = {"memory": "shared", "snapshot": sys.argv[1], "save_every": 3600}
+config = {"memory_scope": "shared", "snapshot": sys.argv[1], "sync_interval": 3600}
 keeps = [DraftModel(config, vocab_size=100)]
 keeps.append(keeps)
 keeps[0](np.arange(40, dtype=np.intc))
@@ -193,8 +193,8 @@ def test_llama_cpp_gets_an_array_of_its_own_type():
     assert model.drafter.stats()["num_opened"] == 1
 
 
-@pytest.mark.parametrize(("memory", "is_remembered"), [("tenants", False), ("shared", True)])
-def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory, is_remembered):
+@pytest.mark.parametrize(("memory_scope", "is_remembered"), [("tenant", False), ("shared", True)])
+def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory_scope, is_remembered):
     first, second = [*range(30)], [35, 3, 4]
 
     def by_vllm(text):
@@ -206,7 +206,7 @@ def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory, is
     def by_llama(text):
         return model(np.array(text, np.intc)).tolist()
 
-    options, size = {"memory": memory}, {"vocab_size": 40}
+    options, size = {"memory_scope": memory_scope}, {"vocab_size": 40}
     proposer = vllm.Proposer(config_of(**WHOLE, **options))
     corpus = sglang.Corpus(options, 4, **size)
     model = llama_cpp.DraftModel({**WHOLE, **options}, 4, **size)
@@ -273,7 +273,7 @@ def test_sglang_goes_on_where_requests_are_begun_again_and_windows_are_short():
 
 def test_sglang_tells_what_the_target_predicts():
     torch = pytest.importorskip("torch")
-    corpus = sglang.Corpus({"recycled": True}, 4)
+    corpus = sglang.Corpus({"recycle_predictions": True}, 4)
     corpus.batch_get(["a"], [[1, 2]], [2])
     logits = torch.zeros(4, 60)
     logits[0, [40, 41]] = 1.0

@@ -62,7 +62,7 @@ def drafters(tmp_path, **config):
     """One for engines, and a plain one of the same sources."""
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
     ours = EngineDrafter(datastore=store.path, **config)
-    memory = config.get("memory") == "shared"
+    memory = config.get("memory_scope") == "shared"
     plain = FusedDrafter(store, FusedConfig(effort="low", memory=memory), Memory(VOCAB_SIZE))
     return ours, plain
 
@@ -70,14 +70,14 @@ def drafters(tmp_path, **config):
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(step, min_size=1, max_size=25),
-    memory=st.sampled_from(["off", "shared"]),
+    memory_scope=st.sampled_from(["none", "shared"]),
     num_threads=st.sampled_from([1, 2]),
     shapes=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), min_size=1, max_size=3),
 )
 def test_drafts_are_those_of_a_plain_session_a_request(
-    tmp_path, steps, memory, num_threads, shapes
+    tmp_path, steps, memory_scope, num_threads, shapes
 ):
-    ours, plain = drafters(tmp_path, memory=memory, num_threads=num_threads)
+    ours, plain = drafters(tmp_path, memory_scope=memory_scope, num_threads=num_threads)
     twin, engine = EngineTwin(plain, VOCAB_SIZE), Engine()
     for number, (what, row, news) in enumerate(steps):
         engine.do(what, row, news)
@@ -128,7 +128,7 @@ def test_another_request_of_a_template_in_the_same_row_gets_a_session_of_its_own
 
 
 def test_what_has_ended_is_remembered_once_and_what_was_taken_back_is_not(tmp_path):
-    ours, plain = drafters(tmp_path, memory="shared")
+    ours, plain = drafters(tmp_path, memory_scope="shared")
     text = [0, 1, 2, 1, 0, 0, 2, 2, 1]
     ours.sync([text[:4]])
     ours.sync([text[:6]])
@@ -163,7 +163,7 @@ def serve(drafter, prompt, answer):
 
 @pytest.mark.parametrize("length", [4, 8, 24])
 def test_a_short_answer_is_known_when_it_is_asked_for_again(length):
-    drafter = EngineDrafter(memory="shared", vocab_size=1000)
+    drafter = EngineDrafter(memory_scope="shared", vocab_size=1000)
     prompt, answer = list(range(100, 160)), list(range(500, 500 + length))
     assert serve(drafter, prompt, answer) == length
     drafter.sync([[7, 8, 9]])
@@ -175,7 +175,7 @@ def remembered(path):
 
 
 def shares(path, **config):
-    config = {"memory": "shared", "snapshot": str(path), "save_every": 3600, **config}
+    config = {"memory_scope": "shared", "snapshot": str(path), "sync_interval": 3600, **config}
     return EngineDrafter(**config, vocab_size=1000)
 
 
@@ -195,7 +195,7 @@ def test_all_requests_are_in_the_snapshot_of_a_drafter_that_ends(tmp_path, ends)
 
 def test_a_server_that_is_idle_remembers_what_has_ended(tmp_path):
     path = tmp_path / "memory"
-    drafter = shares(path, save_every=0.02)
+    drafter = shares(path, sync_interval=0.02)
     last = list(range(30))
     drafter.sync([last, list(range(50, 90))])
     drafter.sync([last])
@@ -229,35 +229,34 @@ def test_each_absence_may_be_long(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("memory", "tenants", "is_remembered"),
+    ("memory_scope", "tenants", "is_remembered"),
     [
-        ("off", ["ann", "ann"], False),
-        ("tenants", ["ann", "ann"], True),
-        ("tenants", ["ann", "bob"], False),
-        ("tenants", ["", ""], False),
+        ("none", ["ann", "ann"], False),
+        ("tenant", ["ann", "ann"], True),
+        ("tenant", ["ann", "bob"], False),
+        ("tenant", ["", ""], False),
         ("shared", ["", ""], True),
     ],
 )
-def test_memory_is_that_of_a_known_tenant(memory, tenants, is_remembered):
-    drafter = EngineDrafter(memory=memory, vocab_size=40)
+def test_memory_is_that_of_a_known_tenant(memory_scope, tenants, is_remembered):
+    drafter = EngineDrafter(memory_scope=memory_scope, vocab_size=40)
     first, second = tenants
-    drafter.sync([list(range(30))], names=["a"], wishes=[{"tenant": first}])
+    drafter.sync([list(range(30))], names=["a"], request_options=[{"tenant": first}])
     drafter.end(["a"])
-    drafter.sync([[35, 3, 4]], names=["b"], wishes=[{"tenant": second}])
+    drafter.sync([[35, 3, 4]], names=["b"], request_options=[{"tenant": second}])
     assert bool(drafter.draft_chains(4)[1][0]) == is_remembered
     # A request of another tenant is another request.
-    other = EngineDrafter(memory=memory, vocab_size=40)
-    other.sync([[0, 1]], wishes=[{"tenant": first}])
-    other.sync([[0, 1, 2]], wishes=[{"tenant": second}])
+    other = EngineDrafter(memory_scope=memory_scope, vocab_size=40)
+    other.sync([[0, 1]], request_options=[{"tenant": first}])
+    other.sync([[0, 1, 2]], request_options=[{"tenant": second}])
     assert other.stats()["num_opened"] == len({first, second})
 
 
 def test_a_request_drafts_from_what_it_predicts_and_a_group_needs_a_name():
     wishes = [{"predicted_output": [*range(30)]}, {}, {"group": "g"}, {"group": "g" * 10**6}]
     drafter = EngineDrafter(vocab_size=40)
-    drafter.sync(
-        [[35, 3, 4]] * 4, names=[*"abcd"], wishes=[{"tenant": "", **each} for each in wishes]
-    )
+    options = [{"tenant": "", **each} for each in wishes]
+    drafter.sync([[35, 3, 4]] * 4, names=[*"abcd"], request_options=options)
     assert drafter.draft_chains(2)[0].tolist() == [[5, 6], [-1, -1], [-1, -1], [-1, -1]]
     assert drafter.stats()["num_refused"] == 1
 
@@ -332,7 +331,7 @@ def test_no_token_beyond_the_engine_s_vocabulary_is_drafted(tmp_path):
 
 def test_threads_draft_the_same(tmp_path):
     def drafted(num_threads):
-        drafter, _ = drafters(tmp_path, memory="shared", num_threads=num_threads)
+        drafter, _ = drafters(tmp_path, memory_scope="shared", num_threads=num_threads)
         random, told = np.random.default_rng(1), []
         rows = [random.integers(0, 4, 9).tolist() for _ in range(17)]
         for step in range(30):
@@ -359,7 +358,7 @@ def test_a_snapshot_is_what_drafts_start_from_and_a_damaged_one_is_a_warning(tmp
     drafter = FusedDrafter(memory=Memory(40))
     drafter.session(list(range(30))).finish()
     drafter.save(tmp_path / "kept")
-    config = {"memory": "shared", "snapshot": tmp_path / "kept"}
+    config = {"memory_scope": "shared", "snapshot": tmp_path / "kept"}
     ours = EngineDrafter(**config, vocab_size=40)
     ours.sync([[35, 3, 4]])
     assert ours.draft_chains(2)[0].tolist() == [[5, 6]]
@@ -439,5 +438,5 @@ def test_predictions_are_recycled():
     first, second = drafter.draft_trees(5)[0].tolist()
     assert {7, 8} <= set(first)
     assert {5, 6} <= set(second)
-    off = EngineDrafter(recycled=False)
+    off = EngineDrafter(recycle_predictions=False)
     assert off.num_predictions == 0

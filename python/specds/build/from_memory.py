@@ -57,7 +57,7 @@ def refresh(
 
     Args:
         path: The datastore; made where there is none.
-        memory: What `Memory.save`, `FusedDrafter.save` or a server with `save_every` writes.
+        memory: What `Memory.save`, `FusedDrafter.save` or a server with `sync_interval` writes.
         tenant: Whose texts. Whoever drafts from the datastore drafts from them afterwards.
         tokenizer: Of the tokens, where there is no datastore yet.
         tokenizer_name: What to call it in the manifest; its own name by default.

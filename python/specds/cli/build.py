@@ -172,7 +172,7 @@ def refresh(
 
     Args:
         datastore (DATASTORE): A folder made by `specds build`, or a new one.
-        from_memory (FILE): What a server with `save_every`, or `save`, wrote.
+        from_memory (FILE): What a server with `sync_interval`, or `save`, wrote.
         tenant: Whose texts; by default those without a tenant.
         tokenizer: Of the texts, if the datastore is a new one.
 
@@ -202,12 +202,12 @@ def forget(tenants: list[str], /, *, memory: Path, as_json: Json = False) -> Non
     """Forget tenants in a memory, and in all processes that share it.
 
     Their texts, and what these taught, are gone from the file when the command ends, and from each
-    process that shares the file when it next reads or writes it: within its `save_every`. Who comes
-    back begins anew.
+    process that shares the file when it next reads or writes it: within its `sync_interval`. Who
+    comes back begins anew.
 
     Args:
         tenants (TENANT): Whom; "" stands for requests without a tenant.
-        memory (FILE): What a server with `save_every`, or `save`, wrote.
+        memory (FILE): What a server with `sync_interval`, or `save`, wrote.
 
     Example:
         specds forget ann bob --memory memory.file

@@ -86,7 +86,7 @@ class Adapter:
             self.log.info("specds drafts at most %d tokens per row: %r", max_nodes, self.drafter)
         self._last_stats = self._read_stats()
         _warn(self.drafter, self.log)
-        if options.get("memory") == "tenants" and not self.has_tenants:
+        if options.get("memory_scope") == "tenant" and not self.has_tenants:
             self.log.warning("specds: this engine reports no tenants, so the memory stays empty")
         self._ended_at: float | None = None
 
@@ -101,7 +101,7 @@ class Adapter:
         if names is not None:
             rows = zip(contexts, given, strict=True)
             contexts = [None if options is None else context for context, options in rows]
-        self.drafter.sync(contexts, starts=starts, names=names, wishes=given)
+        self.drafter.sync(contexts, starts=starts, names=names, request_options=given)
         for context, options in zip(contexts, given, strict=False):
             if context is not None and options:
                 options.pop("predicted_output", None)  # the drafter has it from now on

@@ -17,7 +17,7 @@ from typing import Any
 
 _ENGINES = ("vllm", "sglang", "transformers")
 """What serves folders and names of the hub; the first that is installed."""
-_SAVE_EVERY = 60.0
+_SYNC_INTERVAL = 60.0
 LIBRARY = "SPECDS_LIBRARY"
 """The environment variable with the path of the C library."""
 
@@ -49,7 +49,7 @@ def serving(
     """
     options: dict[str, Any] = {} if datastore is None else {"datastore": str(datastore)}
     if memory is not None:
-        kept = {"memory": "shared", "snapshot": str(memory), "save_every": _SAVE_EVERY}
+        kept = {"memory_scope": "shared", "snapshot": str(memory), "sync_interval": _SYNC_INTERVAL}
         options |= kept
     name = engine or engine_of(model)
     command = COMMANDS[name](model, options)

@@ -56,7 +56,7 @@ class Corpus(Adapter):
     def __init__(self, options: Mapping[str, Any], num_nodes: int, **about: Any) -> None:
         if options.get("step_cost") is not None:
             raise ValueError("SGLang does not support `step_cost`: all its trees have one size")
-        super().__init__({"recycled": False, **options}, num_nodes - 1, **about)
+        super().__init__({"recycle_predictions": False, **options}, num_nodes - 1, **about)
         self.num_nodes = num_nodes
         self._lengths: dict[str, int] = {}
 

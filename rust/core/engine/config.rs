@@ -8,19 +8,19 @@ use serde_json::Value;
 
 use crate::budget::step_cost::StepCost;
 use crate::fused::effort::Effort;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::base::checks::check_within;
 use specds_index::{Error, Result};
 
 /// Whose earlier requests are drafted from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum MemoryUse {
+pub enum MemoryScope {
     /// No earlier requests: most engines do not pass on the tenant of a request.
     #[default]
-    Off,
+    None,
     /// The tenant's own requests, where the engine tells the tenant.
-    Tenants,
+    Tenant,
     /// The requests of everybody: the operator says that all are of one tenant.
     Shared,
 }
@@ -43,17 +43,17 @@ pub struct EngineConfig {
     /// The folder of a datastore.
     pub datastore: Option<PathBuf>,
     /// A file with the memory and the weights to start from, written only by
-    /// [`save_every`](Self::save_every).
+    /// [`sync_interval`](Self::sync_interval).
     pub snapshot: Option<PathBuf>,
     /// At intervals of so many seconds, the memory is merged with the snapshot; a datastore that was replaced
     /// is then opened anew.
-    pub save_every: Option<f64>,
-    pub memory: MemoryUse,
+    pub sync_interval: Option<f64>,
+    pub memory_scope: MemoryScope,
     pub memory_bytes: usize,
     /// `auto` is low until the engine tells what a step takes.
     pub effort: Effort,
     /// Whether the target model's predictions are used, where the engine gives them.
-    pub recycled: bool,
+    pub recycle_predictions: bool,
     /// The least probability of a node of a chain, where the engine does not say one.
     pub min_prob: f32,
     /// Rows with more tokens are not drafted for.
@@ -68,13 +68,13 @@ impl Default for EngineConfig {
         Self {
             datastore: None,
             snapshot: None,
-            save_every: None,
-            memory: MemoryUse::Off,
+            sync_interval: None,
+            memory_scope: MemoryScope::None,
             memory_bytes: 1 << 28,
             effort: Effort::Auto,
-            recycled: true,
+            recycle_predictions: true,
             min_prob: 0.0,
-            max_context: History::MAX_LENGTH,
+            max_context: IndexedTokens::MAX_LENGTH,
             num_threads: 1,
             step_cost: LoadCost::Ignored,
         }
@@ -84,15 +84,15 @@ impl Default for EngineConfig {
 impl EngineConfig {
     pub(crate) fn check(&self) -> Result<()> {
         check_within("min_prob", self.min_prob, 0.0..=1.0)?;
-        if let Some(seconds) = self.save_every {
-            check_within("save_every", seconds, 0.001..=MAX_INTERVAL)?;
-            if self.snapshot.is_none() || self.memory == MemoryUse::Off {
-                let reason = "shares a memory: give its file as `snapshot`, and a `memory` of \
-                              `shared` or `tenants`";
-                return Err(Error::invalid("save_every", reason));
+        if let Some(seconds) = self.sync_interval {
+            check_within("sync_interval", seconds, 0.001..=MAX_INTERVAL)?;
+            if self.snapshot.is_none() || self.memory_scope == MemoryScope::None {
+                let reason = "shares a memory: pass its file as `snapshot`, and a \
+                              `memory_scope` of `tenant` or `shared`";
+                return Err(Error::invalid("sync_interval", reason));
             }
         }
-        check_within("max_context", self.max_context, 1..=History::MAX_LENGTH)?;
+        check_within("max_context", self.max_context, 1..=IndexedTokens::MAX_LENGTH)?;
         check_within("num_threads", self.num_threads, 1..=usize::MAX)
     }
 }
@@ -114,7 +114,7 @@ fn step_cost<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<LoadCos
 
 /// What an engine says of itself when it starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EngineFacts {
+pub struct ModelInfo {
     /// Tokens from this on are never drafted; `None` where it is not known.
     pub vocab_size: Option<u32>,
     /// The fingerprint of the tokenizer; empty where it is not known.

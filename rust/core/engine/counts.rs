@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::draft::session::Session;
 use crate::draft::token_tree::Source;
-use crate::engine::requests::Request;
+use crate::engine::requests::EngineRequest;
 
 /// Counts of what came of all drafts so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -19,7 +19,7 @@ pub struct EngineCounts {
     pub num_emitted_tokens: u64,
     /// How often a row went on from a session.
     pub num_row_steps: u64,
-    /// How many sessions were begun.
+    /// How many sessions were new_request.
     pub num_opened: u64,
     /// How often a session was found in another row than before, or came back.
     pub num_moved: u64,
@@ -40,7 +40,7 @@ pub struct EngineCounts {
 
 impl EngineCounts {
     /// Lets a request observe what is new, and says whether it could.
-    pub(crate) fn observe(&mut self, request: &mut Request, news: &[u32]) -> bool {
+    pub(crate) fn observe(&mut self, request: &mut EngineRequest, news: &[u32]) -> bool {
         let draft = std::mem::take(&mut request.draft);
         let accepted = draft.follow(news);
         request.previous_len = request.session.context().len();

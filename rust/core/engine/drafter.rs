@@ -9,11 +9,11 @@ use crate::budget::selection::Passes;
 use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
 use crate::draft::token_tree::TokenTree;
-use crate::engine::config::{EngineConfig, EngineFacts, LoadCost, MemoryUse};
+use crate::engine::config::{EngineConfig, LoadCost, MemoryScope, ModelInfo};
 use crate::engine::counts::EngineCounts;
-use crate::engine::requests::{Context, Request, Requests};
+use crate::engine::requests::{Context, EngineRequest, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
-use crate::fused::ended::EndedText;
+use crate::fused::finished::FinishedSequence;
 use crate::fused::sources::recycled::NUM_KEPT;
 use crate::memory::sharing::Sharing;
 use crate::memory::store::{Memory, MemoryOptions};
@@ -27,7 +27,7 @@ pub struct EngineDrafter {
     /// The drafter of requests whose tenant's earlier ones may be drafted from.
     with_memory: Option<Arc<FusedDrafter>>,
     without_memory: Arc<FusedDrafter>,
-    facts: EngineFacts,
+    model_info: ModelInfo,
     memory: Option<Arc<Memory>>,
     sharing: Option<Sharing>,
     /// The thread that shares the memory takes texts from it.
@@ -43,21 +43,21 @@ pub struct EngineDrafter {
 impl EngineDrafter {
     /// A snapshot that cannot be read is a [warning](Self::warnings): without it, drafts start from
     /// nothing.
-    pub fn open(config: EngineConfig, engine: &EngineFacts) -> Result<Self> {
+    pub fn open(config: EngineConfig, engine: &ModelInfo) -> Result<Self> {
         config.check()?;
         let open = |path: &PathBuf| Datastore::open(path).map(Arc::new);
         let datastore = config.datastore.as_ref().map(open).transpose()?;
         let size = datastore.as_ref().map(|store| store.vocab_size());
         let mut warnings = Vec::new();
         let memory = open_memory(&config, engine, datastore.as_deref(), &mut warnings)?;
-        let drafters = drafters(&config, engine, datastore.as_ref(), memory.clone())?;
-        let interval = config.save_every.map(Duration::from_secs_f64);
+        let drafters = make_drafters(&config, engine, datastore.as_ref(), memory.clone())?;
+        let interval = config.sync_interval.map(Duration::from_secs_f64);
         let requests = Arc::<Mutex<Requests>>::default();
         let sharing = match (&memory, &config.snapshot, interval) {
             (Some(memory), Some(path), Some(interval)) => {
                 let (memory, path) = (Arc::clone(memory), path.clone());
                 let requests = Arc::clone(&requests);
-                let gather = move || remember_ended(|| held(&requests).next_ended());
+                let gather = move || store_finished(|| lock(&requests).take_finished());
                 Some(Sharing::start(memory, path, interval, datastore, gather)?)
             }
             _ => None,
@@ -66,7 +66,7 @@ impl EngineDrafter {
             vocab_size: engine.vocab_size.or(size).unwrap_or(u32::MAX),
             with_memory: drafters.0,
             without_memory: drafters.1,
-            facts: engine.clone(),
+            model_info: engine.clone(),
             memory,
             sharing,
             config,
@@ -106,12 +106,12 @@ impl EngineDrafter {
     }
 
     pub fn num_rows(&self) -> usize {
-        held(&self.requests).rows.len()
+        lock(&self.requests).rows.len()
     }
 
     /// How many requests are in the batch or may come back.
     pub fn num_requests(&self) -> usize {
-        held(&self.requests).len()
+        lock(&self.requests).len()
     }
 
     /// Finds the session of each row, or begins one, and observes what is new. `None` stands for a row that
@@ -127,29 +127,29 @@ impl EngineDrafter {
     pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
         let start = Instant::now();
         if let Some(datastore) = self.sharing.as_ref().and_then(Sharing::take_replaced) {
-            self.go_on_with(&datastore);
+            self.swap_datastore(&datastore);
         }
         let is_usable =
             |context: &Context<'_>| (1..=self.config.max_context).contains(&context.tokens.len());
         let usable: Vec<_> = contexts.iter().map(|context| context.filter(is_usable)).collect();
-        let mut requests = held(&self.requests);
-        let (ended, num_moved) = requests.place(&usable);
+        let mut requests = lock(&self.requests);
+        let (ended, num_moved) = requests.assign_rows(&usable);
         self.counts.num_moved += num_moved as u64;
         finish(ended);
         let mut rows = requests.rows.iter().zip(&usable);
         if rows.any(|(row, context)| row.is_none() && context.is_some()) {
             // One that begins may repeat one that was there in the step before.
-            remember_ended(|| requests.next_ended());
+            store_finished(|| requests.take_finished());
         }
         for (row, context) in usable.iter().enumerate() {
             let is_served = match (context, &mut requests.rows[row]) {
                 (None, _) => contexts[row].is_none(),
                 (Some(context), Some(request)) => {
-                    let news = request.news(context).unwrap_or_default();
+                    let news = request.new_tokens(context).unwrap_or_default();
                     self.counts.observe(request, news)
                 }
                 (Some(context), none) => {
-                    *none = self.begun(context);
+                    *none = self.new_request(context);
                     self.counts.num_opened += u64::from(none.is_some());
                     none.is_some()
                 }
@@ -168,9 +168,9 @@ impl EngineDrafter {
     }
 
     /// Drafts from this datastore for requests that begin from now on.
-    fn go_on_with(&mut self, datastore: &Arc<Datastore>) {
+    fn swap_datastore(&mut self, datastore: &Arc<Datastore>) {
         let memory = self.memory.clone();
-        match drafters(&self.config, &self.facts, Some(datastore), memory) {
+        match make_drafters(&self.config, &self.model_info, Some(datastore), memory) {
             Ok(drafters) => (self.with_memory, self.without_memory) = drafters,
             Err(error) => {
                 self.counts.num_memory_failures += 1;
@@ -180,9 +180,9 @@ impl EngineDrafter {
         }
     }
 
-    fn begun(&self, context: &Context<'_>) -> Option<Request> {
-        let (drafter, tenant) = match (&self.with_memory, self.config.memory) {
-            (Some(drafter), MemoryUse::Shared) => (drafter, ""),
+    fn new_request(&self, context: &Context<'_>) -> Option<EngineRequest> {
+        let (drafter, tenant) = match (&self.with_memory, self.config.memory_scope) {
+            (Some(drafter), MemoryScope::Shared) => (drafter, ""),
             (Some(drafter), _) if !context.tenant.is_empty() => (drafter, context.tenant),
             _ => (&self.without_memory, ""),
         };
@@ -193,13 +193,13 @@ impl EngineDrafter {
             session.predicted_output(context.predicted).ok()?;
         }
         session.observe(context.tokens, None).ok()?;
-        Some(Request::new(session, context))
+        Some(EngineRequest::new(session, context))
     }
 
     /// Suggests a tree for what follows the context of each row of the last sync, as [`Session::suggest`]: the next
     /// draft joins it with all else. Nodes outside the vocabulary and rows without a session are passed over.
     pub fn suggest(&mut self, suggestions: impl IntoIterator<Item = TokenTree>) {
-        let mut requests = held(&self.requests);
+        let mut requests = lock(&self.requests);
         for (request, suggestion) in requests.rows.iter_mut().zip(suggestions) {
             if let Some(request) = request {
                 let _ = request.session.suggest(suggestion.known(self.vocab_size));
@@ -211,7 +211,7 @@ impl EngineDrafter {
     /// Where the cost of a step is known, drafts are cut to what pays, and rows pause whose drafts do not.
     pub fn draft(&mut self, limits: &[DraftLimits]) -> Drafts<'_> {
         let start = Instant::now();
-        let mut requests = held(&self.requests);
+        let mut requests = lock(&self.requests);
         let num_rows = requests.rows.len();
         let least_gain = self.least_gain(&requests);
         let step_time = self.times.usual();
@@ -271,8 +271,8 @@ impl EngineDrafter {
 
     /// The last token of each row; 0 for a row without a session.
     pub fn last_tokens(&self) -> Vec<u32> {
-        let last = |request: &Request| request.session.context().last().copied();
-        let requests = held(&self.requests);
+        let last = |request: &EngineRequest| request.session.context().last().copied();
+        let requests = lock(&self.requests);
         let rows = requests.rows.iter();
         rows.map(|request| request.as_ref().and_then(last).unwrap_or(0)).collect()
     }
@@ -284,14 +284,14 @@ impl EngineDrafter {
 
     /// How many of the target model's likeliest tokens after each node are used; 0 for none.
     pub fn num_predictions(&self) -> usize {
-        if self.config.recycled { NUM_KEPT } else { 0 }
+        if self.config.recycle_predictions { NUM_KEPT } else { 0 }
     }
 
     /// Takes the target model's `k` likeliest tokens at each of `num_nodes` nodes of each row, the root
     /// first. What does not fit is ignored.
     pub fn observe_predictions(&mut self, predictions: &[u32], num_nodes: usize, k: usize) {
         let rows = predictions.chunks_exact((num_nodes * k).max(1));
-        let mut requests = held(&self.requests);
+        let mut requests = lock(&self.requests);
         for (request, predictions) in requests.rows.iter_mut().zip(rows) {
             if let Some(request) = request
                 && let Some(predictions) = predictions.get(..(request.draft.len() + 1) * k)
@@ -303,15 +303,15 @@ impl EngineDrafter {
     }
 
     pub fn end(&mut self, names: &[&str]) {
-        let is_named = |request: &Request| names.iter().any(|name| request.is_named(name));
-        finish(held(&self.requests).take(is_named));
+        let is_named = |request: &EngineRequest| names.iter().any(|name| request.is_named(name));
+        finish(lock(&self.requests).take(is_named));
     }
 
     /// Ends the requests of this name with their whole text, as far as it goes on from what they have.
     pub fn end_with(&mut self, name: &str, tokens: &[u32]) {
-        let mut ended = held(&self.requests).take(|request| request.is_named(name));
+        let mut ended = lock(&self.requests).take(|request| request.is_named(name));
         for request in &mut ended {
-            if let Some(news @ [_, ..]) = request.last_news(tokens) {
+            if let Some(news @ [_, ..]) = request.last_new_tokens(tokens) {
                 self.counts.observe(request, news);
             }
         }
@@ -319,7 +319,7 @@ impl EngineDrafter {
     }
 
     pub fn end_all(&mut self) {
-        finish(held(&self.requests).take(|_| true));
+        finish(lock(&self.requests).take(|_| true));
     }
 
     /// Ends all requests and shares the memory once more, as dropping it does; [`warnings`](Self::warnings)
@@ -353,18 +353,18 @@ impl Drafts<'_> {
     }
 }
 
-fn held(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
+fn lock(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
     requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Holds the requests for one text at a time, and not while it is filed.
-fn remember_ended(mut next: impl FnMut() -> Option<EndedText>) {
+fn store_finished(mut next: impl FnMut() -> Option<FinishedSequence>) {
     while let Some(text) = next() {
-        text.remember();
+        text.store();
     }
 }
 
-fn finish(ended: Vec<Request>) {
+fn finish(ended: Vec<EngineRequest>) {
     for mut request in ended {
         request.session.finish();
     }
@@ -373,22 +373,25 @@ fn finish(ended: Vec<Request>) {
 type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
 
 /// The drafter with a memory, where there is one, and the drafter without.
-fn drafters(
+fn make_drafters(
     config: &EngineConfig,
-    engine: &EngineFacts,
+    engine: &ModelInfo,
     datastore: Option<&Arc<Datastore>>,
     memory: Option<Arc<Memory>>,
 ) -> Result<Drafters> {
     if let Some(datastore) = datastore {
         check_tokenizer(datastore, engine)?;
     }
-    let fused =
-        FusedConfig { recycled: config.recycled, effort: config.effort, ..FusedConfig::default() };
+    let fused = FusedConfig {
+        recycled: config.recycle_predictions,
+        effort: config.effort,
+        ..FusedConfig::default()
+    };
     let drafter = |memory| FusedDrafter::new(datastore.cloned(), memory, fused).map(Arc::new);
     Ok((memory.map(|memory| drafter(Some(memory))).transpose()?, drafter(None)?))
 }
 
-fn check_tokenizer(datastore: &Datastore, engine: &EngineFacts) -> Result<()> {
+fn check_tokenizer(datastore: &Datastore, engine: &ModelInfo) -> Result<()> {
     let (own, theirs) = (&datastore.manifest().tokenizer_fingerprint, &engine.tokenizer);
     if theirs.is_empty() || own == theirs {
         return Ok(());
@@ -399,17 +402,17 @@ fn check_tokenizer(datastore: &Datastore, engine: &EngineFacts) -> Result<()> {
 
 fn open_memory(
     config: &EngineConfig,
-    engine: &EngineFacts,
+    engine: &ModelInfo,
     datastore: Option<&Datastore>,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Arc<Memory>>> {
-    if config.memory == MemoryUse::Off {
+    if config.memory_scope == MemoryScope::None {
         return Ok(None);
     }
     let vocab_size = datastore.map(Datastore::vocab_size).or(engine.vocab_size);
     let Some(vocab_size) = vocab_size else {
-        let reason = "needs a vocabulary: give a datastore, where the engine does not tell its own";
-        return Err(Error::invalid("memory", reason));
+        let reason = "needs a vocabulary: pass a datastore or the engine's `vocab_size`";
+        return Err(Error::invalid("memory_scope", reason));
     };
     let options = MemoryOptions {
         vocab_size,
@@ -423,7 +426,7 @@ fn open_memory(
         match Memory::open(path, options) {
             Ok(read) => memory = read,
             // A shared file is written: one that cannot be read must not be replaced.
-            Err(error) if config.save_every.is_none() => {
+            Err(error) if config.sync_interval.is_none() => {
                 warnings.push(format!("the snapshot is not used: {error}"));
             }
             Err(error) if path.exists() => return Err(error),

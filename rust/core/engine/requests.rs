@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::budget::rule::RowBudget;
 use crate::draft::token_tree::TokenTree;
 use crate::fused::drafter::FusedSession;
-use crate::fused::ended::EndedText;
+use crate::fused::finished::FinishedSequence;
 
 /// A row's context, or its last tokens, and what its request wishes.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,7 +31,7 @@ pub struct Context<'a> {
 const TAIL: usize = 32;
 
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct EngineRequest {
     pub(crate) session: FusedSession,
     name: Option<Box<str>>,
     tenant: Box<str>,
@@ -40,13 +40,13 @@ pub(crate) struct Request {
     /// How many tokens the text had before the last sync; 0 for a new request.
     pub(crate) previous_len: usize,
     /// How many syncs have passed since it was in the batch.
-    num_absent: usize,
+    num_absent_steps: usize,
     /// The part of its draft that goes to the engine.
     pub(crate) draft: TokenTree,
     pub(crate) budget: RowBudget,
 }
 
-impl Request {
+impl EngineRequest {
     pub(crate) fn new(session: FusedSession, context: &Context<'_>) -> Self {
         Self {
             session,
@@ -54,7 +54,7 @@ impl Request {
             tenant: context.tenant.into(),
             offset: context.start,
             previous_len: 0,
-            num_absent: 0,
+            num_absent_steps: 0,
             draft: TokenTree::default(),
             budget: RowBudget::default(),
         }
@@ -64,43 +64,43 @@ impl Request {
         self.name.as_deref() == Some(name)
     }
 
-    fn is_of(&self, context: &Context<'_>) -> bool {
+    fn same_request(&self, context: &Context<'_>) -> bool {
         self.name.as_deref() == context.name && *self.tenant == *context.tenant
     }
 
     /// The tokens after the text; `None` where there is no place for the text before them.
-    pub(crate) fn news<'a>(&self, context: &Context<'a>) -> Option<&'a [u32]> {
+    pub(crate) fn new_tokens<'a>(&self, context: &Context<'a>) -> Option<&'a [u32]> {
         let (_, news) = self.split(context, self.session.context())?;
         Some(news)
     }
 
     /// The tokens of its whole text after what it has.
-    pub(crate) fn last_news<'a>(&self, tokens: &'a [u32]) -> Option<&'a [u32]> {
+    pub(crate) fn last_new_tokens<'a>(&self, tokens: &'a [u32]) -> Option<&'a [u32]> {
         let context = Context {
             tokens,
             name: self.name.as_deref(),
             tenant: &self.tenant,
             ..Context::default()
         };
-        let num_new = self.fits(&context).then(|| self.news(&context))??.len();
+        let num_new = self.is_prefix(&context).then(|| self.new_tokens(&context))??.len();
         tokens.get(tokens.len() - num_new..)
     }
 
     /// Whether the context goes on from the text. O(tokens).
-    fn fits(&self, context: &Context<'_>) -> bool {
-        self.begins(context, self.session.context(), usize::MAX)
+    fn is_prefix(&self, context: &Context<'_>) -> bool {
+        self.has_prefix(context, self.session.context(), usize::MAX)
     }
 
     /// Whether it is still the request of its row. Where it grew as one step lets it, its last tokens tell:
     /// another request that came into the row would have to be as much longer, and have them there.
-    fn stays(&self, context: &Context<'_>) -> bool {
+    fn continues(&self, context: &Context<'_>) -> bool {
         let is_a_step = |news: &[u32]| (1..=self.draft.len() + 1).contains(&news.len());
-        let most = if self.news(context).is_some_and(is_a_step) { TAIL } else { usize::MAX };
-        self.begins(context, self.session.context(), most)
+        let most = if self.new_tokens(context).is_some_and(is_a_step) { TAIL } else { usize::MAX };
+        self.has_prefix(context, self.session.context(), most)
     }
 
-    /// Whether a context begins with a text, by the text's last `most` tokens.
-    fn begins(&self, context: &Context<'_>, text: &[u32], most: usize) -> bool {
+    /// Whether a context has_prefix with a text, by the text's last `most` tokens.
+    fn has_prefix(&self, context: &Context<'_>, text: &[u32], most: usize) -> bool {
         let is_same = |(known, _): (&[u32], _)| {
             let known = &known[known.len().saturating_sub(most)..];
             let text = &text[text.len() - known.len()..];
@@ -108,7 +108,7 @@ impl Request {
             let tail = known.len().saturating_sub(TAIL);
             known[tail..] == text[tail..] && known[..tail] == text[..tail]
         };
-        self.is_of(context) && self.split(context, text).is_some_and(is_same)
+        self.same_request(context) && self.split(context, text).is_some_and(is_same)
     }
 
     /// The tokens of a context that stand where a text does, and the tokens after them.
@@ -121,25 +121,25 @@ impl Request {
 
     /// Whether the engine has taken back some of what it gave in the last sync.
     fn is_taken_back(&self, context: &Context<'_>) -> bool {
-        let is_renamed = context.name.is_some() && self.is_of(context);
+        let is_renamed = context.name.is_some() && self.same_request(context);
         let before = &self.session.context()[..self.previous_len];
-        is_renamed || self.previous_len > 0 && self.begins(context, before, usize::MAX)
+        is_renamed || self.previous_len > 0 && self.has_prefix(context, before, usize::MAX)
     }
 }
 
 /// The requests in the batch by their rows, and the requests that were in it lately.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    pub(crate) rows: Vec<Option<Request>>,
+    pub(crate) rows: Vec<Option<EngineRequest>>,
     /// The requests that are away, the one that has been away longest first.
-    absent: VecDeque<Request>,
+    absent: VecDeque<EngineRequest>,
     last_sync: Option<Instant>,
 }
 
 impl Requests {
     /// A request has ended if it was absent for this number of syncs: a preempted one may be absent for
     /// long.
-    const PATIENCE: usize = 64;
+    const MAX_ABSENT_STEPS: usize = 64;
     /// Without a sync for this long, no request is in the batch any more.
     const IDLE: Duration = Duration::from_secs(1);
     /// At most this many absent requests are kept, or one for each row if that is more.
@@ -148,14 +148,18 @@ impl Requests {
     /// Moves every request to the row whose context goes on from its text, preferably its own row, and
     /// forgets those that were taken back. Gives the requests that have ended, and how many moved or came
     /// back.
-    pub(crate) fn place(&mut self, contexts: &[Option<Context<'_>>]) -> (Vec<Request>, usize) {
+    pub(crate) fn assign_rows(
+        &mut self,
+        contexts: &[Option<Context<'_>>],
+    ) -> (Vec<EngineRequest>, usize) {
         self.last_sync = Some(Instant::now());
         let mut before = std::mem::take(&mut self.rows);
         self.rows.resize_with(contexts.len(), || None);
         for (row, (request, context)) in before.iter_mut().zip(contexts).enumerate() {
-            let stays =
-                |request: &mut Request| context.is_some_and(|context| request.stays(&context));
-            self.rows[row] = request.take_if(stays);
+            let continues = |request: &mut EngineRequest| {
+                context.is_some_and(|context| request.continues(&context))
+            };
+            self.rows[row] = request.take_if(continues);
         }
         let mut num_moved = 0;
         for (row, context) in contexts.iter().enumerate() {
@@ -166,7 +170,7 @@ impl Requests {
         }
         for (row, context) in contexts.iter().enumerate() {
             if let (None, Some(context)) = (&self.rows[row], context) {
-                let is_taken_back = |request: &&mut Option<Request>| {
+                let is_taken_back = |request: &&mut Option<EngineRequest>| {
                     request.as_ref().is_some_and(|request| request.is_taken_back(context))
                 };
                 if let Some(request) = before.iter_mut().find(is_taken_back) {
@@ -174,20 +178,24 @@ impl Requests {
                 }
             }
         }
-        (self.wait_for(before), num_moved)
+        (self.retire_absent(before), num_moved)
     }
 
     /// The request with the longest text that the context goes on from; of equals the first.
-    fn find(&mut self, before: &mut [Option<Request>], context: &Context<'_>) -> Option<Request> {
-        let fits = |request: &Request| {
-            let news = request.news(context).filter(|_| request.fits(context))?;
+    fn find(
+        &mut self,
+        before: &mut [Option<EngineRequest>],
+        context: &Context<'_>,
+    ) -> Option<EngineRequest> {
+        let is_prefix = |request: &EngineRequest| {
+            let news = request.new_tokens(context).filter(|_| request.is_prefix(context))?;
             Some(news.len())
         };
         let present = before.iter().enumerate();
         let present =
-            present.filter_map(|(index, request)| Some((fits(request.as_ref()?)?, index)));
+            present.filter_map(|(index, request)| Some((is_prefix(request.as_ref()?)?, index)));
         let absent = self.absent.iter().zip(before.len()..);
-        let absent = absent.filter_map(|(request, index)| Some((fits(request)?, index)));
+        let absent = absent.filter_map(|(request, index)| Some((is_prefix(request)?, index)));
         let (_, index) = present.chain(absent).min()?;
         match before.get_mut(index) {
             Some(request) => request.take(),
@@ -196,30 +204,34 @@ impl Requests {
     }
 
     /// Keeps requests that left the batch, and gives those that have been absent for too long.
-    fn wait_for(&mut self, before: Vec<Option<Request>>) -> Vec<Request> {
+    fn retire_absent(&mut self, before: Vec<Option<EngineRequest>>) -> Vec<EngineRequest> {
         for request in &mut self.absent {
-            request.num_absent += 1;
+            request.num_absent_steps += 1;
         }
         let newly_absent = before.into_iter().flatten();
-        self.absent.extend(newly_absent.map(|request| Request { num_absent: 0, ..request }));
+        self.absent
+            .extend(newly_absent.map(|request| EngineRequest { num_absent_steps: 0, ..request }));
         let most = Self::MAX_ABSENT.max(self.rows.len());
-        let is_over = |(index, request): &(usize, &Request)| {
-            index + most < self.absent.len() || request.num_absent >= Self::PATIENCE
+        let is_over = |(index, request): &(usize, &EngineRequest)| {
+            index + most < self.absent.len() || request.num_absent_steps >= Self::MAX_ABSENT_STEPS
         };
         let num_over = self.absent.iter().enumerate().take_while(is_over).count();
         self.absent.drain(..num_over).collect()
     }
 
     /// What the memory lacks of one that is not in the batch. It may come back: then the rest follows.
-    pub(crate) fn next_ended(&mut self) -> Option<EndedText> {
+    pub(crate) fn take_finished(&mut self) -> Option<FinishedSequence> {
         let is_idle = self.last_sync.is_some_and(|last| last.elapsed() >= Self::IDLE);
         let idle = self.rows.iter_mut().flatten().filter(|_| is_idle);
         let mut requests = self.absent.iter_mut().chain(idle);
-        requests.find_map(|request| request.session.ended())
+        requests.find_map(|request| request.session.take_finished())
     }
 
     /// Takes out the chosen requests, in the order of their rows.
-    pub(crate) fn take(&mut self, is_chosen: impl Fn(&Request) -> bool) -> Vec<Request> {
+    pub(crate) fn take(
+        &mut self,
+        is_chosen: impl Fn(&EngineRequest) -> bool,
+    ) -> Vec<EngineRequest> {
         let mut taken = Vec::new();
         for request in &mut self.rows {
             taken.extend(request.take_if(|request| is_chosen(request)));

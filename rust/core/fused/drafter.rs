@@ -9,13 +9,13 @@ use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::effort::{Effort, Reading};
-use crate::fused::ended::EndedText;
+use crate::fused::finished::FinishedSequence;
 use crate::fused::group::Group;
 use crate::fused::grow::{Accepted, TreeBuilder};
 use crate::fused::source::Inputs;
 use crate::fused::suggestion::Suggestion;
 use crate::memory::groups::GroupKey;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
 use crate::memory::token_counts::TokenCounts;
@@ -132,7 +132,7 @@ impl FusedDrafter {
     }
 
     fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
-        check_tokens(tokens, self.vocab_size().unwrap_or(History::BOUNDARY))
+        check_tokens(tokens, self.vocab_size().unwrap_or(IndexedTokens::BOUNDARY))
     }
 
     fn uses(&self, source: Source) -> bool {
@@ -157,12 +157,12 @@ fn other_vocabulary(name: &'static str, expected: u32, found: u32) -> Error {
 pub struct FusedSession {
     drafter: Arc<FusedDrafter>,
     tenant: Arc<Tenant>,
-    context: History,
+    context: IndexedTokens,
     prompt_length: Option<usize>,
     /// So many tokens of it were given to the memory.
     num_given: usize,
     group: Group,
-    expected: Option<History>,
+    expected: Option<IndexedTokens>,
     suggestion: Option<Suggestion>,
     counts: TokenCounts,
     reading: Reading,
@@ -179,7 +179,7 @@ impl FusedSession {
             reading: drafter.config.effort.reading(),
             tenant: drafter.memory.tenant(tenant)?,
             drafter,
-            context: History::default(),
+            context: IndexedTokens::default(),
             prompt_length: None,
             num_given: 0,
             group: Group::default(),
@@ -211,21 +211,21 @@ impl FusedSession {
         Ok(())
     }
 
-    /// All tokens that were observed, at most [`History::MAX_LENGTH`].
+    /// All tokens that were observed, at most [`IndexedTokens::MAX_LENGTH`].
     pub fn context(&self) -> &[u32] {
         self.context.tokens()
     }
 
     /// What the memory was not given yet.
-    pub(crate) fn ended(&mut self) -> Option<EndedText> {
+    pub(crate) fn take_finished(&mut self) -> Option<FinishedSequence> {
         let tokens = self.context.tokens();
         let before = std::mem::replace(&mut self.num_given, tokens.len());
         let is_new = self.drafter.has_texts && before < tokens.len();
-        is_new.then(|| EndedText {
+        is_new.then(|| FinishedSequence {
             memory: Arc::clone(&self.drafter.memory),
             tenant: Arc::clone(&self.tenant),
             // Its last tokens lead on.
-            tokens: tokens[before.saturating_sub(EndedText::MAX_LEAD)..].to_vec(),
+            tokens: tokens[before.saturating_sub(FinishedSequence::MAX_LEAD)..].to_vec(),
             prompt_length: match before {
                 0 => self.prompt_length.unwrap_or(0),
                 _ => 0,
@@ -308,7 +308,7 @@ impl Session for FusedSession {
             expected: self.expected.as_ref(),
             suggestion: self.suggestion.as_ref(),
             model_tables: drafter.model_tables.as_deref(),
-            vocab_size: drafter.vocab_size().unwrap_or(History::BOUNDARY),
+            vocab_size: drafter.vocab_size().unwrap_or(IndexedTokens::BOUNDARY),
         };
         Ok(self.builder.grow(&inputs, &self.counts, limits).clone())
     }
@@ -370,8 +370,8 @@ impl Session for FusedSession {
 
     /// Puts the request into the memory; of one that went on after that, what is new.
     fn finish(&mut self) {
-        if let Some(text) = self.ended() {
-            text.remember();
+        if let Some(text) = self.take_finished() {
+            text.store();
         }
     }
 }

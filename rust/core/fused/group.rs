@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::memory::group_text::GroupText;
 use crate::memory::groups::GroupKey;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::tenant::{Tenant, TenantData};
 
 /// The texts of a request's group, or of groups like it, as one text: short, so every place of it is read,
@@ -116,7 +116,7 @@ fn groups_of(kept: &TenantData, run: &[u32]) -> Vec<GroupKey> {
 }
 
 /// How many tokens at the beginning of a prompt the memory has already: a template, or earlier turns.
-pub(crate) fn num_known(texts: &History, prompt: &[u32]) -> usize {
+pub(crate) fn num_known(texts: &IndexedTokens, prompt: &[u32]) -> usize {
     const MIN_LENGTH: usize = 16;
     let mut known = 0;
     loop {
@@ -129,7 +129,7 @@ pub(crate) fn num_known(texts: &History, prompt: &[u32]) -> usize {
 }
 
 /// How many of these tokens, from the first on, stand together in some text.
-fn longest_match(texts: &History, tokens: &[u32]) -> usize {
+fn longest_match(texts: &IndexedTokens, tokens: &[u32]) -> usize {
     const MAX_PLACES: usize = 64;
     let [first, second, ..] = *tokens else {
         return 0;

@@ -7,8 +7,8 @@
 mod calibration;
 pub(crate) mod drafter;
 pub(crate) mod effort;
-pub(crate) mod ended;
 pub(crate) mod evidence;
+pub(crate) mod finished;
 pub(crate) mod group;
 mod grow;
 pub(crate) mod mixer;

@@ -11,7 +11,7 @@ use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::suggestion::Suggestion;
 use crate::memory::group_text::GroupText;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::weights::kind::ExpertKind;
 use crate::weights::learned::{Learned, TenantWeights};
 use specds_index::Datastore;
@@ -22,13 +22,13 @@ pub(crate) struct Inputs<'a> {
     pub(crate) weights: TenantWeights<'a>,
     pub(crate) datastore: Option<&'a Datastore>,
     /// The request's own text.
-    pub(crate) context: &'a History,
+    pub(crate) context: &'a IndexedTokens,
     /// Earlier texts of the request's tenant.
-    pub(crate) memory: Option<&'a History>,
+    pub(crate) memory: Option<&'a IndexedTokens>,
     /// The texts of other requests of its group.
     pub(crate) group: Option<&'a GroupText>,
     /// The output that the caller expects.
-    pub(crate) expected: Option<&'a History>,
+    pub(crate) expected: Option<&'a IndexedTokens>,
     /// What a caller suggested for what follows the context.
     pub(crate) suggestion: Option<&'a Suggestion>,
     pub(crate) model_tables: Option<&'a ModelTables>,
@@ -68,7 +68,7 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     fn clear(&mut self) {}
 
     /// Learns for all requests of the tenant that `token` came after `context`.
-    fn learn(&self, _learned: &mut Learned, _context: &History, _token: u32) {}
+    fn learn(&self, _learned: &mut Learned, _context: &IndexedTokens, _token: u32) {}
 
     /// How many of the target model's likeliest tokens at each verified node the source uses.
     fn num_predictions(&self) -> usize {

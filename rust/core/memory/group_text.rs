@@ -1,7 +1,7 @@
 //! What the requests of some groups have written, as one text.
 
 use crate::memory::groups::GroupKey;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::texts::TextLog;
 use crate::memory::token_counts::TokenCounts;
 
@@ -12,7 +12,7 @@ pub(crate) struct GroupText {
     groups: Vec<GroupKey>,
     num_seen: u64,
     num_removed: u64,
-    text: History,
+    text: IndexedTokens,
     uses: TokenCounts,
 }
 
@@ -28,7 +28,7 @@ impl GroupText {
             groups: groups.to_vec(),
             num_seen: 0,
             num_removed: 0,
-            text: History::default(),
+            text: IndexedTokens::default(),
             uses: TokenCounts::default(),
         }
     }
@@ -51,7 +51,7 @@ impl GroupText {
         let num_new: usize = new.iter().map(|tokens| tokens.len() + 1).sum();
         let has_room = self.text.tokens().len() + num_new <= Self::MAX_TOKENS;
         if !has_room || self.num_removed < texts.num_removed() {
-            (self.text, self.uses) = (History::default(), TokenCounts::default());
+            (self.text, self.uses) = (IndexedTokens::default(), TokenCounts::default());
             let latest = self.groups.iter();
             let latest = latest.flat_map(|&group| texts.since(0, group));
             let mut num_kept = 0;
@@ -66,7 +66,7 @@ impl GroupText {
         (self.num_seen, self.num_removed) = (texts.num_added(), texts.num_removed());
         for tokens in new.into_iter().rev() {
             self.text.extend(tokens);
-            self.text.extend(&[History::BOUNDARY]);
+            self.text.extend(&[IndexedTokens::BOUNDARY]);
             for &token in tokens {
                 self.uses.add(token, 1);
             }
@@ -74,7 +74,7 @@ impl GroupText {
     }
 
     /// The texts one after the other, each with a boundary behind it.
-    pub(crate) fn text(&self) -> &History {
+    pub(crate) fn text(&self) -> &IndexedTokens {
         &self.text
     }
 
@@ -90,7 +90,7 @@ mod tests {
 
     use super::GroupText;
     use crate::memory::groups::GroupKey;
-    use crate::memory::history::History;
+    use crate::memory::indexed_tokens::IndexedTokens;
     use crate::memory::texts::TextLog;
 
     proptest! {
@@ -111,7 +111,7 @@ mod tests {
                     own.update(&texts);
                 }
                 let tokens = own.text().tokens();
-                let mut found: Vec<_> = tokens.split(|&token| token == History::BOUNDARY).collect();
+                let mut found: Vec<_> = tokens.split(|&token| token == IndexedTokens::BOUNDARY).collect();
                 prop_assert!(found.pop().is_none_or(<[u32]>::is_empty));
                 let kept = texts.documents().filter(|(_, key)| keys[..2].contains(key));
                 let kept: Vec<_> = kept.map(|(tokens, _)| tokens).collect();

@@ -2,19 +2,19 @@
 //!
 //! It imports `base`, `storage`, `lookup` and `weights`.
 
-mod forgotten;
 pub(crate) mod group_text;
 pub(crate) mod groups;
-pub(crate) mod history;
+pub(crate) mod indexed_tokens;
+pub(crate) mod keyless_table;
 pub(crate) mod sharing;
-pub(crate) mod slot_table;
 mod snapshot;
 pub(crate) mod store;
 pub(crate) mod tenant;
 pub(crate) mod texts;
 pub(crate) mod token_counts;
+mod tombstones;
 
-pub use history::History;
+pub use indexed_tokens::IndexedTokens;
 pub use sharing::Sharing;
 pub use store::{Memory, MemoryOptions};
 pub use tenant::{Tenant, TenantData};

@@ -15,8 +15,8 @@ impl Memory {
     /// The texts of a tenant, the oldest first.
     pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
         let copied = |tenant: Arc<Tenant>| {
-            let kept = tenant.read();
-            let texts = kept.texts.documents();
+            let data = tenant.read();
+            let texts = data.texts.documents();
             texts.map(|(tokens, _)| tokens.to_vec()).collect()
         };
         self.find(tenant).map(copied).unwrap_or_default()
@@ -101,7 +101,7 @@ impl Sharing {
         };
         let thread = thread::Builder::new().name("specds-memory".to_owned());
         thread.spawn(run).map_err(|error| {
-            Error::invalid("interval", format!("cannot be kept: no thread: {error}"))
+            Error::invalid("interval", format!("cannot be data: no thread: {error}"))
         })?;
         let stop = Some(stop);
         Ok(Self { stop, ended, state })

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::memory::forgotten::{Forgotten, Mark};
 use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
+use crate::memory::tombstones::{Tombstone, Tombstones};
 use crate::weights::learned::Learned;
 use specds_index::base::checks::check_tokens;
 use specds_index::storage::files::{hidden, lock, map, open, open_private, sync_parent};
@@ -30,7 +30,7 @@ const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
 /// For who writes the file and gets nowhere: some seconds may go by while it reads.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_LOCK_WAIT: Duration = Duration::from_secs(30);
 
 impl Memory {
     /// Writes all texts, and what they taught, to a file, while others read. Replaces the file at `path` in
@@ -41,7 +41,7 @@ impl Memory {
         self.replace(path.as_ref(), |memory, path| {
             // What is no snapshot is replaced.
             let _ = read(path, |found| {
-                memory.hear(&found.forgotten);
+                memory.apply_tombstones(&found.tombstones);
                 Ok(())
             });
             Ok(())
@@ -93,7 +93,7 @@ impl Memory {
         let partial = path.with_file_name(hidden(name, ".new"));
         // Nobody else may read the users' texts.
         let open = || open_private(&partial).map(Some);
-        let file = lock(&partial, path, PATIENCE, open).map_err(|error| error.at(path))?;
+        let file = lock(&partial, path, MAX_LOCK_WAIT, open).map_err(|error| error.at(path))?;
         let mut new = BTreeSet::new();
         let mut write = || {
             let checksum = self.write(&file, &mut new)?;
@@ -105,7 +105,7 @@ impl Memory {
         let prepared = prepare(self, path);
         if let Err(error) = prepared.and_then(|()| write().map_err(Error::io(path))) {
             // The file at `path` may still have them.
-            self.change_forgotten(|forgotten, _| forgotten.put_back(new));
+            self.change_tombstones(|tombstones, _| tombstones.restore_new(new));
             let _ = fs::remove_file(&partial);
             return Err(error);
         }
@@ -127,7 +127,7 @@ impl Memory {
                 return Ok(());
             }
             self.options().check_tokenizer(path, found.vocab_size, &found.tokenizer)?;
-            self.hear(&found.forgotten);
+            self.apply_tombstones(&found.tombstones);
             found.fill(self).map_err(|reason| Error::Snapshot {
                 path: path.to_owned(),
                 reason: reason.to_owned(),
@@ -137,8 +137,8 @@ impl Memory {
         })
     }
 
-    /// Gives the checksum, and in `new` what the file before had not of who was forgotten.
-    fn write(&self, mut file: &File, new: &mut BTreeSet<Mark>) -> io::Result<u64> {
+    /// Gives the checksum, and in `new` what the file before had not of who was tombstones.
+    fn write(&self, mut file: &File, new: &mut BTreeSet<Tombstone>) -> io::Result<u64> {
         let options = self.options();
         file.set_len(0)?;
         let mut output = BufWriter::new(file);
@@ -146,8 +146,8 @@ impl Memory {
         put(&mut output, options.tokenizer.as_bytes())?;
         {
             let _writing = self.begin_writing();
-            *new = self.change_forgotten(Forgotten::number_new);
-            put_forgotten(&mut output, &self.forgotten())?;
+            *new = self.change_tombstones(Tombstones::publish_new);
+            put_tombstones(&mut output, &self.tombstones())?;
             let mut tenants = self.tenants();
             tenants.retain(|tenant| !tenant.read().is_empty());
             put_number(&mut output, tenants.len() as u64)?;
@@ -177,10 +177,10 @@ fn put(output: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     output.write_all(bytes)
 }
 
-fn put_forgotten(output: &mut impl Write, forgotten: &Forgotten) -> io::Result<()> {
-    put_number(output, forgotten.floor())?;
-    put_number(output, forgotten.numbers().len() as u64)?;
-    for (mark, &number) in forgotten.numbers() {
+fn put_tombstones(output: &mut impl Write, tombstones: &Tombstones) -> io::Result<()> {
+    put_number(output, tombstones.pruned_below())?;
+    put_number(output, tombstones.versions().len() as u64)?;
+    for (mark, &number) in tombstones.versions() {
         output.write_all(&mark.0)?;
         put_number(output, number)?;
     }
@@ -188,15 +188,15 @@ fn put_forgotten(output: &mut impl Write, forgotten: &Forgotten) -> io::Result<(
 }
 
 fn put_tenant(output: &mut impl Write, tenant: &Tenant, width: TokenWidth) -> io::Result<()> {
-    let kept = tenant.read();
+    let data = tenant.read();
     let mut bytes = Vec::new();
-    if let Some(learned) = kept.learned() {
+    if let Some(learned) = data.learned() {
         learned.put(&mut bytes);
     }
     put(output, tenant.name.as_bytes())?;
     put_number(output, tenant.last_use())?;
     put(output, &bytes)?;
-    let documents = kept.texts.documents();
+    let documents = data.texts.documents();
     put_number(output, documents.len() as u64)?;
     for (tokens, group) in documents {
         put_number(output, group.hash)?;
@@ -242,22 +242,22 @@ type Read<T> = std::result::Result<T, &'static str>;
 const UNFIT: &str = "its parts do not fit together";
 
 /// A snapshot whose bytes are as they were written.
-struct Found<'a> {
+struct SnapshotContents<'a> {
     vocab_size: u32,
     checksum: u64,
     tokenizer: String,
-    forgotten: Forgotten,
+    tombstones: Tombstones,
     tenants: Input<'a>,
 }
 
-fn read<R>(path: &Path, then: impl FnOnce(Found<'_>) -> Result<R>) -> Result<R> {
+fn read<R>(path: &Path, then: impl FnOnce(SnapshotContents<'_>) -> Result<R>) -> Result<R> {
     let map = map(&open(path)?).map_err(Error::io(path))?;
-    let found =
-        Found::read(&map).map_err(|reason| Error::Snapshot { path: path.to_owned(), reason });
+    let found = SnapshotContents::read(&map)
+        .map_err(|reason| Error::Snapshot { path: path.to_owned(), reason });
     then(found?)
 }
 
-impl<'a> Found<'a> {
+impl<'a> SnapshotContents<'a> {
     fn read(file: &'a [u8]) -> std::result::Result<Self, String> {
         let (vocab_size, checksum, content) = split(file)?;
         let width = TokenWidth::of(vocab_size, 0);
@@ -267,7 +267,7 @@ impl<'a> Found<'a> {
             vocab_size,
             checksum,
             tokenizer: String::from_utf8_lossy(tokenizer).into_owned(),
-            forgotten: input.forgotten()?,
+            tombstones: input.tombstones()?,
             tenants: input,
         })
     }
@@ -309,21 +309,21 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn forgotten(&mut self) -> Read<Forgotten> {
+    fn tombstones(&mut self) -> Read<Tombstones> {
         let (floor, mut numbers) = (self.number()?, BTreeMap::new());
         for _ in 0..self.number()? {
-            let bytes = self.take(Mark::NUM_BYTES as u64)?.try_into();
-            let mark = Mark(bytes.map_err(|_| UNFIT)?);
+            let bytes = self.take(Tombstone::NUM_BYTES as u64)?.try_into();
+            let mark = Tombstone(bytes.map_err(|_| UNFIT)?);
             if numbers.last_key_value().is_some_and(|(last, _)| *last >= mark) {
                 return Err(UNFIT);
             }
             numbers.insert(mark, self.number()?);
         }
-        Forgotten::read(numbers, floor).ok_or(UNFIT)
+        Tombstones::read(numbers, floor).ok_or(UNFIT)
     }
 }
 
-impl Found<'_> {
+impl SnapshotContents<'_> {
     /// Puts tenants into a memory that has not forgotten them.
     fn fill(mut self, memory: &Memory) -> Read<()> {
         let mut before = None;
@@ -340,13 +340,13 @@ impl Found<'_> {
 
     /// `None` where the memory has forgotten the tenant since the snapshot.
     fn tenant(&self, name: &str, memory: &Memory) -> Read<Option<Arc<Tenant>>> {
-        let is_forgotten = || memory.forgotten().exceeds(name, &self.forgotten);
-        if is_forgotten() {
+        let is_deleted = || memory.tombstones().has_newer(name, &self.tombstones);
+        if is_deleted() {
             return Ok(None);
         }
         let tenant = memory.tenant(name).map_err(|_| UNFIT)?;
         // One that was forgotten before it was found here is a new one.
-        Ok((!is_forgotten()).then_some(tenant))
+        Ok((!is_deleted()).then_some(tenant))
     }
 
     fn fill_tenant(&mut self, name: &str, memory: &Memory) -> Read<()> {

@@ -12,11 +12,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use crate::memory::forgotten::Forgotten;
 use crate::memory::groups::GroupKey;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::tenant::{Tenant, TenantData};
 use crate::memory::texts::{TextLog, hash};
+use crate::memory::tombstones::Tombstones;
 use crate::weights::learned::Learned;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, MAX_VOCAB_SIZE, Result};
@@ -36,7 +36,7 @@ impl MemoryOptions {
     pub const MIN_BYTES: usize = 1 << 14;
 
     /// A tenant may have all of it.
-    pub(crate) const MAX_BYTES: usize = History::MAX_LENGTH.saturating_mul(12);
+    pub(crate) const MAX_BYTES: usize = IndexedTokens::MAX_LENGTH.saturating_mul(12);
 
     /// 256 MiB for this vocabulary.
     pub fn new(vocab_size: u32) -> Self {
@@ -93,14 +93,14 @@ pub struct Memory {
     pub(crate) clock: AtomicU64,
     /// Of the snapshot that was read or written last; 0 before that.
     pub(crate) synced: AtomicU64,
-    forgotten: Mutex<Forgotten>,
+    tombstones: Mutex<Tombstones>,
 }
 
 /// The most, tables that have just grown and gaps of the heap included.
 const MAX_BYTES_PER_TOKEN: usize = 37;
 
 /// Marks of the forgotten may take one part in this many: those in a snapshot, and as much the new ones.
-const SHARE_OF_MARKS: usize = 16;
+const TOMBSTONE_SHARE: usize = 16;
 
 impl Memory {
     /// In bytes.
@@ -116,7 +116,7 @@ impl Memory {
             num_tokens: AtomicUsize::default(),
             clock: AtomicU64::default(),
             synced: AtomicU64::default(),
-            forgotten: Mutex::default(),
+            tombstones: Mutex::default(),
         })
     }
 
@@ -150,7 +150,7 @@ impl Memory {
         tenants.get(name).cloned()
     }
 
-    /// Adds a complete text, unless the tenant has it. Of a text that does not fit, the end is kept. What
+    /// Adds a complete text, unless the tenant has it. Of a text that does not fit, the end is data. What
     /// is refused changes nothing. Amortised O(tokens).
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
@@ -171,17 +171,17 @@ impl Memory {
         let most = |room: usize| room.saturating_sub(TextLog::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
         let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
-        let kept = tenant.read();
-        if kept.is_forgotten || kept.texts.of_hash(hash(tokens)) == Some(tokens) {
+        let data = tenant.read();
+        if data.is_deleted || data.texts.of_hash(hash(tokens)) == Some(tokens) {
             return;
         }
-        drop(kept);
+        drop(data);
         let num_bytes = TextLog::FIXED_BYTES + MAX_BYTES_PER_TOKEN * tokens.len();
         let tokens = end(most(self.make_room(tenant, num_bytes)).min(tokens.len()));
         if tokens.is_empty() {
             return;
         }
-        self.change(tenant, |kept| kept.texts.append(tokens, group));
+        self.change(tenant, |data| data.texts.append(tokens, group));
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
@@ -192,22 +192,22 @@ impl Memory {
         learn: impl FnOnce(&mut Learned) -> R,
     ) -> Option<R> {
         self.note_use(tenant);
-        let mut kept = tenant.write();
-        if kept.learned.is_none() && !kept.is_forgotten {
-            drop(kept);
+        let mut data = tenant.write();
+        if data.learned.is_none() && !data.is_deleted {
+            drop(data);
             self.begin_learning(tenant, Learned::default());
-            kept = tenant.write();
+            data = tenant.write();
         }
-        kept.learned.as_mut().map(learn)
+        data.learned.as_mut().map(learn)
     }
 
     pub(crate) fn begin_learning(&self, tenant: &Tenant, learned: Learned) {
         let _writing = self.begin_writing();
         if 4 * Learned::NUM_BYTES <= self.max_bytes() {
             self.make_room(tenant, Learned::NUM_BYTES);
-            self.change(tenant, |kept| {
-                if !kept.is_forgotten {
-                    kept.learned.get_or_insert(learned);
+            self.change(tenant, |data| {
+                if !data.is_deleted {
+                    data.learned.get_or_insert(learned);
                 }
             });
         }
@@ -218,51 +218,54 @@ impl Memory {
     /// name is of a new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
-        self.change_forgotten(|forgotten, most| forgotten.add(tenant, most));
+        self.change_tombstones(|tombstones, most| tombstones.add(tenant, most));
         self.remove(tenant);
     }
 
     /// Forgets all tenants, those whom others have put into the file too.
     pub fn clear(&self) {
         let _writing = self.begin_writing();
-        self.change_forgotten(|forgotten, _| forgotten.add_everybody());
+        self.change_tombstones(|tombstones, _| tombstones.add_all_tenants());
         for tenant in self.tenants() {
             self.remove(&tenant.name);
         }
     }
 
     /// Forgets whom others have forgotten since.
-    pub(crate) fn hear(&self, theirs: &Forgotten) {
+    pub(crate) fn apply_tombstones(&self, theirs: &Tombstones) {
         let _writing = self.begin_writing();
         for tenant in self.tenants() {
-            if self.forgotten().lacks(&tenant.name, theirs) {
+            if self.tombstones().misses_deletion(&tenant.name, theirs) {
                 self.remove(&tenant.name);
             }
         }
-        self.change_forgotten(|forgotten, most| forgotten.join(theirs, most));
+        self.change_tombstones(|tombstones, most| tombstones.merge(theirs, most));
     }
 
     fn remove(&self, tenant: &str) {
         let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(tenant) = tenants.remove(tenant) {
             self.num_bytes.fetch_sub(tenant.fixed_bytes(), Ordering::Relaxed);
-            self.change(&tenant, |kept| {
-                *kept = TenantData { is_forgotten: true, ..TenantData::default() };
+            self.change(&tenant, |data| {
+                *data = TenantData { is_deleted: true, ..TenantData::default() };
             });
         }
     }
 
-    pub(crate) fn forgotten(&self) -> MutexGuard<'_, Forgotten> {
-        self.forgotten.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn tombstones(&self) -> MutexGuard<'_, Tombstones> {
+        self.tombstones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes on how many marks may be kept.
-    pub(crate) fn change_forgotten<R>(&self, change: impl FnOnce(&mut Forgotten, usize) -> R) -> R {
-        let most = self.max_bytes() / SHARE_OF_MARKS / Forgotten::BYTES_PER_MARK;
-        let mut forgotten = self.forgotten();
-        let before = forgotten.num_bytes();
-        let changed = change(&mut forgotten, most);
-        let num_bytes = forgotten.num_bytes().wrapping_sub(before);
+    /// Passes on how many marks may be data.
+    pub(crate) fn change_tombstones<R>(
+        &self,
+        change: impl FnOnce(&mut Tombstones, usize) -> R,
+    ) -> R {
+        let most = self.max_bytes() / TOMBSTONE_SHARE / Tombstones::BYTES_PER_TOMBSTONE;
+        let mut tombstones = self.tombstones();
+        let before = tombstones.num_bytes();
+        let changed = change(&mut tombstones, most);
+        let num_bytes = tombstones.num_bytes().wrapping_sub(before);
         self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
         changed
     }
@@ -275,7 +278,7 @@ impl Memory {
         self.options.max_bytes
     }
 
-    /// All texts, their indexes, what they taught, and the marks of who was forgotten.
+    /// All texts, their indexes, what they taught, and the marks of who was tombstones.
     pub fn num_bytes(&self) -> usize {
         self.num_bytes.load(Ordering::Relaxed)
     }
@@ -304,9 +307,9 @@ impl Memory {
     /// Meanwhile readers find no texts.
     pub(crate) fn rewrite(&self, tenant: &Tenant, of: impl FnOnce(TextLog) -> TextLog) {
         let mut texts = TextLog::default();
-        self.change(tenant, |kept| texts = std::mem::take(&mut kept.texts));
+        self.change(tenant, |data| texts = std::mem::take(&mut data.texts));
         let texts = of(texts);
-        self.change(tenant, |kept| kept.texts = texts);
+        self.change(tenant, |data| data.texts = texts);
     }
 
     fn note_use(&self, tenant: &Tenant) {
@@ -344,9 +347,9 @@ impl Memory {
 
     /// Removes what it taught or a third of its texts, whichever is larger.
     fn cut(&self, tenant: &Tenant) {
-        let is_taught = |kept: &TenantData| kept.learned_bytes() > kept.texts.num_bytes();
+        let is_taught = |data: &TenantData| data.learned_bytes() > data.texts.num_bytes();
         if is_taught(&tenant.read()) {
-            self.change(tenant, |kept| kept.learned = None);
+            self.change(tenant, |data| data.learned = None);
         } else {
             self.rewrite(tenant, TextLog::without_oldest);
         }
@@ -364,12 +367,12 @@ impl Memory {
     }
 
     pub(crate) fn change(&self, tenant: &Tenant, change: impl FnOnce(&mut TenantData)) {
-        let mut kept = tenant.write();
-        let (num_bytes, num_tokens) = (kept.num_bytes(), kept.texts.num_tokens());
-        change(&mut kept);
+        let mut data = tenant.write();
+        let (num_bytes, num_tokens) = (data.num_bytes(), data.texts.num_tokens());
+        change(&mut data);
         // A difference below zero wraps around, and so does its sum.
-        let num_bytes = kept.num_bytes().wrapping_sub(num_bytes);
-        let num_tokens = kept.texts.num_tokens().wrapping_sub(num_tokens);
+        let num_bytes = data.num_bytes().wrapping_sub(num_bytes);
+        let num_tokens = data.texts.num_tokens().wrapping_sub(num_tokens);
         self.num_bytes.fetch_add(num_bytes, Ordering::Relaxed);
         self.num_tokens.fetch_add(num_tokens, Ordering::Relaxed);
     }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use crate::memory::group_text::GroupText;
 use crate::memory::groups::GroupKey;
-use crate::memory::history::History;
-use crate::memory::slot_table::allocated;
+use crate::memory::indexed_tokens::IndexedTokens;
+use crate::memory::keyless_table::allocated;
 use crate::memory::texts::TextLog;
 use crate::weights::learned::Learned;
 
@@ -16,7 +16,7 @@ use crate::weights::learned::Learned;
 pub struct Tenant {
     pub(crate) name: Box<str>,
     pub(crate) last_use: AtomicU64,
-    kept: RwLock<TenantData>,
+    data: RwLock<TenantData>,
     /// Those that open requests read.
     group_texts: Mutex<BTreeMap<Vec<GroupKey>, Weak<RwLock<GroupText>>>>,
 }
@@ -25,7 +25,7 @@ pub struct Tenant {
 pub struct TenantData {
     pub(crate) texts: TextLog,
     pub(crate) learned: Option<Learned>,
-    pub(crate) is_forgotten: bool,
+    pub(crate) is_deleted: bool,
 }
 
 impl Tenant {
@@ -33,7 +33,7 @@ impl Tenant {
         Self {
             name: name.into(),
             last_use: AtomicU64::default(),
-            kept: RwLock::default(),
+            data: RwLock::default(),
             group_texts: Mutex::default(),
         }
     }
@@ -53,11 +53,11 @@ impl Tenant {
     /// The guard blocks writers: drop it after some microseconds. While the oldest texts are removed, there
     /// are none.
     pub fn read(&self) -> RwLockReadGuard<'_, TenantData> {
-        self.kept.read().unwrap_or_else(PoisonError::into_inner)
+        self.data.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, TenantData> {
-        self.kept.write().unwrap_or_else(PoisonError::into_inner)
+        self.data.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn num_bytes(&self) -> usize {
@@ -77,8 +77,8 @@ impl Tenant {
 }
 
 impl TenantData {
-    /// One [`History`]: a [`BOUNDARY`](History::BOUNDARY) follows each text.
-    pub fn texts(&self) -> &History {
+    /// One [`IndexedTokens`]: a [`BOUNDARY`](IndexedTokens::BOUNDARY) follows each text.
+    pub fn texts(&self) -> &IndexedTokens {
         self.texts.text()
     }
 

@@ -6,37 +6,37 @@ use std::ops::Range;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::memory::groups::GroupKey;
-use crate::memory::history::History;
-use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
+use crate::memory::indexed_tokens::IndexedTokens;
+use crate::memory::keyless_table::{KeylessTable, bytes_of, reserve};
 use crate::portable_math::saturating_u32;
 
 /// In the order in which they came, as one history.
 #[derive(Debug, Default)]
 pub(crate) struct TextLog {
-    text: History,
-    documents: Vec<Document>,
+    text: IndexedTokens,
+    documents: Vec<TextEntry>,
     num_removed: u64,
     /// By the hash of their tokens.
-    by_hash: SlotTable,
+    by_hash: KeylessTable,
 }
 
 /// A boundary follows it.
 #[derive(Debug)]
-struct Document {
+struct TextEntry {
     start: u32,
     end: u32,
     hash: u64,
     group: GroupKey,
 }
 
-impl Document {
+impl TextEntry {
     fn range(&self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 }
 
 impl TextLog {
-    pub(crate) fn text(&self) -> &History {
+    pub(crate) fn text(&self) -> &IndexedTokens {
         &self.text
     }
 
@@ -77,7 +77,7 @@ impl TextLog {
         self.text.tokens().len() - self.documents.len()
     }
 
-    fn tokens(&self, document: &Document) -> &[u32] {
+    fn tokens(&self, document: &TextEntry) -> &[u32] {
         &self.text.tokens()[document.range()]
     }
 
@@ -98,11 +98,11 @@ impl TextLog {
         self.without(|document| hashes.contains(&document.hash))
     }
 
-    fn without(self, is_removed: impl Fn(&Document) -> bool) -> Self {
+    fn without(self, is_removed: impl Fn(&TextEntry) -> bool) -> Self {
         let (num_added, documents) = (self.num_added(), self.documents);
         let tokens = self.text.into_tokens();
-        let is_kept = |document: &&Document| !is_removed(document);
-        let num_tokens = |document: &Document| document.range().len() + 1;
+        let is_kept = |document: &&TextEntry| !is_removed(document);
+        let num_tokens = |document: &TextEntry| document.range().len() + 1;
         let mut kept = TextLog::default();
         // At once: growth leaves gaps in the heap.
         let sizes = documents.iter().filter(is_kept).map(num_tokens);
@@ -128,7 +128,7 @@ impl TextLog {
 
     /// `None` at a boundary.
     pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
-        let after = |document: &Document| document.end as usize <= position;
+        let after = |document: &TextEntry| document.end as usize <= position;
         let document = self.documents.get(self.documents.partition_point(after))?;
         (document.start as usize <= position).then_some(document.group)
     }
@@ -138,13 +138,13 @@ impl TextLog {
         let documents = &mut self.documents;
         let number = saturating_u32(documents.len());
         reserve(documents, 1);
-        documents.push(Document {
+        documents.push(TextEntry {
             start: documents.last().map_or(0, |document| document.end + 1),
             end: saturating_u32(self.text.tokens().len()),
             hash: hash(tokens),
             group,
         });
-        self.text.extend(&[History::BOUNDARY]);
+        self.text.extend(&[IndexedTokens::BOUNDARY]);
         self.by_hash.replace(number, |number| documents[number as usize].hash);
     }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, Result};
 
@@ -89,7 +89,7 @@ impl NGrammysConfig {
 pub struct NGrammysSession {
     tables: Option<Arc<ModelTables>>,
     config: NGrammysConfig,
-    history: History,
+    history: IndexedTokens,
     match_length: usize,
 }
 
@@ -97,7 +97,7 @@ impl NGrammysSession {
     /// All strategies but [`Strategy::Context`] need tables.
     pub fn new(tables: Option<Arc<ModelTables>>, config: NGrammysConfig) -> Result<Self> {
         config.check(tables.as_deref())?;
-        Ok(Self { tables, config, history: History::default(), match_length: 0 })
+        Ok(Self { tables, config, history: IndexedTokens::default(), match_length: 0 })
     }
 
     /// Each with its share of the matches.

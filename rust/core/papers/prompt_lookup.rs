@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::Result;
 use specds_index::base::checks::check_within;
 
@@ -42,14 +42,14 @@ impl PromptLookupConfig {
 #[derive(Debug, Clone)]
 pub struct PromptLookupSession {
     config: PromptLookupConfig,
-    history: History,
+    history: IndexedTokens,
     match_length: usize,
 }
 
 impl PromptLookupSession {
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
-        Ok(Self { config, history: History::default(), match_length: 0 })
+        Ok(Self { config, history: IndexedTokens::default(), match_length: 0 })
     }
 
     /// The longest suffix that came before, and where its first occurrence ends; (0, 0) where there is

@@ -8,13 +8,13 @@ use std::ops::Range;
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     pub(crate) tokens: Vec<u32>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<SampleRow>,
     /// The positions of the rows of one shard, while that shard is read.
     pub(crate) positions: Vec<usize>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub(crate) struct SampleRow {
     pub(crate) tokens: Range<usize>,
     /// How many tokens before the occurrence agree with the tokens that the caller expects there.
     pub(crate) reach: usize,
@@ -50,7 +50,7 @@ impl Samples {
     }
 
     pub(crate) fn sort(&mut self) {
-        let row = |row: &Row| &self.tokens[row.tokens.clone()];
+        let row = |row: &SampleRow| &self.tokens[row.tokens.clone()];
         self.rows.sort_by(|a, b| row(a).cmp(row(b)));
     }
 }

@@ -9,9 +9,9 @@ use std::time::Instant;
 use crate::base::error::Result;
 use crate::base::search::{gallop, partition};
 use crate::lookup::disk_latency::DiskLatency;
-use crate::lookup::samples::Row;
+use crate::lookup::samples::SampleRow;
 use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
-use crate::storage::section::{KEY_LEN, KEY_STRIDE, Kind, Section};
+use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionKind};
 use crate::storage::token_array::Tokens;
 use crate::suffixes::suffix_array::{self, Suffixes};
 
@@ -33,14 +33,14 @@ impl Shard {
         let sections = ShardManifest::read(folder, manifest, entry)?;
         let open = |kind| sections.open(folder, kind);
         let width = sections.token_width();
-        let tokens = Tokens::new(open(Kind::Tokens)?, width);
-        let suffixes = Suffixes::new(open(Kind::Suffixes)?, tokens.len());
+        let tokens = Tokens::new(open(SectionKind::Tokens)?, width);
+        let suffixes = Suffixes::new(open(SectionKind::Suffixes)?, tokens.len());
         let shard = Self {
             tokens,
             suffixes,
-            firsts: open(Kind::Firsts)?,
-            keys: Tokens::new(open(Kind::Keys)?, width),
-            documents: open(Kind::Documents)?,
+            firsts: open(SectionKind::Firsts)?,
+            keys: Tokens::new(open(SectionKind::Keys)?, width),
+            documents: open(SectionKind::Documents)?,
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
@@ -325,12 +325,12 @@ impl Shard {
         length: usize,
         before: &[u32],
         tokens: &mut Vec<u32>,
-    ) -> Row {
+    ) -> SampleRow {
         let (start, end) = (tokens.len(), position.saturating_add(depth));
         let end = start + self.continuation(end, length, tokens);
         let positions = (0..position).rev().zip(before.iter().rev());
         let is_same = |(position, token): &(usize, &u32)| self.token_at(*position) == **token;
-        Row { tokens: start..end, reach: positions.take_while(is_same).count() }
+        SampleRow { tokens: start..end, reach: positions.take_while(is_same).count() }
     }
 
     /// The tokens that follow the first `depth` tokens of `ranks`, which share these: ascending, with

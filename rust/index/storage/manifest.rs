@@ -9,7 +9,9 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::{Error, Result};
 use crate::storage::files::{MAX_NOTE_BYTES, read_note, read_up_to, write_whole};
-use crate::storage::section::{self, KEY_LEN, KEY_STRIDE, Kind, Section, TAIL_LEN, position_bits};
+use crate::storage::section::{
+    self, KEY_LEN, KEY_STRIDE, Section, SectionKind, TAIL_LEN, position_bits,
+};
 use crate::storage::token_array::TokenWidth;
 
 /// The largest vocabulary: with its separator, a token fits 24 bits.
@@ -192,7 +194,7 @@ impl ShardManifest {
 
     /// Writes `shard.json` once the sections are on the disk: a shard that has it is complete.
     pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
-        for kind in Kind::ALL {
+        for kind in SectionKind::ALL {
             let path = folder.join(kind.file_name());
             let file = File::options().write(true).open(&path);
             let synced = file.and_then(|file| file.sync_all());
@@ -210,7 +212,7 @@ impl ShardManifest {
             fs::remove_dir_all(to).map_err(Error::io(to))?; // a kill has left it
         }
         fs::create_dir(to).map_err(Error::io(to))?;
-        for kind in Kind::ALL {
+        for kind in SectionKind::ALL {
             section::link(&self.open(from, kind)?, to, kind)?;
         }
         write_whole(&to.join(SHARD_FILE_NAME), &to_json(self))
@@ -218,7 +220,7 @@ impl ShardManifest {
 
     pub(crate) fn entry(&self) -> ShardEntry {
         let text = to_json(self);
-        let lengths = Kind::ALL.map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
+        let lengths = SectionKind::ALL.map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
         ShardEntry {
             id: id_of(text.as_bytes()),
             num_tokens: self.num_tokens,
@@ -227,25 +229,25 @@ impl ShardManifest {
         }
     }
 
-    pub(crate) fn open(&self, folder: &Path, kind: Kind) -> Result<Section> {
+    pub(crate) fn open(&self, folder: &Path, kind: SectionKind) -> Result<Section> {
         let checksum = self.checksums[kind as usize];
         Section::open(folder, kind, self.num_bytes(kind), checksum)
     }
 
-    fn num_bytes(&self, kind: Kind) -> u64 {
+    fn num_bytes(&self, kind: SectionKind) -> u64 {
         let token = self.token_width().num_bytes() as u64;
         match kind {
-            Kind::Tokens => self.num_tokens * token,
-            Kind::Suffixes => {
+            SectionKind::Tokens => self.num_tokens * token,
+            SectionKind::Suffixes => {
                 let bits = position_bits(self.num_tokens);
                 (self.num_tokens * u64::from(bits)).div_ceil(8)
             }
-            Kind::Firsts => 4 * (u64::from(self.vocab_size) + 2),
-            Kind::Keys => {
+            SectionKind::Firsts => 4 * (u64::from(self.vocab_size) + 2),
+            SectionKind::Keys => {
                 let num_keys = self.num_tokens.div_ceil(KEY_STRIDE as u64);
                 num_keys * KEY_LEN as u64 * token
             }
-            Kind::Documents => 8 * self.num_documents,
+            SectionKind::Documents => 8 * self.num_documents,
         }
     }
 

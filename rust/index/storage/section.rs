@@ -33,7 +33,7 @@ pub(crate) fn position_bits(num_tokens: u64) -> u16 {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SectionKind {
     Tokens,
     Suffixes,
     Firsts,
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Documents,
 }
 
-impl Kind {
+impl SectionKind {
     pub(crate) const ALL: [Self; 5] =
         [Self::Tokens, Self::Suffixes, Self::Firsts, Self::Keys, Self::Documents];
 
@@ -81,7 +81,12 @@ pub(crate) struct Section {
 
 impl Section {
     /// Maps a section and checks its length. O(1): the payload is not read.
-    pub(crate) fn open(folder: &Path, kind: Kind, num_bytes: u64, xxh3: u64) -> Result<Self> {
+    pub(crate) fn open(
+        folder: &Path,
+        kind: SectionKind,
+        num_bytes: u64,
+        xxh3: u64,
+    ) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let map = map(&path)?;
         let length = num_bytes.saturating_add(TAIL_LEN as u64);
@@ -93,7 +98,7 @@ impl Section {
     }
 
     /// Maps the beginning of a section that is being written.
-    pub(crate) fn begun(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
+    pub(crate) fn begun(folder: &Path, kind: SectionKind, num_bytes: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let map = map(&path)?;
         check_length(&path, num_bytes, num_bytes.min(map.len() as u64))?;
@@ -168,14 +173,14 @@ pub(crate) struct SectionWriter {
 
 impl SectionWriter {
     /// Begins a section; it replaces what an earlier attempt has left.
-    pub(crate) fn create(folder: &Path, kind: Kind) -> Result<Self> {
+    pub(crate) fn create(folder: &Path, kind: SectionKind) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let file = create_anew(&path).map_err(Error::io(&path))?;
         Ok(Self::new(path, file))
     }
 
     /// Goes on after `num_bytes` of the payload, and cuts off the rest.
-    pub(crate) fn resume(folder: &Path, kind: Kind, num_bytes: u64) -> Result<Self> {
+    pub(crate) fn resume(folder: &Path, kind: SectionKind, num_bytes: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let open = || {
             let mut file = File::options().write(true).open(&path)?;
@@ -215,7 +220,7 @@ impl SectionWriter {
 
 /// Links a section into the folder `to` if the file is this user's, so that no other can change it later;
 /// else copies it, once it is known to be intact.
-pub(crate) fn link(section: &Section, to: &Path, kind: Kind) -> Result<()> {
+pub(crate) fn link(section: &Section, to: &Path, kind: SectionKind) -> Result<()> {
     let (path, to) = (&section.path, to.join(kind.file_name()));
     let found = fs::symlink_metadata(path).map_err(Error::io(path))?;
     if found.is_file() && is_ours(&found) && fs::hard_link(path, &to).is_ok() {

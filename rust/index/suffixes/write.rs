@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::base::error::{Error, Result};
 use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
-use crate::storage::section::{FORMAT_VERSION, Kind, Section, SectionWriter, position_bits};
+use crate::storage::section::{FORMAT_VERSION, Section, SectionKind, SectionWriter, position_bits};
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::suffix_array::{self, Packer, Suffixes};
 
@@ -48,7 +48,7 @@ pub type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
 /// How far the shards of a build have come, in tokens.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct WriteProgress {
     pub(crate) num_sorted: AtomicU64,
     pub(crate) num_written: AtomicU64,
     /// How many shards are complete.
@@ -56,7 +56,7 @@ pub(crate) struct Progress {
     pub(crate) is_stopped: AtomicBool,
 }
 
-impl Progress {
+impl WriteProgress {
     /// Counts a shard that is complete already.
     pub(crate) fn skip(&self, num_tokens: u64) {
         self.num_sorted.fetch_add(num_tokens, Ordering::Relaxed);
@@ -84,7 +84,7 @@ const CHUNK: usize = 1 << 16;
 pub(crate) fn write_index(
     folder: &Path,
     text: ShardText,
-    progress: &Progress,
+    progress: &WriteProgress,
 ) -> Result<ShardManifest> {
     let vocab_size = text.vocab_size;
     let width = TokenWidth::of(vocab_size, text.separator);
@@ -95,15 +95,15 @@ pub(crate) fn write_index(
     let positions = suffix_array::sort(&tokens)?;
     progress.add(&progress.num_sorted, num_tokens)?;
     let bits = position_bits(num_tokens as u64);
-    let mut packer = Packer::new(SectionWriter::create(folder, Kind::Suffixes)?, bits);
+    let mut packer = Packer::new(SectionWriter::create(folder, SectionKind::Suffixes)?, bits);
     for positions in bytemuck::cast_slice::<i32, u32>(&positions).chunks(CHUNK) {
         packer.add(positions)?;
         progress.add(&progress.num_written, positions.len())?;
     }
     drop(positions);
     let suffixes = Suffixes::new(packer.finish()?, num_tokens);
-    let firsts = write(folder, Kind::Firsts, bytemuck::cast_slice(&firsts))?;
-    let keys = write(folder, Kind::Keys, &suffix_array::keys(&suffixes, &tokens))?;
+    let firsts = write(folder, SectionKind::Firsts, bytemuck::cast_slice(&firsts))?;
+    let keys = write(folder, SectionKind::Keys, &suffix_array::keys(&suffixes, &tokens))?;
     Ok(ShardManifest {
         format: SHARD_FORMAT.to_owned(),
         format_version: FORMAT_VERSION,
@@ -116,7 +116,7 @@ pub(crate) fn write_index(
     })
 }
 
-fn write(folder: &Path, kind: Kind, payload: &[u8]) -> Result<Section> {
+fn write(folder: &Path, kind: SectionKind, payload: &[u8]) -> Result<Section> {
     let mut writer = SectionWriter::create(folder, kind)?;
     writer.write(payload)?;
     writer.finish()

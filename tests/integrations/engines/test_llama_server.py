@@ -13,7 +13,7 @@ from real.kinds import kinds, messages
 
 pytestmark = pytest.mark.engine
 
-ALWAYS = {"memory": "shared", "step_cost": None, "min_prob": 0.1}
+ALWAYS = {"memory_scope": "shared", "step_cost": None, "min_prob": 0.1}
 """Drafts whether it pays or not."""
 ASKED = [messages(kind)[number] for kind in kinds()[:8] for number in (1,)]
 COUNT = 2 * "Count: one, two, three, four, five, six, seven. " + "Count: one,"
@@ -136,7 +136,7 @@ def test_requests_that_are_aborted_leave_slots_that_work(plain, ours):
 
 
 def test_memory_outlives_the_server(logs, tmp_path):
-    kept = {**ALWAYS, "snapshot": str(tmp_path / "kept"), "save_every": 3600}
+    kept = {**ALWAYS, "snapshot": str(tmp_path / "kept"), "sync_interval": 3600}
     numbers = []
     for _ in range(2):
         with Server("extern", drafting(kept), logs()) as server:

@@ -142,7 +142,7 @@ def plain(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory, plain):
     folder = tmp_path_factory.mktemp("ours")
-    kept = {"memory": "tenants", "snapshot": str(folder / "kept"), "save_every": 1}
+    kept = {"memory_scope": "tenant", "snapshot": str(folder / "kept"), "sync_interval": 1}
     with Server(folder, kept) as server:
         yield server
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(
     prompts, plain, effort, recycled, least
 ):
-    with Engine("NGRAM", options={"effort": effort, "recycled": recycled}) as engine:
+    with Engine("NGRAM", options={"effort": effort, "recycle_predictions": recycled}) as engine:
         assert engine.generate(prompts) == plain
         steps, stats = engine.num_row_steps, engine.stats
     assert stats["num_failures"] == 0
@@ -40,7 +40,8 @@ def test_rows_come_and_go_over_chunked_prefill_and_a_shared_cache(prompts):
     with Engine(**about) as engine:
         expected = engine.generate(rows, **sampling)
     assert len({*map(len, expected)}) > 2
-    with Engine("NGRAM", options={"memory": "shared", "recycled": True}, **about) as engine:
+    options = {"memory_scope": "shared", "recycle_predictions": True}
+    with Engine("NGRAM", options=options, **about) as engine:
         assert engine.generate(rows, **sampling) == expected
         assert engine.num_cached > 0
         assert engine.generate(rows, max_tokens=1) == [text[:1] for text in expected]
@@ -51,7 +52,7 @@ def test_requests_that_give_way_to_others_come_back(prompts, plain, monkeypatch)
     """The engine takes back what its rows hold every seventh step, as where memory is full."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
     monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "7")
-    with Engine("NGRAM", options={"recycled": True}) as engine:
+    with Engine("NGRAM", options={"recycle_predictions": True}) as engine:
         assert engine.generate(prompts) == plain
         assert engine.num_retractions > 0
         assert engine.stats["num_failures"] == 0
@@ -67,7 +68,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, sabotage):
 
 def test_a_damaged_snapshot_costs_no_text(tmp_path, prompts, plain):
     (tmp_path / "kept").write_bytes(b"damaged")
-    options = {"memory": "shared", "snapshot": str(tmp_path / "kept")}
+    options = {"memory_scope": "shared", "snapshot": str(tmp_path / "kept")}
     with Engine("NGRAM", options=options) as engine:
         assert engine.generate(prompts[:4]) == plain[:4]
 
@@ -81,7 +82,8 @@ def test_rows_of_several_adapters_get_the_engine_s_own_text(tmp_path, prompts):
     with Engine(**about) as engine:
         expected = engine.generate(asked, 48, adapters)
     assert len({*map(tuple, expected)}) == len(rows)
-    with Engine("NGRAM", options={"memory": "shared", "recycled": True}, **about) as engine:
+    options = {"memory_scope": "shared", "recycle_predictions": True}
+    with Engine("NGRAM", options=options, **about) as engine:
         assert engine.generate(asked, 48, adapters) == expected
         assert workload.tokens_a_step(expected, engine.num_row_steps) > 2
         assert engine.stats["num_opened"] == len(rows)

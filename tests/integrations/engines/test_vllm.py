@@ -117,7 +117,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
 
 def test_a_damaged_snapshot_and_another_tokenizer_s_datastore(tmp_path, prompts, plain):
     (tmp_path / "kept").write_bytes(b"damaged")
-    options = {"memory": "shared", "snapshot": str(tmp_path / "kept")}
+    options = {"memory_scope": "shared", "snapshot": str(tmp_path / "kept")}
     with Engine(**chains(8, **options)) as engine:
         assert engine.generate(prompts[:4]) == plain[:4]
     with pytest.raises(Exception, match="xxh3:other, that of the engine's is "):
@@ -149,7 +149,7 @@ def test_vllm_s_own_registry_has_what_came_of_drafts(prompts):
         return REGISTRY.get_sample_value(f"specds:{name}", labels) or 0
 
     before = value("draft_tokens_total"), value("accepted_tokens_total", source="context")
-    with Engine(**chains(8, memory="shared")) as engine:
+    with Engine(**chains(8, memory_scope="shared")) as engine:
         engine.generate(prompts[:4])
         stats = engine.proposer.drafter.stats()
     drafted, accepted = stats["num_draft_tokens"], stats["num_accepted_by_source"]["context"]
@@ -188,7 +188,7 @@ def test_of_two_ranks_the_first_alone_drafts(prompts, plain, monkeypatch):
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     about = {"model": workload.model_path(), "dtype": "float32", "enforce_eager": True}
     about |= {"max_model_len": 1024, "tensor_parallel_size": 2, "seed": 0}
-    llm = LLM(**about, **chains(8, memory="shared"))
+    llm = LLM(**about, **chains(8, memory_scope="shared"))
     params = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
     given = [{"prompt_token_ids": ids} for ids in prompts[:2]]
     outputs = llm.generate(given, SamplingParams(**params), use_tqdm=False)

@@ -5,7 +5,7 @@
 use crate::draft::token_tree::Source;
 use crate::fused::evidence::{Evidence, Matched};
 use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::weights::anchors::{Anchors, NUM_ANCHORS};
 use crate::weights::kind::{ExpertKind, Form};
 use crate::weights::learned::Learned;
@@ -29,20 +29,20 @@ impl DraftSource for Echo {
         add_expert(anchors, inputs.context, node.path, evidence);
     }
 
-    fn learn(&self, learned: &mut Learned, context: &History, token: u32) {
+    fn learn(&self, learned: &mut Learned, context: &IndexedTokens, token: u32) {
         learn(&mut learned.anchors, context, token);
     }
 }
 
 /// Learns that `token` came after a text.
-fn learn(anchors: &mut Anchors, text: &History, token: u32) {
+fn learn(anchors: &mut Anchors, text: &IndexedTokens, token: u32) {
     if let Some(&last) = text.tokens().last() {
         anchors.learn(last, anchors_of(text, token));
     }
 }
 
 /// Adds an expert for what the anchors of the last token of a path lead to: `path` comes after `text`.
-fn add_expert(anchors: &Anchors, text: &History, path: &[u32], evidence: &mut Evidence) {
+fn add_expert(anchors: &Anchors, text: &IndexedTokens, path: &[u32], evidence: &mut Evidence) {
     let last = path.last().or_else(|| text.tokens().last());
     let Some(known) = last.and_then(|&last| anchors.of(last)) else {
         return;
@@ -99,7 +99,7 @@ fn confidence(share: f32) -> usize {
 }
 
 /// The tokens whose latest follower in the text is `token`.
-fn anchors_of(text: &History, token: u32) -> impl Iterator<Item = u32> {
+fn anchors_of(text: &IndexedTokens, token: u32) -> impl Iterator<Item = u32> {
     let places = text.of_token(token).take(MAX_PLACES);
     let anchors = places.filter_map(move |place| {
         let before = place.checked_sub(1)?;
@@ -110,12 +110,12 @@ fn anchors_of(text: &History, token: u32) -> impl Iterator<Item = u32> {
 }
 
 /// The latest place of a token before `end`.
-fn latest(text: &History, token: u32, end: usize) -> Option<usize> {
+fn latest(text: &IndexedTokens, token: u32, end: usize) -> Option<usize> {
     text.of_token(token).find(|&place| place < end)
 }
 
 /// What came after the latest place of a token that anything comes after.
-fn follower(text: &History, path: &[u32], anchor: u32) -> Option<u32> {
+fn follower(text: &IndexedTokens, path: &[u32], anchor: u32) -> Option<u32> {
     let (before, after) = (path, path.get(1..).unwrap_or_default());
     let in_path = before.iter().zip(after).rev().find(|(token, _)| **token == anchor);
     if let Some((_, &token)) = in_path {
@@ -131,11 +131,11 @@ fn follower(text: &History, path: &[u32], anchor: u32) -> Option<u32> {
 mod tests {
     use super::{add_expert, learn};
     use crate::fused::evidence::Evidence;
-    use crate::memory::history::History;
+    use crate::memory::indexed_tokens::IndexedTokens;
     use crate::weights::anchors::{Anchors, index};
 
     fn learned(tokens: &[u32]) -> Anchors {
-        let (mut anchors, mut text) = (Anchors::default(), History::default());
+        let (mut anchors, mut text) = (Anchors::default(), IndexedTokens::default());
         for &token in tokens {
             learn(&mut anchors, &text, token);
             text.extend(&[token]);
@@ -145,7 +145,7 @@ mod tests {
 
     /// What comes next by the anchors, the likeliest first.
     fn expected(anchors: &Anchors, text: &[u32]) -> Vec<u32> {
-        let (mut history, mut evidence) = (History::default(), Evidence::default());
+        let (mut history, mut evidence) = (IndexedTokens::default(), Evidence::default());
         history.extend(text);
         evidence.start();
         add_expert(anchors, &history, &[], &mut evidence);

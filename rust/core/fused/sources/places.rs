@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::fused::effort::Reading;
 use crate::fused::evidence::{END, Evidence, Matched};
 use crate::fused::source::Skipped;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::portable_math::saturating_u32;
 use crate::weights::kind::ExpertKind;
 
@@ -48,7 +48,7 @@ impl Reach {
     /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
     /// waits for main
     /// memory.
-    pub(super) fn of(child: Option<f32>, text: &History, reading: Reading) -> Self {
+    pub(super) fn of(child: Option<f32>, text: &IndexedTokens, reading: Reading) -> Self {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
         let (most, reach) =
@@ -109,7 +109,7 @@ impl Places {
     /// places after the last tokens of `tail`.
     pub(super) fn find(
         &mut self,
-        text: &History,
+        text: &IndexedTokens,
         parent: Option<&Found>,
         tail: &[u32],
         reach: Reach,
@@ -145,7 +145,7 @@ impl Places {
         Found { range: start..self.0.len(), is_cut }
     }
 
-    fn follow(&mut self, text: &History, parent: &Found, token: u32) {
+    fn follow(&mut self, text: &IndexedTokens, parent: &Found, token: u32) {
         let tokens = text.tokens();
         for index in parent.range.clone() {
             let place = self.0[index];
@@ -165,7 +165,7 @@ impl Places {
     /// Adds places after the last two tokens, and says whether there are more.
     fn add_after_bigram(
         &mut self,
-        text: &History,
+        text: &IndexedTokens,
         before: u32,
         tail: &[u32],
         limit: usize,
@@ -186,7 +186,7 @@ impl Places {
     /// Adds places after the last token where another token came before it, and says whether there are more.
     fn add_after_unigram(
         &mut self,
-        text: &History,
+        text: &IndexedTokens,
         before: Option<u32>,
         last: u32,
         limit: usize,
@@ -208,7 +208,12 @@ impl Places {
     }
 
     /// Adds the places after at most `limit` of these ends, and says whether there are more.
-    fn add(&mut self, text: &History, mut ends: impl Iterator<Item = usize>, limit: usize) -> bool {
+    fn add(
+        &mut self,
+        text: &IndexedTokens,
+        mut ends: impl Iterator<Item = usize>,
+        limit: usize,
+    ) -> bool {
         let mut end = ends.next();
         // A request's own text does not go on at its end.
         if end.is_some_and(|end| end + 1 == text.tokens().len()) {
@@ -321,7 +326,7 @@ fn beyond_edit(text: &[u32], tail: &[u32], length: usize) -> u32 {
     saturating_u32(edits.into_iter().map(common).max().unwrap_or(0))
 }
 
-fn token_at(text: &History, position: usize) -> u32 {
+fn token_at(text: &IndexedTokens, position: usize) -> u32 {
     text.tokens().get(position).copied().unwrap_or(END)
 }
 
@@ -329,12 +334,12 @@ fn token_at(text: &History, position: usize) -> u32 {
 mod tests {
     use super::{Found, NEAR, Places, Reach};
     use crate::fused::effort::Effort;
-    use crate::memory::history::History;
+    use crate::memory::indexed_tokens::IndexedTokens;
 
     /// What follows 1, 2 in a text of more than `num_tokens` tokens: 3, or 4 where only the 2 is the
     /// same.
     fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
-        let mut text = History::default();
+        let mut text = IndexedTokens::default();
         text.extend(&vec![0; num_tokens]);
         text.extend(&[1, 2, 3, 0, 5, 2, 4]);
         let reach = Reach::of(child, &text, effort.reading());
@@ -362,7 +367,7 @@ mod tests {
     #[test]
     fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
         for (effort, expected) in [(Effort::Low, 8), (Effort::Normal, 64)] {
-            let mut text = History::default();
+            let mut text = IndexedTokens::default();
             text.extend(&vec![0; NEAR]);
             text.extend(&[5, 2].repeat(100));
             let mut places = Places::default();

@@ -6,7 +6,7 @@ use crate::fused::evidence::Evidence;
 use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
 use crate::fused::sources::places::{DECAY, Found, Places, Reach};
 use crate::memory::group_text::GroupText;
-use crate::memory::history::History;
+use crate::memory::indexed_tokens::IndexedTokens;
 use crate::weights::kind::{ExpertKind, Form};
 
 /// The request's own text, earlier ones of its tenant or group, or an expected output.
@@ -33,7 +33,7 @@ impl Text {
         }
     }
 
-    fn of<'a>(&self, inputs: &Inputs<'a>) -> Option<&'a History> {
+    fn of<'a>(&self, inputs: &Inputs<'a>) -> Option<&'a IndexedTokens> {
         match self.label {
             Source::Memory => inputs.memory,
             Source::Group => inputs.group.map(GroupText::text),

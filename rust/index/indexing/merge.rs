@@ -5,11 +5,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::{Error, Result};
-use crate::build::builder::DatastoreBuilder;
-use crate::build::checks::{check_replaceable, check_tokenizer};
-use crate::build::document_log::Documents;
-use crate::build::options::DatastoreOptions;
-use crate::build::staging::Staging;
+use crate::indexing::builder::DatastoreBuilder;
+use crate::indexing::checks::{check_replaceable, check_tokenizer};
+use crate::indexing::document_log::Documents;
+use crate::indexing::options::DatastoreOptions;
+use crate::indexing::staging::Staging;
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
 use crate::suffixes::write::{Report, Stage};

@@ -9,12 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
-use crate::suffixes::write::{Progress, ShardText, write_index};
+use crate::suffixes::write::{ShardText, WriteProgress, write_index};
 
 /// Threads that index shards, each in its folder. Dropping them waits: a sort cannot be interrupted.
 #[derive(Debug)]
 pub(crate) struct IndexWorkers {
-    pub(crate) progress: Arc<Progress>,
+    pub(crate) progress: Arc<WriteProgress>,
     /// The way to the threads. It is dropped when nothing more comes, which ends them.
     jobs: Option<Sender<(PathBuf, ShardText)>>,
     threads: Vec<JoinHandle<Result<()>>>,
@@ -23,7 +23,7 @@ pub(crate) struct IndexWorkers {
 impl IndexWorkers {
     pub(crate) fn new(num_threads: usize) -> Result<Self> {
         let (jobs, queue) = channel::<(PathBuf, ShardText)>();
-        let (queue, progress) = (Arc::new(Mutex::new(queue)), Arc::<Progress>::default());
+        let (queue, progress) = (Arc::new(Mutex::new(queue)), Arc::<WriteProgress>::default());
         let start = |_| {
             let (queue, progress) = (Arc::clone(&queue), Arc::clone(&progress));
             let work = move || loop {
@@ -54,7 +54,10 @@ impl IndexWorkers {
     }
 
     /// Waits for all shards, and reports meanwhile.
-    pub(crate) fn finish(&mut self, mut report: impl FnMut(&Progress) -> Result<()>) -> Result<()> {
+    pub(crate) fn finish(
+        &mut self,
+        mut report: impl FnMut(&WriteProgress) -> Result<()>,
+    ) -> Result<()> {
         self.jobs = None;
         let mut pause = Duration::from_millis(1);
         while !self.threads.iter().all(JoinHandle::is_finished) {

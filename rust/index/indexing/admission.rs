@@ -6,8 +6,8 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::base::error::Result;
-use crate::build::document_log::{Checkpoint, Documents};
-use crate::build::options::DatastoreOptions;
+use crate::indexing::document_log::{Checkpoint, Documents};
+use crate::indexing::options::DatastoreOptions;
 
 /// Takes documents up to the limits, and leaves out duplicates where these are dropped.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
 
 /// A copy: it is filed while the request may go on.
-pub(crate) struct EndedText {
+pub(crate) struct FinishedSequence {
     pub(crate) memory: Arc<Memory>,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) tokens: Vec<u32>,
@@ -17,11 +17,11 @@ pub(crate) struct EndedText {
     pub(crate) group: GroupKey,
 }
 
-impl EndedText {
+impl FinishedSequence {
     /// Of what the memory has already, at most this many of the last tokens are kept again.
     pub(crate) const MAX_LEAD: usize = 16;
 
-    pub(crate) fn remember(self) {
+    pub(crate) fn store(self) {
         let prompt = &self.tokens[..self.prompt_length];
         let known = num_known(self.tenant.read().texts(), prompt);
         // The end of a known prompt leads to this answer too.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
-use crate::build::document_log::Checkpoint;
+use crate::indexing::document_log::Checkpoint;
 use crate::storage::files::{
     check_ours, hidden, lock, make_private, open_private, resolve, sync_folder, sync_parent,
     write_whole,

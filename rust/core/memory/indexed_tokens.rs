@@ -3,12 +3,12 @@
 use std::hint::black_box;
 use std::ops::BitXor;
 
-use crate::memory::slot_table::{SlotTable, bytes_of, reserve};
+use crate::memory::keyless_table::{KeylessTable, bytes_of, reserve};
 use crate::portable_math::saturating_u32;
 
 /// A text that grows at its end, and the places of each of its tokens and pairs.
 #[derive(Debug, Default, Clone)]
-pub struct History {
+pub struct IndexedTokens {
     tokens: Vec<u32>,
     of_tokens: Links,
     of_pairs: Links,
@@ -19,7 +19,7 @@ pub struct History {
 struct Links {
     /// For each place the one before it with the same key, or [`NONE`].
     before: Vec<u32>,
-    last: SlotTable,
+    last: KeylessTable,
 }
 
 /// How many tokens are prefetched together.
@@ -47,7 +47,7 @@ impl Links {
     }
 }
 
-impl History {
+impl IndexedTokens {
     /// Separates documents: no place of it is found, and no pair contains it.
     pub const BOUNDARY: u32 = u32::MAX;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::base::checks::check_tokens;
 use crate::base::error::{Error, Result};
-use crate::build::options::DatastoreOptions;
+use crate::indexing::options::DatastoreOptions;
 use crate::storage::manifest::{self, Manifest};
 
 pub(crate) fn check_documents(

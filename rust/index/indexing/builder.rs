@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use crate::base::error::{Error, Result};
-use crate::build::admission::Admission;
-use crate::build::checks::{check_documents, check_target, split_documents};
-use crate::build::document_log::{Checkpoint, DocumentLog, Documents};
-use crate::build::index_workers::IndexWorkers;
-use crate::build::options::DatastoreOptions;
-use crate::build::staging::Staging;
+use crate::indexing::admission::Admission;
+use crate::indexing::checks::{check_documents, check_target, split_documents};
+use crate::indexing::document_log::{Checkpoint, DocumentLog, Documents};
+use crate::indexing::index_workers::IndexWorkers;
+use crate::indexing::options::DatastoreOptions;
+use crate::indexing::staging::Staging;
 use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::FORMAT_VERSION;

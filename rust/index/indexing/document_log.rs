@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::base::error::{Error, Result};
-use crate::build::options::DatastoreOptions;
+use crate::indexing::options::DatastoreOptions;
 use crate::storage::files::{read_note, write_whole};
 use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest, to_json};
-use crate::storage::section::{Kind, Section, SectionWriter};
+use crate::storage::section::{Section, SectionKind, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::write::ShardText;
 
@@ -74,8 +74,8 @@ impl DocumentLog {
             separator: options.separator,
             width,
             is_kept: options.plan.is_some(),
-            tokens: section(Kind::Tokens, written.num_tokens, width.num_bytes() as u64)?,
-            documents: section(Kind::Documents, written.num_documents, 8)?,
+            tokens: section(SectionKind::Tokens, written.num_tokens, width.num_bytes() as u64)?,
+            documents: section(SectionKind::Documents, written.num_documents, 8)?,
             written,
             synced: written,
             bytes: Vec::new(),
@@ -141,8 +141,10 @@ impl Documents {
     pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let folder = entry.folder(path);
         let shard = ShardManifest::read(&folder, manifest, entry)?;
-        let (tokens, ends) =
-            (shard.open(&folder, Kind::Tokens)?, shard.open(&folder, Kind::Documents)?);
+        let (tokens, ends) = (
+            shard.open(&folder, SectionKind::Tokens)?,
+            shard.open(&folder, SectionKind::Documents)?,
+        );
         tokens.verify()?;
         ends.verify()?;
         Ok(Self::new(tokens, shard.token_width(), ends))
@@ -151,8 +153,8 @@ impl Documents {
     /// Opens those of a text up to a checkpoint.
     pub(crate) fn of_text(folder: &Path, width: TokenWidth, text: &Checkpoint) -> Result<Self> {
         let open = |kind, count: u64, width| Section::begun(folder, kind, count * width);
-        let tokens = open(Kind::Tokens, text.num_tokens, width.num_bytes() as u64)?;
-        let ends = open(Kind::Documents, text.num_documents, 8)?;
+        let tokens = open(SectionKind::Tokens, text.num_tokens, width.num_bytes() as u64)?;
+        let ends = open(SectionKind::Documents, text.num_documents, 8)?;
         Ok(Self::new(tokens, width, ends))
     }
 

@@ -12,20 +12,20 @@ const GROWTH: usize = 24;
 /// A free slot is 0. Else its low `bits` are the number plus one, and the bits above are part of the key's
 /// hash, so that probing seldom looks up a key.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct SlotTable {
+pub(crate) struct KeylessTable {
     slots: Vec<u32>,
     len: usize,
     bits: u32,
 }
 
-impl SlotTable {
+impl KeylessTable {
     /// Files `number` under its key and gives the one that was there. Amortised O(1).
     pub(crate) fn replace(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         let is_full = slots_of(self.len + 1) > self.slots.len();
         if is_full || number >= self.mask() {
             self.grow(is_full, number as usize + 1, &key_of);
         }
-        self.file(number, key_of)
+        self.insert_slot(number, key_of)
     }
 
     /// The last number that was filed under this key.
@@ -38,7 +38,7 @@ impl SlotTable {
 
     /// Probably the number of this key; any number if it has none. Reads one slot.
     pub(crate) fn peek(&self, key: u64) -> u32 {
-        let slot = self.slots.get(self.place(hash(key))).copied();
+        let slot = self.slots.get(self.bucket(hash(key))).copied();
         (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
     }
 
@@ -52,12 +52,12 @@ impl SlotTable {
         let bits = (usize::BITS - end.leading_zeros() + 1).min(u32::BITS);
         let mut grown = Self { slots, len: 0, bits };
         for &slot in self.slots.iter().filter(|&&slot| slot != 0) {
-            grown.file((slot & self.mask()) - 1, &key_of);
+            grown.insert_slot((slot & self.mask()) - 1, &key_of);
         }
         *self = grown;
     }
 
-    fn file(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
+    fn insert_slot(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         let key = key_of(number);
         let (slot, before) = self.find(key, key_of);
         self.slots[slot] = self.tag(hash(key)) | (number + 1);
@@ -73,7 +73,7 @@ impl SlotTable {
     fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> (usize, Option<u32>) {
         let hash = hash(key);
         let (tag, mask) = (self.tag(hash), self.mask());
-        let mut place = self.place(hash);
+        let mut place = self.bucket(hash);
         loop {
             let slot = self.slots[place];
             if slot == 0 {
@@ -95,7 +95,7 @@ impl SlotTable {
     /// The slot at which a search for a hash begins. Slots lie in the order of hashes, so that a table grows from one
     /// end to the other.
     #[expect(clippy::cast_possible_truncation, reason = "it is below the number of slots")]
-    fn place(&self, hash: u64) -> usize {
+    fn bucket(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
     }
 
@@ -161,7 +161,7 @@ pub(crate) fn allocated(num_bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::SlotTable;
+    use super::KeylessTable;
 
     /// Of numbers this large, a slot has no bits left for the hash: each key that a probe meets is
     /// compared, also beyond the end of the table.
@@ -170,7 +170,7 @@ mod tests {
         let first = u32::MAX - 300;
         for keys_apart in [1, 1 << 32] {
             let key = |number: u32| u64::from(number % 100) * keys_apart;
-            let mut table = SlotTable::default();
+            let mut table = KeylessTable::default();
             assert_eq!(table.get(0, key), None);
             for number in first..u32::MAX {
                 let before = number.checked_sub(100).filter(|&before| before >= first);

@@ -1,0 +1,141 @@
+//! The names that were forgotten, and how other processes hear of it.
+//!
+//! A name that is forgotten leaves a tombstone, which goes into the snapshot with a version: one more than any
+//! there. Whoever reads a version that is new to it forgets that name, and takes in nothing of the name from
+//! a file that lacks the version. So what was kept before goes wherever it is, and what comes later stays.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+
+/// The start of a name's SHA-256: it does not tell the name, and nobody finds another one with the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tombstone(pub(crate) [u8; Self::NUM_BYTES]);
+
+impl Tombstone {
+    pub(crate) const NUM_BYTES: usize = 16;
+
+    /// The tombstone that stands for all names.
+    const ALL_TENANTS: Self = Self([0xFF; Self::NUM_BYTES]);
+
+    fn of(name: &str) -> Self {
+        let mut tombstone = [0; Self::NUM_BYTES];
+        tombstone.copy_from_slice(&Sha256::digest(name)[..Self::NUM_BYTES]);
+        Self(tombstone)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Tombstones {
+    /// For each tombstone, the version of the last forgetting that a snapshot has.
+    versions: BTreeMap<Tombstone, u64>,
+    /// Forgettings up to this version may have lost their tombstones. Who has heard of none since forgets
+    /// everybody.
+    pruned_below: u64,
+    /// The largest version.
+    last: u64,
+    /// What was forgotten here, and is in no snapshot yet.
+    new: BTreeSet<Tombstone>,
+}
+
+impl Tombstones {
+    /// How many bytes a tombstone takes, with its share of the nodes of a tree that are half full.
+    pub(crate) const BYTES_PER_TOMBSTONE: usize = 64;
+
+    const MAX_VERSION: u64 = 1 << 63;
+
+    /// What a snapshot has; `None` where its versions contradict each other.
+    pub(crate) fn read(versions: BTreeMap<Tombstone, u64>, pruned_below: u64) -> Option<Self> {
+        let last = versions.values().copied().fold(pruned_below, u64::max);
+        let is_later = versions.values().all(|&version| version > pruned_below);
+        let new = BTreeSet::new();
+        (is_later && last < Self::MAX_VERSION).then_some(Self { versions, pruned_below, last, new })
+    }
+
+    pub(crate) fn versions(&self) -> &BTreeMap<Tombstone, u64> {
+        &self.versions
+    }
+
+    pub(crate) fn pruned_below(&self) -> u64 {
+        self.pruned_below
+    }
+
+    pub(crate) fn num_bytes(&self) -> usize {
+        Self::BYTES_PER_TOMBSTONE * (self.versions.len() + self.new.len())
+    }
+
+    /// Beyond `most` new tombstones, the one of everybody stands for them.
+    pub(crate) fn add(&mut self, name: &str, most: usize) {
+        if !self.new.contains(&Tombstone::ALL_TENANTS) {
+            self.new.insert(Tombstone::of(name));
+        }
+        if self.new.len() > most {
+            self.add_all_tenants();
+        }
+    }
+
+    pub(crate) fn add_all_tenants(&mut self) {
+        self.new = BTreeSet::from([Tombstone::ALL_TENANTS]);
+    }
+
+    /// Whether `theirs` have a forgetting of a name that is not known here.
+    pub(crate) fn misses_deletion(&self, name: &str, theirs: &Self) -> bool {
+        let of = |tombstone| self.versions.get(tombstone).copied();
+        let of_all = Some(self.pruned_below).max(of(&Tombstone::ALL_TENANTS));
+        let is_new =
+            |tombstone| theirs.versions.get(tombstone).copied() > of_all.max(of(tombstone));
+        theirs.pruned_below > self.last
+            || is_new(&Tombstone::ALL_TENANTS)
+            || is_new(&Tombstone::of(name))
+    }
+
+    /// Whether `theirs` lack one that is known here.
+    pub(crate) fn has_newer(&self, name: &str, theirs: &Self) -> bool {
+        let is_new = |tombstone| self.new.contains(tombstone);
+        is_new(&Tombstone::ALL_TENANTS)
+            || is_new(&Tombstone::of(name))
+            || theirs.misses_deletion(name, self)
+    }
+
+    /// Takes up what `theirs` know, and keeps at most `most` tombstones, the latest.
+    pub(crate) fn merge(&mut self, theirs: &Self, most: usize) {
+        self.pruned_below = self.pruned_below.max(theirs.pruned_below);
+        self.last = self.last.max(theirs.last);
+        for (&tombstone, &theirs) in &theirs.versions {
+            let ours = self.versions.entry(tombstone).or_default();
+            *ours = theirs.max(*ours);
+        }
+        self.prune(most);
+    }
+
+    /// Gives what is new a version, for a snapshot, and returns it.
+    pub(crate) fn publish_new(&mut self, most: usize) -> BTreeSet<Tombstone> {
+        let new = std::mem::take(&mut self.new);
+        if !new.is_empty() {
+            // The clock keeps versions of several files apart, and orders nothing.
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let now = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
+            self.last = now.max(self.last + 1);
+            let numbered = new.iter().map(|&tombstone| (tombstone, self.last));
+            self.versions.extend(numbered);
+            self.prune(most);
+        }
+        new
+    }
+
+    /// What was not written after all.
+    pub(crate) fn restore_new(&mut self, mut new: BTreeSet<Tombstone>) {
+        self.new.append(&mut new);
+    }
+
+    fn prune(&mut self, most: usize) {
+        if let Some(over) = self.versions.len().checked_sub(most + 1) {
+            let mut versions: Vec<_> = self.versions.values().copied().collect();
+            let (_, &mut last, _) = versions.select_nth_unstable(over);
+            self.pruned_below = self.pruned_below.max(last);
+        }
+        let pruned_below = self.pruned_below;
+        self.versions.retain(|_, version| *version > pruned_below);
+    }
+}
