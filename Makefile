@@ -52,7 +52,7 @@ test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
 
 test-matrix: dev ## the tests with the oldest (of Python 3.10 and 3.11) and newest torch, transformers, numpy, by older processors' kernels
-	for packages in 'torch==2.7.* transformers==5.19.* numpy==1.24.* pandas==2.2.* pyarrow==21.* matplotlib==3.10.*' 'torch transformers numpy'; do \
+	for packages in 'torch==2.7.* transformers==5.19.* numpy==1.24.* pandas==2.2.* pyarrow==21.*' 'torch transformers numpy'; do \
 	  rm -rf target/matrix && $(BIN)/pip install --quiet --target target/matrix $$packages || exit 1; \
 	  for kernels in 'default SSE41 SSE4_2' 'avx2 AVX2 AVX2'; do set -- $$kernels; \
 	    ATEN_CPU_CAPABILITY=$$1 ONEDNN_MAX_CPU_ISA=$$2 MKL_ENABLE_INSTRUCTIONS=$$3 PYTHONPATH=target/matrix \
@@ -120,14 +120,8 @@ bench: dev ## microbenchmarks of the core on the standard library
 bench-against: dev ## this version beside a commit, in turn; COMMIT=9e3915c ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
 	$(BENCH) benches/against.py --commit $(COMMIT) $(ARGS)
 
-bench-replay: dev $(VENV)-rivals/installed ## drafters and rivals over recorded answers (bench-rivals: the index); ARGS="--transcripts FILE --datastore PATH --drafter fused"
-	$(BENCH) -m rivals --rivals-python $(VENV)-rivals/bin/python $(ARGS)
-
-bench-rivals: dev $(VENV)-rivals/installed
-	$(BENCH) -m rivals.index --rivals-python $(VENV)-rivals/bin/python $(ARGS)
-
-bench-papers: dev
-	$(BENCH) benches/papers.py $(ARGS)
+bench-acceptance: dev $(VENV)-baselines/installed ## drafters and published baselines over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused"
+	$(BENCH) -m baselines --baselines-python $(VENV)-baselines/bin/python $(ARGS)
 
 bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed (bench-llama-server, bench-vllm: with a real model)
 	$(BENCH) -m engines
@@ -141,14 +135,14 @@ bench-real: dev ## real models write nine kinds of requests; ARGS="--models smol
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
 	$(BENCH) -m gpu $(ARGS)
 
-$(VENV)-rivals/installed: benches/requirements-rivals.txt
-	test -x $(VENV)-rivals/bin/python || $(PYTHON) -m venv $(VENV)-rivals
-	-grep -v '^#' $< | xargs -n 1 $(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet
-	-$(VENV)-rivals/bin/pip install --disable-pip-version-check --quiet --no-deps sglang==0.5.23
+$(VENV)-baselines/installed: benches/requirements-baselines.txt
+	test -x $(VENV)-baselines/bin/python || $(PYTHON) -m venv $(VENV)-baselines
+	-grep -v '^#' $< | xargs -n 1 $(VENV)-baselines/bin/pip install --disable-pip-version-check --quiet
+	-$(VENV)-baselines/bin/pip install --disable-pip-version-check --quiet --no-deps sglang==0.5.23
 	touch $@
 
-chart: dev
-	$(BIN)/python benches/chart.py $(ARGS)
+tables: dev ## tables of acceptance in the documentation from docs/figures; ARGS="--keep ROWS.json --conditions TEXT"
+	$(BIN)/python benches/tables.py $(ARGS)
 
 # Releases.
 
@@ -176,7 +170,7 @@ wheels: $(VENV)-wheels/installed ## wheels for manylinux, the sources and the de
 	$(VENV)-wheels/bin/pip wheel --quiet --no-deps --wheel-dir target/wheels ./packages/demo
 
 train-demo: dev
-	$(BIN)/pip install --quiet -e '.[train]' && $(BIN)/python scripts/train_demo_models.py --out packages/demo/specds_demo
+	$(BIN)/python scripts/train_demo_models.py --out packages/demo/specds_demo
 
 clean:
-	rm -rf $(VENV) $(VENV)-rivals $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-wheels target build && find python -name '*.so' -delete
+	rm -rf $(VENV) $(VENV)-baselines $(VENV)-llama $(VENV)-sglang $(VENV)-vllm $(VENV)-wheels target build && find python -name '*.so' -delete

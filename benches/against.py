@@ -3,7 +3,7 @@
     make bench-against COMMIT=9e3915c \\
         ARGS="--corpus chat --tokenizer NAME --transcripts FILE --max-nodes 16,64"
 
-Each version runs its own `specds bench replay`, so names in the code may differ, and formats of
+Each version runs its own `specds bench acceptance`, so names in the code may differ, and formats of
 files: with --corpus each builds a datastore of its own. What is not an option of this script goes
 to both replays. Sources, compiled extensions and datastores stay in `target/against`.
 """
@@ -45,7 +45,8 @@ class Version:
 
     def replay(self) -> list[dict[str, Any]]:
         """The rows of a replay, of all transcripts together where there are several."""
-        rows = json.loads(self.specds("bench", "replay", "--json", *self.arguments))["rows"]
+        verb = "acceptance" if "acceptance" in self.specds("bench", "--help") else "replay"
+        rows = json.loads(self.specds("bench", verb, "--json", *self.arguments))["rows"]
         return [row for row in rows if row["transcripts"] == rows[-1]["transcripts"]]
 
     def build(self, corpus: str, tokenizer: str) -> None:

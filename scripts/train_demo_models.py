@@ -1,9 +1,9 @@
-"""Trains the demo's tokenizer and models on the standard library of the running interpreter.
+"""Training of the demo's tokenizer and models on the interpreter's standard library.
 
     python scripts/train_demo_models.py --out packages/demo/specds_demo
 
-Everything is decided by the seed, the interpreter's library and the step counts in ``SIZES``; see
-``scripts/README.md`` for the data rule, the loss curves and the run times.
+The seed, the interpreter's library and the step counts in ``SIZES`` determine the result; see
+``scripts/README.md``. Losses are logged to ``target/demo-training``.
 """
 
 import argparse
@@ -22,18 +22,16 @@ from specds.corpora import stdlib_documents
 from specds.demo import HELD_OUT, held_out_documents
 
 END_OF_TEXT = "<|endoftext|>"
-CURVES = Path(__file__).parent / "curves"
+LOGS = Path(__file__).parents[1] / "target" / "demo-training"
 VOCAB_SIZE = 4096
 CONTEXT = 512
 BATCH_TOKENS = 8192
-EVAL_TOKENS = (
-    60_000  # held-out tokens scored for the curve while training; the last figure scores all
-)
+EVAL_TOKENS = 60_000  # held-out tokens scored during training; the final figure scores all
 
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of one model, and how long it trains."""
+    """Shape of one model, and its number of training steps."""
 
     hidden: int
     layers: int
@@ -51,7 +49,7 @@ SIZES = {
 
 
 def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE whose words keep a line break and the indentation after it together."""
+    """Train a byte-level BPE whose words keep a line break and its indentation together."""
     tokenizer = Tokenizer(models.BPE())
     words = Regex(r"\n+[ \t]*| ?[A-Za-z_]+| ?\d{1,3}| ?[^\sA-Za-z_\d]+|\s+")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -79,14 +77,14 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
-    """All texts as one array of token ids, each ended by the end-of-text token."""
+    """Encode all texts into one array of token ids, each with an end-of-text token."""
     end = tokenizer.eos_token_id
     rows = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return np.concatenate([np.asarray([*row, end], dtype=np.int64) for row in rows])
 
 
 def new_model(size: Size, end_of_text: int) -> LlamaForCausalLM:
-    """A Llama with tied embeddings and freshly drawn weights."""
+    """Make a Llama with tied embeddings and random weights."""
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=size.hidden,
@@ -104,7 +102,7 @@ def new_model(size: Size, end_of_text: int) -> LlamaForCausalLM:
 
 
 def loss_of(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
-    """Mean next-token loss in nats over a batch ``(rows, CONTEXT + 1)``."""
+    """Return the mean next-token loss in nats over a batch ``(rows, CONTEXT + 1)``."""
     with torch.autocast(tokens.device.type, dtype=torch.bfloat16):
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
     targets = tokens[:, 1:].reshape(-1)
@@ -113,7 +111,7 @@ def loss_of(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def bits_per_byte(model: LlamaForCausalLM, tokens: np.ndarray, num_bytes: int) -> float:
-    """Bits per byte; each token is scored once, with at least half a context before it."""
+    """Return bits per byte; each token is scored once, after at least half a context."""
     device = next(model.parameters()).device
     half, nats, scored = CONTEXT // 2, 0.0, 1
     while scored < len(tokens):
@@ -129,7 +127,7 @@ def bits_per_byte(model: LlamaForCausalLM, tokens: np.ndarray, num_bytes: int) -
 
 
 def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: int, log: Path):
-    """Trains one model, Muon for its matrices and AdamW for the rest; yields it now and then."""
+    """Train one model, with Muon for matrices and AdamW for the rest; yield it every 100 steps."""
     torch.manual_seed(seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = new_model(size, 0).to(device)
@@ -174,7 +172,7 @@ def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: 
 
 
 def batch_starts(length: int, rows: int, steps: int, seed: int) -> np.ndarray:
-    """Start positions ``(steps, rows)``: epochs of shuffled windows that do not overlap."""
+    """Return start positions ``(steps, rows)``: epochs of shuffled, disjoint windows."""
     generator = np.random.default_rng(seed)
     starts: list[np.ndarray] = []
     while sum(map(len, starts)) < rows * steps:
@@ -192,8 +190,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    CURVES.mkdir(exist_ok=True)
+    for folder in (arguments.out, LOGS):
+        folder.mkdir(parents=True, exist_ok=True)
 
     library = list(stdlib_documents(without=HELD_OUT))
     held_out_texts = [document.text for document in held_out_documents()]
@@ -207,7 +205,7 @@ def main() -> None:
         out = arguments.out / name
         started = time.perf_counter()
         for step, model in train(
-            SIZES[name], data, (held_out, held_out_bytes), arguments.seed, CURVES / f"{name}.csv"
+            SIZES[name], data, (held_out, held_out_bytes), arguments.seed, LOGS / f"{name}.csv"
         ):
             if step % 200 == 0 or step == SIZES[name].steps:
                 save(model, tokenizer, out)
@@ -219,26 +217,11 @@ def main() -> None:
             "run_time_s": round(time.perf_counter() - started),
         }
         print(name, report, flush=True)
-        (CURVES / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
-    plot_curves()
-
-
-def plot_curves() -> None:
-    """Draws the curves of all sizes trained so far: held-out bits per byte against tokens seen."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for name in SIZES:
-        if (log := CURVES / f"{name}.csv").exists():
-            steps, _, held_out, _ = np.loadtxt(log, delimiter=",", skiprows=1, ndmin=2).T
-            axes.plot(steps * BATCH_TOKENS / 1e6, held_out, label=name)
-    axes.set(xlabel="training tokens (millions)", ylabel="held-out bits per byte")
-    axes.legend()
-    figure.savefig(CURVES / "held_out.svg")
+        (LOGS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Writes the weights in half precision and the tokenizer, as `from_pretrained` reads them."""
+    """Save the weights in half precision, and the tokenizer, for `from_pretrained`."""
     state = {name: tensor.detach().half() for name, tensor in model.state_dict().items()}
     half = LlamaForCausalLM(model.config).half()
     half.load_state_dict(state)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import chart
+import tables
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "scripts/README.md"]
@@ -19,11 +19,11 @@ def test_links_from_outside_the_site_lead_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-@pytest.mark.parametrize("page", chart.PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
 def test_tables_of_acceptance_lengths_are_those_of_the_rows(page: Path) -> None:
     text = page.read_text()
     assert "| `rest" in text
-    assert chart.with_tables(text) == text
+    assert tables.with_tables(text) == text
 
 
 def test_the_first_pages_stay_short() -> None:

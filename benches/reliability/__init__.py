@@ -1,4 +1,4 @@
-"""What was tried to break specds: `make reliability` writes the figures of docs/RELIABILITY.md.
+"""Reliability experiments: `make reliability` writes the tables of docs/RELIABILITY.md.
 
-A module a section, with its lines in `figures()`.
+Each module has a section, with its table in `figures()`.
 """

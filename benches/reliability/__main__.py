@@ -1,4 +1,4 @@
-"""Runs sections and puts their figures under their headings in docs/RELIABILITY.md."""
+"""Run sections and write their tables below their headings in docs/RELIABILITY.md."""
 
 import re
 from importlib import import_module
@@ -11,19 +11,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "RELIABILITY.md"
 SECTIONS = {
     "fuzz": "Inputs",
     "faults": "Kills and faults",
-    "tenants": "Tenants",
     "memory": "Memory",
-    "sampling": "Texts",
     "families": "Families",
     "strangers": "Strangers",
 }
-"""Modules of this package, and what is above their figures."""
+"""Modules of this package, and the heading of the table of each."""
 
 
 def main(
-    sections: Annotated[list[str] | None, typer.Argument(help="of these alone")] = None,
+    sections: Annotated[list[str] | None, typer.Argument(help="only these sections")] = None,
 ) -> None:
-    """Replaces the table of each section by one measured now."""
+    """Replace the table of each section by a new measurement."""
     for name in sections or SECTIONS:
         lines = import_module(f"reliability.{name}").figures()
         page = PAGE.read_text()

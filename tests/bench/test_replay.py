@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from baselines import baselines
 from models import Drafter, random_tree
 from replays import build_tiny, code_answers, transcript
-from rivals import entrants
 from specds import FusedDrafter, RestDrafter
-from specds.bench.engines import ENTRANTS
+from specds.bench.drafters import EXTERNAL_DRAFTERS
 from specds.bench.replay.measure import replay, replay_all, suggestion
 from specds.bench.replay.report import figures
 from specds.drafters import Memory, TokenTree
@@ -143,7 +143,7 @@ def recorded(num_right, length=4):
 
 @pytest.mark.parametrize(("num_right", "expected"), [(0, 1), (1, 2), (4, 5)])
 def test_a_recorded_drafter_alone_accepts_what_was_recorded(num_right, expected):
-    with ENTRANTS["suggested"].open(None, []) as new:
+    with EXTERNAL_DRAFTERS["suggested"].open(None, []) as new:
         trace = replay_all(new, 4, [recorded(num_right)])["a"]
     assert trace.stats.mean_acceptance_length == expected
     assert suggestion(recorded(2), 3) == [8, 9, 9, 10]
@@ -182,9 +182,9 @@ def files(tmp_path_factory, demo_tokenizer):
 
 @pytest.fixture
 def replay_command(run, monkeypatch):
-    """Runs `specds bench replay` with the rivals entered."""
-    for name, entrant in entrants(None).items():
-        monkeypatch.setitem(ENTRANTS, name, entrant)
+    """Run the acceptance benchmark with the baselines registered."""
+    for name, baseline in baselines(None).items():
+        monkeypatch.setitem(EXTERNAL_DRAFTERS, name, baseline)
     return partial(run, "bench", "replay")
 
 

@@ -1,6 +1,6 @@
 """How many tokens do drafters get accepted, and how fast is generation with them? `specds bench`.
 
 `replay` needs recorded answers alone, `generation` runs a model. Read in this order: `transcripts`
-(what is replayed or completed), `engines` (what drafts), `harness` (how rows are shown), `replay`
+(what is replayed or completed), `drafters`, `harness` (how rows are shown), `replay`
 or `generation` (from options to a document of rows), `page` (the document drawn).
 """

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specds._core import __version__
-from specds.bench.engines import check_names, engines_of
+from specds.bench.drafters import check_names, drafters_of
 from specds.bench.generation.measure import (
     Plan,
     Target,
@@ -53,21 +53,21 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
         chosen = _prompts(options, model, tokenizer)
         target = Target(model, options.verification)
         inputs = DrafterInputs(model=model, tokenizer=tokenizer)
-        engines = engines_of(options.drafters, datastores, inputs)
+        drafters = drafters_of(options.drafters, datastores, inputs)
         baselines = options.baselines
         if baselines is None:  # on a CPU `compiled` takes minutes to start
             is_cpu = model.device.type == "cpu"
             baselines = [name for name in BASELINES if name != "compiled" or not is_cpu]
         ways = [baseline_way(name, target) for name in baselines]
-        for engine in engines:
-            make = stack.enter_context(engine.open())
+        for drafter in drafters:
+            make = stack.enter_context(drafter.open())
             ways += [
                 Way(
-                    engine.name,
+                    drafter.name,
                     partial(own_calls, target, make, max_nodes),
                     is_ours=True,
                     max_nodes=max_nodes,
-                    datastore=engine.datastore,
+                    datastore=drafter.datastore,
                 )
                 for max_nodes in options.max_nodes
             ]

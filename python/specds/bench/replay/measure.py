@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from specds._core import DraftSession, Session, TokenTree
-from specds.bench.engines import ENTRANTS, Engine, EngineError, Entrant
+from specds.bench.drafters import EXTERNAL_DRAFTERS, BenchDrafter, DrafterError, ExternalDrafter
 from specds.bench.transcripts import ALL, Transcript
 from specds.drafters import Drafter, FusedDrafter
 from specds.drafters.session import EMPTY_TREE
@@ -26,7 +26,7 @@ from specds.drafters.step import Step
 from specds.stats import GenerationStats
 
 Shape: TypeAlias = Literal["tree", "chain"]
-"""Of a draft; engines that verify no trees take chains."""
+"""Of a draft; drafters that verify no trees take chains."""
 
 
 @dataclass
@@ -129,7 +129,9 @@ class _SuggestedSession(Session):
         pass
 
 
-ENTRANTS["suggested"] = Entrant(False, open=lambda *_: nullcontext(SuggestedDrafter))
+EXTERNAL_DRAFTERS["suggested"] = ExternalDrafter(
+    False, open=lambda *_: nullcontext(SuggestedDrafter)
+)
 
 
 TARGET = "target"
@@ -208,12 +210,12 @@ def replay(
 
 @dataclass(frozen=True)
 class Cell:
-    """One engine with one number of nodes: its traces by file of transcripts, and over all files.
+    """One drafter with one number of nodes: its traces by file of transcripts, and over all files.
 
-    Where the engine failed there are none; status and reason are those of the `EngineError`.
+    Where the drafter failed there are none; status and reason are those of the `DrafterError`.
     """
 
-    engine: Engine
+    drafter: BenchDrafter
     max_nodes: int
     traces: dict[str, Trace] = field(default_factory=dict)
     status: str = "ok"
@@ -221,7 +223,7 @@ class Cell:
 
 
 def measure(
-    engines: Sequence[Engine],
+    drafters: Sequence[BenchDrafter],
     limits: Sequence[int],
     transcripts: Sequence[Transcript],
     *,
@@ -231,22 +233,22 @@ def measure(
 ) -> Iterator[Cell]:
     """Yields each cell as it is measured.
 
-    No cell profits from another. `progress` is told the engine's name before each request.
+    No cell profits from another. `progress` is told the drafter's name before each request.
     """
-    for engine in engines:
+    for drafter in drafters:
         left = list(limits)
         try:
-            with engine.open() as make:
+            with drafter.open() as make:
                 while left:
                     drafter_of = repeat(make()).__next__ if warm_memory else make
-                    count = partial(progress, engine.name)
+                    count = partial(progress, drafter.name)
                     traces = replay_all(drafter_of, left[0], transcripts, count, shape)
                     if len(traces) > 1:
                         traces[ALL] = together(traces.values())
-                    yield Cell(engine, left.pop(0), traces)
-        except EngineError as error:
+                    yield Cell(drafter, left.pop(0), traces)
+        except DrafterError as error:
             for max_nodes in left:
-                yield Cell(engine, max_nodes, status=error.status, reason=str(error))
+                yield Cell(drafter, max_nodes, status=error.status, reason=str(error))
 
 
 def replay_all(

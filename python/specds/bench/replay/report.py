@@ -28,9 +28,9 @@ def sentence(document: Document) -> str:
 def rows_of(cell: Cell) -> list[Row]:
     """The rows of a cell, one a group of transcripts."""
     traces: dict[str, Trace | None] = dict(cell.traces) or {ALL: None}
-    datastore = cell.engine.datastore
+    datastore = cell.drafter.datastore
     about = {
-        "drafter": cell.engine.name,
+        "drafter": cell.drafter.name,
         "datastore": None if datastore is None else str(datastore.path),
         "datastore_tokens": None if datastore is None else datastore.num_tokens,
         "max_nodes": cell.max_nodes,

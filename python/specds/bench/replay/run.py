@@ -1,7 +1,7 @@
 """Runs `specds bench replay`: from options to a document of rows."""
 
 from specds._core import __version__
-from specds.bench.engines import check_names, engines_of, needs_model
+from specds.bench.drafters import check_names, drafters_of, needs_model
 from specds.bench.harness import Document, Progress, circumstances, open_datastores, tokenizer_of
 from specds.bench.options import ReplayOptions
 from specds.bench.replay.measure import measure
@@ -23,15 +23,15 @@ def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> 
     requests = read_files(options.transcripts, tokenizer, options.limit)
     target = load_model(str(options.model))[0] if needs_model(options.drafters) else None
     own = DrafterInputs(model=target, tokenizer=tokenizer)
-    engines = engines_of(options.drafters, datastores, own, requests, options.memory_tokens)
-    total = len(engines) * len(options.max_nodes) * len(requests)
+    drafters = drafters_of(options.drafters, datastores, own, requests, options.memory_tokens)
+    total = len(drafters) * len(options.max_nodes) * len(requests)
     cells = measure(
-        engines,
+        drafters,
         [int(each) for each in options.max_nodes],
         requests,
         warm_memory=options.warm_memory,
         shape=options.shape,
-        progress=lambda engine: progress(engine, total),
+        progress=lambda drafter: progress(drafter, total),
     )
     rows = [row for cell in cells for row in rows_of(cell)]
     rows.sort(key=lambda row: (row["transcripts"] == ALL, row["transcripts"]))

@@ -1,17 +1,17 @@
-"""Rivals of the replay benchmark: checked, timed, absent, refused."""
+"""Published baselines of the acceptance benchmark: checked, timed, absent, rejected."""
 
 import os
 import sys
 
 import pytest
 
+from baselines import IN_THIS_PROCESS, TAKES_DATASTORE, baselines
+from baselines.answers import BaselineAbsentError, BaselineAnswerError
+from baselines.corpus import sampled
 from datastores import build
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, transcript
-from rivals import IN_THIS_PROCESS, TAKES_DATASTORE, entrants
-from rivals.answers import RivalAbsentError, RivalAnswerError
-from rivals.corpus import sampled
 from specds import Datastore
-from specds.bench.engines import ENTRANTS, engines_of
+from specds.bench.drafters import EXTERNAL_DRAFTERS, drafters_of
 from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs
@@ -19,25 +19,25 @@ from specds.drafters import DrafterInputs
 
 @pytest.fixture(scope="module")
 def datastore(tmp_path_factory):
-    return build_tiny(tmp_path_factory.mktemp("rivals") / "tiny.specds")
+    return build_tiny(tmp_path_factory.mktemp("baselines") / "tiny.specds")
 
 
-def test_a_prompt_lookup_that_drafts_otherwise_is_refused_or_absent(monkeypatch):
-    rival = IN_THIS_PROCESS["transformers-prompt-lookup"]
+def test_prompt_lookup_with_other_drafts_is_rejected_or_absent(monkeypatch):
+    baseline = IN_THIS_PROCESS["transformers-prompt-lookup"]
     asked = [transcript([1, 2, 3, 1], [2, 3])]
-    with rival.open(None, asked) as make:
+    with baseline.open(None, asked) as make:
         assert make().session([1, 2, 1]).draft(4).token_ids.tolist() == [2, 1]
     module = "transformers.generation.candidate_generator"
     wrong = "PromptLookupCandidateGenerator.get_candidates"
     with monkeypatch.context() as patch:
         patch.setattr(f"{module}.{wrong}", lambda _self, context: (context, None))
         with (
-            pytest.raises(RivalAnswerError, match=r"\[\] drafted, \[3, 1, 2\] came"),
-            rival.open(None, asked),
+            pytest.raises(BaselineAnswerError, match=r"\[\] drafted, \[3, 1, 2\] followed"),
+            baseline.open(None, asked),
         ):
             pass
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(RivalAbsentError, match="pip install"), rival.open(None, asked):
+    with pytest.raises(BaselineAbsentError, match="pip install"), baseline.open(None, asked):
         pass
 
 
@@ -45,7 +45,7 @@ FAKE_RETRIEVER = """
 class Writer:
     def __init__(self, path, vocab_size):
         self.file = open(path, "w")
-        print("rivals print what they like")
+        print("a baseline may print")
 
     def add_entry(self, tokens):
         print(*tokens, file=self.file)
@@ -66,23 +66,23 @@ class Reader:
 REQUESTS = [transcript([1, 2], [3, 0, 1, 2, 4])]
 
 
-def run_rival(name, datastore, python):
+def run_baseline(name, datastore, python):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ENTRANTS, name, entrants(python)[name])
-        [engine] = engines_of([name], [datastore], DrafterInputs(), REQUESTS)
+        patch.setitem(EXTERNAL_DRAFTERS, name, baselines(python)[name])
+        [engine] = drafters_of([name], [datastore], DrafterInputs(), REQUESTS)
     return list(measure([engine], [3, 6], REQUESTS, warm_memory=True))
 
 
 def run_fake(monkeypatch, folder, wrong):
-    """Has the interpreter of the tests find a retriever whose tokens are off by so much."""
+    """Run a fake retriever in this interpreter, with `wrong` added to its tokens."""
     (folder / "draftretriever.py").write_text(FAKE_RETRIEVER.replace("WRONG", wrong))
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     texts = [[0, 1, 2, 3, 0, 1, 2, 3], [5, 2, 6]]
     store = build(folder / "d", texts, vocab_size=VOCAB_SIZE, separator=SEPARATOR)
-    return run_rival("draftretriever", store, sys.executable)
+    return run_baseline("draftretriever", store, sys.executable)
 
 
-def test_a_rival_drafts_from_the_text_of_the_datastore(monkeypatch, tmp_path):
+def test_baseline_drafts_from_the_datastore(monkeypatch, tmp_path):
     for cell, num_nodes in zip(run_fake(monkeypatch, tmp_path, "0"), (3, 5), strict=True):
         assert (cell.status, cell.reason) == ("ok", None)
         trace = cell.traces["a"]
@@ -92,7 +92,7 @@ def test_a_rival_drafts_from_the_text_of_the_datastore(monkeypatch, tmp_path):
         assert all(elapsed > 0 for elapsed in trace.draft_ns)
 
 
-def test_a_rival_whose_drafts_are_no_tokens_is_refused_before_it_is_timed(monkeypatch, tmp_path):
+def test_baseline_with_invalid_tokens_is_rejected_before_timing(monkeypatch, tmp_path):
     for cell in run_fake(monkeypatch, tmp_path, "9"):
         [row] = rows_of(cell)
         assert row["status"] == "refused"
@@ -101,14 +101,14 @@ def test_a_rival_whose_drafts_are_no_tokens_is_refused_before_it_is_timed(monkey
 
 
 @pytest.mark.parametrize("python", [None, "no/such/python", sys.executable])
-def test_an_absent_rival_is_reported_as_absent(tmp_path, datastore, python):
+def test_missing_baseline_is_reported_as_absent(tmp_path, datastore, python):
     for name in (name for name, takes in TAKES_DATASTORE.items() if takes):
-        cells = run_rival(name, datastore, python)
+        cells = run_baseline(name, datastore, python)
         assert {cell.status for cell in cells} == {"absent"}
         assert cells[0].reason
 
 
-def test_a_sampled_corpus_has_every_nth_document(datastore, tmp_path):
+def test_sampled_corpus_has_every_nth_document(datastore, tmp_path):
     part = Datastore(sampled(datastore.path, datastore.num_tokens // 3, tmp_path / "part"))
     expected = [document.token_ids.tolist() for document in datastore][::3]
     assert [document.token_ids.tolist() for document in part] == expected

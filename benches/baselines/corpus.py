@@ -1,4 +1,4 @@
-"""The tokens of a datastore as the plain file that rivals index."""
+"""Tokens of a datastore as a file that baselines index."""
 
 import tempfile
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from specds._core import DatastoreBuilder
 
 
 @dataclass(frozen=True)
-class RivalCorpus:
-    """A file of raw little-endian tokens, a separator after each document."""
+class CorpusFile:
+    """File of little-endian tokens, with a separator after each document."""
 
     path: Path
     vocab_size: int
@@ -22,11 +22,11 @@ class RivalCorpus:
 
     @property
     def token_bytes(self) -> int:
-        """The width of a token in the file."""
+        """Return the width of a token in the file."""
         return 2 if max(self.vocab_size - 1, self.separator) < 1 << 16 else 4
 
     def request(self, folder: Path) -> dict[str, Any]:
-        """What an engine of a rival is told, to index this text into a folder."""
+        """Return the fields of a request to index this text into a folder."""
         return {
             "folder": str(folder),
             "tokens": str(self.path),
@@ -37,10 +37,10 @@ class RivalCorpus:
 
 
 @cache
-def corpus_of(datastore: Datastore) -> RivalCorpus:
-    """The text of a datastore, in a folder for indexes of it that goes at the end."""
+def corpus_of(datastore: Datastore) -> CorpusFile:
+    """Write the text of a datastore to a temporary folder, which also takes its indexes."""
     folder = Path(tempfile.mkdtemp(dir=_scratch().name))
-    corpus = RivalCorpus(folder / "tokens.bin", datastore.vocab_size, datastore.separator)
+    corpus = CorpusFile(folder / "tokens.bin", datastore.vocab_size, datastore.separator)
     with corpus.path.open("wb") as file:
         for document in datastore:
             ended = np.append(document.token_ids, corpus.separator)
@@ -49,7 +49,7 @@ def corpus_of(datastore: Datastore) -> RivalCorpus:
 
 
 def sampled(path: Path, num_tokens: int, to: Path) -> Path:
-    """A datastore of documents at an even stride, of about so many tokens."""
+    """Build a datastore of documents at an even stride, of about `num_tokens` tokens."""
     whole = Datastore(path)
     stride = max(whole.num_tokens // num_tokens, 1)
     same = ("vocab_size", "separator", "tokenizer_name", "tokenizer_fingerprint")
@@ -64,4 +64,4 @@ def sampled(path: Path, num_tokens: int, to: Path) -> Path:
 
 @cache
 def _scratch() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="specds-rivals-")
+    return tempfile.TemporaryDirectory(prefix="specds-baselines-")

@@ -1,4 +1,4 @@
-"""transformers' own prompt lookup: the tokens that followed the same two, or one, before."""
+"""Prompt lookup of transformers: the tokens after an earlier occurrence of the last two or one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rivals.answers import RivalAbsentError, RivalAnswerError, contexts_of, prompt_lookup
+from baselines.answers import BaselineAbsentError, BaselineAnswerError, contexts_of, prompt_lookup
 from specds.bench.transcripts import Transcript
 from specds.drafters import Session, TokenTree
 
@@ -20,21 +20,21 @@ _CHECKED_TOKENS = 10
 def open_prompt_lookup(
     _: None, requests: Sequence[Transcript]
 ) -> Iterator[Callable[[], PromptLookupDrafter]]:
-    """Yields what makes a new drafter, after its drafts were found to be those of a naive one."""
+    """Yield the drafter's class after comparing its drafts with a naive search."""
     try:
         drafter = PromptLookupDrafter()
     except ImportError as error:
-        raise RivalAbsentError(f"{error}: pip install 'specds[transformers]'") from error
+        raise BaselineAbsentError(f"{error}: pip install 'specds[transformers]'") from error
     for context in contexts_of(requests):
         drafted = drafter.session(context).draft(_CHECKED_TOKENS).token_ids.tolist()
         expected = prompt_lookup(context, _CHECKED_TOKENS)
         if drafted != expected:
-            raise RivalAnswerError(f"{drafted} drafted, {expected} came after the context before")
+            raise BaselineAnswerError(f"{drafted} drafted, {expected} followed the context earlier")
     yield PromptLookupDrafter
 
 
 class PromptLookupDrafter:
-    """Makes sessions that ask `PromptLookupCandidateGenerator`, with its default of two tokens."""
+    """Drafter that calls `PromptLookupCandidateGenerator`, with its default of two tokens."""
 
     vocab_size = None
 
@@ -50,7 +50,7 @@ class PromptLookupDrafter:
 
 
 class PromptLookupSession(Session):
-    """One request; `elapsed_ns` is the time of the last call of the generator alone."""
+    """Session of one request; `elapsed_ns` is the time of the last call of the generator."""
 
     elapsed_ns = 0
 
@@ -60,7 +60,7 @@ class PromptLookupSession(Session):
         self._token_ids = [int(token) for token in prompt_ids]
 
     def draft(self, max_nodes: int, *_: Any) -> TokenTree:
-        """A chain of at most `max_nodes` tokens."""
+        """Draft a chain of at most `max_nodes` tokens."""
         context = self._torch.tensor([self._token_ids])
         generator = self._generator(num_output_tokens=max_nodes, max_length=1 << 30)
         start = perf_counter_ns()

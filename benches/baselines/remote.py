@@ -1,4 +1,4 @@
-"""A rival in a process of its own interpreter, as a drafter."""
+"""Drafter that runs a baseline in another interpreter."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import IO, Any
 
 import numpy as np
 
-from rivals.answers import (
-    RivalAbsentError,
-    RivalAnswerError,
-    RivalError,
+from baselines.answers import (
+    BaselineAbsentError,
+    BaselineAnswerError,
+    BaselineError,
     check_drafts,
     contexts_of,
 )
-from rivals.corpus import corpus_of
+from baselines.corpus import corpus_of
 from specds import Datastore
 from specds.bench.transcripts import Transcript
 from specds.drafters import Session, TokenTree
 
-_SCRIPT = Path(__file__).with_name("rival_engines.py")
+_SCRIPT = Path(__file__).with_name("engines.py")
 _CHECKED_NODES = 16
 
 
@@ -32,30 +32,30 @@ _CHECKED_NODES = 16
 def open_remote(
     name: str, python: Path | None, datastore: Datastore | None, requests: Sequence[Transcript]
 ) -> Iterator[Callable[[], RemoteDrafter]]:
-    """Starts a rival's process and yields what makes a new drafter, after a check of its answers.
+    """Start a baseline's process, check its drafts, and yield a function that makes a drafter.
 
     Raises:
-        RivalAbsentError: No interpreter was given, or the rival is not installed for it.
-        RivalAnswerError: A draft is no draft.
-        RivalError: Its process ended; the message is the last line of its standard error.
+        BaselineAbsentError: No interpreter was given, or the baseline is not installed for it.
+        BaselineAnswerError: A draft is invalid.
+        BaselineError: The process ended; the message is the last line of its standard error.
     """
     if python is None:
-        raise RivalAbsentError("no interpreter given: make one by `make bench-rivals`")
+        raise BaselineAbsentError("no interpreter given: `make bench-acceptance` makes one")
     request: dict[str, Any] = {"name": name}
     if datastore is not None:
         corpus = corpus_of(datastore)
         request |= corpus.request(corpus.path.parent / name)
-    with RivalProcess.of(python) as process:
+    with BaselineProcess.of(python) as process:
         started = process.call("start", **request)
         if "absent" in started:
-            raise RivalAbsentError(started["absent"])
+            raise BaselineAbsentError(started["absent"])
         vocab_size = None if datastore is None else datastore.vocab_size
         check_drafts(RemoteDrafter(process), contexts_of(requests), _CHECKED_NODES, vocab_size)
         yield lambda: RemoteDrafter(process)
 
 
-class RivalProcess:
-    """A child that answers one JSON line with another."""
+class BaselineProcess:
+    """Child process that answers each JSON line with another."""
 
     def __init__(self, child: subprocess.Popen[str], errors: IO[bytes]) -> None:
         self._child = child
@@ -63,24 +63,24 @@ class RivalProcess:
 
     @classmethod
     @contextmanager
-    def of(cls, python: Path) -> Iterator[RivalProcess]:
-        """Runs an interpreter until the block ends."""
+    def of(cls, python: Path) -> Iterator[BaselineProcess]:
+        """Run an interpreter until the block ends."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with tempfile.TemporaryFile() as errors:
             try:
                 child = subprocess.Popen([str(python), str(_SCRIPT)], stderr=errors, **pipes)
             except OSError as error:
-                raise RivalAbsentError(f"{python} cannot be run: {error.strerror}") from error
+                raise BaselineAbsentError(f"{python} cannot be run: {error.strerror}") from error
             try:
                 yield cls(child, errors)
             finally:
                 for pipe in (child.stdin, child.stdout):
-                    with suppress(BrokenPipeError):  # what it had no time to read is lost with it
+                    with suppress(BrokenPipeError):  # the child ended before it read everything
                         pipe.close()
                 child.wait()
 
     def call(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """Asks the child; raises `RivalError` where it ended."""
+        """Call the child; raise `BaselineError` if it ended."""
         line = ""
         with suppress(BrokenPipeError):
             self._child.stdin.write(json.dumps({"operation": operation, **arguments}) + "\n")
@@ -91,15 +91,15 @@ class RivalProcess:
         self._child.wait()
         self._errors.seek(0)
         written = self._errors.read().decode(errors="replace").strip().splitlines()
-        raise RivalError(written[-1] if written else "ended without a word")
+        raise BaselineError(written[-1] if written else "ended without an error message")
 
 
 class RemoteDrafter:
-    """Makes sessions in a rival's process, which forgets all earlier ones first."""
+    """Drafter in a baseline's process, which first drops all earlier sessions."""
 
     vocab_size = None
 
-    def __init__(self, process: RivalProcess) -> None:
+    def __init__(self, process: BaselineProcess) -> None:
         self._process = process
         process.call("forget")
 
@@ -108,11 +108,11 @@ class RemoteDrafter:
 
 
 class RemoteSession(Session):
-    """One request; `elapsed_ns` is the time of the last call, as the child measured it."""
+    """Session of one request; `elapsed_ns` is the child's time of the last call."""
 
     elapsed_ns = 0
 
-    def __init__(self, process: RivalProcess, prompt_ids: Sequence[int] | np.ndarray) -> None:
+    def __init__(self, process: BaselineProcess, prompt_ids: Sequence[int] | np.ndarray) -> None:
         self._process = process
         process.call("session", token_ids=np.asarray(prompt_ids).tolist())
 
@@ -122,7 +122,7 @@ class RemoteSession(Session):
         try:
             return TokenTree(answer["token_ids"], answer["parents"])
         except (TypeError, ValueError, OverflowError) as error:
-            raise RivalAnswerError(f"its draft is no tree of tokens: {error}") from error
+            raise BaselineAnswerError(f"its draft is not a token tree: {error}") from error
 
     def observe(
         self, token_ids: Sequence[int] | np.ndarray, num_verified: int | None = None

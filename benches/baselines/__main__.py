@@ -1,8 +1,8 @@
-"""`specds bench replay` with rivals among the drafters: `python -m rivals [--rivals-python P] ...`.
+"""`specds bench acceptance` with published baselines as further drafters.
 
-Rivals: `transformers-prompt-lookup`, and in the interpreter of `--rivals-python` `draftretriever`,
-`arctic-suffix`, `arctic-suffix-tree` and `arctic-suffix-corpus`, `sglang-ngram`,
-`sglang-ngram-prompt` and `sglang-ngram-corpus`. `--corpus-tokens N` gives all of them the same
+`transformers-prompt-lookup` runs in this interpreter; the interpreter of `--baselines-python` runs
+`draftretriever`, `arctic-suffix`, `arctic-suffix-tree`, `arctic-suffix-corpus`, `sglang-ngram`,
+`sglang-ngram-prompt` and `sglang-ngram-corpus`. `--corpus-tokens N` gives all drafters the same
 documents of the datastore, at an even stride, about N tokens.
 """
 
@@ -11,18 +11,18 @@ import tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 
-from rivals import entrants
-from rivals.corpus import sampled
+from baselines import baselines
+from baselines.corpus import sampled
 from specds import cli
-from specds.bench.engines import ENTRANTS
+from specds.bench.drafters import EXTERNAL_DRAFTERS
 
 if __name__ == "__main__":
     parser = ArgumentParser(add_help=False)
-    parser.add_argument("--rivals-python", type=Path)
+    parser.add_argument("--baselines-python", type=Path)
     parser.add_argument("--corpus-tokens", type=int, metavar="N")
     parser.add_argument("--datastore", type=Path)
     own, arguments = parser.parse_known_args()
-    ENTRANTS.update(entrants(own.rivals_python))
+    EXTERNAL_DRAFTERS.update(baselines(own.baselines_python))
     with tempfile.TemporaryDirectory() as folder:
         datastore = own.datastore
         if own.corpus_tokens:

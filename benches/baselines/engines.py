@@ -1,7 +1,7 @@
-"""How each rival indexes and drafts: run as a script by the interpreter that rivals are in.
+"""Published baselines behind one interface, run as a script by the interpreter that has them.
 
 Reads one JSON request a line and answers it. It imports nothing of specds, which that interpreter
-does not have. The time of a draft is that of the rival's own calls.
+does not have. The time of a draft is that of the baseline's own calls.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ MAX_MATCH = 16
 
 
 class Corpus:
-    """Raw little-endian tokens, a separator after each document, and the folder of an index."""
+    """File of little-endian tokens, a separator after each document, and a folder for an index."""
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.path = Path(request["tokens"]).resolve()
@@ -39,26 +38,26 @@ class Corpus:
         self.separator: int = request["separator"]
 
     def text(self) -> np.ndarray:
-        """The tokens, mapped."""
+        """Map the tokens into memory."""
         return np.memmap(self.path, dtype=f"<u{self.token_bytes}", mode="r")
 
     def starts(self) -> np.ndarray:
-        """Where documents begin."""
+        """Return the first position of each document."""
         return np.append(0, np.flatnonzero(self.text() == self.separator)[:-1] + 1)
 
     def documents(self) -> list[np.ndarray]:
-        """Each with the separator after it."""
+        """Return the documents, each with the separator after it."""
         return np.split(self.text(), self.starts()[1:])
 
     def sample(self) -> list[np.ndarray]:
-        """Documents at an even stride, about a million tokens; all of a corpus of some millions."""
+        """Return documents at an even stride, about a million tokens, or all of a small corpus."""
         num_tokens = len(self.text())
         stride = 1 if num_tokens < 5_000_000 else num_tokens // 1_000_000
         return self.documents()[::stride]
 
 
 def as_tree(paths: Sequence[Sequence[int]], max_nodes: int) -> Draft:
-    """The tree of some paths from the context on, the first `max_nodes` nodes of it."""
+    """Return the tree of some paths after the context, cut to `max_nodes` nodes."""
     nodes: dict[tuple[int, int], int] = {}
     for path in paths:
         node = -1
@@ -72,29 +71,29 @@ def as_tree(paths: Sequence[Sequence[int]], max_nodes: int) -> Draft:
 
 
 class Engine:
-    """What a rival does for one request at a time; most need no more than the context."""
+    """Interface of a baseline, which serves one request at a time; most need only the context."""
 
     def forget(self) -> None:
-        """Drops what earlier requests taught it."""
+        """Drop all state of earlier requests."""
 
     def session(self, token_ids: list[int]) -> None:
         self.context = token_ids
 
     def draft(self, max_nodes: int) -> tuple[Draft, int]:
-        """A draft and the nanoseconds that it took."""
+        """Return a draft and its time in nanoseconds."""
         raise NotImplementedError
 
     def observe(self, token_ids: list[int]) -> None:
         self.context += token_ids
 
     def finish(self) -> None:
-        """Ends the request."""
+        """End the request."""
 
 
 class Draftretriever(Engine):
-    """ADED's retriever: a matrix of tri-grams searched by Monte Carlo.
+    """ADED's retriever: a tri-gram matrix with Monte Carlo tree search.
 
-    It learns from the contexts that it is asked about, of this request and of those before.
+    It learns from all contexts that it has received.
     """
 
     def __init__(self, package: Any, corpus: Corpus) -> None:
@@ -115,52 +114,13 @@ class Draftretriever(Engine):
         start = time.perf_counter_ns()
         paths = self._reader.search(context, choices=max_nodes)[0]
         elapsed = time.perf_counter_ns() - start
-        # Paths are padded to one length by a negative number.
+        # Paths are padded with a negative number.
         whole = [[token for token in path if token >= 0] for path in paths]
         return as_tree(whole, max_nodes), elapsed
 
 
-class Tokengrams:
-    """A suffix array in two mapped files."""
-
-    def __init__(self, package: Any, corpus: Corpus) -> None:
-        tokens, index = corpus.folder / "tokens.bin", corpus.folder / "index.idx"
-        vocab = 1 << 16 if corpus.token_bytes == 2 else 1 << 17
-        if index.exists():
-            self._index = package.MemmapIndex(str(tokens), str(index), vocab=vocab)
-        else:
-            tokens.symlink_to(corpus.path)
-            self._index = package.MemmapIndex.build(str(tokens), str(index), vocab=vocab)
-        self.count, self.follows = self._index.count, self._index.count_next
-
-
-class InfiniGram:
-    """Suffix arrays on disk, asked for the tokens after the longest suffix that occurs."""
-
-    def __init__(self, package: Any, corpus: Corpus) -> None:
-        folder, dtype = corpus.folder, f"u{8 * corpus.token_bytes}"
-        if not (folder / "table.0").exists():
-            self._build(corpus, dtype)
-        sizes = {"eos_token_id": corpus.separator, "vocab_size": corpus.vocab_size}
-        self._engine = package.InfiniGramEngine(index_dir=str(folder), token_dtype=dtype, **sizes)
-        self.count = lambda pattern: int(self._engine.count(input_ids=pattern)["count"])
-        self.follows = lambda pattern: self._engine.ntd(prompt_ids=pattern)
-
-    @staticmethod
-    def _build(corpus: Corpus, dtype: str) -> None:
-        """Its own indexing program, which takes files that are tokenised already as they are."""
-        folder = corpus.folder
-        (folder / "tokenized.0").symlink_to(corpus.path)
-        (corpus.starts() * corpus.token_bytes).astype(np.uint64).tofile(folder / "offset.0")
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        command: list[Any] = [sys.executable, "-m", "infini_gram.indexing"]
-        command += ["--data_dir", folder, "--save_dir", folder, "--token_dtype", dtype]
-        command += ["--mem", 8, "--ulimit", limit, "--cpus", os.cpu_count()]
-        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
-
-
 class ArcticSuffix(Engine):
-    """Arctic's suffix trees of the request and of earlier answers: its default, a chain."""
+    """Arctic's suffix trees of the request and of earlier answers, with its default chains."""
 
     options: dict[str, Any] = {}  # noqa: RUF012
 
@@ -194,13 +154,13 @@ class ArcticSuffix(Engine):
 
 
 class ArcticSuffixTree(ArcticSuffix):
-    """The same, drafting a tree as large as the budget allows."""
+    """Arctic's suffix trees with tree drafts of any size."""
 
     options = {"use_tree_spec": True, "max_spec_factor": 64.0, "min_token_prob": 0.0}  # noqa: RUF012
 
 
 class ArcticSuffixCorpus(ArcticSuffixTree):
-    """The same, with documents of the corpus among the answers before."""
+    """Arctic's suffix trees with documents of the corpus as earlier answers."""
 
     def __init__(self, package: Any, corpus: Corpus) -> None:
         self._documents = [document.tolist() for document in corpus.sample()]
@@ -215,7 +175,7 @@ class ArcticSuffixCorpus(ArcticSuffixTree):
 
 
 class SglangNgram(Engine):
-    """SGLang's n-gram corpus, as its worker asks it: the last tokens are matched and inserted."""
+    """SGLang's n-gram corpus, used as by its worker: the last tokens are matched and inserted."""
 
     depth = 18
     match_type = "BFS"
@@ -234,7 +194,7 @@ class SglangNgram(Engine):
         self._ngram = None
 
     def _open(self, max_nodes: int) -> None:
-        """The size of drafts is fixed at the start."""
+        """Open a corpus for one size of drafts, which is fixed."""
         self.forget()
         self._max_nodes = max_nodes
         corpus_nodes = int(self.corpus_share * max_nodes)
@@ -251,7 +211,7 @@ class SglangNgram(Engine):
         self._is_new = True
 
     def begin(self) -> None:
-        """Before the first draft of a request."""
+        """Prepare for the first draft of a request."""
 
     def insert(self, token_ids: list[int]) -> None:
         self._library.ngram_insert(self._ngram, np.array(token_ids, np.int32), len(token_ids))
@@ -286,21 +246,21 @@ class SglangNgram(Engine):
 
 
 class SglangNgramPrompt(SglangNgram):
-    """The same with the prompt inserted, which its worker does not do."""
+    """SGLang's n-grams with the prompt inserted, unlike its worker."""
 
     def begin(self) -> None:
         self.insert(self.context)
 
 
 class SglangNgramCorpus(SglangNgramPrompt):
-    """The same with documents of the corpus as its external one, which has half of the nodes."""
+    """SGLang's n-grams with documents of the corpus as external corpus, for half of the nodes."""
 
     match_type = "PROB"
     corpus_share = 0.5
 
 
 def sglang_library() -> ctypes.CDLL:
-    """Compiles the package's sources, which need nothing else of it."""
+    """Compile the n-gram sources of the package, which do not depend on the rest of it."""
     found = find_spec("sglang")
     if found is None or found.origin is None:
         raise ImportError("no module named sglang")
@@ -329,8 +289,6 @@ def sglang_library() -> ctypes.CDLL:
 SGLANG = "sglang"
 ENGINES: dict[str, tuple[str, Callable[..., Any]]] = {
     "draftretriever": ("draftretriever", Draftretriever),
-    "tokengrams": ("tokengrams", Tokengrams),
-    "infini-gram": ("infini_gram.engine", InfiniGram),
     "arctic-suffix": ("arctic_inference.suffix_decoding", ArcticSuffix),
     "arctic-suffix-tree": ("arctic_inference.suffix_decoding", ArcticSuffixTree),
     "arctic-suffix-corpus": ("arctic_inference.suffix_decoding", ArcticSuffixCorpus),
@@ -338,11 +296,11 @@ ENGINES: dict[str, tuple[str, Callable[..., Any]]] = {
     "sglang-ngram-prompt": (SGLANG, SglangNgramPrompt),
     "sglang-ngram-corpus": (SGLANG, SglangNgramCorpus),
 }
-"""The module of each rival, and its engine; the second and third are indexes that draft nothing."""
+"""Module and class of each baseline."""
 
 
 def start(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The engine of a name and, where it is not installed, what is said of it."""
+    """Return the engine of a name, or None and a reply if it is not installed."""
     module, make = ENGINES[request["name"]]
     try:
         package = sglang_library() if module == SGLANG else import_module(module)
@@ -355,7 +313,7 @@ def start(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def answer(engine: Engine, operation: str, request: dict[str, Any]) -> dict[str, Any]:
-    """What an engine answers to a request."""
+    """Return an engine's answer to a request."""
     if operation == "draft":
         (token_ids, parents), elapsed = engine.draft(**request)
         return {"token_ids": token_ids, "parents": parents, "elapsed_ns": elapsed}
@@ -365,7 +323,7 @@ def answer(engine: Engine, operation: str, request: dict[str, Any]) -> dict[str,
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
-    """Answers until there are no more requests; the first starts an engine."""
+    """Answer all requests; the first starts an engine."""
     engine: Engine | None = None
     for line in requests:
         request = json.loads(line)
@@ -379,7 +337,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    # Rivals print to standard output as they like: that is no answer.
+    # Baselines print to standard output, which must not mix with answers.
     with os.fdopen(os.dup(1), "w") as pipe:
         os.dup2(2, 1)
         serve(sys.stdin, pipe)

@@ -1,4 +1,4 @@
-"""The drafters of a benchmark by name: those of this package, and entrants from outside."""
+"""Drafters of a benchmark by name: those of this package, and external ones."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,14 +18,14 @@ from specds.drafters import (
 )
 
 Make = Callable[[], Drafter]
-"""Makes a new drafter, which has learned nothing yet."""
+"""Function that makes a new drafter, without any state."""
 
 
 @dataclass(frozen=True)
-class Engine:
-    """A drafter or an entrant, with its datastore if it takes one.
+class BenchDrafter:
+    """Drafter of a benchmark, with its datastore if it takes one.
 
-    `open` starts it and yields what makes its drafters. Raises `EngineError`.
+    `open` starts it and yields a function that makes drafters. It raises `DrafterError`.
     """
 
     name: str
@@ -33,74 +33,74 @@ class Engine:
     open: Callable[[], AbstractContextManager[Make]]
 
 
-class EngineError(RuntimeError):
-    """An engine failed; the message says why."""
+class DrafterError(RuntimeError):
+    """A drafter failed; the message says why."""
 
     status = "failed"
 
 
 @dataclass(frozen=True)
-class Entrant:
-    """A drafter from outside this package, such as a published rival.
+class ExternalDrafter:
+    """Drafter from outside this package, such as a published baseline.
 
     Attributes:
         takes_datastore: Whether it indexes the text of a datastore.
-        open: Starts it, with the datastore if it takes one, and checks its answers with some of the
-            requests; yields what makes its drafters. Raises `EngineError`.
+        open: Starts it with its datastore and checks its drafts on some of the requests, then
+            yields a function that makes drafters. It raises `DrafterError`.
     """
 
     takes_datastore: bool
     open: Callable[[Datastore | None, Sequence[Transcript]], AbstractContextManager[Make]]
 
 
-ENTRANTS: dict[str, Entrant] = {}
-"""By name: a replay enters `suggested`, benchmarks of the repository others (`benches/rivals`)."""
+EXTERNAL_DRAFTERS: dict[str, ExternalDrafter] = {}
+"""External drafters by name; `bench.replay` registers `suggested`, `benches/baselines` the rest."""
 
 
-def drafter_of(name: str) -> Entrant | DrafterName:
-    return ENTRANTS.get(name) or DrafterName.parse(name)
+def drafter_of(name: str) -> ExternalDrafter | DrafterName:
+    return EXTERNAL_DRAFTERS.get(name) or DrafterName.parse(name)
 
 
 def check_names(names: Sequence[str], *, datastore: bool, model: bool) -> None:
-    """Checks that every drafter exists and gets what it needs, before anything is loaded."""
+    """Raise unless every drafter exists and has its inputs, before anything is loaded."""
     for name in names:
         drafter = drafter_of(name)
         if isinstance(drafter, DrafterName):
             require_inputs(drafter, datastore=datastore, model=model)
         elif drafter.takes_datastore and not datastore:
-            raise ValueError(f"drafter `{name}` needs a datastore: give one by --datastore")
+            raise ValueError(f"drafter `{name}` needs a datastore: pass one with --datastore")
 
 
 def needs_model(names: Sequence[str]) -> bool:
-    """Whether any of them is made of the target's weights."""
+    """Return whether any of the drafters is made of the target's weights."""
     return any(getattr(drafter_of(name), "needs_model", False) for name in names)
 
 
-def engines_of(
+def drafters_of(
     names: Sequence[str],
     datastores: Sequence[Datastore],
     own: DrafterInputs,
     requests: Sequence[Transcript] = (),
     memory_tokens: int = 0,
-) -> list[Engine]:
-    """Combines each name with each datastore; a drafter that takes none appears once.
+) -> list[BenchDrafter]:
+    """Combine each name with each datastore; a drafter that takes none appears once.
 
-    Entrants check their answers with some of the `requests`. A new drafter with a memory starts
-    with `memory_tokens` of its datastore in it.
+    External drafters are checked on some of the `requests`. A new drafter with a memory starts with
+    `memory_tokens` of its datastore in it.
     """
-    engines = []
+    found = []
     for name in names:
         drafter = drafter_of(name)
-        # A drafter that has other sources too may take a datastore, and do without.
+        # Some drafters can use a datastore without requiring one.
         taken = datastores if drafter.takes_datastore and datastores else [None]
         for datastore in taken:
             start: Callable[[], AbstractContextManager[Make]]
-            if isinstance(drafter, Entrant):
+            if isinstance(drafter, ExternalDrafter):
                 start = partial(drafter.open, datastore, requests)
             else:
                 start = partial(_open, drafter, replace(own, datastore=datastore), memory_tokens)
-            engines.append(Engine(name, datastore, start))
-    return engines
+            found.append(BenchDrafter(name, datastore, start))
+    return found
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def _open(name: DrafterName, inputs: DrafterInputs, memory_tokens: int) -> Itera
 
 
 def _remember(drafter: FusedDrafter, num_tokens: int) -> None:
-    """Puts tokens of the datastore, from its middle on, into the drafter's memory."""
+    """Insert tokens of the datastore, from its middle on, into the drafter's memory."""
     if drafter.memory is None or drafter.datastore is None:
         return
     datastore = drafter.datastore

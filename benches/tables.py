@@ -1,0 +1,168 @@
+"""Tables of acceptance lengths in the documentation, written from measured rows.
+
+The rows are in `docs/figures/replay.json`. `--keep` adds newer ones:
+
+    specds bench acceptance --json ... > rows.json
+    python benches/tables.py --keep rows.json --conditions "2 CPU cores, 23 November 2026"
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent.parent / "docs"
+ROWS = DOCS / "figures" / "replay.json"
+PAGES = [DOCS / "acceptance.md", DOCS / "notes" / "papers.md", DOCS.parent / "README.md"]
+
+Row = dict[str, Any]
+
+# Fields of a row that are kept: its key, then its figures.
+KEYS = ("transcripts", "drafter", "max_nodes")
+VALUES = ("datastore_tokens", "num_requests", "mean_acceptance_length", "interval")
+
+SETS = {
+    "mtbench-vicuna-7b": "MT-Bench\nVicuna-7B",
+    "alpaca-vicuna-7b": "AlpacaEval\nVicuna-7B",
+    "gsm8k-gpt3-175b": "GSM8K\nGPT-3 175B",
+    "humaneval-codegen-16b": "HumanEval\nCodeGen-16B",
+    "specbench-vicuna-7b": "Spec-Bench\nVicuna-7B",
+    "airline-gpt-4o": "agent\nGPT-4o",
+    "rollouts-codegen-16b": "rollouts\nCodeGen-16B",
+    "japanese-llama-3.1-8b": "Japanese\nLlama-3.1-8B",
+}
+# Notes in table headings: `dev` marks sets used to develop drafters; T is the temperature.
+NOTES = {
+    "mtbench-vicuna-7b": " (dev)",
+    "alpaca-vicuna-7b": " (dev)",
+    "gsm8k-gpt3-175b": " (dev)",
+    "humaneval-codegen-16b": ", T = 0.8 (dev)",
+    "rollouts-codegen-16b": ", T = 0.8",
+}
+NO_DATASTORE, NO_MEMORY = "fused without datastore", "fused without memory"
+DRAFTERS = {
+    "fused": "`fused`",
+    NO_MEMORY: "`fused`, each request anew",
+    NO_DATASTORE: "`fused` without a datastore",
+    "fused:effort=low": "`fused:effort=low`",
+    "aded": "`aded`",
+    "aded:search=greedy": "`aded:search=greedy`",
+    "aded:order=2": "`aded:order=2`",
+    "aded:order=4": "`aded:order=4`",
+    "rest:max_match=2": "`rest:max_match=2`, its best match length",
+    "rest": "`rest`, as in the paper",
+    "n-grammys:strategy=context": "`n-grammys:strategy=context`",
+    "prompt-lookup": "`prompt-lookup`",
+    "draftretriever": "ADED's package, draftretriever 0.1.1",
+    "sglang-ngram-corpus": "SGLang's n-grams 0.5.23, prompt and 1 M tokens of the corpus in them",
+    "sglang-ngram-prompt": "the same with the prompt alone",
+    "sglang-ngram": "the same as its worker asks, without the prompt",
+    "arctic-suffix-corpus": "Arctic's suffix tree, 1 M tokens of the corpus in it",
+    "arctic-suffix-tree": "Arctic's suffix tree, arctic-inference 0.3.0",
+    "arctic-suffix": "the same, its default chain",
+    "transformers-prompt-lookup": "prompt lookup of transformers",
+}
+# Rows of the README.
+FIRST = ["fused", NO_DATASTORE, "sglang-ngram-corpus", "rest", "transformers-prompt-lookup"]
+FIRST_SETS = ["mtbench-vicuna-7b", "humaneval-codegen-16b", "specbench-vicuna-7b", "airline-gpt-4o"]
+# Inputs of a drafter: its corpus, and whether it remembers earlier requests.
+HAS = {
+    "fused": ("60 M tokens", "yes"),
+    NO_MEMORY: ("60 M tokens", "no"),
+    NO_DATASTORE: ("none", "yes"),
+    "rest:max_match=2": ("60 M tokens", "no"),
+    "rest": ("60 M tokens", "no"),
+    "draftretriever": ("60 M tokens", "yes"),
+    "sglang-ngram-corpus": ("1 M tokens", "yes"),
+    "sglang-ngram-prompt": ("none", "yes"),
+    "sglang-ngram": ("none", "yes"),
+    "arctic-suffix-corpus": ("1 M tokens", "yes"),
+    "arctic-suffix-tree": ("none", "yes"),
+    "transformers-prompt-lookup": ("none", "no"),
+}
+
+
+def committed_rows() -> list[Row]:
+    rows: list[Row] = json.loads(ROWS.read_text())["rows"]
+    return rows
+
+
+def keep(path: Path, conditions: str) -> None:
+    """Add the rows of a benchmark's output, and replace older rows of the same key."""
+    document = json.loads(path.read_text())
+    found = [
+        row for row in document["rows"] if row["status"] == "ok" and row["transcripts"] != "all"
+    ]
+    rows = {tuple(row[key] for key in KEYS): row for row in committed_rows()}
+    for row in found:
+        if row["drafter"] == "fused" and row["datastore"] is None:
+            row["drafter"] = NO_DATASTORE
+        elif row["drafter"] == "fused" and not document["warm_memory"]:
+            row["drafter"] = NO_MEMORY
+        kept = {key: row[key] for key in (*KEYS, *VALUES)}
+        kept["interval"] = [round(end, 3) for end in row["interval"] or []]
+        rows[tuple(row[key] for key in KEYS)] = {**kept, "conditions": conditions}
+    lines = ",\n".join(json.dumps(row) for row in rows.values())
+    ROWS.write_text(f'{{"rows": [\n{lines}\n]}}\n')
+
+
+def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
+    """Return mean acceptance lengths by drafter, set and number of nodes."""
+    return {
+        (row["drafter"], row["transcripts"], row["max_nodes"]): row["mean_acceptance_length"]
+        for row in rows
+    }
+
+
+def table(drafters: list[str], only: int | None = None, sets: Iterable[str] = SETS) -> str:
+    """Return a Markdown table of drafters on some sets, at all numbers of nodes or only one."""
+    lengths = acceptance(committed_rows())
+    names = [SETS[group].replace("\n", ", ") + NOTES.get(group, "") for group in sets]
+    about = ["corpus", "remembers requests"] if only else ["nodes"]
+    rule = ["---"] * (1 + len(about)) if only else ["---", "---:"]
+    lines = [["drafter", *about, *names], [*rule, *["---:"] * len(names)]]
+    for drafter in drafters:
+        for max_nodes in [only] if only else sorted({b for d, _, b in lengths if d == drafter}):
+            cells = [lengths.get((drafter, name, max_nodes)) for name in sets]
+            shown = ["" if cell is None else f"{cell:.2f}" for cell in cells]
+            has = HAS[drafter] if only else [str(max_nodes)]
+            lines.append([DRAFTERS[drafter], *has, *shown])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def with_tables(page: str) -> str:
+    """Return a page with its tables of acceptance replaced, each between a pair of marks.
+
+    `<!-- acceptance of rest,aded -->` selects drafters, or `all`, at all numbers of nodes.
+    `<!-- acceptance at 64 -->` selects all drafters at one number of nodes, with their inputs, and
+    `first` instead of `at` the few of the README.
+    """
+
+    def filled(found: re.Match[str]) -> str:
+        if found[2] == "first":
+            shown = table(FIRST, int(found[3]), FIRST_SETS)
+        elif found[2] == "at":
+            shown = table([*HAS], int(found[3]))
+        else:
+            shown = table([*DRAFTERS] if found[3] == "all" else found[3].split(","))
+        return f"{found[1]}\n\n{shown}\n\n{found[4]}"
+
+    mark = r"(<!-- acceptance (of|at|first) (\S+) -->).*?(<!-- end -->)"
+    return re.sub(mark, filled, page, flags=re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--keep", nargs="+", type=Path, default=[], metavar="FILE")
+    parser.add_argument("--conditions", default="", help="when and where --keep was measured")
+    arguments = parser.parse_args()
+    for path in arguments.keep:
+        keep(path, arguments.conditions)
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
