@@ -122,7 +122,7 @@ def drawn(rng: random.Random) -> dict:
         "drafter": rng.choice(["random", "mixed", "oracle", "forked", "wrong", "fused", "few"]),
     }
     hides = request["max_nodes"] != "auto" and rng.random() < 0.3
-    return request | {"stream_every": rng.choice([1, 4, 100]) if hides else None}
+    return request | {"stream_interval": rng.choice([1, 4, 100]) if hides else None}
 
 
 def inputs(request: dict) -> dict:
@@ -187,7 +187,7 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
     else:
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE if request["drafter"] == "fused" else 70))
     given = given_by(request["settings"], seed)
-    ours = {name: request.get(name) for name in ("max_nodes", "verification", "stream_every")}
+    ours = {name: request.get(name) for name in ("max_nodes", "verification", "stream_interval")}
     output = generate(model, drafter=drafter, **prompts, **given, **ours)
     checks = {
         "text": output.sequences.tolist() == whole.tolist(),

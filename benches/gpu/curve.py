@@ -14,7 +14,7 @@ from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.bench.generation.measure import synchronise
 from specds.drafters import TokenTree
-from specds.verify.static import StaticRunner
+from specds.verify.packed import PackedRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def verification_costs(
 
     def step(tree: TokenTree) -> None:
         """What a step asks of the device: acceptance too, where that is its part."""
-        if isinstance(runner, StaticRunner) and runner.accepts:
+        if isinstance(runner, PackedRunner) and runner.accepts:
             runner.launch([last], [tree], request)()
         else:
             runner.verify_rows([last], [tree])

@@ -34,8 +34,8 @@ from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.kernels import operations
+from specds.verify.packed import PackedRunner
 from specds.verify.recordings import CudaRecording
-from specds.verify.static import StaticRunner
 from tree_attention_cases import TOLERANCES, make_case
 
 # Lengths, width, heads of keys, group, size of a head, options.
@@ -103,8 +103,8 @@ def noise(options: argparse.Namespace) -> Iterator[Figure]:
         after = _state(options.device)
         torch.manual_seed(11)
         made = Noise(rows, vocab, probs.device)
-        ours = [(probs / made.at(place)).argmax(-1).tolist() for place in range(6)]
-        made.at(9)
+        ours = [(probs / made.draw_at(place)).argmax(-1).tolist() for place in range(6)]
+        made.draw_at(9)
         made.close(6)
         wrong = (ours != theirs) + (not torch.equal(after, _state(options.device)))
         yield Figure(f"{rows} rows of {vocab:,}: wrong", wrong, at_most=0)
@@ -124,7 +124,7 @@ def sampled(options: argparse.Namespace) -> Iterator[Figure]:
             logits = 4 * torch.randn(1, width, vocab, device=options.device)
             depths = torch.arange(width, device=options.device)[None] // 4
             drawn = torch.empty_like(logits).exponential_() if warpers else None
-            compute = partial(sampler.everywhere, logits, depths, drawn)
+            compute = partial(sampler.sample_all, logits, depths, drawn)
             seconds = seconds_of(compute, logits.device)
             yield Figure(f"{name}, {width} places", 1e6 * seconds, "us")
 
@@ -139,7 +139,7 @@ def pieces(options: argparse.Namespace) -> Iterator[Figure]:
     vocab, context = int(model.config.vocab_size), options.contexts[0]
     activity = ProfilerActivity.CUDA if options.device == "cuda" else ProfilerActivity.CPU
     sizes = {"prompt_length": context, "max_length": context + 80, "max_nodes": 63}
-    with closing(StaticRunner(model, **sizes)) as runner:
+    with closing(PackedRunner(model, **sizes)) as runner:
         runner.prefill_rows([torch.arange(context)[None] % vocab], 1024)
         request = PassRequest(Sampler(LogitsProcessorList(), do_sample=False), 8, vocab)
         for size in (0, 7, 63):
@@ -157,7 +157,7 @@ def pieces(options: argparse.Namespace) -> Iterator[Figure]:
         yield Figure("reason", None, note=runner._work.reason)
 
 
-def _step(runner: StaticRunner, tree: TokenTree, request: PassRequest) -> None:
+def _step(runner: PackedRunner, tree: TokenTree, request: PassRequest) -> None:
     runner.launch([1], [tree], request)()
 
 
@@ -216,16 +216,16 @@ def texts(options: argparse.Namespace) -> Iterator[Figure]:
             pairs = enumerate(zip(found.tolist(), expected, strict=True))
             unlike = [place - ids.shape[1] for place, pair in pairs if len({*pair}) > 1]
             first += unlike[:1]
-            exact = asked | {"verification": "model", "exact": True, "max_nodes": 7}
+            fixed = asked | {"verification": "model", "shape_invariant": True, "max_nodes": 7}
             made = []
             for drafter in (random_drafter(), PromptLookupDrafter()):
                 torch.manual_seed(seed)
-                made.append(generate(model, ids, drafter, **exact).sequences)
+                made.append(generate(model, ids, drafter, **fixed).sequences)
             unlike_drafts += not torch.equal(*made)
         name = f"{dtype}, {'sampled' if sample else 'greedy'}: texts that differ"
         most = 0 if dtype == "float32" else None
         yield Figure(name, len(first) / num, at_most=most, note=f"first at {first}")
-        yield Figure(f"{name} by their drafts, exact", unlike_drafts / num, at_most=0)
+        yield Figure(f"{name} by their drafts, shape_invariant", unlike_drafts / num, at_most=0)
 
 
 def beside(options: argparse.Namespace) -> Iterator[Figure]:
@@ -236,7 +236,7 @@ def beside(options: argparse.Namespace) -> Iterator[Figure]:
         place = 0
         while not stop.is_set() and not failures:
             try:
-                made.at(place := place + 1)
+                made.draw_at(place := place + 1)
             except RuntimeError as failure:
                 failures.append(str(failure).splitlines()[0])
 

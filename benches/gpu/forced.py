@@ -29,7 +29,7 @@ from specds.bench.generation.measure import (
 from specds.bench.generation.report import rows_of
 from specds.bench.harness import Row, tokenizer_of
 from specds.bench.transcripts import read_files
-from specds.verify import StaticRunner
+from specds.verify import PackedRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Forces:
         super().leave(row)
 
 
-class Forced(Forces, StaticRunner):
+class Forced(Forces, PackedRunner):
     """The fast way to verify, forced."""
 
 

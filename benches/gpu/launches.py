@@ -18,7 +18,7 @@ from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.kernels.operations import kernel_reason
-from specds.verify.static import StaticRunner
+from specds.verify.packed import PackedRunner
 
 # One pattern of Gemma 3's layers, and two.
 LAYERS = (6, 12)
@@ -84,7 +84,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
             config = getattr(transformers, config_class)(num_hidden_layers=num_layers, **sizes)
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
             model = model.eval().to(device)
-            runner = StaticRunner(model, prompt_length=PROMPT, max_length=SLOTS, max_nodes=WIDTH)
+            runner = PackedRunner(model, prompt_length=PROMPT, max_length=SLOTS, max_nodes=WIDTH)
             runner.prefill_rows([torch.arange(PROMPT)[None]])
             tree = TokenTree(range(WIDTH - 1), [-1] * (WIDTH - 1))
             buffers, end = runner._filled([0], [tree])

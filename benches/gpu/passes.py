@@ -17,7 +17,7 @@ from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.drafters import TokenTree
 from specds.verify.inputs import Inputs
-from specds.verify.static import StaticRunner
+from specds.verify.packed import PackedRunner
 
 REPEATS = 15
 PROMPT, FEW_SLOTS = 128, 512
@@ -57,7 +57,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
     device, vocab_size = model.device, int(model.config.vocab_size)
     layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     num_bytes = sum(layer.weight.nbytes for layer in layers)
-    runner = StaticRunner(
+    runner = PackedRunner(
         model, prompt_length=PROMPT, max_length=FEW_SLOTS, max_nodes=max(options.widths)
     )
     runner.prefill_rows([torch.arange(PROMPT)[None] % vocab_size])

@@ -141,7 +141,7 @@ def verdict(name: str) -> tuple[str, int, list[str]]:
     for way in ways:
         for number in range(NUM_REQUESTS):
             rng = random.Random(f"{name} {number}")
-            request = drawn(rng) | {"make": make, "verification": way, "stream_every": None}
+            request = drawn(rng) | {"make": make, "verification": way, "stream_interval": None}
             # Drafts of which much is right: each request accepts something.
             right = {"max_nodes": rng.choice([5, 16, 63]), "drafter": rng.choice(_DRAFTERS)}
             kind, wrong, taken = outcome(request | right)

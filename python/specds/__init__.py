@@ -1,8 +1,8 @@
 """Speculative decoding from datastores: faster language models, the same text, nothing trained.
 
-Tokens go one way, and imports likewise: `specds.corpora` -> `specds.build` -> `specds.drafters` ->
-`specds.verify` and `specds.accept` -> `specds.budget` -> `specds.generation`. Here is what programs
-must name of them; the rest is in these folders.
+Imports follow the data: `specds.corpora` -> `specds.build` -> `specds.drafters` ->
+`specds.verify` and `specds.accept` -> `specds.decoding` -> `specds.generation`. This module has the
+names that most programs need; the rest is in these folders.
 
 Importing this package needs numpy alone; torch and transformers are imported on first use.
 """
@@ -16,6 +16,7 @@ from specds._lazy import lazy
 if TYPE_CHECKING:
     from specds.build import BuildOptions, BuildReport, build_datastore, build_from_token_ids
     from specds.corpora import CorpusError
+    from specds.decoding.stats import GenerationStats
     from specds.drafters import (
         AdedConfig,
         AdedDrafter,
@@ -36,9 +37,8 @@ if TYPE_CHECKING:
         accelerate,
         generate,
     )
-    from specds.generation.warming import warm_up
+    from specds.generation.warmup import warm_up
     from specds.hierarchy import HierarchyConfig, HierarchyDrafter
-    from specds.stats import GenerationStats
     from specds.verify import UnsupportedModelError
 
 __all__ = [
@@ -77,8 +77,8 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("stats", "corpora", "build", "drafters", "verify", "hierarchy"),
-    *("generation", "generation.warming"),
+    *("decoding.stats", "corpora", "build", "drafters", "verify", "hierarchy"),
+    *("generation", "generation.warmup"),
 )
 __getattr__ = lazy(__name__, *_HOMES)
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from typing_extensions import Self
 
+from specds.decoding.stats import LevelStats
 from specds.drafters.session import Proposal, RequestRules
-from specds.stats import LevelStats
 
 __all__ = [
     "DEFAULTS",

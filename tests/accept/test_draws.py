@@ -30,7 +30,7 @@ def test_a_batch_draws_each_position_once_and_again_only_what_there_is_no_room_f
         for _ in range(NUM_STEPS):
             nums, before, made[:] = [rng.randint(1, 9) for _ in at], noise._num_draws, []
             noise.drop_before(min(at))
-            ahead = noise.ahead(range(NUM_ROWS), at, nums)
+            ahead = noise.draws_for(range(NUM_ROWS), at, nums)
             assert len(made) - (noise._num_draws - before) <= most_again
             assert len(noise._drawn) <= num_stored
             assert min({**noise._drawn, **noise._states}) >= min(at)

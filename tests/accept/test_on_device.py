@@ -12,7 +12,7 @@ from passes import Accepting
 from reference import path_to
 from specds._core import read_outcomes
 from specds.accept.on_device import PassRequest, follow, likeliest, likeliest_on_host, report
-from specds.verify import StaticRunner, static
+from specds.verify import PackedRunner, packed
 from specds.verify.inputs import Inputs
 
 SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
@@ -64,7 +64,7 @@ class Says:
     def __init__(self, texts):
         self.texts = texts
 
-    def everywhere(self, logits, depths, noise):
+    def sample_all(self, logits, depths, noise):
         return self.texts.gather(1, depths)
 
 
@@ -83,9 +83,9 @@ def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
     sizes = {"prompt_length": 12, "max_length": 50, "max_nodes": 12, "num_rows": num_rows}
     caches, wanted = [], [path[: len(path) - stops] for path in paths]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(static, "_MOVED", num_moved)
+        patched.setattr(packed, "_MOVED", num_moved)
         for accepts in (True, False):
-            runner = StaticRunner(tiny_model("qwen3"), **sizes)
+            runner = PackedRunner(tiny_model("qwen3"), **sizes)
             runner.prefill_rows(prompts)
             if accepts:
                 wait = runner.launch([5] * num_rows, trees, PassRequest(Says(texts)))

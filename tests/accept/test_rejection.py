@@ -16,15 +16,15 @@ from transformers import (
 from exact_law import ToyModel, distance, law_of
 from specds._core import Experience
 from specds.accept import Emitter, Sampler, draws, on_host, walk
-from specds.budget.policy import AutoBudget, Budget
-from specds.budget.step_cost import CostModel
+from specds.decoding.budget import AutoBudget, FixedBudget
+from specds.decoding.stats import LevelStats
+from specds.decoding.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
 from specds.hierarchy import context as context_module
 from specds.hierarchy.draft import Draft, Drawn, Threshold
 from specds.hierarchy.levels import ModelLevel, RetrievalLevel
-from specds.stats import LevelStats
 
 START = [0, 1]
 WEIGHTS = st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any)
@@ -140,7 +140,7 @@ CASES = {
 
 
 def fixed():
-    return Budget(8)
+    return FixedBudget(8)
 
 
 def law_of_case(name, monkeypatch, num_tokens=2, length=4, temperature=1.0, budget=fixed):
@@ -171,7 +171,7 @@ def test_the_output_law_is_exactly_the_targets(name, num_tokens, length, monkeyp
 @pytest.mark.parametrize("max_nodes", [1, 2])
 @pytest.mark.parametrize("name", ["full, 0.5", "beneath two and joined"])
 def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
-    assert law_of_case(name, monkeypatch, budget=lambda: Budget(max_nodes)) < 1e-5
+    assert law_of_case(name, monkeypatch, budget=lambda: FixedBudget(max_nodes)) < 1e-5
 
 
 def auto():

@@ -9,7 +9,7 @@ from replays import code_answers
 from specds.bench.generation import report
 from specds.bench.generation.measure import Plan, Result, Target, Way, batches_of, measure
 from specds.bench.generation.report import altered, rows_of, way_label
-from specds.stats import GenerationStats
+from specds.decoding.stats import GenerationStats
 
 GREEDY = {"do_sample": False, "max_new_tokens": 4}
 

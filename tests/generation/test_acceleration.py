@@ -140,7 +140,7 @@ def test_what_drafts_cannot_do_is_refused_or_plain_as_asked(model, name):
     with accelerate(model, random_drafter()), pytest.raises(UnsupportedRequestError):
         model.generate(prompt(), **settings)
     drafter = random_drafter()
-    with accelerate(model, drafter, otherwise="plain"):
+    with accelerate(model, drafter, on_unsupported="baseline"):
         torch.manual_seed(1)
         assert model.generate(prompt(), **settings).tolist() == expected
         assert drafter.sessions == []
@@ -148,8 +148,8 @@ def test_what_drafts_cannot_do_is_refused_or_plain_as_asked(model, name):
         drafter.grow = None
         with pytest.raises(TypeError):
             model.generate(prompt(), max_new_tokens=9)
-    with pytest.raises(ValueError, match="otherwise must be 'refuse' or 'plain', got 'perhaps'"):
-        accelerate(model, otherwise="perhaps")
+    with pytest.raises(ValueError, match="on_unsupported must be 'refuse' or 'baseline'"):
+        accelerate(model, on_unsupported="perhaps")
 
 
 def test_a_pipeline_and_a_thread_that_streams(tiny_model):

@@ -101,7 +101,7 @@ def test_a_datastore_of_another_tokenizer_is_refused(tmp_path, tiny_model):
 
 def test_the_number_of_nodes_may_be_of_numpy():
     for verification in ("packed", "model"):
-        settings = {"verification": verification, "stream_every": np.int32(10)}
+        settings = {"verification": verification, "stream_interval": np.int32(10)}
         output = decodes_alike(models.tiny_model("llama"), max_nodes=np.int64(9), **settings)
         assert output.stats.num_accepted_tokens > 0
 

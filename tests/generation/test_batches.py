@@ -17,7 +17,7 @@ from models import (
     tree_generate,
 )
 from specds.generation import generate
-from specds.verify import StaticRunner
+from specds.verify import PackedRunner
 
 PAD = 1
 
@@ -28,13 +28,13 @@ def test_a_finished_row_leaves_the_batch(monkeypatch):
     free = model.generate(ids, max_new_tokens=24, **GREEDY)
     eos = int(free[1, 30])
     mode = {"eos_token_id": eos, "pad_token_id": PAD, **GREEDY}
-    widths, verify = [], StaticRunner.verify_rows
+    widths, verify = [], PackedRunner.verify_rows
     monkeypatch.setattr(
-        StaticRunner,
+        PackedRunner,
         "verify_rows",
         lambda self, ids, trees: widths.append(len(ids)) or verify(self, ids, trees),
     )
-    output = decodes_alike(model, num_tokens=24, ids=ids, mode=mode, self_check=False)
+    output = decodes_alike(model, num_tokens=24, ids=ids, mode=mode, check_model=False)
     ends = [int((row == PAD).sum()) for row in output.sequences]
     assert widths[0] == 3
     assert widths[-1] == ends.count(0) < 3

@@ -57,7 +57,7 @@ def test_replies_are_those_of_plain_decoding(loaded, mode):
 
 def test_only_what_is_new_is_read(loaded):
     model, tokenizer = loaded
-    ways = {"max_nodes": 0, "verification": "model", "self_check": False}
+    ways = {"max_nodes": 0, "verification": "model", "check_model": False}
     chat = Chat(model, tokenizer, max_new_tokens=8, **ways, **GREEDY)
     with widths(model) as read:
         replies_of(chat)

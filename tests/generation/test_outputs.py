@@ -23,8 +23,8 @@ from models import (
     tiny_model,
     tree_generate,
 )
+from specds.decoding.stats import GenerationStats
 from specds.generation import accelerate, generate
-from specds.stats import GenerationStats
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from fuzz_generate import drawn, faults, outcome
 from passes import Accepting
 from recorded import record
 from specds.accept import Emitter, Sampler, draws
-from specds.decoding import Row
+from specds.decoding.loop import Row
 
 # Families whose passes can be recorded.
 PLAIN = ["llama", "mistral", "qwen3", "gemma3", "gpt2", "opt", "deepseek_v3"]
@@ -53,8 +53,8 @@ def scores_are_halved(monkeypatch):
 
 
 def drafted_is_not_noted(monkeypatch):
-    note = Row.note
-    monkeypatch.setattr(Row, "note", lambda self, _: note(self, 0))
+    record = Row.record_emitted
+    monkeypatch.setattr(Row, "record_emitted", lambda self, _: record(self, 0))
 
 
 def draws_are_not_put_back(monkeypatch):

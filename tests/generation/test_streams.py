@@ -37,7 +37,7 @@ def observed(repeats_at_end, trial, **settings):
     ids, at = prompt(), []  # after which pass of the model each token came
     Forces.texts = torch.tensor([[*ids[0].tolist(), *text.tolist()]])
     drafter = FusedDrafter(config=FusedConfig(recycled=False))
-    own = {"max_nodes": BUDGET, "verification": ForcedTree, "self_check": False}
+    own = {"max_nodes": BUDGET, "verification": ForcedTree, "check_model": False}
     with widths(model) as passes:  # tokens of each pass: how long it takes
         streamer = Mock(put=lambda _: at.append(len(passes)))
         generate(model, ids, drafter, max_new_tokens=LENGTH, streamer=streamer, **own, **settings)
@@ -52,7 +52,7 @@ def test_tokens_at_once_and_nodes_of_a_step_tell_texts_apart_and_not_with_the_sw
     one, other = observed(True, trial), observed(False, trial)
     assert one[0] != other[0]
     assert one[1] != other[1]
-    one, other = (observed(text, trial, stream_every=EVERY) for text in (True, False))
+    one, other = (observed(text, trial, stream_interval=EVERY) for text in (True, False))
     assert one[0] == other[0] == [EVERY] * (LENGTH // EVERY)
     assert {*one[1]} == {*other[1]} == {1 + BUDGET}
     # docs/RELIABILITY.md says what remains: whoever measures the time between releases.
@@ -66,13 +66,13 @@ def test_an_accelerated_model_releases_the_same_tokens_later(every):
     plain = Recorder()
     expected = model.generate(ids, streamer=plain, **settings)
     drafter, ours = mixed_drafter(expected[0].tolist()), Recorder()
-    with accelerate(model, drafter, max_nodes=5, stream_every=every):
+    with accelerate(model, drafter, max_nodes=5, stream_interval=every):
         model.generate(ids, streamer=ours, **settings)
     assert ours.received == plain.received
 
 
 def test_what_would_show_the_text_is_refused():
-    with pytest.raises(ValueError, match="stream_every must be at least 1, got 0"):
-        generate(tiny_model("llama"), prompt(), stream_every=0)
-    with pytest.raises(ValueError, match="which max_nodes 'auto' shows: give max_nodes a number"):
-        accelerate(tiny_model("llama"), random_drafter(), stream_every=4)
+    with pytest.raises(ValueError, match="stream_interval must be at least 1, got 0"):
+        generate(tiny_model("llama"), prompt(), stream_interval=0)
+    with pytest.raises(ValueError, match="requires an integer max_nodes: 'auto'"):
+        accelerate(tiny_model("llama"), random_drafter(), stream_interval=4)

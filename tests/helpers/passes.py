@@ -5,7 +5,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import _SHAPE, VOCAB_SIZE
 from specds._core import TokenTree
-from specds.verify import StaticRunner
+from specds.verify import PackedRunner
 
 WIDE_SHAPE = _SHAPE | {"max_position_embeddings": 4096}
 
@@ -20,7 +20,7 @@ def rows_tree(num_rows, width):
     return TokenTree(token_ids, parents, [0.0] * len(token_ids))
 
 
-class Accepting(StaticRunner):
+class Accepting(PackedRunner):
     """Accepts by tensors on a CPU too; a way to verify."""
 
     def __init__(self, *arguments, **sizes):

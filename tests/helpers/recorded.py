@@ -6,15 +6,15 @@ CUDA graph does.
 
 import torch
 
-from specds.verify import recordings, static
+from specds.verify import packed, recordings
 
 
 def record(monkeypatch, *nodes, slots=None):
     """Has a CPU run what a GPU does, by passes of these numbers of nodes."""
     monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
-    monkeypatch.setattr(static, "NODES", nodes)
+    monkeypatch.setattr(packed, "NODES", nodes)
     if slots is not None:
-        monkeypatch.setattr(static, "_SLOTS", slots)
+        monkeypatch.setattr(packed, "_SLOTS", slots)
     recordings._free.clear()
     Recorded.made = 0
 
@@ -30,7 +30,7 @@ def tensors_in(result):
     return [item for item in found if isinstance(item, torch.Tensor)]
 
 
-class Recorded(recordings.Unwaiting):
+class Recorded(recordings.ForbidHostSync):
     """Like `CudaRecording`: computed once to warm up, once to record, and again at each replay."""
 
     made = 0

@@ -55,7 +55,7 @@ class StandInDevice:
         thread.start()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(recordings, "recorder", lambda _: partial(_Pass, self))
-            patch.setattr(recordings, "launched", lambda _: self.synchronize)
+            patch.setattr(recordings, "device_event", lambda _: self.synchronize)
             recordings._free.clear()
             try:
                 yield self

@@ -58,7 +58,7 @@ def test_broken_verification_changes_the_text(monkeypatch, verification, of, met
     # Where passes are wrong, and not only what is kept of them, the self-check tells.
     if method in ("", "build", "_forward"):
         assert check_model(model, verification=verification).ok is (instead is None)
-    settings = {"self_check": False, "verification": verification, **mode}
+    settings = {"check_model": False, "verification": verification, **mode}
     drafter = oracle_drafter(expected, num_wrong=1)
     output = tree_generate(model, drafter, num_tokens=48, **settings)
     assert (output.sequences.tolist() == [expected]) is (instead is None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specds.accept.draws import DRAWING
-from specds.verify.recordings import CudaRecording, Unwaiting
+from specds.verify.recordings import CudaRecording, ForbidHostSync
 
 
 class Generator:
@@ -107,7 +107,7 @@ def test_what_waits_for_the_device_is_found_before_it_is_recorded(name, generato
     with pytest.raises(RuntimeError, match="waits for the device") if waits else nullcontext():
         CudaRecording(lambda: WAITS[name](ones), None, DEVICE)
     assert not generator.state.recording
-    with nullcontext() if not waits else pytest.raises(RuntimeError), Unwaiting():
+    with nullcontext() if not waits else pytest.raises(RuntimeError), ForbidHostSync():
         WAITS[name](ones)
 
 

@@ -20,7 +20,7 @@ from models import (
     tree_generate,
 )
 from recorded import kept_of
-from specds.verify import StaticRunner, recordings, release, static
+from specds.verify import PackedRunner, packed, recordings, release
 
 pytestmark = [
     pytest.mark.gpu,
@@ -80,9 +80,9 @@ def test_what_an_inference_mode_leaves_can_be_used_outside_of_it(model):
 def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model, monkeypatch):
     sizes = {"prompt_length": 21, "max_length": 99, "max_nodes": 16}
     with torch.no_grad():
-        recorded = StaticRunner(model, **sizes)
+        recorded = PackedRunner(model, **sizes)
         monkeypatch.setattr(recordings, "recorder", lambda _: None)
-        plain = StaticRunner(model, **sizes)
+        plain = PackedRunner(model, **sizes)
         for runner in (recorded, plain):
             runner.prefill_rows([prompt()])
         grow = random_drafter().session([0]).draft
@@ -142,7 +142,7 @@ def test_half_precision_departs_only_at_near_ties(model, dtype):
 
 
 def test_other_weights_dtypes_and_sizes_are_recorded_again(model, monkeypatch):
-    monkeypatch.setattr(static, "_SLOTS", (64, 128))
+    monkeypatch.setattr(packed, "_SLOTS", (64, 128))
     check(model)
     up = model.model.layers[0].mlp.up_proj
     up.weight = torch.nn.Parameter(-2 * up.weight)

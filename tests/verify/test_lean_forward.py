@@ -22,7 +22,7 @@ from models import (
 )
 from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE
-from specds.verify import StaticRunner, static
+from specds.verify import PackedRunner, packed
 from specds.verify.lean_forward import why_not_lean
 from triton_on_cpu import interpreted
 
@@ -53,12 +53,12 @@ def passes(model, *, lean, by_kernels=False):
     """By a lean forward or not: the logits of passes over one row and over two, and the states."""
     assert not why_not_lean(model)
     with pytest.MonkeyPatch.context() as patch, interpreted() if by_kernels else nullcontext():
-        patch.setattr(static, "why_not_lean", lambda _: "" if lean else "for a test")
+        patch.setattr(packed, "why_not_lean", lambda _: "" if lean else "for a test")
         return logits_and_states(model)
 
 
 def logits_and_states(model):
-    runner = StaticRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
+    runner = PackedRunner(model, prompt_length=21, max_length=99, max_nodes=8, num_rows=2)
     runner.prefill_rows([prompt(21), prompt(20, 1)])
     logits = []
     for trees in ([TREE, OTHER], [EMPTY_TREE, TREE]):
@@ -186,7 +186,7 @@ def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, stays
 
 
 def short_runner(model):
-    runner = StaticRunner(model, prompt_length=9, max_length=10, max_nodes=0)
+    runner = PackedRunner(model, prompt_length=9, max_length=10, max_nodes=0)
     runner.prefill_rows([prompt(9)])
     return runner
 

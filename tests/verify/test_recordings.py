@@ -167,20 +167,20 @@ def test_a_start_that_fails_leaves_nothing_taken(monkeypatch, model):
 
 
 def test_requests_that_overlap_find_recordings_until_these_are_released(model):
-    taken = [recordings.take(model) for _ in range(2)]
+    taken = [recordings.acquire(model) for _ in range(2)]
     for number in range(10):
-        recordings.give_back(model, taken[number % 2])
-        assert recordings.take(model) is taken[number % 2]
+        recordings.release_workspace(model, taken[number % 2])
+        assert recordings.acquire(model) is taken[number % 2]
     release(model)
-    recordings.give_back(model, taken[0])
-    assert recordings.take(model) is not taken[0]
+    recordings.release_workspace(model, taken[0])
+    assert recordings.acquire(model) is not taken[0]
 
 
 def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch, model):
     fail = Mock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
     monkeypatch.setattr(recordings, "recorder", lambda _: fail)
     with pytest.warns(UserWarning, match="not recorded as CUDA graphs.*not permitted") as warned:
-        output = same_text(model, self_check=False)
+        output = same_text(model, check_model=False)
     assert len(warned) == 1
     assert "not permitted" in output.stats.reason
     same_text(model)

@@ -26,7 +26,7 @@ from models import (
 )
 from specds.generation import accelerate, generate
 from specds.papers.path_rows import PathRows
-from specds.verify import RUNNERS, Runner, StaticRunner, Support, UnsupportedModelError, check_model
+from specds.verify import RUNNERS, PackedRunner, Runner, Support, UnsupportedModelError, check_model
 from specds.verify.inputs import LocalAttention
 from specds.verify.support import require_support
 
@@ -170,7 +170,7 @@ def test_the_self_check_allows_for_the_dtype(family, dtype):
 def test_the_self_check_allows_for_tensor_float_32(monkeypatch):
     model = tiny_model("llama")
     monkeypatch.setattr(support, "tree_error", lambda *_: 0.01)
-    assert "pass `self_check=False`" in check_model(model).reasons[0]
+    assert "pass `check_model=False`" in check_model(model).reasons[0]
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     assert check_model(model).ok
 
@@ -212,7 +212,7 @@ def test_a_model_is_run_once_and_only_if_asked(monkeypatch):
         return Support(False, ("logits differ",), 1.0)
 
     monkeypatch.setattr(support, "check_model", counted)
-    generate_with(model, self_check=False)
+    generate_with(model, check_model=False)
     assert calls == []
     for _ in range(2):
         with pytest.raises(UnsupportedModelError, match=r"LlamaForCausalLM .*: logits differ"):
@@ -250,11 +250,11 @@ def test_layers_that_share_states_are_verified(verification):
 def test_by_default_a_gpu_runs_the_model_alone_until_the_rest_has_passed_there():
     with torch.device("meta"):
         model = build(*FAMILIES["llama"]).to("meta")
-    runner, name, why = require_support(model, verification="auto", self_check=False)
+    runner, name, why = require_support(model, verification="auto", check_model=False)
     assert (runner, name) == (Runner, "model")
     assert "`packed` has passed its tests on no such device yet" in why
-    named = require_support(model, verification="packed", self_check=False)
-    assert named == (StaticRunner, "packed", "")
+    named = require_support(model, verification="packed", check_model=False)
+    assert named == (PackedRunner, "packed", "")
 
 
 @pytest.mark.parametrize(("capability", "is_proven"), [((9, 0), True), ((8, 6), False)])

@@ -42,7 +42,7 @@ class Noise:
         self._drawn: dict[int, Tensor] = {}
         self._num_draws = 0
 
-    def at(self, position: int) -> Tensor:
+    def draw_at(self, position: int) -> Tensor:
         """The draw of a position, float32 `(num_rows, vocab_size)`."""
         with DRAWING:
             drawn = self._drawn.get(position)
@@ -77,7 +77,9 @@ class Noise:
             self._generator.set_state(self._states[num_positions])
         self._drawn.clear()
 
-    def ahead(self, rows: Sequence[int], positions: Sequence[int], nums: Sequence[int]) -> Tensor:
+    def draws_for(
+        self, rows: Sequence[int], positions: Sequence[int], nums: Sequence[int]
+    ) -> Tensor:
         """What rows at some positions may need for their next tokens, `nums` of each.
 
         Returns:
@@ -89,7 +91,7 @@ class Noise:
         # Positions outside, rows inside: what is not stored is drawn again once, for all rows.
         for position in range(min(positions), max(ends)):
             asking = [i for i, end in enumerate(ends) if positions[i] <= position < end]
-            drawn = self.at(position) if asking else None
+            drawn = self.draw_at(position) if asking else None
             for i in asking:
                 ahead[i, position - positions[i]] = drawn[rows[i]]  # type: ignore[index]
         return ahead

@@ -84,7 +84,7 @@ class Emitter:
 
 
 # Processors that look at nothing but a row of scores, and do not write to it.
-_OF_A_ROW = {
+_ROWWISE = {
     getattr(logits_process, f"{name}LogitsWarper")
     for name in ("MinP", "Temperature", "TopK", "TopP", "Typical")
 }
@@ -97,7 +97,7 @@ class Sampler:
         scores: With `keep_scores`, the processed scores of each call.
         logits: With `keep_logits`, the logits of each call.
         is_argmax: Whether a call is the argmax of the logits and no more.
-        is_of_logits: Whether nothing counts but logits and noise, so that `everywhere` can choose.
+        logits_only: Whether nothing counts but logits and noise, so that `sample_all` can choose.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class Sampler:
         self.logits_processor = logits_processor
         self._do_sample = do_sample
         self._noise: tuple[Noise, int] | None = None
-        self._is_rowwise = all(type(processor) in _OF_A_ROW for processor in logits_processor)
+        self._is_rowwise = all(type(processor) in _ROWWISE for processor in logits_processor)
         self.scores: list[Tensor] | None = [] if keep_scores else None
         self.logits: list[Tensor] | None = [] if keep_logits else None
         self._keeps = keep_scores or keep_logits
         self.is_argmax = not (do_sample or len(logits_processor) or self._keeps)
-        self.is_of_logits = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
+        self.logits_only = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
 
     def draw_by(self, noise: Noise, row: int) -> None:
         """Draws by the noise of a row from now on."""
@@ -150,13 +150,13 @@ class Sampler:
             if self._noise is None:
                 return draw(probs)
             noise, number = self._noise
-            return draw_by(probs, noise.at(len(emitter.emitted))[number])
+            return draw_by(probs, noise.draw_at(len(emitter.emitted))[number])
         return int(scores.argmax(dim=-1))
 
-    def everywhere(self, logits: Tensor, depths: Tensor, noise: Tensor | None) -> Tensor:
+    def sample_all(self, logits: Tensor, depths: Tensor, noise: Tensor | None) -> Tensor:
         """The choices at all places of logits `(num_rows, width, vocab_size)`.
 
-        By argmax, or by `noise`, as of `Noise.ahead`; rows that it lacks are padding.
+        By argmax, or by `noise`, as of `Noise.draws_for`; rows that it lacks are padding.
         """
         if noise is None:
             return logits.argmax(dim=-1)

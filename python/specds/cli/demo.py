@@ -22,11 +22,11 @@ from specds.bench.generation.measure import (
 )
 from specds.cli import display
 from specds.cli.writing import coloured
+from specds.decoding.stats import GenerationStats
 from specds.demo import MODES, Prompt, build_stdlib, prompts
 from specds.drafters import FusedDrafter
 from specds.loading import load_model, one_thread_for
 from specds.progress import request_progress
-from specds.stats import GenerationStats
 
 
 def run_demo(

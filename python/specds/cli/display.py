@@ -10,7 +10,7 @@ from rich.text import Text
 
 from specds import terminal
 from specds._core import Datastore
-from specds.stats import GenerationStats
+from specds.decoding.stats import GenerationStats
 from specds.terminal import counted, duration, quantity
 
 

@@ -16,8 +16,8 @@ from specds.cli.writing import Interrupt, Writer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from specds.decoding.stats import GenerationStats
     from specds.drafters import Drafter
-    from specds.stats import GenerationStats
 
 
 DrafterOption = Annotated[

@@ -7,8 +7,8 @@ call `calls`, `acceleration`, `chat`, `folder` and `warming`.
 
 from specds.generation.acceleration import accelerate
 from specds.generation.arguments import UnsupportedRequestError
-from specds.generation.calls import generate
 from specds.generation.chat import Chat
+from specds.generation.generate import generate
 from specds.generation.request import GenerationOutput
 
 __all__ = ["Chat", "GenerationOutput", "UnsupportedRequestError", "accelerate", "generate"]

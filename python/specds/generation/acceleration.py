@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from specds._core import Memory
 from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import UnsupportedRequestError, require_inputs
-from specds.generation.calls import as_transformers, through
+from specds.generation.generate import as_transformers, run_custom_loop
 from specds.generation.request import DraftOptions, Drafts, Options
 from specds.hub import named_datastore
 from specds.tokenization import model_vocab_size
@@ -25,7 +25,7 @@ def accelerate(
     model: PreTrainedModel,
     drafter: Drafts = None,
     *,
-    otherwise: Literal["refuse", "plain"] = "refuse",
+    on_unsupported: Literal["refuse", "baseline"] = "refuse",
     **options: Unpack[DraftOptions],
 ) -> Acceleration:
     """Makes `model.generate` draft, for pipelines, trainers and evaluation harnesses.
@@ -38,9 +38,10 @@ def accelerate(
         drafter: As in `generate`; shared by all calls, so it learns from one for the next. By
             default one that drafts from each request's own text, from those of earlier calls, which
             it remembers, and from the datastore that the model's folder names, if it names one.
-        otherwise: What to do with a call that drafts cannot serve: `refuse` it by name, or decode
-            it by `plain` decoding.
-        **options: `max_nodes`, `verification`, `self_check` and `stream_every`, as in `generate`.
+        on_unsupported: `refuse` raises an error for a call that drafts cannot serve; `baseline`
+            decodes it without drafts.
+        **options: `max_nodes`, `verification`, `check_model`, `stream_interval` and
+            `shape_invariant`, as in `generate`.
 
     Returns:
         A handle, which says what is drafted from when it is printed: `undo()`, or the end of a
@@ -52,7 +53,7 @@ def accelerate(
     """
     require_inputs(model, None)
     drafter = usual_drafter(model) if drafter is None else drafter
-    return Acceleration(model, Options.of(drafter, otherwise=otherwise, **options))
+    return Acceleration(model, Options.of(drafter, on_unsupported=on_unsupported, **options))
 
 
 def usual_drafter(model: Any) -> FusedDrafter:
@@ -70,9 +71,9 @@ def generate_by(
     arguments = dict(zip(_NAMES, args, strict=False)) | kwargs
     if arguments.get("custom_generate") is None:
         try:
-            return through(model, plain, options, as_transformers, **arguments)
+            return run_custom_loop(model, plain, options, as_transformers, **arguments)
         except (UnsupportedModelError, UnsupportedRequestError):
-            if options.otherwise == "refuse":
+            if options.on_unsupported == "refuse":
                 raise
     return plain(**arguments)
 

@@ -8,11 +8,11 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from specds._core import Datastore, Memory, Session
+from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import takes_past
-from specds.generation.calls import generate
+from specds.generation.generate import generate
 from specds.generation.request import Drafts, Options
-from specds.stats import GenerationStats
 from specds.tokenization import check_tokenizer, require_chat_template, vocab_size
 
 

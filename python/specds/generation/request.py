@@ -24,9 +24,10 @@ from specds._core import Datastore, Session
 from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
-from specds.budget.policy import AutoBudget, Budget, experience_of, require_max_nodes
-from specds.budget.step_cost import MOST_NODES, step_costs
-from specds.decoding import Decoding, Row
+from specds.decoding.budget import AutoBudget, FixedBudget, experience_of, require_max_nodes
+from specds.decoding.loop import Decoding, Row
+from specds.decoding.stats import GenerationStats
+from specds.decoding.step_cost import MOST_NODES, step_costs
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.registry import KINDS
 from specds.drafters.session import Drafter, RequestRules, own_max_nodes
@@ -37,9 +38,8 @@ from specds.generation.arguments import (
     require_request,
     require_rowwise,
 )
-from specds.generation.past import extend, load
-from specds.generation.streams import InStep, in_step
-from specds.stats import GenerationStats
+from specds.generation.kv_cache import extend, load
+from specds.generation.streams import BatchStreamer, stack_steps
 from specds.tokenization import check_vocabulary, model_vocab_size
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
@@ -54,9 +54,9 @@ class DraftOptions(TypedDict, total=False):
 
     max_nodes: int | Literal["auto"]
     verification: Verification
-    self_check: bool
-    stream_every: int | None
-    exact: bool
+    check_model: bool
+    stream_interval: int | None
+    shape_invariant: bool
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class Options:
     drafter: Drafter
     max_nodes: int | Literal["auto"] = "auto"
     verification: Verification = "auto"
-    self_check: bool = True
-    profile: bool = False
-    stream_every: int | None = None
-    exact: bool = False
-    otherwise: str = "refuse"
+    check_model: bool = True
+    synchronize_timings: bool = False
+    stream_interval: int | None = None
+    shape_invariant: bool = False
+    on_unsupported: str = "refuse"
     on_step: Callable[[Step], object] | None = None
     session: Session | None = None
 
@@ -92,18 +92,20 @@ class Options:
     def __post_init__(self) -> None:
         require_max_nodes(self.max_nodes)
         require_verification(self.verification)
-        if self.otherwise not in ("refuse", "plain"):
-            raise ValueError(f"otherwise must be 'refuse' or 'plain', got {self.otherwise!r}")
-        if self.exact and own_max_nodes(self.drafter, self.max_nodes) == "auto":
-            raise ValueError("exact gives all passes one width: give max_nodes a number")
-        if self.stream_every is None:
+        if self.on_unsupported not in ("refuse", "baseline"):
+            raise ValueError(
+                f"on_unsupported must be 'refuse' or 'baseline', got {self.on_unsupported!r}"
+            )
+        if self.shape_invariant and own_max_nodes(self.drafter, self.max_nodes) == "auto":
+            raise ValueError("shape_invariant=True requires an integer max_nodes")
+        if self.stream_interval is None:
             return
-        if self.stream_every < 1:
-            raise ValueError(f"stream_every must be at least 1, got {self.stream_every}")
+        if self.stream_interval < 1:
+            raise ValueError(f"stream_interval must be at least 1, got {self.stream_interval}")
         if own_max_nodes(self.drafter, self.max_nodes) == "auto":
             raise ValueError(
-                "stream_every hides how much of a text is drafted, which max_nodes 'auto' shows: "
-                "give max_nodes a number"
+                "stream_interval requires an integer max_nodes: 'auto' reveals how much of a text "
+                "is drafted"
             )
 
 
@@ -165,8 +167,8 @@ def run(
     padding_id = 0 if padding is None else int(padding)
     if streamer is not None:
         streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
-    every = options.stream_every or 1
-    puts = None if streamer is None else InStep(streamer, padding_id, every)
+    every = options.stream_interval or 1
+    puts = None if streamer is None else BatchStreamer(streamer, padding_id, every)
     rows: list[Row] = []
     noise = None
     try:
@@ -214,8 +216,8 @@ def run(
         ),
         stats=stats,
         drafted_by_row=[row.drafted for row in rows],
-        scores=in_step([row.sampler.scores for row in rows]),
-        logits=in_step([row.sampler.logits for row in rows]),
+        scores=stack_steps([row.sampler.scores for row in rows]),
+        logits=stack_steps([row.sampler.logits for row in rows]),
         cache=cache,
     )
 
@@ -225,13 +227,13 @@ def _way_to_verify(
 ) -> tuple[type[Runner], str, str]:
     """As `require_support` has it; what is exact needs passes that round alike at all lengths."""
     wanted, is_cpu = options.verification, model.device.type == "cpu"
-    if options.exact and wanted == "auto" and not is_cpu:
+    if options.shape_invariant and wanted == "auto" and not is_cpu:
         wanted = "model"
-    way = require_support(model, verification=wanted, self_check=options.self_check)
+    way = require_support(model, verification=wanted, check_model=options.check_model)
     is_fixed = way[1] == "model" or (way[1] == "packed" and is_cpu)
-    if options.exact and not (is_fixed and num_rows == 1):
+    if options.shape_invariant and not (is_fixed and num_rows == 1):
         raise UnsupportedRequestError(
-            "exact needs one row, and verification 'model' on other devices than a CPU"
+            "shape_invariant needs one row, and verification 'model' on other devices than a CPU"
         )
     return way
 
@@ -250,7 +252,7 @@ def _open(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Se
 
 def _measured(runner: Runner, rows: Sequence[Row], vocab_size: int) -> PassRequest | None:
     """What is asked of the passes whose time is measured; None where the host accepts."""
-    if not (runner.accepts and rows[0].is_of_logits):
+    if not (runner.accepts and rows[0].logits_only):
         return None
     sampler, most = rows[0].sampler, max(row.session.num_predictions for row in rows)
     like = rows[0].prompt_ids
@@ -283,19 +285,21 @@ def _decode(
             row.sampler.draw_by(noise, row.number)
     cache = None
     try:
-        budget: Budget
+        budget: FixedBudget
         if num_nodes == "auto":
             costs = partial(step_costs, model, runner, _measured(runner, rows, vocab_size))
             budget = AutoBudget(costs, experience_of(options.drafter), len(rows))
         else:
-            budget = Budget(num_nodes, is_chain=options.exact)
-            if options.stream_every is not None:
+            budget = FixedBudget(num_nodes, is_chain=options.shape_invariant)
+            if options.stream_interval is not None:
                 runner.least_nodes = num_nodes
-            if options.exact:
+            if options.shape_invariant:
                 runner.fix_shape(num_nodes, generation_config.max_length + num_nodes)
         if past is not None:
             load(past, runner.cache)
-        waits_for = model.device if options.profile and model.device.type == "cuda" else None
+        waits_for = (
+            model.device if options.synchronize_timings and model.device.type == "cuda" else None
+        )
         max_length = generation_config.max_length
         decoding = Decoding(
             runner, budget, max_length, vocab_size, waits_for, noise, options.on_step

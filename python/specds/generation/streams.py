@@ -8,7 +8,7 @@ from transformers.generation.streamers import BaseStreamer
 from specds.accept.on_host import Emitter
 
 
-class InStep(BaseStreamer):
+class BatchStreamer(BaseStreamer):
     """Gives a streamer a token of each row, int64 `(num_rows,)`, as soon as all rows have it.
 
     Args:
@@ -52,7 +52,7 @@ class InStep(BaseStreamer):
         self._held.clear()
 
 
-def in_step(rows: Sequence[list[torch.Tensor] | None]) -> tuple[torch.Tensor, ...] | None:
+def stack_steps(rows: Sequence[list[torch.Tensor] | None]) -> tuple[torch.Tensor, ...] | None:
     """The scores of each step, `(num_rows, vocab_size)`, zeros for finished rows.
 
     Args:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from specds._core import TokenTree
+from specds.decoding.stats import LevelStats
 from specds.drafters.session import EMPTY_TREE, Proposal
-from specds.stats import LevelStats
 
 # Top tokens of a model that are suggested at each node.
 _NUM_LIKELY = 4

@@ -7,6 +7,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from specds._core import Session, TokenTree
+from specds.decoding.stats import LevelStats
 from specds.drafters import DrafterInputs, maker_of
 from specds.drafters.session import EMPTY_TREE, Drafter, Proposal, RequestRules
 from specds.hierarchy.config import HierarchyConfig
@@ -14,7 +15,6 @@ from specds.hierarchy.context import LevelContext
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.loading import load_model
-from specds.stats import LevelStats
 from specds.tokenization import fingerprint, model_vocab_size
 from specds.verify.support import require_support
 

@@ -10,11 +10,11 @@ from transformers import PreTrainedModel
 
 from specds._core import Session, TokenTree
 from specds.accept.on_host import walk
-from specds.decoding import known_part
+from specds.decoding.budget import known_part
+from specds.decoding.stats import LevelStats
 from specds.drafters.session import EMPTY_TREE, Proposal
 from specds.hierarchy.context import LevelContext
 from specds.hierarchy.draft import Draft, Drawn, Threshold, suggestion
-from specds.stats import LevelStats
 from specds.verify.generic import Runner
 
 # Maximum new tokens in one pass with a tree: its mask has a row for each of them.

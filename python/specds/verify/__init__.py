@@ -10,15 +10,15 @@ acceptance is part of the pass.
 from specds.verify.cache import TreeCache
 from specds.verify.generic import Runner
 from specds.verify.inputs import MaskBuilder
+from specds.verify.packed import RUNNERS, PackedRunner
 from specds.verify.recordings import release
-from specds.verify.static import RUNNERS, StaticRunner
 from specds.verify.support import Support, UnsupportedModelError, check_model
 
 __all__ = [
     "RUNNERS",
     "MaskBuilder",
+    "PackedRunner",
     "Runner",
-    "StaticRunner",
     "Support",
     "TreeCache",
     "UnsupportedModelError",

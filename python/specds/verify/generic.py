@@ -28,7 +28,7 @@ class Runner:
 
     Attributes:
         node_steps: The numbers of nodes that passes can have, up to 63; empty for any.
-        accepts: Whether it can accept too, by `launch` (see `StaticRunner`).
+        accepts: Whether it can accept too, by `launch` (see `PackedRunner`).
         least_nodes: Rows are padded to it, so that the time of a pass does not depend on a tree.
         num_seen: The slots that each pass sees; 0 for as many as it needs.
         reason: Why passes were slower than they could be; known once it is closed.

@@ -36,7 +36,7 @@ _BY_INDICES = {"aten::index.Tensor", "aten::index_put", "aten::index_put_"}
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
-class Unwaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ForbidHostSync(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations after which the host waits for the device, in this thread alone."""
 
     def __torch_dispatch__(
@@ -70,7 +70,7 @@ class CudaRecording:
         with DRAWING, torch.cuda.device(device):
             # Libraries set themselves up in the first runs, which must not be recorded.
             compute()
-            with Unwaiting():  # type: ignore[no-untyped-call]
+            with ForbidHostSync():  # type: ignore[no-untyped-call]
                 compute()
             state = torch.cuda.get_rng_state(device)
             try:
@@ -81,7 +81,7 @@ class CudaRecording:
                 ):
                     self.output = compute()
             except BaseException:
-                _renew_generator(device, state)
+                _reset_default_generator(device, state)
                 raise
         self.shared: Any = graph.pool(), stream
         self.replay = graph.replay
@@ -96,7 +96,7 @@ def _unused_stream(device: torch.device) -> _Stream:
     return stream
 
 
-def _renew_generator(device: torch.device, state: Tensor) -> None:
+def _reset_default_generator(device: torch.device, state: Tensor) -> None:
     """Puts another state in place of the default one, which a failed recording leaves recording."""
     index = torch.cuda.current_device() if device.index is None else device.index
     fresh: Any = torch.Generator(device)
@@ -110,7 +110,7 @@ def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
     return CudaRecording if device.type == "cuda" else None
 
 
-def launched(device: torch.device) -> Callable[[], None]:
+def device_event(device: torch.device) -> Callable[[], None]:
     """A function that waits for what was launched on a device so far, and not for later launches.
 
     Threads share a stream: one that waited for it would wait for the passes of the others too.
@@ -164,7 +164,7 @@ class Workspace:
         self.is_tried = False
         self.reason = ""
 
-    def slow_down(self, reason: str) -> None:
+    def record_fallback(self, reason: str) -> None:
         """Notes why passes are slower from now on, and warns of it."""
         self.reason = "; ".join(filter(None, (self.reason, reason)))
         warnings.warn(f"drafts are verified slower: {reason}", stacklevel=2)
@@ -200,7 +200,7 @@ class Workspace:
                 if isinstance(failure.__context__, torch.OutOfMemoryError):
                     raise failure.__context__ from None  # what ended the recording
                 self.records = False
-                self.slow_down(f"passes are not recorded as CUDA graphs: {failure}")
+                self.record_fallback(f"passes are not recorded as CUDA graphs: {failure}")
                 return compute()
         recording = buffers.recordings[reported]
         recording.replay()
@@ -212,7 +212,7 @@ _free: WeakKeyDictionary[torch.nn.Module, list[Workspace]] = WeakKeyDictionary()
 _looking = Lock()
 
 
-def take(model: PreTrainedModel) -> Workspace:
+def acquire(model: PreTrainedModel) -> Workspace:
     """A workspace that an earlier request left, if it is still valid and free; else a new one."""
     now = fingerprint(model)
     with _looking:
@@ -222,7 +222,7 @@ def take(model: PreTrainedModel) -> Workspace:
     return workspace
 
 
-def give_back(model: PreTrainedModel, workspace: Workspace) -> None:
+def release_workspace(model: PreTrainedModel, workspace: Workspace) -> None:
     """Leaves a workspace to the next request, unless it was released meanwhile."""
     with _looking:
         if model in _free:

@@ -22,8 +22,8 @@ from specds.verify.attention import packing_reasons
 from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
 from specds.verify.lean_forward import why_not_lean
+from specds.verify.packed import RUNNERS
 from specds.verify.recordings import autocast_dtype
-from specds.verify.static import RUNNERS
 
 _ATTENTION = {"sdpa", "eager"}
 # Slots enough for three splits of the attention kernel, whose results are merged.
@@ -98,16 +98,16 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
     if error <= allowed:
         return Support(True, (), error)
     reason = f"logits over a tree differ from plain ones by {error:.2g} of their spread, more than "
-    reason += f"{allowed:.2g}; if that is this model's own rounding, pass `self_check=False`"
+    reason += f"{allowed:.2g}; if that is this model's own rounding, pass `check_model=False`"
     return Support(False, (reason,), error)
 
 
 def require_support(
-    model: PreTrainedModel, *, verification: Verification = "model", self_check: bool = True
+    model: PreTrainedModel, *, verification: Verification = "model", check_model: bool = True
 ) -> tuple[type[Runner], str, str]:
     """Refuses a model on which a draft cannot be verified.
 
-    With `self_check` the model is run once in its life for each way to verify.
+    With `check_model` the model is run once in its life for each way to verify.
 
     Returns:
         The way to verify, its name, and why `auto` chose `model` and not `packed`, if it did. Where
@@ -126,11 +126,11 @@ def require_support(
     if verification == "auto" and not _is_proven(model.device):
         verification, why = "model", _UNPROVEN
     elif verification == "auto":
-        why = "; ".join(_reasons(model, "packed", self_check))
+        why = "; ".join(_reasons(model, "packed", check_model))
         verification = "model" if why else "packed"
     runner = _runner_class(verification)
     name = verification if isinstance(verification, str) else runner.__name__
-    if reasons := _reasons(model, verification, self_check):
+    if reasons := _reasons(model, verification, check_model):
         what = "a token tree" if name == "model" else f"drafts by {name!r}"
         raise UnsupportedModelError(
             f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
@@ -148,9 +148,9 @@ def _is_proven(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def _reasons(model: PreTrainedModel, verification: Verification, self_check: bool) -> Sequence[str]:
+def _reasons(model: PreTrainedModel, verification: Verification, runs: bool) -> Sequence[str]:
     reasons = unsupported_reasons(model, verification)
-    if reasons or not self_check:
+    if reasons or not runs:
         return reasons
     checked = _checked.setdefault(model, {})
     found = checked.get(verification) or check_model(model, verification=verification)

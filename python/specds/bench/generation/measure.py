@@ -11,9 +11,9 @@ import torch
 from transformers import CompileConfig, PreTrainedModel
 
 from specds._core import Datastore
+from specds.decoding.stats import GenerationStats
 from specds.drafters import Drafter, PromptLookupDrafter
 from specds.generation import generate
-from specds.stats import GenerationStats
 
 PLAIN, PROMPT_LOOKUP = "plain", "transformers-prompt-lookup"
 Batch: TypeAlias = "Sequence[list[int]]"
@@ -211,7 +211,7 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
                     cell.profile = run
             if plan.has_queue:
                 ours = [cell for cell in running if cell.way.is_ours]
-                profiled = _run(plan, ours, {**settings, "profile": True}, count)
+                profiled = _run(plan, ours, {**settings, "synchronize_timings": True}, count)
                 for cell, run in zip(ours, profiled, strict=True):
                     cell.profile = run
             cells += found

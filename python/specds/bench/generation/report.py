@@ -10,7 +10,7 @@ from typing import Any
 
 from specds.bench.generation.measure import PLAIN, Cell
 from specds.bench.harness import Columns, Document, Row, label, table
-from specds.stats import GenerationStats
+from specds.decoding.stats import GenerationStats
 
 _COUNTS = (
     *("num_drafts", "num_draft_tokens", "num_accepted_tokens"),

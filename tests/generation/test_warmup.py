@@ -8,7 +8,7 @@ import pytest
 import specds
 from models import FAMILIES, build, decodes_alike, prompt, unpackable
 from recorded import Recorded, kept_of, record
-from specds.budget import step_cost
+from specds.decoding import step_cost
 from specds.verify import recordings, release
 
 

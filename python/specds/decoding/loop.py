@@ -1,6 +1,5 @@
 """The decoding loop: draft, verify in one forward, accept, observe."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -14,15 +13,15 @@ from specds._core import Session, TokenTree
 from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, walk
-from specds.budget.policy import Budget
+from specds.decoding.budget import FixedBudget, known_part
+from specds.decoding.stats import GenerationStats
 from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
-from specds.stats import GenerationStats
 from specds.verify.generic import Runner
-from specds.verify.static import StaticRunner
+from specds.verify.packed import PackedRunner
 
 # By row, the accepted nodes and the target's predictions at all nodes.
-_Outcome = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
+AcceptResult = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
 
 _SILENT = Session()
 """Drafts nothing: while the last token of a context is outside the drafter's vocabulary."""
@@ -37,7 +36,8 @@ class Row:
         open: Opens a session for a prompt.
         known_tokens: The drafter's vocabulary; sessions get no other token.
         number: The row's number in the request.
-        kept: A session of the caller's, which has observed the prompt and outlives the request.
+        external_session: The caller's session, which has observed the prompt and outlives the
+            request.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -48,21 +48,21 @@ class Row:
     open: Callable[[Sequence[int]], Session]
     known_tokens: int
     number: int = 0
-    kept: Session | None = None
+    external_session: Session | None = None
     session: Session = field(init=False)
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.kept is None:
+        if self.external_session is None:
             self._begin(self.prompt_ids[0].tolist())
         else:
-            self.session = self.kept
+            self.session = self.external_session
 
     @property
-    def is_of_logits(self) -> bool:
+    def logits_only(self) -> bool:
         """Whether nothing but logits and noise decides, so that a device can accept."""
-        return self.sampler.is_of_logits and (self.sampler.is_argmax or not self.session.proposes)
+        return self.sampler.logits_only and (self.sampler.is_argmax or not self.session.proposes)
 
     def _begin(self, token_ids: list[int]) -> None:
         """Opens a session for the tokens after the last one that the drafter does not know."""
@@ -74,20 +74,20 @@ class Row:
     def finish(self) -> None:
         """Ends the session, unless it is the caller's."""
         ended, self.session = self.session, _SILENT
-        if ended is not self.kept:
+        if ended is not self.external_session:
             ended.finish()
 
-    def take(self, nodes: list[int], tokens: list[int]) -> list[int]:
+    def accept(self, nodes: list[int], tokens: list[int]) -> list[int]:
         """Emits tokens that were accepted on the device, up to a stop; returns their nodes."""
         for token in tokens:
             self.emitter.emit(token)
             if self.emitter.finished:
                 break
         path = nodes[: len(self.emitter.emitted) - len(self.drafted)]
-        self.note(len(path))
+        self.record_emitted(len(path))
         return path
 
-    def note(self, num_accepted: int) -> None:
+    def record_emitted(self, num_accepted: int) -> None:
         """Notes the tokens emitted since the last call, the first of which had been drafted."""
         self.new = self.emitter.emitted[len(self.drafted) :]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
@@ -118,7 +118,7 @@ class Decoding:
     """
 
     runner: Runner
-    budget: Budget
+    budget: FixedBudget
     max_length: int
     vocab_size: int
     waits_for: torch.device | None = None
@@ -128,20 +128,20 @@ class Decoding:
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
         # The runner, if it also accepts.
-        self._accepts: StaticRunner | None = None
+        self._accepts: PackedRunner | None = None
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emits tokens until every sequence has met a stopping criterion."""
         runner = self.runner
-        if rows[0].is_of_logits and isinstance(runner, StaticRunner) and runner.accepts:
+        if rows[0].logits_only and isinstance(runner, PackedRunner) and runner.accepts:
             self._accepts = runner
         start = self._last = self._now()
         self._prefill(rows, chunk_size)
         active = list(rows)
-        self._dismiss(active)
+        self._drop_finished(active)
         while active:
             self._step(active)
-            self._dismiss(active)
+            self._drop_finished(active)
         self.stats.total_s += self._now() - start
         self.stats.num_emitted_tokens = sum(len(row.emitter.emitted) for row in rows)
         for row in rows:
@@ -149,32 +149,32 @@ class Decoding:
 
     def _prefill(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         logits = self.runner.prefill_rows([row.prompt_ids for row in rows], chunk_size)
-        self._lap("prefill_s")
+        self._record_phase("prefill_s")
         _, predictions = self._follow(rows, [*logits[:, None]], [EMPTY_TREE] * len(rows))
-        self._lap("accept_s")
+        self._record_phase("accept_s")
         for row, of_row in zip(rows, predictions, strict=True):
             row.observe(EMPTY_TREE, of_row)
             self._report(EMPTY_TREE, [], row)
-        self._lap("observe_s")
+        self._record_phase("observe_s")
 
     def _step(self, rows: Sequence[Row]) -> None:
         if self.noise is not None:
             self.noise.drop_before(min(len(row.emitter.emitted) for row in rows))
         trees = self._draft(rows)
-        self._lap("draft_s")
+        self._record_phase("draft_s")
         accept = self._accept_on_host if self._accepts is None else self._accept_on_device
         paths, predictions = accept(rows, trees)
-        self._lap("accept_s")
+        self._record_phase("accept_s")
         kept = zip(paths, rows, strict=True)
         self.runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
-        self._lap("compact_s")
+        self._record_phase("compact_s")
         for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):
             self.stats.record_draft(len(tree), len(path))
             row.observe(tree, of_row)
             self._report(tree, path, row)
         new = [None if row.emitter.finished else row.new for row in rows]
         self.budget.record(new, self._now() - self._last)
-        self._lap("observe_s")
+        self._record_phase("observe_s")
 
     def _report(self, tree: TokenTree, path: list[int], row: Row) -> None:
         if self.on_step is not None:
@@ -185,24 +185,24 @@ class Decoding:
             torch.cuda.synchronize(self.waits_for)
         return perf_counter()
 
-    def _lap(self, phase: str) -> None:
+    def _record_phase(self, phase: str) -> None:
         """Adds the time since the last lap to a phase of the statistics."""
         now = self._now()
         setattr(self.stats, phase, getattr(self.stats, phase) + now - self._last)
         self._last = now
 
-    def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
+    def _accept_on_host(self, rows: Sequence[Row], trees: list[TokenTree]) -> AcceptResult:
         logits = self.runner.verify_rows([row.new[-1] for row in rows], trees)
-        self._lap("forward_s")
+        self._record_phase("forward_s")
         return self._follow(rows, logits, trees)
 
     def _follow(
         self, rows: Sequence[Row], logits: Sequence[torch.Tensor], trees: Sequence[TokenTree]
-    ) -> _Outcome:
+    ) -> AcceptResult:
         paths = []
         for row, of_row, tree in zip(rows, logits, trees, strict=True):
             paths.append(walk(of_row, tree, row.emitter, row.sampler, row.session.proposals))
-            row.note(len(paths[-1]))
+            row.record_emitted(len(paths[-1]))
         most = self._num_predictions(rows)
         if most == 0:
             return paths, [None] * len(rows)
@@ -219,20 +219,20 @@ class Decoding:
         """The most predictions that a session uses; 0 if the next step drafts nothing."""
         return 0 if self.budget.pauses else max(row.session.num_predictions for row in rows)
 
-    def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree]) -> _Outcome:
+    def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree]) -> AcceptResult:
         noise = None
         if self.noise is not None:
             nums = [1 + int(tree.depths().max(initial=0)) for tree in trees]
             positions = [len(row.emitter.emitted) for row in rows]
-            noise = self.noise.ahead([row.number for row in rows], positions, nums)
+            noise = self.noise.draws_for([row.number for row in rows], positions, nums)
         sampler, known = rows[0].sampler, rows[0].known_tokens
         request = PassRequest(sampler, self._num_predictions(rows), known, noise)
         last = [row.new[-1] for row in rows]
         outcomes = self._accepts.launch(last, trees, request)()  # type: ignore[union-attr]
-        self._lap("forward_s")
+        self._record_phase("forward_s")
         paths, predictions = [], []
         for row, tree, (nodes, tokens, likeliest) in zip(rows, trees, outcomes, strict=True):
-            paths.append(row.take(nodes, tokens))
+            paths.append(row.accept(nodes, tokens))
             predictions.append(likeliest[: 1 + len(tree), : row.session.num_predictions])
         return paths, predictions
 
@@ -241,11 +241,11 @@ class Decoding:
         max_depths = [self.max_length - row.emitter.length - 1 for row in rows]
         if max(max_depths) > 0:
             self.budget.prepare()
-        self._lap("measure_s")
+        self._record_phase("measure_s")
         trees = self.budget.draft([row.session for row in rows], max_depths)
         return [known_part(tree, self.vocab_size) for tree in trees]
 
-    def _dismiss(self, rows: list[Row]) -> None:
+    def _drop_finished(self, rows: list[Row]) -> None:
         """Drops finished sequences, and numbers the others as the runner does."""
         for number in reversed(range(len(rows))):
             if rows[number].emitter.finished:
@@ -254,16 +254,3 @@ class Decoding:
                     self.budget.leave(number)
                 rows[number] = rows[-1]
                 rows.pop()
-
-
-def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
-    """The nodes before the first one whose token the model lacks; warns where it lacks one.
-
-    Gemma 3's 1B model lacks the image token of its tokenizer, so a corpus may hold what it lacks.
-    """
-    known = tree.known(vocab_size)
-    if known is not tree:
-        unknown = tree.token_ids[len(known)]
-        message = f"a draft with token {unknown} is cut there: the model has {vocab_size} tokens"
-        warnings.warn(f"{message}; was the drafter made with its tokenizer?", stacklevel=2)
-    return known

@@ -9,11 +9,11 @@ from transformers import LogitsProcessorList, PreTrainedModel
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.budget.step_cost import MOST_NODES, step_costs
+from specds.decoding.step_cost import MOST_NODES, step_costs
 from specds.generation.request import Drafts, Options
 from specds.tokenization import model_vocab_size
 from specds.verify.generic import Runner
-from specds.verify.static import StaticRunner
+from specds.verify.packed import PackedRunner
 from specds.verify.support import Verification, require_support
 
 # A length of the first recording of passes without the attention kernel.
@@ -71,7 +71,7 @@ def _rehearse(
         # Slots that no prompt has filled hold zeros, which take as long.
         runner.cache.lengths = [length] * len(lengths)
         step_costs(model, runner, requests[-1] if runner.accepts else None)
-        if isinstance(runner, StaticRunner) and runner.accepts:
+        if isinstance(runner, PackedRunner) and runner.accepts:
             for num_nodes in runner.node_steps:
                 tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1))
                 for request in requests:

@@ -20,7 +20,7 @@ from models import (
 from passes import WIDE_SHAPE, Allocations, rows_tree
 from specds.drafters.session import EMPTY_TREE
 from specds.papers.path_rows import PathRows
-from specds.verify import StaticRunner, UnsupportedModelError, check_model, generic
+from specds.verify import PackedRunner, UnsupportedModelError, check_model, generic
 from specds.verify.attention import PACKED, attend_packed, packed_model
 from specds.verify.support import require_support
 
@@ -29,7 +29,7 @@ LONG = 3000
 
 @torch.no_grad()
 @pytest.mark.parametrize("num_key_heads", [2, 4])
-@pytest.mark.parametrize("runner_class", [StaticRunner, PathRows])
+@pytest.mark.parametrize("runner_class", [PackedRunner, PathRows])
 @pytest.mark.parametrize("num_rows", [0, 10, 25])
 def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
     if runner_class is PathRows and torch.__version__.startswith("2.7."):
@@ -54,12 +54,12 @@ def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
 def test_long_prompts_are_read_in_chunks(monkeypatch):
     model = build("MistralConfig", {**WIDE_SHAPE, "sliding_window": 50})
     sizes = {"prompt_length": LONG, "max_length": LONG + 500, "max_nodes": 8}
-    whole = StaticRunner(model, **sizes)
+    whole = PackedRunner(model, **sizes)
     with Allocations() as all_at_once:
         expected = whole.prefill_rows([prompt(LONG)])
     monkeypatch.setattr(generic, "_LONG_PROMPT", 1000)
     monkeypatch.setattr(generic, "_CHUNK", 100)
-    chunked = StaticRunner(model, **sizes)
+    chunked = PackedRunner(model, **sizes)
     with Allocations() as in_chunks:
         logits = chunked.prefill_rows([prompt(LONG)])
     assert torch.allclose(logits, expected, atol=1e-3)
@@ -93,7 +93,7 @@ def test_the_model_can_be_run_meanwhile():
 
 
 def test_models_that_cannot_be_packed_are_verified_as_they_are():
-    assert require_support(tiny_model("llama"), verification="auto") == (StaticRunner, "packed", "")
+    assert require_support(tiny_model("llama"), verification="auto") == (PackedRunner, "packed", "")
     model = build("LlamaConfig", FAMILIES["llama"][1])
     mlp = model.model.layers[0].mlp
     mlp.forward = mlp.forward  # bound to the layer itself, as offloading does

@@ -1,4 +1,4 @@
-"""With `exact` a text of bfloat16 is the same whatever is drafted, and without it is not."""
+"""Texts in bfloat16 that do not depend on drafts."""
 
 import pytest
 import torch
@@ -45,18 +45,18 @@ def differing(model, **options):
 @pytest.mark.parametrize("verification", ["packed", "model"])
 def test_a_text_depends_on_its_drafts_unless_it_is_to_be_exact(model, verification):
     asked = {"verification": verification, "do_sample": False}
-    assert not differing(model, exact=True, **asked)
+    assert not differing(model, shape_invariant=True, **asked)
     # Whether a processor's kernels round alike in all shapes is theirs to say: these do not.
     hook = model.lm_head.register_forward_hook(rounded_by_shape)
     try:
         assert differing(model, **asked)
-        assert not differing(model, exact=True, **asked)
+        assert not differing(model, shape_invariant=True, **asked)
     finally:
         hook.remove()
 
 
 def test_samples_do_not_depend_on_drafts_either(model):
-    assert not differing(model, exact=True, do_sample=True)
+    assert not differing(model, shape_invariant=True, do_sample=True)
 
 
 def test_on_a_gpu_it_takes_the_model_by_default(monkeypatch):
@@ -65,14 +65,14 @@ def test_on_a_gpu_it_takes_the_model_by_default(monkeypatch):
     with torch.device("meta"):
         model = build(*FAMILIES["llama"]).to("meta")
     asked = [
-        request.Options(NOTHING, exact=exact, max_nodes=3, self_check=False)
-        for exact in (True, False)
+        request.Options(NOTHING, shape_invariant=shape_invariant, max_nodes=3, check_model=False)
+        for shape_invariant in (True, False)
     ]
     assert [request._way_to_verify(of, model, 1)[1] for of in asked] == ["model", "packed"]
 
 
 def test_it_needs_a_number_of_nodes_and_one_row(model):
-    with pytest.raises(ValueError, match="give max_nodes a number"):
-        generate(model, prompt(), exact=True)
+    with pytest.raises(ValueError, match="requires an integer max_nodes"):
+        generate(model, prompt(), shape_invariant=True)
     with pytest.raises(UnsupportedRequestError, match="one row"):
-        generate(model, prompt().expand(2, -1), exact=True, max_nodes=3, max_new_tokens=2)
+        generate(model, prompt().expand(2, -1), shape_invariant=True, max_nodes=3, max_new_tokens=2)

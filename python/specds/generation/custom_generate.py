@@ -14,19 +14,19 @@ from specds.generation.acceleration import generate_by
 from specds.generation.request import DraftOptions, Options
 from specds.tokenization import check_tokenizer
 
-_OPTIONS = {"otherwise", *DraftOptions.__annotations__}
+_OPTIONS = {"on_unsupported", *DraftOptions.__annotations__}
 _MARK = "made by `specds export-generate`"
 _PROGRAM = '''"""Generates with specds; {mark}."""
 
-from specds.generation.folder import generate_of_folder
+from specds.generation.custom_generate import generate_of_folder
 
 DATASTORE = {datastore!r}
-OTHERWISE = {otherwise!r}
+ON_UNSUPPORTED = {on_unsupported!r}
 
 
 def generate(*args, model, **arguments):
     """Takes the arguments of `model.generate` and of `generate_of_folder`."""
-    settings = {{"datastore": DATASTORE, "otherwise": OTHERWISE}} | arguments
+    settings = {{"datastore": DATASTORE, "on_unsupported": ON_UNSUPPORTED}} | arguments
     return generate_of_folder(model, *args, **settings)
 '''
 
@@ -35,7 +35,7 @@ def export_generate(
     folder: str | PathLike[str],
     datastore: str | PathLike[str] | None = None,
     *,
-    otherwise: str = "refuse",
+    on_unsupported: str = "refuse",
 ) -> Path:
     """Writes `custom_generate` into a folder and returns its path.
 
@@ -45,7 +45,7 @@ def export_generate(
     Args:
         folder: A new folder, that of a model, or one that this function wrote to before.
         datastore: A datastore to draft from, by path or by its name on the hub.
-        otherwise: As in `accelerate`.
+        on_unsupported: As in `accelerate`.
 
     Raises:
         FileExistsError: The folder has another `custom_generate`.
@@ -57,7 +57,7 @@ def export_generate(
     target = Path(folder) / "custom_generate"
     target.mkdir(parents=True, exist_ok=True)
     name = None if datastore is None else str(datastore)
-    program = _PROGRAM.format(mark=_MARK, datastore=name, otherwise=otherwise)
+    program = _PROGRAM.format(mark=_MARK, datastore=name, on_unsupported=on_unsupported)
     (target / "generate.py").write_text(program)
     (target / "requirements.txt").write_text(f"specds>={__version__}\n")
     return target

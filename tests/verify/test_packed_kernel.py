@@ -62,7 +62,7 @@ def calls(monkeypatch):
 
 
 # A self-check draws on masks for its plain pass.
-FAST = {"max_nodes": 6, "verification": "packed", "self_check": False}
+FAST = {"max_nodes": 6, "verification": "packed", "check_model": False}
 same_text = partial(decodes_alike, **FAST)
 
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from models import GREEDY, Recorder, random_drafter
 from specds import FusedDrafter, build_datastore, generate
-from specds.generation import UnsupportedRequestError, folder
+from specds.generation import UnsupportedRequestError, custom_generate
 from specds.loadable import demo_models
 
 PROMPT = "def add(a, b):\n"
@@ -35,25 +35,25 @@ def datastore(tmp_path_factory, demo_tokenizer):
 def used(monkeypatch):
     """The drafters of the requests that went through a folder."""
     drafters = []
-    by_folder = folder.generate_by
+    by_folder = custom_generate.generate_by
 
     def spy(model, plain, options, *args, **kwargs):
         drafters.append(options.drafter)
         return by_folder(model, plain, options, *args, **kwargs)
 
-    monkeypatch.setattr(folder, "generate_by", spy)
+    monkeypatch.setattr(custom_generate, "generate_by", spy)
     return drafters
 
 
 def test_a_call_that_names_the_folder_goes_through_specds(tiny_model, tmp_path, datastore, used):
     model, tokenizer = tiny_model
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
-    folder.export_generate(tmp_path / "own", datastore)
+    custom_generate.export_generate(tmp_path / "own", datastore)
     by_name = {"custom_generate": str(tmp_path / "own"), "trust_remote_code": True}
     free = model.generate(ids, **SETTINGS)
     stop = tokenizer.decode(free[0, -6:-4])
     drafter, criterion = random_drafter(), {"stop_strings": stop, "tokenizer": tokenizer}
-    settings = {"drafter": drafter, "max_nodes": 3, "stream_every": 4}
+    settings = {"drafter": drafter, "max_nodes": 3, "stream_interval": 4}
     for more, own in (({}, {}), (criterion, {}), ({}, settings)):
         plain, ours = Recorder(), Recorder()
         expected = model.generate(ids, streamer=plain, **SETTINGS, **more)
@@ -75,7 +75,7 @@ def test_a_call_that_names_the_folder_goes_through_specds(tiny_model, tmp_path, 
 
 def test_a_model_with_the_folder_in_it_generates_by_specds(tmp_path, datastore, used):
     home = shutil.copytree(demo_models() / "tiny", tmp_path / "model")
-    folder.export_generate(home, datastore, otherwise="plain")
+    custom_generate.export_generate(home, datastore, on_unsupported="baseline")
     tokenizer = AutoTokenizer.from_pretrained(home)
     plain = AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32)
     ours = AutoModelForCausalLM.from_pretrained(home, dtype=torch.float32, trust_remote_code=True)

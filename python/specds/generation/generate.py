@@ -30,10 +30,10 @@ def generate(
     inputs: torch.Tensor | None = None,
     max_nodes: int | Literal["auto"] = "auto",
     verification: Verification = "auto",
-    self_check: bool = True,
-    profile: bool = False,
-    stream_every: int | None = None,
-    exact: bool = False,
+    check_model: bool = True,
+    synchronize_timings: bool = False,
+    stream_interval: int | None = None,
+    shape_invariant: bool = False,
     on_step: Callable[[Step], object] | None = None,
     session: Session | None = None,
     streamer: BaseStreamer | None = None,
@@ -63,17 +63,18 @@ def generate(
             CPU, and `model` on other devices until `packed` has passed its tests there, or where
             the model's attention cannot be replaced; `stats.reason` says why. A class of a runner
             is accepted too, such as `specds.papers.path_rows.PathRows`.
-        self_check: Whether to compare a small tree with plain passes before the model's first use
-            (see `specds.verify.check_model`).
-        profile: Whether to wait for a CUDA device at each reading of the clock, so that the times
-            in `stats` are exact. It costs speed.
-        stream_every: Hides how many tokens a step emitted, which tells texts apart: the streamer
-            gets this many tokens at once (fewer at the end), and each step computes for exactly
-            `max_nodes`, a number below `stream_every`. The time between releases still varies.
-        exact: Whether the text of a single row is to be the same whatever is drafted, in half
-            precision too. All passes get one shape, of `max_nodes`, a number, and of `max_length`
-            slots, and drafts are chains: slower, and near-ties may break otherwise than in plain
-            decoding. Measured on a CPU; other devices verify by `model` for it.
+        check_model: Before the model's first use, compare one forward pass over a small tree with
+            forward passes over its paths (see `specds.verify.check_model`).
+        synchronize_timings: Synchronize with a CUDA device at each reading of the clock, so that
+            the times in `stats` are exact. This costs speed.
+        stream_interval: Hide how many tokens each step emitted, from which an observer can tell
+            texts apart. The streamer gets this many tokens at once (fewer at the end), and each
+            step computes exactly `max_nodes`, an integer below `stream_interval`. The time between
+            releases still varies.
+        shape_invariant: Make the text of a single row independent of the drafts in half precision
+            too. All forward passes have one shape, `max_nodes` (an integer) by `max_length` slots,
+            and drafts are chains. This is slower, and near-ties may break differently from the
+            baseline. Tested on a CPU; other devices verify with `model`.
         on_step: Called with each `Step` of each row, the prefill included: the draft, its accepted
             nodes, and the emitted tokens with their sources.
         session: A session of the drafter that has observed the only prompt. It takes what is
@@ -108,20 +109,20 @@ def generate(
         drafter,
         max_nodes=max_nodes,
         verification=verification,
-        self_check=self_check,
-        profile=profile,
-        stream_every=stream_every,
-        exact=exact,
+        check_model=check_model,
+        synchronize_timings=synchronize_timings,
+        stream_interval=stream_interval,
+        shape_invariant=shape_invariant,
         on_step=on_step,
         session=session,
     )
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
     call: Any = model.generate
-    output: GenerationOutput = through(model, call, options, inputs=input_ids, **kwargs)
+    output: GenerationOutput = run_custom_loop(model, call, options, inputs=input_ids, **kwargs)
     return output
 
 
-def through(
+def run_custom_loop(
     model: PreTrainedModel,
     generate: Callable[..., Any],
     options: Options,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from budget_rule import best_size
 from models import Drafter
 from specds._core import Experience, TokenTree
-from specds.budget.policy import AutoBudget, Budget
-from specds.budget.step_cost import MOST_NODES, CostModel
+from specds.decoding.budget import AutoBudget, FixedBudget
+from specds.decoding.step_cost import MOST_NODES, CostModel
 from specds.drafters import Session
 
 SIZES = (0, 1, 2, 4, 8, 16, 32, 63)
@@ -107,7 +107,7 @@ def test_it_says_before_a_step_that_there_will_be_no_draft():
         assert (world.num_drafts == num_before) == announced[-1]
     assert not announced[0]
     assert sum(announced) > 150
-    assert [Budget(number).pauses for number in (0, 1)] == [True, False]
+    assert [FixedBudget(number).pauses for number in (0, 1)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ def test_drafts_that_become_good_are_used_again(claim):
 def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
     world = World(FLAT, lambda _: 0.9)
     budget = auto(world)
-    for policy in (budget, Budget(8)):
+    for policy in (budget, FixedBudget(8)):
         assert [*map(len, policy.draft([world], [0]))] == [0]
     assert world.num_drafts == 0
-    assert [len(tree) for tree in Budget(8).draft([world, world], [3, 100])] == [3, 8]
+    assert [len(tree) for tree in FixedBudget(8).draft([world, world], [3, 100])] == [3, 8]
 
 
 class Listed(Session):
@@ -212,6 +212,6 @@ def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
 @pytest.mark.parametrize(("max_nodes", "tokens"), [(6, [1, 2, 4, 5]), (3, [1, 2, 4])])
 def test_near_the_end_a_draft_in_rows_keeps_all_its_rows(max_nodes, tokens):
     rows = Drafter(lambda *_: TokenTree([1, 2, 3, 4, 5, 6], [-1, 0, 1, -1, 3, 4], [0.5] * 6))
-    (tree,) = Budget(max_nodes).draft([rows.session([0])], [2])
+    (tree,) = FixedBudget(max_nodes).draft([rows.session([0])], [2])
     assert tree.token_ids.tolist() == tokens
     assert tree.parents.tolist() == [-1, 0, -1, 2][: len(tokens)]

@@ -1,5 +1,6 @@
-"""How many nodes of a draft to verify: a fixed number, or as many as pay by the clock."""
+"""The number of nodes of a draft to verify: fixed, or by the expected tokens per second."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from time import perf_counter
@@ -8,11 +9,11 @@ from weakref import WeakKeyDictionary
 
 from specds._core import Budget as Rule
 from specds._core import DraftSession, Experience, Session, TokenTree, draft_batch
-from specds.budget.step_cost import MOST_NODES, CostModel
+from specds.decoding.step_cost import MOST_NODES, CostModel
 from specds.drafters.session import EMPTY_TREE, Drafter
 
 
-class Budget:
+class FixedBudget:
     """Drafts for the sequences of a step; the base class drafts at most `max_nodes` in each.
 
     Args:
@@ -45,7 +46,7 @@ class Budget:
         """Ends a row; the last one takes its number."""
 
 
-class AutoBudget(Budget):
+class AutoBudget(FixedBudget):
     """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
 
     The rule is the core's; here are the sessions and the clock.
@@ -98,6 +99,19 @@ class AutoBudget(Budget):
 
     def leave(self, row: int) -> None:
         self._rule.leave(row)
+
+
+def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
+    """Return the nodes before the first one whose token the model lacks, with a warning.
+
+    Gemma 3's 1B model lacks the image token of its tokenizer, so a corpus may hold what it lacks.
+    """
+    known = tree.known(vocab_size)
+    if known is not tree:
+        unknown = tree.token_ids[len(known)]
+        message = f"a draft with token {unknown} is cut there: the model has {vocab_size} tokens"
+        warnings.warn(f"{message}; was the drafter made with its tokenizer?", stacklevel=2)
+    return known
 
 
 _experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()

@@ -40,7 +40,7 @@ def bucket(number: int, sizes: tuple[int, ...], step: int) -> int:
     return -(-(number - sizes[-1]) // step) * step + sizes[-1] if fitting is None else fitting
 
 
-class StaticRunner(Runner):
+class PackedRunner(Runner):
     """The static path: the model sees the rows as one sequence, and reads each prefix once.
 
     On a CUDA device widths and rows are rounded up, so that passes have few shapes, and each shape
@@ -60,7 +60,7 @@ class StaticRunner(Runner):
         self._always_masks = self._records or self._masks.has_windows
         self._limits = [local_attention(of, self._config) for of in layer_types(self._config)]
         self._compute: Callable[..., Tensor]
-        self._work = recordings.take(model) if self._records else Workspace()
+        self._work = recordings.acquire(model) if self._records else Workspace()
         if self._records:
             num_rows, self.cache = len(self.cache.lengths), self._work.cache
             slots = bucket(self._slots, _SLOTS, _SLOTS[-1])
@@ -73,7 +73,7 @@ class StaticRunner(Runner):
     def close(self) -> None:
         self.reason = "; ".join(filter(None, (self._work.reason, self.reason)))
         if self._records:
-            recordings.give_back(self._model, self._work)
+            recordings.release_workspace(self._model, self._work)
 
     def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
         logits = super().prefill_rows(prompts, chunk_size)
@@ -99,7 +99,7 @@ class StaticRunner(Runner):
         except torch.OutOfMemoryError:
             raise
         except Exception as failure:
-            work.slow_down(f"Triton's kernels fail, masks are made: {failure}")
+            work.record_fallback(f"Triton's kernels fail, masks are made: {failure}")
             work.has_kernels, work.forward = False, None
 
     def _chosen(self) -> Callable[..., Tensor]:
@@ -138,7 +138,7 @@ class StaticRunner(Runner):
         """
         reported, width = self._run(token_ids, trees, request)
         on_host = reported.to("cpu", non_blocking=True)
-        synchronize = recordings.launched(self._device)
+        synchronize = recordings.device_event(self._device)
 
         def wait() -> list[Outcome]:
             synchronize()
@@ -189,7 +189,7 @@ class StaticRunner(Runner):
         return buffers, end
 
     def _accept(self, inputs: Inputs, logits: Tensor, request: PassRequest) -> Tensor:
-        choices = request.sampler.everywhere(logits, inputs.depths, request.noise)
+        choices = request.sampler.sample_all(logits, inputs.depths, request.noise)
         counts, path = follow(
             inputs.token_ids, inputs.depths, inputs.parents, inputs.visible(), choices
         )
@@ -211,5 +211,5 @@ class StaticRunner(Runner):
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 
-RUNNERS: dict[str, type[Runner]] = {"packed": StaticRunner, "model": Runner}
+RUNNERS: dict[str, type[Runner]] = {"packed": PackedRunner, "model": Runner}
 """The ways to verify a draft, by name."""

@@ -19,7 +19,7 @@ from specds.verify.generic import Runner
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from specds.verify.static import StaticRunner
+    from specds.verify.packed import PackedRunner
 
 MOST_NODES = 63
 """The most nodes that an automatic budget verifies: with the last token they fill a tile of 64."""
@@ -82,7 +82,7 @@ def step_costs(
             if request is None:
                 runner.verify_rows(last, trees)[0][0, 0].item()  # waits for the device
             else:
-                cast("StaticRunner", runner).launch(last, trees, request)()
+                cast("PackedRunner", runner).launch(last, trees, request)()
 
         most = min(MOST_NODES, model_vocab_size(model))
         seconds = measure(verify, most, runner.node_steps or _SIZES)

@@ -12,8 +12,8 @@ from transformers import TemperatureLogitsWarper
 from models import tiny_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.budget import step_cost as cost
-from specds.budget.step_cost import MOST_NODES, CostModel, measure, step_costs
+from specds.decoding import step_cost as cost
+from specds.decoding.step_cost import MOST_NODES, CostModel, measure, step_costs
 
 SIZES = (0, 1, 2, 3, 4, 8, 16, 32, 63)
 STEPS = (0, 7, 15, 31, 63)
