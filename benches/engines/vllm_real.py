@@ -63,7 +63,7 @@ def measure(asked):
         tokenizer = engine.llm.get_tokenizer()
 
         def write(asks):
-            ids = [encode(tokenizer, one)[0].tolist() for one in asks]
+            ids = [encode(tokenizer, one) for one in asks]
             return engine.generate(ids, asked.new_tokens, ignore_eos=False)
 
         write([[{"role": "user", "content": "Hello."}]])  # the first steps cost more

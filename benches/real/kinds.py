@@ -1,11 +1,11 @@
-"""Requests of nine kinds, written for this benchmark, and two beside a log of similar ones."""
+"""Requests of nine kinds, and of two more that follow a log of similar requests."""
 
 import json
 from functools import cache
 from pathlib import Path
 
-_AGAIN = 4  # the request for code that is asked eight times
-_EACH = 5  # of similar requests, every fifth is measured
+_AGAIN = 4  # index of the code request that is repeated
+_EACH = 5  # every fifth of the similar requests is measured, the others are the log
 
 
 @cache
@@ -18,12 +18,12 @@ def kinds() -> list[str]:
 
 
 def every_kind() -> list[str]:
-    """The nine, and those beside a log."""
+    """Return the nine kinds, and those with a log."""
     return [*kinds(), *filter(_has_log, _written())]
 
 
 def messages(kind: str) -> list[list[dict[str, str]]]:
-    """The conversations of a kind; each ends with the user's turn."""
+    """Return the conversations of a kind; each ends with the user's turn."""
     if kind == "again":
         return [messages("code")[_AGAIN]] * 8
     if _has_log(kind):
@@ -38,7 +38,7 @@ def messages(kind: str) -> list[list[dict[str, str]]]:
 
 
 def log(kind: str) -> list[list[dict[str, str]]]:
-    """Forty similar requests that were answered before; none but of a kind beside a log."""
+    """Return forty similar requests that were answered before, for a kind with a log."""
     if not _has_log(kind):
         return []
     return [asked for number, asked in enumerate(_similar(kind)) if number % _EACH]
@@ -54,10 +54,10 @@ def _similar(kind):
     return [[{"role": "user", "content": text}] for text in asks]
 
 
-def encode(tokenizer, conversation):
-    """Ids `(1, length)`: by the chat template, or as one text where a model has none."""
+def encode(tokenizer, conversation) -> list[int]:
+    """Apply the chat template, or join the messages where a model has none."""
     if tokenizer.chat_template is None:
         text = "\n\n".join(message["content"] for message in conversation) + "\n\n"
-        return tokenizer(text, return_tensors="pt")["input_ids"]
-    options = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+        return tokenizer(text)["input_ids"]
+    options = {"add_generation_prompt": True, "return_dict": True}
     return tokenizer.apply_chat_template(conversation, **options)["input_ids"]

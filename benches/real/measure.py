@@ -1,7 +1,4 @@
-"""One process: a model in one dtype on some threads writes the requests of some kinds each way.
-
-Ways take turns at each request, with the same seed. Times are of whole calls, the prompt included.
-"""
+"""One process of `make bench-real`: a model in one dtype answers requests of some kinds."""
 
 import json
 import sys
@@ -16,84 +13,64 @@ MODES = {
 }
 
 
-def measure(plan, write):
-    """Calls `write` with a row for each call; a plan is what `real` passes as JSON."""
-    if plan["clock"] == "cpu":
-        # Other programs then mislead neither the figures nor the budget.
+def measure(settings, write):
+    """Call `write` with a row for each call; `settings` are those that `real` passes as JSON."""
+    if settings["clock"] == "cpu":
+        # Neither figures nor the estimated cost of steps then depend on other programs.
         time.perf_counter = time.process_time
     import torch
     import transformers
 
     import specds
     from real.kinds import encode, log, messages
+    from specds.bench.generation import measure as harness
 
-    torch.set_num_threads(plan["threads"])
+    torch.set_num_threads(settings["threads"])
     transformers.logging.set_verbosity_error()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(plan["folder"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings["folder"])
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        plan["folder"], dtype=getattr(torch, plan["dtype"])
+        settings["folder"], dtype=getattr(torch, settings["dtype"])
     ).eval()
     specds.warm_up(model)
-    for kind in plan["kinds"]:
-        asked = [encode(tokenizer, one) for one in messages(kind)[: plan["limit"]]]
+    target, length = harness.Target(model), {"max_new_tokens": settings["new_tokens"]}
+    modes = {name: MODES[name] | length for name in settings["modes"]}
+    for kind in settings["kinds"]:
+        asked = [encode(tokenizer, one) for one in messages(kind)[: settings["limit"]]]
         logged = [encode(tokenizer, one) for one in log(kind)]
-        answers = [answer(model, ids, plan["new_tokens"]) for ids in logged]
-        for mode in plan["modes"]:
-            ways = ways_of(model, answers)
-            for number, ids in enumerate(asked):
-                names = [*ways]
-                for name in names[number % len(names) :] + names[: number % len(names)]:
-                    torch.manual_seed(number)
-                    settings = {"max_new_tokens": plan["new_tokens"], **MODES[mode]}
-                    row = timed(ways[name], ids, settings)
-                    write({"kind": kind, "mode": mode, "way": name, "number": number, **row})
+        answers = [ids + answer for ids in logged for answer in greedy_answer(target, ids, length)]
+
+        def make(answers=answers):
+            memory = specds.Memory(model.config.vocab_size)
+            for tokens in answers:
+                memory.insert("", tokens)
+            return specds.FusedDrafter(memory=memory)
+
+        ways = [
+            *(harness.baseline_way(name, target) for name in WAYS[:-1]),
+            harness.drafter_way(WAYS[-1], target, make, "auto"),
+        ]
+        batches = {1: [[ids] for ids in asked]}
+        plan = harness.Plan(target, ways, modes, batches, 1, 0, warm_up={"max_new_tokens": 8})
+        for cell in harness.measure(plan):
+            for number, row in enumerate(rows_of(cell.runs[0])):
+                write(
+                    {"kind": kind, "mode": cell.mode, "way": cell.way.name, "number": number} | row
+                )
 
 
-def timed(way, ids, settings):
-    wall, cpu = time.monotonic(), time.process_time()
-    sequence, passes, shares = way(ids, settings)
-    cpu, wall = time.process_time() - cpu, time.monotonic() - wall
-    text = sequence[0, ids.shape[1] :].tolist()
-    return {"wall_s": wall, "cpu_s": cpu, "passes": passes, "shares": shares, "text": text}
+def greedy_answer(target, ids, length):
+    """Return the model's own greedy answer, as a server would remember it."""
+    inputs, mask = target.inputs([ids])
+    sequences = target.model.generate(inputs, attention_mask=mask, do_sample=False, **length)
+    return target.emitted(sequences, len(ids))
 
 
-def answer(model, ids, new_tokens):
-    """A request with the model's own greedy answer, as a server would remember it."""
-    return model.generate(ids, max_new_tokens=new_tokens, do_sample=False)[0].tolist()
-
-
-def ways_of(model, log):
-    """Functions of ids and settings that return `(sequences, passes, shares of phases)`."""
-    import torch
-
-    import specds
-
-    def plain(ids, settings):
-        passes = []
-        # Removed after the call: specds leaves a model with hooks to its own forward.
-        hook = model.register_forward_pre_hook(lambda *_: passes.append(1))
-        try:
-            text = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
-        finally:
-            hook.remove()
-        return text, len(passes), {}
-
-    def lookup(ids, settings):
-        return plain(ids, {**settings, "prompt_lookup_num_tokens": 10})
-
-    def drafted(max_nodes):
-        memory = specds.Memory(model.config.vocab_size)  # of the log and the requests of a kind
-        for text in log:
-            memory.insert("", text)
-        drafter = specds.FusedDrafter(memory=memory)
-
-        def write(ids, settings):
-            output = specds.generate(model, ids, drafter, max_nodes=max_nodes, **settings)
-            return output.sequences, 1 + output.stats.num_drafts, output.stats.shares
-
-        return write
-
-    return dict(zip(WAYS, (plain, lookup, drafted(0), drafted("auto")), strict=True))
+def rows_of(run):
+    for seconds, result in zip(run.seconds, run.results, strict=True):
+        row = {"seconds": seconds, "text": result.token_ids[0]}
+        if result.stats:
+            row |= {"passes": 1 + result.stats.num_drafts, "shares": result.stats.shares}
+        yield row
 
 
 if __name__ == "__main__":

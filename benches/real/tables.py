@@ -1,18 +1,18 @@
-"""Tables of the rows, by kind of request."""
+"""Tables of the rows of `make bench-real`, by kind of request."""
 
 from collections import defaultdict
 from statistics import mean
 
 SETTING = ("model", "dtype", "threads", "mode")
-WAYS = ("generate", "prompt lookup", "our loop", "specds")
+WAYS = ("generate", "transformers-prompt-lookup", "plain", "specds")
 _HEAD = (
-    "| kind | generate, tokens/s | prompt lookup | our loop | specds (by the clock) "
-    "| least to most | tokens a pass | prompt, passes, the rest | same text |"
+    "| kind | generate, tokens/s | prompt lookup | loop without drafts | specds | min to max "
+    "| tokens per pass | prompt, passes, rest | same text |"
 )
 
 
 def print_tables(rows):
-    """A table for each setting, then one of specds' ratios with a column for each setting."""
+    """Print a table for each setting, then one of specds' ratios with a column per setting."""
     by_setting = defaultdict(list)
     for row in rows:
         by_setting[tuple(row[name] for name in SETTING)].append(row)
@@ -36,31 +36,6 @@ def print_ratios(by_setting):
         print(f"| {kind} | {' | '.join(cells)} |")
 
 
-def figures(rows, conditions):
-    """What the tables hold, a row for each setting and kind, with the ratio of each request."""
-    found = defaultdict(list)
-    for row in rows:
-        found[tuple(row[name] for name in (*SETTING, "kind"))].append(row)
-    for where, some in found.items():
-        ours = [row for row in some if row["way"] == "specds"]
-        plain = {key(row): row["text"] for row in some if row["way"] == "generate"}
-        shares = {of: round(mean(row["shares"][of] for row in ours), 3) for of in ours[0]["shares"]}
-        over_generate = {way: [round(x, 3) for x in ratios(some, way)] for way in WAYS[1:]}
-        yield {
-            **dict(zip((*SETTING, "kind"), where, strict=True)),
-            "num_requests": len(ours),
-            "over_generate": over_generate,
-            "tokens_a_pass": round(tokens_a_pass(ours), 2),
-            "num_differing": sum(row["text"] != plain[key(row)] for row in ours),
-            "shares": shares,
-            "conditions": conditions,
-        }
-
-
-def tokens_a_pass(rows):
-    return sum(len(row["text"]) for row in rows) / sum(row["passes"] for row in rows)
-
-
 def title(setting):
     model, dtype, threads, mode = setting
     return f"{model}, {dtype}, {threads} thread{'s' * (threads > 1)}, {mode}"
@@ -68,29 +43,23 @@ def title(setting):
 
 def line(kind, rows):
     ways = {way: [row for row in rows if row["way"] == way] for way in WAYS}
-    plain, ours = ways["generate"], ways["specds"]
-    tokens = sum(len(row["text"]) for row in plain)
-    by_clock, by_cpu = (tokens / sum(row[of] for row in plain) for of in ("wall_s", "cpu_s"))
+    baseline, ours = ways["generate"], ways["specds"]
+    speed = sum(len(row["text"]) for row in baseline) / sum(row["seconds"] for row in baseline)
     lookup, loop, found = (ratios(rows, way) for way in WAYS[1:])
-    of_clock = mean(ratios(rows, "specds", "wall_s"))
-    texts = {key(row): row["text"] for row in plain}
-    same = sum(row["text"] == texts[key(row)] for row in ours)
+    tokens_per_pass = sum(len(row["text"]) for row in ours) / sum(row["passes"] for row in ours)
+    texts = {_key(row): row["text"] for row in baseline}
+    same = sum(row["text"] == texts[_key(row)] for row in ours)
+    prompt, passes = (mean(row["shares"][of] for row in ours) for of in ("prefill", "forward"))
     return (
-        f"| {kind} | {by_clock:.1f} (CPU {by_cpu:.1f}) | {mean(lookup):.2f} | {mean(loop):.2f} "
-        f"| **{mean(found):.2f}** ({of_clock:.2f}) | {min(found):.2f} to {max(found):.2f} "
-        f"| {tokens_a_pass(ours):.2f} | {phases(ours)} | {same} of {len(ours)} |"
+        f"| {kind} | {speed:.1f} | {mean(lookup):.2f} | {mean(loop):.2f} | **{mean(found):.2f}** "
+        f"| {min(found):.2f} to {max(found):.2f} | {tokens_per_pass:.2f} "
+        f"| {prompt:.0%}, {passes:.0%}, {1 - prompt - passes:.1%} | {same} of {len(ours)} |"
     )
 
 
-def phases(rows):
-    """The shares of time in the pass over the prompt, in those over drafts, and in all else."""
-    prompt, passes = (mean(row["shares"][of] for row in rows) for of in ("prefill", "forward"))
-    return f"{prompt:.0%}, {passes:.0%}, {1 - prompt - passes:.1%}"
-
-
-def ratios(rows, way, clock="cpu_s"):
-    """How many times the tokens a second of `generate` a way gives, by request."""
-    per_second = {(key(row), row["way"]): len(row["text"]) / row[clock] for row in rows}
+def ratios(rows, way):
+    """Return the speed of a way over `generate`, by request."""
+    per_second = {(_key(row), row["way"]): len(row["text"]) / row["seconds"] for row in rows}
     return [
         speed / per_second[where, "generate"]
         for (where, name), speed in per_second.items()
@@ -98,7 +67,7 @@ def ratios(rows, way, clock="cpu_s"):
     ]
 
 
-def key(row):
+def _key(row):
     return row["kind"], row["number"]
 
 

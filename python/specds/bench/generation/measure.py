@@ -122,6 +122,18 @@ def baseline_way(name: str, target: Target) -> Way:
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
 
 
+def drafter_way(
+    name: str,
+    target: Target,
+    make: Callable[[], Drafter],
+    max_nodes: int | Literal["auto"],
+    datastore: Datastore | None = None,
+) -> Way:
+    """Return the way that generates with drafters made by `make`."""
+    start = partial(own_calls, target, make, max_nodes)
+    return Way(name, start, is_ours=True, max_nodes=max_nodes, datastore=datastore)
+
+
 @dataclass
 class Run:
     """One way once over all requests: the time of each call, prefill included, and its result."""

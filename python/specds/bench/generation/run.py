@@ -3,7 +3,6 @@
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from specds.bench.drafters import check_names, drafters_of
 from specds.bench.generation.measure import (
     Plan,
     Target,
-    Way,
     baseline_way,
     batches_of,
+    drafter_way,
     measure,
-    own_calls,
 )
 from specds.bench.generation.report import rows_of
 from specds.bench.harness import Document, Progress, circumstances, open_datastores
@@ -62,13 +60,7 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
         for drafter in drafters:
             make = stack.enter_context(drafter.open())
             ways += [
-                Way(
-                    drafter.name,
-                    partial(own_calls, target, make, max_nodes),
-                    is_ours=True,
-                    max_nodes=max_nodes,
-                    datastore=drafter.datastore,
-                )
+                drafter_way(drafter.name, target, make, max_nodes, drafter.datastore)
                 for max_nodes in options.max_nodes
             ]
         plan = Plan(
