@@ -2,7 +2,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
-BENCH := PYTHONPATH=benches:tests/helpers $(BIN)/python
+BENCH := PYTHONPATH=benches $(BIN)/python
+BENCH_WITH_HELPERS := PYTHONPATH=benches:tests/helpers $(BIN)/python
 
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -90,7 +91,7 @@ test-llama-server bench-llama-server: dev target/llama.cpp/extern
 	$(BENCH) -m engines.llama_server_bench $(ARGS))
 
 fuzz-generate: dev
-	$(BENCH) -W ignore benches/fuzz_generate.py $(ARGS)
+	$(BENCH_WITH_HELPERS) -W ignore benches/fuzz_generate.py $(ARGS)
 
 fuzz: ## more than a million forged files, with overflow checks; TIMES=1000 READER=snapshots
 	ulimit -v 8000000; SPECDS_FUZZ=$(or $(TIMES),1000) CARGO_TARGET_DIR=target/fuzz \
@@ -103,7 +104,7 @@ fuzz-sanitized:
 	$$sanitized --test core fuzz::$(READER) && $$sanitized -p specds-c --test c calls::
 
 reliability: dev ## what was tried to break it, into docs/RELIABILITY.md (hours); ARGS="fuzz faults"
-	$(BENCH) -m reliability $(ARGS)
+	$(BENCH_WITH_HELPERS) -m reliability $(ARGS)
 
 audit: dev
 	cargo deny --version || { echo 'cargo-deny is missing: cargo install --locked cargo-deny'; exit 1; }
@@ -133,7 +134,7 @@ bench-real: dev ## real models write nine kinds of requests; ARGS="--models smol
 	$(BENCH) -m real $(ARGS)
 
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
-	$(BENCH) -m gpu $(ARGS)
+	$(BENCH_WITH_HELPERS) -m gpu $(ARGS)
 
 $(VENV)-baselines/installed: benches/requirements-baselines.txt
 	test -x $(VENV)-baselines/bin/python || $(PYTHON) -m venv $(VENV)-baselines

@@ -1,1 +1,1 @@
-"""Everything that a GPU is asked for, in parts that do not stop each other."""
+"""Benchmark of a GPU: correctness and speed against thresholds."""

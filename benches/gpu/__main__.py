@@ -1,10 +1,10 @@
-"""Runs the parts one after the other, and prints each figure with its bar as soon as there is one.
+"""Benchmark of a GPU in independent parts, each figure printed with its threshold.
 
     PYTHONPATH=python:benches:tests/helpers python -m gpu [PART ...] [--case ANSWERS STORE BAR] ...
 
-The most telling part comes first, and one for which too little is left of `--seconds` is left out.
-A part that fails says so, and the next one runs; a warning stops nothing. `--out` holds all figures
-so far. Nothing is downloaded. `--dry` runs small sizes on a CPU, to see that all of it works.
+A part that needs more time than `--seconds` leaves is skipped, and a part that fails does not stop
+the next. `--out` receives all figures so far. Nothing is downloaded. `--dry` runs small sizes on a
+CPU.
 """
 
 from __future__ import annotations
@@ -31,32 +31,25 @@ DRY = {
     "dtype": "float32",
     "shape": "tiny",
     "contexts": [16],
-    "widths": [1, 5],
     "slots": [64],
     "batches": [2],
-    "long_prompt": 40,
     "limit": 2,
     "new_tokens": 6,
     "runs": 1,
     "second_shape": "tiny",
-    "compiled": False,
 }
-# The seconds that a part needs, in the order of a run without names.
 SHARES = {
     "machine": 10,
     "kernel": 30,
     "noise": 10,
-    "pieces": 45,
     "curve": 45,
     "texts": 60,
-    "sampled": 15,
-    "linears": 40,
     "curve-of-second": 60,
     "attention": 90,
     "beside": 5,
     "refused": 15,
 }
-"""Parts and seconds of the first ten minutes."""
+"""Parts of a run without names, in order, and the seconds that each needs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,39 +66,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         figures = list(_figures(options))
-    # What could not be measured has not met its bar either.
+    # A figure without a value has not met its threshold.
     held = [figure for figure in figures if figure.bar]
     missed = [figure.name for figure in held if not figure.met]
-    print(f"\n{len(held) - len(missed)} of {len(held)} bars met", *missed, sep="\n  missed: ")
+    print(f"\n{len(held) - len(missed)} of {len(held)} thresholds met", *missed, sep="\n  missed: ")
     return 1 if missed else 0
 
 
 def _figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """The figures of all parts, each printed and written down when it comes."""
-    from gpu import answers, attention, device, first, launches, passes
+    """Yield the figures of all parts, each printed and saved at once."""
+    from gpu import attention, curve, device, forced, launches
     from gpu.figure import Figure, machine
 
     parts: dict[str, Any] = {
         "machine": device.machine,
         "kernel": device.kernel,
         "noise": device.noise,
-        "pieces": device.pieces,
         "texts": device.texts,
-        "sampled": device.sampled,
-        "linears": device.linears,
-        "curve-of-second": answers.curve_of_second,
+        "curve-of-second": curve.curve_of_second,
         "beside": device.beside,
         "refused": device.refused,
         "tests": _tests,
-        "ways": first.which_way_runs,
-        "stale": first.stale_recordings,
-        "passes": passes.figures,
-        "curve": answers.curve,
-        "memory": first.memory_after_a_long_prompt,
+        "stale": device.stale_recordings,
+        "curve": curve.curve,
         "launches": launches.figures,
         "attention": attention.figures,
-        "tiles": attention.tiles,
-        "answers": answers.figures,
+        "answers": forced.figures,
     }
     written: list[dict[str, Any]] = []
     begun = perf_counter()
@@ -114,7 +100,7 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         started = perf_counter()
         left = options.seconds - (started - begun)
         if left < SHARES.get(name, 0):
-            print(f"  left out: {left:.0f} s are left of {SHARES[name]}", flush=True)
+            print(f"  skipped: {left:.0f} s are left of {SHARES[name]}", flush=True)
             continue
         found = parts[name](options)
         while True:
@@ -141,12 +127,12 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         free_memory()
 
 
-# By name: others need what only a developer has.
+# Tests that run without the development environment.
 TESTS = ("tests/kernels/test_tree_attention_on_devices.py", "tests/verify/test_gpu.py")
 
 
 def free_memory() -> None:
-    """What one part leaves is not held against the next."""
+    """Free the memory of a part before the next."""
     import gc
 
     import torch
@@ -158,7 +144,7 @@ def free_memory() -> None:
 
 
 def _tests(options: argparse.Namespace) -> Iterator[Figure]:
-    """The tests that need a GPU."""
+    """Tests that need a GPU."""
     from gpu.figure import Figure
 
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]
@@ -171,28 +157,25 @@ def _tests(options: argparse.Namespace) -> Iterator[Figure]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpu", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("parts", nargs="*", metavar="PART", help="by default the first ten minutes")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="by default ten minutes of parts")
     parser.add_argument(
         "--case",
         nargs=3,
         metavar=("ANSWERS", "DATASTORE", "BAR"),
         action="append",
         default=[],
-        help="recorded answers, what is drafted from, and the speed-up that they are held to",
+        help="recorded answers, a datastore, and the minimum speedup",
     )
     parser.add_argument("--dry", action="store_true", help="small sizes on a CPU")
     parser.add_argument("--shape", default="llama-2-7b")
     parser.add_argument("--second-shape", default="llama-3-8b")
-    parser.add_argument("--compiled", action="store_true", help="products by templates too")
     parser.add_argument("--seconds", type=float, default=540, help="of all parts")
     parser.add_argument("--tokenizer", help="of the answers; by default the datastore's")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 8192])
-    parser.add_argument("--widths", type=int, nargs="+", default=[1, 8, 16, 32, 63, 64, 65])
     parser.add_argument("--slots", type=int, nargs="+", default=[1024, 8192, 32_768])
     parser.add_argument("--batches", type=int, nargs="*", default=[4, 16, 32])
-    parser.add_argument("--long-prompt", type=int, default=16_384)
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")
     parser.add_argument("--new-tokens", type=int, default=256, help="of an answer at most")
     parser.add_argument("--runs", type=int, default=3)

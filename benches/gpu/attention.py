@@ -1,19 +1,16 @@
-"""The attention of one layer over a tree: `tree_attention` against what torch has."""
+"""Attention of one layer over a tree: `tree_attention` compared with other kernels."""
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
-from unittest import mock
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from gpu.figure import Figure
-from gpu.passes import seconds_of
-from specds.kernels import operations as own
+from gpu.figure import Figure, seconds_of
 from specds.kernels.operations import kernel_reason, tree_attention
 
 if TYPE_CHECKING:
@@ -22,12 +19,12 @@ if TYPE_CHECKING:
 
     Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-# Heads of the keys, query heads on each, and their size: Llama 2 7B, Llama 3 8B, Gemma 3 12B.
+# Key heads, query heads per key head, and head size of Llama 2 7B and Llama 3 8B.
 HEADS = ((32, 1, 128), (8, 4, 128))
 WIDTHS = (1, 64)
-# The kernel stays where it is by so much faster than all others, at 8k.
+# Speedup over all other kernels, at 8k tokens, that justifies our own.
 LEAST_GAIN = 1.2
-# Layers that attend in turn, so that their states do not stay in the device's own cache.
+# Minimum size of the states of all layers, so that the device's cache cannot hold them.
 LEAST_BYTES = 400e6
 KERNELS = {
     "chosen by torch": None,
@@ -37,7 +34,7 @@ KERNELS = {
 
 
 class Tree(NamedTuple):
-    """Queries of a random tree behind all slots but its own."""
+    """Queries of a random tree after all slots but its own."""
 
     query: torch.Tensor
     lengths: torch.Tensor
@@ -59,12 +56,12 @@ class Tree(NamedTuple):
 
 @torch.inference_mode()
 def figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """The attention of a layer, by heads, slots and tokens, in each way that there is."""
+    """Attention time of a layer, by heads, slots, tokens and kernel."""
     for heads, slots in product([(2, 2, 16)] if options.dry else HEADS, options.slots):
         states = _states(options, slots, *heads)
         for width in WIDTHS[:2] if options.dry else WIDTHS:
             if not options.dry:
-                torch.compiler.reset()  # or FlexAttention is not compiled from the ninth shape on
+                torch.compiler.reset()  # else FlexAttention stops compiling at the ninth shape
             name = f"{heads[0]} x {heads[1]} heads of {heads[2]}, {slots:,} slots, {width} tokens"
             tree = Tree.of(slots, width, heads[0] * heads[1], heads[2], states)
             yield from _of_tree(name, tree, states)
@@ -77,7 +74,7 @@ def _of_tree(name: str, tree: Tree, states: torch.Tensor) -> Iterator[Figure]:
             outputs[way] = attend(*states[0]).float()
             compute = partial(_all_layers, attend, states)
             seconds[way] = seconds_of(compute, states.device) / len(states)
-        except Exception as error:  # one that cannot do it
+        except Exception as error:  # unsupported by this kernel
             yield Figure(f"{name}: {way}", None, note=str(error).splitlines()[0][:100])
             continue
         yield Figure(f"{name}: {way}", 1e6 * seconds[way], "us")
@@ -106,7 +103,7 @@ def _all_layers(attend: Attend, states: torch.Tensor) -> torch.Tensor:
 
 
 def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
-    """What gives `(1, width, num_heads, head_dim)` from keys and values."""
+    """Yield functions from keys and values to `(1, width, num_heads, head_dim)`."""
     query, num_key_heads = tree.query, states.shape[3]
     width, slots = query.shape[2], states.shape[4]
     mask = torch.zeros(width, slots, device=query.device, dtype=query.dtype)
@@ -124,7 +121,7 @@ def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
         behind = slot - tree.lengths[0]
         return (behind < 0) | tree.visible[node, behind.clamp(0, width - 1)]
 
-    # Made once for all layers of a pass, and not counted here.
+    # The mask is made once for all layers of a pass, so its time does not count.
     blocks = create_block_mask(sees, 1, None, width, slots, device=query.device.type)
     yield (
         "flex",
@@ -145,7 +142,7 @@ def _ways(tree: Tree, states: torch.Tensor) -> Iterator[tuple[str, Attend]]:
 
 
 def _by_flashinfer(tree: Tree, states: torch.Tensor) -> Attend:
-    """Its prefill with a mask of nodes by all slots, planned once for all layers of a pass."""
+    """Return FlashInfer's prefill with a custom mask, planned once for all layers of a pass."""
     planned: list[Any] = []
 
     def attend(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -182,33 +179,3 @@ def _scaled_dot_product(
         with sdpa_kernel(kernel):
             found = attend(query, keys, values, attn_mask=mask)
     return found.unflatten(2, (-1, width)).flatten(1, 2).transpose(1, 2)
-
-
-@torch.inference_mode()
-def tiles(options: argparse.Namespace) -> Iterator[Figure]:
-    """How else could the kernel cut its work? The three fastest, and what it chooses itself."""
-    if reason := kernel_reason(torch.device(options.device), getattr(torch, options.dtype)):
-        yield Figure("tiles", None, note=reason)
-        return
-    for heads, slots in product(HEADS, options.slots[-2:]):
-        states = _states(options, slots, *heads)
-        tree = Tree.of(slots, 64, heads[0] * heads[1], heads[2], states)
-        attend = dict(_ways(tree, states))["tree"]
-        compute = partial(_all_layers, attend, states)
-        found: dict[str, float] = {"chosen": seconds_of(compute, states.device)}
-        usual = own._Tiles.of(64 * heads[1], heads[0], slots, states)
-        for queries, of_slots, splits, warps, stages in product(
-            (16, 32, 64), (32, 64, 128), (1, 2), (4, 8), (2, 3)
-        ):
-            least = usual.least_slots
-            cut = own._Tiles(
-                queries, of_slots, max(usual.splits // splits, 1), least, warps, stages
-            )
-            try:
-                with mock.patch.object(own._Tiles, "of", return_value=cut):
-                    found[str(cut)] = seconds_of(compute, states.device)
-            except Exception as error:  # it has not the memory
-                print(f"  {cut}: {type(error).__name__}")
-        name = f"{heads[0]} x {heads[1]} heads of {heads[2]}, {slots:,} slots"
-        for cut in ["chosen", *sorted(found, key=found.__getitem__)[:3]]:
-            yield Figure(f"{name}: {cut}", 1e6 * found[cut] / len(states), "us")

@@ -1,7 +1,8 @@
-"""What does a target forward cost by the number of nodes that it verifies?"""
+"""Cost of a step by the number of nodes that it verifies."""
 
 from __future__ import annotations
 
+import argparse
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 from transformers import LogitsProcessorList
 
+from gpu.figure import Figure
+from gpu.shapes import random_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.bench.generation.measure import synchronise
@@ -18,15 +21,17 @@ from specds.verify.packed import PackedRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from transformers import PreTrainedModel
 
-# Enough that a median stands; the passes of all sizes take turns.
+NODES = (1, 7, 15, 31, 63)
+LARGEST_RATIO, LARGEST_OF_SECOND = 1.10, 1.15
+# Passes of all sizes take turns.
 REPEATS = 15
 PREFILL_CHUNK = 1024
 BRANCHES = 4
-# Predictions at each node, as the drafter `fused` asks for them.
+# Predictions at each node, as many as the drafter `fused` uses.
 NUM_PREDICTIONS = 8
 
 
@@ -34,18 +39,15 @@ NUM_PREDICTIONS = 8
 def verification_costs(
     model: PreTrainedModel, context: int, num_nodes: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Times passes over trees, after a context of random tokens.
-
-    A pass over one token, of 0 nodes, is always measured.
+    """Time forward passes over trees, and one without nodes, after a context of random tokens.
 
     Returns:
-        A row each: ``num_nodes``, the median ``seconds``, and ``ratio``, how many times that of the
-        pass without nodes.
+        A row for each size: ``num_nodes``, the median ``seconds``, and ``ratio``, over the pass
+        without nodes.
     """
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
     trees = {size: tree_of(size, vocab_size) for size in sorted({0, *num_nodes})}
-    # On a CUDA device that replays recordings.
     verifies, *_ = require_support(model, verification="packed")
     runner = verifies(
         model, prompt_length=context, max_length=context + 1 + max(trees), max_nodes=max(trees)
@@ -56,7 +58,7 @@ def verification_costs(
     )
 
     def step(tree: TokenTree) -> None:
-        """What a step asks of the device: acceptance too, where that is its part."""
+        """Run a step: the forward pass, and acceptance if it runs on the device."""
         if isinstance(runner, PackedRunner) and runner.accepts:
             runner.launch([last], [tree], request)()
         else:
@@ -69,7 +71,7 @@ def verification_costs(
             for size, tree in trees.items():
                 synchronise(model.device)
                 started = perf_counter()
-                # Nothing is committed, so the next pass writes where this one did.
+                # Nothing is committed, so the next pass overwrites this one.
                 step(tree)
                 synchronise(model.device)
                 if repeat:  # the first of each size allocates
@@ -84,6 +86,26 @@ def verification_costs(
 
 
 def tree_of(num_nodes: int, vocab_size: int) -> TokenTree:
-    """Some branches of equal depth, with different tokens."""
+    """Return a tree of branches of equal depth, with different tokens."""
     nodes = np.arange(num_nodes)
     return TokenTree(nodes % vocab_size, np.maximum(nodes - BRANCHES, -1))
+
+
+def curve(options: argparse.Namespace, most: float = LARGEST_RATIO) -> Iterator[Figure]:
+    """Cost of a step with n nodes over one without, acceptance included: T(n) / T(0)."""
+    model = random_model(options.shape, device=options.device, dtype=options.dtype)
+    for context in options.contexts:
+        for row in verification_costs(model, context, NODES):
+            yield Figure(
+                f"{row['num_nodes']} nodes after {context:,} tokens, over none",
+                row["ratio"],
+                "x",
+                at_most=most if row["num_nodes"] == NODES[-1] else None,
+                note=f"{1e3 * row['seconds']:.2f} ms",
+            )
+
+
+def curve_of_second(options: argparse.Namespace) -> Iterator[Figure]:
+    """Cost of a step of the second shape, which has grouped query heads."""
+    of_second = argparse.Namespace(**{**vars(options), "shape": options.second_shape})
+    yield from curve(of_second, LARGEST_OF_SECOND)

@@ -1,13 +1,10 @@
-"""What decides the next step on a device that nothing has run on: is it right, and what loses?"""
+"""Correctness checks on a new device."""
 
 from __future__ import annotations
 
 import argparse
 import platform
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator
 from threading import Event, Thread
 from typing import Any
 from unittest import mock
@@ -15,26 +12,14 @@ from unittest import mock
 import numpy as np
 import torch
 import transformers
-from torch.profiler import ProfilerActivity, profile
-from transformers import (
-    LogitsProcessorList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
-from gpu.curve import tree_of
-from gpu.figure import Figure
-from gpu.passes import seconds_of
-from gpu.shapes import SHAPES, config_of, random_model
+from gpu.figure import Figure, seconds_of
+from gpu.shapes import config_of
 from models import FAMILIES, build, plain_generate, prompt, random_drafter
 from specds import PromptLookupDrafter, generate
-from specds._core import TokenTree
 from specds.accept.draws import Noise
-from specds.accept.on_device import PassRequest
-from specds.accept.on_host import Sampler
+from specds.drafters import DrafterInputs, make_drafter
 from specds.kernels import operations
-from specds.verify.packed import PackedRunner
 from specds.verify.recordings import CudaRecording
 from tree_attention_cases import TOLERANCES, make_case
 
@@ -49,16 +34,11 @@ CASES: list[tuple[Any, ...]] = [
     ([900, 70], 64, 4, 2, 80, {"chunk": 512, "block_size": 16}),
     ([40], 20, 2, 7, 112, {"window": 3, "softcap": 50.0}),
 ]
-WARPERS = {
-    "greedy": [],
-    "temperature": [TemperatureLogitsWarper(0.8)],
-    "top-k": [TopKLogitsWarper(50)],
-    "top-p": [TopPLogitsWarper(0.9)],
-}
+GREEDY = {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None}
 
 
 def machine(options: argparse.Namespace) -> Iterator[Figure]:
-    """Versions, and what the memory gives: a plain step cannot be faster."""
+    """Versions, and the memory bandwidth, which bounds a step."""
     of = f"torch {torch.__version__}, transformers {transformers.__version__}"
     of += f", numpy {np.__version__}, Python {platform.python_version()}"
     yield Figure("versions", None, note=of)
@@ -72,7 +52,7 @@ def machine(options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def kernel(options: argparse.Namespace) -> Iterator[Figure]:
-    """Is `tree_attention` its float64 definition, and the same in every run?"""
+    """Difference of `tree_attention` from its float64 definition, and between runs."""
     device = torch.device(options.device)
     if reason := operations.kernel_reason(device, torch.bfloat16):
         yield Figure("tree_attention", None, note=reason)
@@ -95,7 +75,7 @@ def _cases(device: torch.device, cases: list[tuple[Any, ...]]) -> Iterator[Figur
 
 
 def noise(options: argparse.Namespace) -> Iterator[Figure]:
-    """Is `multinomial` the argmax of probabilities over our noise, and is the generator alike?"""
+    """Draws by our noise compared with `multinomial`, and the state of the generator."""
     for rows, vocab in ((1, 32_000), (7, 151_936)):
         probs = torch.rand(rows, vocab, device=options.device).softmax(-1)
         torch.manual_seed(11)
@@ -114,94 +94,8 @@ def _state(device: str) -> torch.Tensor:
     return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
 
 
-@torch.inference_mode()
-def sampled(options: argparse.Namespace) -> Iterator[Figure]:
-    """Choices at all places by their settings: greedy ones are recorded, the others are not."""
-    vocab = int(config_of(options.shape).vocab_size)
-    for name, warpers in WARPERS.items():
-        sampler = Sampler(LogitsProcessorList(warpers), do_sample=bool(warpers))
-        for width in (1, 64):
-            logits = 4 * torch.randn(1, width, vocab, device=options.device)
-            depths = torch.arange(width, device=options.device)[None] // 4
-            drawn = torch.empty_like(logits).exponential_() if warpers else None
-            compute = partial(sampler.sample_all, logits, depths, drawn)
-            seconds = seconds_of(compute, logits.device)
-            yield Figure(f"{name}, {width} places", 1e6 * seconds, "us")
-
-
-KINDS = ("attend", "add_norm", "rotate_and_store", "gate", "gemm", "gemv", "cutlass", "nvjet")
-
-
-@torch.inference_mode()
-def pieces(options: argparse.Namespace) -> Iterator[Figure]:
-    """Where does a step spend its time, by kernel: nothing drafted, 7 nodes, 63?"""
-    model = random_model(options.shape, device=options.device, dtype=options.dtype)
-    vocab, context = int(model.config.vocab_size), options.contexts[0]
-    activity = ProfilerActivity.CUDA if options.device == "cuda" else ProfilerActivity.CPU
-    sizes = {"prompt_length": context, "max_length": context + 80, "max_nodes": 63}
-    with closing(PackedRunner(model, **sizes)) as runner:
-        runner.prefill_rows([torch.arange(context)[None] % vocab], 1024)
-        request = PassRequest(Sampler(LogitsProcessorList(), do_sample=False), 8, vocab)
-        for size in (0, 7, 63):
-            step = partial(_step, runner, tree_of(size, vocab), request)
-            for _ in range(2):
-                step()
-            with profile(activities=[activity]) as seen:
-                step()
-            taken = Counter[str]()
-            for event in seen.events():
-                kind = next((of for of in KINDS if of in event.name.lower()), "other")
-                taken[kind] += getattr(event, "device_time", 0.0)
-            note = ", ".join(f"{kind}: {us:.0f}" for kind, us in taken.most_common())
-            yield Figure(f"{size} nodes, busy", sum(taken.values()) / 1e3, "ms", note=f"us {note}")
-        yield Figure("reason", None, note=runner._work.reason)
-
-
-def _step(runner: PackedRunner, tree: TokenTree, request: PassRequest) -> None:
-    runner.launch([1], [tree], request)()
-
-
-@torch.inference_mode()
-def linears(options: argparse.Namespace) -> Iterator[Figure]:
-    """Which product of a layer loses from 1 to 64 tokens, by cuBLAS, cuBLASLt and templates?"""
-    sizes = SHAPES[options.shape][1]
-    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
-    heads, keys = sizes["num_attention_heads"], sizes["num_key_value_heads"]
-    joined = hidden + 2 * hidden * keys // heads
-    shapes = {"o": (hidden, hidden), "down": (hidden, inner), "qkv": (joined, hidden)}
-    for name, (rows, columns) in (shapes | {"gate and up": (2 * inner, hidden)}).items():
-        # So many that the device's own cache holds none.
-        like = {"device": options.device, "dtype": getattr(torch, options.dtype)}
-        weights = [torch.randn(rows, columns, **like) for _ in range(1 if options.dry else 6)]
-        for way, product in _products(options):
-            seconds = {}
-            for width in (1, 8, 16, 32, 64):
-                states = torch.randn(1, width, columns, **like)
-                compute = partial(_all, product, states, weights)
-                seconds[width] = seconds_of(compute, states.device) / len(weights)
-            note = ", ".join(f"{width}: {1e6 * of:.1f} us" for width, of in seconds.items())
-            yield Figure(f"{name}, {way}: 64 over 1", seconds[64] / seconds[1], "x", note=note)
-
-
-def _products(options: argparse.Namespace) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
-    linear: Any = torch.nn.functional.linear
-    yield "by default", linear
-    if options.device == "cuda":
-        for library in ("cublaslt", "cublas"):
-            torch.backends.cuda.preferred_blas_library(library)
-            yield library, linear
-        torch.backends.cuda.preferred_blas_library("default")
-        if options.compiled:
-            mode = "max-autotune-no-cudagraphs"
-            yield "templates", torch.compile(linear, dynamic=False, mode=mode)
-
-
-def _all(product: Any, states: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    return [product(states, weight) for weight in weights][-1]
-
-
 def texts(options: argparse.Namespace) -> Iterator[Figure]:
-    """Texts that are not those of `generate`, by precision, and where they first differ."""
+    """Texts that differ from `generate`, by precision, and the first differing position."""
     dtypes = ("float32", "bfloat16")
     for dtype, sample in ((of, how) for of in dtypes for how in (False, True)):
         model = build(*FAMILIES["llama"], getattr(torch, dtype)).to(options.device)
@@ -228,8 +122,12 @@ def texts(options: argparse.Namespace) -> Iterator[Figure]:
         yield Figure(f"{name} by their drafts, shape_invariant", unlike_drafts / num, at_most=0)
 
 
+def _all(product: Any, states: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    return [product(states, weight) for weight in weights][-1]
+
+
 def beside(options: argparse.Namespace) -> Iterator[Figure]:
-    """Can another thread sample while passes are recorded?"""
+    """Sampling in another thread while CUDA graphs are captured."""
     made, stop, failures = Noise(1, 64, torch.device(options.device)), Event(), list[str]()
 
     def draw() -> None:
@@ -251,7 +149,7 @@ def beside(options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def refused(options: argparse.Namespace) -> Iterator[Figure]:
-    """Does sampling work after a pass that could not be recorded? Last: it may spoil a process."""
+    """Sampling after a failed capture of a CUDA graph (last, as it may break the process)."""
     model = build(*FAMILIES["deepseek_v3"]).to(options.device)
     asked = {"max_new_tokens": 8, "do_sample": False, "verification": "packed"}
     ids = prompt().to(options.device)
@@ -259,10 +157,73 @@ def refused(options: argparse.Namespace) -> Iterator[Figure]:
     yield Figure("verified", None, note=f"{told.verification}: {told.reason}")
     if options.device == "cuda":
         states = torch.ones(4, device="cuda")
-        try:  # in the recording itself, past the search for what waits
+        try:  # fail in the capture itself, past the search for host synchronization
             with mock.patch("specds.verify.recordings._WAITING", frozenset()):
                 CudaRecording(lambda: states * states.sum().item(), None, states.device)
         except RuntimeError as failure:
             yield Figure("refused", None, note=str(failure).splitlines()[0])
     drawn = torch.multinomial(torch.ones(4, device=options.device), 1).item()
     yield Figure("draws afterwards", float(drawn >= 0), at_least=1)
+
+
+def stale_recordings(options: argparse.Namespace) -> Iterator[Figure]:
+    """Texts after a hook, a switch or an attribute changed since the capture of CUDA graphs."""
+    for what, change in (
+        ("a hook", _add_hook),
+        ("an adapter, switched off", _switch_adapter),
+        ("a scaling", _scale),
+    ):
+        config = config_of("tiny")
+        model = transformers.AutoModelForCausalLM.from_config(config).eval().to(options.device)
+        change(model, first=True)
+        prompt, differing = _prompt(model, 24), 0
+        for first in (True, False):
+            if not first:
+                change(model, first=False)
+            expected = model.generate(prompt, **GREEDY)
+            found = _generate(model, prompt).sequences.to(expected.device)
+            differing += int(not torch.equal(found, expected))
+        yield Figure(f"texts that miss {what}", differing, at_most=0)
+
+
+def _prompt(model: Any, size: int) -> torch.Tensor:
+    numbers = torch.Generator().manual_seed(size)
+    return torch.randint(model.config.vocab_size, (1, size), generator=numbers).to(model.device)
+
+
+def _generate(model: Any, prompt: torch.Tensor) -> Any:
+    asked = {"max_nodes": 7, "verification": "packed", **GREEDY}
+    return generate(model, prompt, make_drafter("fused", DrafterInputs()), **asked)
+
+
+def _add_hook(model: Any, *, first: bool) -> None:
+    if not first:
+        model.model.layers[0].register_forward_hook(
+            lambda _module, _arguments, out: -out if torch.is_tensor(out) else (-out[0], *out[1:])
+        )
+
+
+def _scale(model: Any, *, first: bool) -> None:
+    if not first:
+        for layer in model.model.layers:
+            layer.self_attn.scaling = 1.5
+
+
+class _Adapter(torch.nn.Module):
+    """Adapter with its own weights, and a switch in Python."""
+
+    def __init__(self, base: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base, self.on = base, True
+        self.more = torch.nn.Linear(base.in_features, base.out_features).to(base.weight)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.base(states) + (self.more(states) if self.on else 0)
+
+
+def _switch_adapter(model: Any, *, first: bool) -> None:
+    for layer in model.model.layers:
+        if first:
+            layer.self_attn.q_proj = _Adapter(layer.self_attn.q_proj)
+        else:
+            layer.self_attn.q_proj.on = False

@@ -1,16 +1,23 @@
-"""A figure and the bar that it is held to, and the machine that it was measured on."""
+"""Figures with their thresholds, times of computations, and the machine."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import median
+from time import perf_counter
 from typing import Any
+
+import torch
+
+REPEATS = 15
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured and, where there is one, the bar that it is held to."""
+    """Measured value, with its threshold if it has one."""
 
     name: str
     value: float | None
@@ -21,14 +28,14 @@ class Figure:
 
     @property
     def bar(self) -> str:
-        """The bar in words; empty where there is none."""
+        """Describe the threshold; empty if there is none."""
         if self.at_most is not None:
             return f"at most {self.at_most:g}"
         return "" if self.at_least is None else f"at least {self.at_least:g}"
 
     @property
     def met(self) -> bool | None:
-        """None where there is no bar, or nothing to hold against it."""
+        """Return whether the threshold is met; None without a threshold or a value."""
         if self.value is None or not self.bar:
             return None
         if self.at_most is not None and self.value > self.at_most:
@@ -40,7 +47,7 @@ class Figure:
 
 
 def machine() -> dict[str, Any]:
-    """What it was measured on."""
+    """Describe the machine."""
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -48,3 +55,30 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
     }
+
+
+def seconds_of(compute: Callable[[], torch.Tensor], device: torch.device) -> float:
+    """Return the median time of a computation: on a device by events around a CUDA graph."""
+    if device.type != "cuda":
+        compute()
+        started = perf_counter()
+        compute()
+        return perf_counter() - started
+    for _ in range(2):
+        compute()
+    torch.cuda.set_sync_debug_mode("error")  # a host synchronization would break the capture
+    try:
+        compute()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph, times = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        compute()
+    for _ in range(1 + REPEATS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) / 1e3)
+    return median(times[1:])

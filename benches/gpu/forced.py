@@ -1,17 +1,20 @@
 """Recorded answers forced through a model of a real shape with random weights.
 
-The model emits what was recorded, whatever it computes: drafts are accepted as the real model would
-accept them, and every forward is the real arithmetic.
+The model generates the recorded tokens, whatever it computes. Drafts are accepted as by the real
+model, and every forward pass does the real arithmetic.
 """
 
 from __future__ import annotations
 
+import argparse
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
 
+from gpu.figure import Figure
 from gpu.shapes import random_model
 from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
 from specds.bench.generation.measure import (
@@ -33,29 +36,31 @@ from specds.verify import PackedRunner
 from specds.verify.support import require_support
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
     from specds.drafters import Drafter
     from specds.verify.inputs import Inputs
 
 
+LARGEST_OUTSIDE, LEAST_OF_COMPILED, LEAST_IN_BATCHES = 0.05, 1.0, 0.98
+
+
 class Recorded(list[int]):
-    """A prompt with its answer."""
+    """Prompt with its answer."""
 
     answer_ids: list[int]
 
 
 class NotAsRecordedError(Exception):
-    """A way emitted something else: that must never be."""
+    """A way generated other tokens than the recorded ones."""
 
 
 class Forces:
-    """A runner that computes what the model computes, and whose logits say what was recorded.
+    """Mixin of a runner that computes the model's logits, then forces the recorded tokens.
 
     Attributes:
-        texts: Prompt and answer of each row, int64. Recordings read them where they lie. While
-            there are none, as when the model is checked, nothing is forced.
+        texts: Prompt and answer of each row, int64, which CUDA graphs read in place; None forces
+            nothing, as when the model is checked.
     """
 
     texts: torch.Tensor | None = None
@@ -83,13 +88,13 @@ class Forces:
 
 
 class Forced(Forces, PackedRunner):
-    """The fast way to verify, forced."""
+    """Packed verification, forced."""
 
 
 def forced(
     target: Target, make: Callable[[], Drafter], max_nodes: Any
 ) -> Callable[[Batch, dict[str, Any]], Result]:
-    """Our loop, which emits what was recorded."""
+    """Return calls of our loop that check the generated tokens."""
     call = own_calls(target, make, max_nodes)
 
     def forced_call(batch: Batch, settings: dict[str, Any]) -> Result:
@@ -121,7 +126,7 @@ def measure_forced(
     max_nodes: Any = "auto",
     compiled: bool = True,
 ) -> list[Row]:
-    """Plain decoding and `fused`, as the rows of `specds bench generate`."""
+    """Measure the baselines and `fused`; return rows of `specds bench generate`."""
     store = Datastore(datastore)
     store.warm()
     _, loaded = tokenizer_of(tokenizer, [store])
@@ -135,7 +140,7 @@ def measure_forced(
     longest = max(len(each) + len(each.answer_ids) for each in prompts)
     num_rows = 1 << (batch - 1).bit_length()
     Forces.texts = torch.zeros(num_rows, longest, dtype=torch.int64, device=target.model.device)
-    # What a model of random weights predicts would not be what the record's has.
+    # Predictions of random weights are not those of the recorded model.
     make = partial(FusedDrafter, store, FusedConfig(recycled=False))
     ways = [
         Way(PLAIN, partial(forced, target, PromptLookupDrafter, 0), is_plain=True, is_ours=True),
@@ -145,6 +150,50 @@ def measure_forced(
         ways.insert(0, baseline_way("compiled", target))
     modes = {"forced": {"do_sample": False, "max_new_tokens": new_tokens}}
     plan = Plan(target, ways, modes, {batch: batches_of(prompts, batch)}, runs, 0, True)
-    # Random weights know no tokenizer: a shape may have more tokens than the datastore.
+    # A shape may have more tokens than the datastore's tokenizer.
     with patch("specds.generation.request.check_vocabulary"):
         return rows_of(measure(plan))
+
+
+def figures(options: argparse.Namespace) -> Iterator[Figure]:
+    """Speed on recorded answers, forced through random weights, one by one and in batches."""
+    if not options.case:
+        yield Figure("speed-up", None, at_least=1, note="no --case was given")
+    for answers, datastore, bar in options.case:
+        for batch in (1, *options.batches):
+            rows = measure_forced(
+                [Path(answers)],
+                Path(datastore),
+                shape=options.shape,
+                device=options.device,
+                dtype=options.dtype,
+                batch=batch,
+                limit=max(options.limit, batch),
+                new_tokens=options.new_tokens,
+                runs=options.runs,
+                tokenizer=options.tokenizer,
+                compiled=not options.dry,
+            )
+            name = Path(answers).stem + (f", batch {batch}" if batch > 1 else "")
+            yield from _speeds(name, rows, float(bar) if batch == 1 else LEAST_IN_BATCHES)
+
+
+def _speeds(name: str, rows: list[dict[str, Any]], bar: float) -> Iterator[Figure]:
+    """Compare baselines, and drafts with compiled decoding or, in batches, the fastest baseline."""
+    plain = {row["name"]: row["tokens_per_s"] for row in rows if row["kind"] != "drafter"}
+    for way, rate in plain.items():
+        yield Figure(f"{name}: {way}", rate, "tokens/s")
+    if plain.get("plain") and plain.get("compiled"):
+        ratio = plain["plain"] / plain["compiled"]
+        yield Figure(f"{name}: plain over compiled", ratio, "x", at_least=LEAST_OF_COMPILED)
+    for row in rows:
+        if row["kind"] == "drafter":
+            one = row["batch"] == 1 and plain.get("compiled")
+            over = "compiled" if one else row["fastest_plain"]
+            rate, note = row["tokens_per_s"], row["reason"] or f"over {over}"
+            speed_up = None if rate is None else rate / plain[over]
+            yield Figure(f"{name}: speed-up", speed_up, "x", at_least=bar, note=note)
+            yield Figure(f"{name}: tokens a forward", row["mean_acceptance_length"])
+            if row["batch"] == 1:
+                outside = row["outside_forward"]
+                yield Figure(f"{name}: outside the forward", outside, at_most=LARGEST_OUTSIDE)

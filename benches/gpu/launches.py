@@ -1,4 +1,4 @@
-"""How many kernels does a pass launch, in a layer and outside of the layers?"""
+"""Number of kernel launches of a forward pass, per layer and outside of the layers."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ SIZES = {
     "head_dim": 64,
     "vocab_size": VOCAB,
 }
-# The counts do not depend on these, and Triton's interpreter takes its time for each number.
+# Small sizes for Triton's interpreter; the counts do not depend on them.
 DRY = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 16}
 FAMILIES = {"Llama": "LlamaConfig", "Qwen3": "Qwen3Config", "Gemma 3": "Gemma3TextConfig"}
 
 
-# What torch does without a launch, beside views.
+# Operations without a launch, in addition to views.
 _FREE = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::detach")
 
 
 class _Operations(TorchDispatchMode):
-    """Counts what computes: each operation is a launch on a device, those of `specds` too."""
+    """Counter of operations that are launches on a device."""
 
     count = 0
 
@@ -53,7 +53,7 @@ class _Operations(TorchDispatchMode):
 
 
 def launches(compute: Callable[[], object], device: torch.device) -> int:
-    """Kernels that a computation launches on a device; on a CPU, operations."""
+    """Count the kernel launches of a computation, or its operations on a CPU."""
     compute()
     if device.type != "cuda":
         with _Operations() as operations:
@@ -68,9 +68,9 @@ def launches(compute: Callable[[], object], device: torch.device) -> int:
 
 @torch.no_grad()
 def figures(options: argparse.Namespace) -> Iterator[Figure]:
-    """Launches a layer, outside of the layers, and of acceptance, in three families.
+    """Kernel launches per layer, outside of the layers, and of acceptance, in three families.
 
-    A CPU has them as a device would where Triton's interpreter runs: with TRITON_INTERPRET=1.
+    With TRITON_INTERPRET=1, a CPU gives the counts of a device.
     """
     device = torch.device(options.device)
     dtype = getattr(torch, options.dtype)

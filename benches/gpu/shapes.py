@@ -1,4 +1,4 @@
-"""Models of real shapes with random weights: the arithmetic of a model without its checkpoint."""
+"""Models of real shapes with random weights: the cost of a model without its checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _shape(config_class: str, *sizes: int, rope_theta: float = 10_000.0, **more:
     return config_class, dict(zip(_NAMES, sizes, strict=True), rope_parameters=rope, **more)
 
 
-# As their authors' configurations have them; rope_theta decides no time, but belongs to the shape.
+# Sizes of the published configurations.
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-2-7b": _shape("LlamaConfig", 4096, 11008, 32, 32, 32, 32_000, 4096),
     "llama-2-13b": _shape("LlamaConfig", 5120, 13824, 40, 40, 40, 32_000, 4096),
@@ -42,11 +42,11 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-68m": _shape("LlamaConfig", 768, 3072, 2, 12, 12, 32_000, 2048),
     "tiny": _shape("LlamaConfig", 64, 96, 2, 4, 2, 32_000, 2048),
 }
-"""Configuration class and settings by name; ``tiny`` is no one's, and tries that all works."""
+"""Configuration class and settings by name; ``tiny`` is for dry runs."""
 
 
 def config_of(shape: str) -> PretrainedConfig:
-    """The configuration of a real shape, without special tokens.
+    """Return the configuration of a real shape, without special tokens.
 
     Raises:
         ValueError: There is no such shape.
@@ -60,10 +60,7 @@ def config_of(shape: str) -> PretrainedConfig:
 
 
 def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
-    """A model of a real shape, made where it will run, in the precision that it will run in.
-
-    Its weights are small random numbers, the same for a device in every run: what it says means
-    nothing, what it computes takes the time that the real one takes.
+    """Make a model of a real shape on its device, with small random weights from a fixed seed.
 
     Args:
         shape: A name of `SHAPES`.
@@ -73,7 +70,7 @@ def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> 
     Raises:
         ValueError: There is no such shape.
     """
-    # The usual initialisation of 7 billion weights takes minutes, and happens on the CPU.
+    # The default initialization of 7 billion weights runs on the CPU and takes minutes.
     make: Any = transformers.AutoModelForCausalLM.from_config
     with torch.device(device), no_init_weights():
         model: PreTrainedModel = make(config_of(shape), dtype=getattr(torch, dtype)).eval()
@@ -87,4 +84,4 @@ def _fill(model: PreTrainedModel, generator: torch.Generator) -> None:
             if weight.dim() > 1:
                 weight.normal_(std=0.02, generator=generator)
             else:
-                weight.fill_(1.0)  # norms; a bias of one is as good as any
+                weight.fill_(1.0)  # norms and biases

@@ -1,1 +1,1 @@
-"""What a user gets with a real model, by kind of request, beside plain generation."""
+"""Benchmark of real models by kind of request."""

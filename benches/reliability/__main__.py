@@ -13,7 +13,7 @@ SECTIONS = {
     "faults": "Kills and faults",
     "memory": "Memory",
     "families": "Families",
-    "strangers": "Strangers",
+    "third_party": "Third-party setups",
 }
 """Modules of this package, and the heading of the table of each."""
 

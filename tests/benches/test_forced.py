@@ -1,4 +1,4 @@
-"""Recorded answers forced through models of real shapes, and the bars that a GPU is held to."""
+"""Recorded answers forced through models of real shapes, and thresholds of the GPU benchmark."""
 
 import json
 
@@ -25,7 +25,7 @@ from specds.bench.transcripts import Transcript, read_transcripts
         ("qwen2.5-7b", 7_615_616_512),
     ],
 )
-def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):
+def test_shape_has_the_weights_of_the_published_model(shape, expected):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config_of(shape))
     assert sum(weight.numel() for weight in model.parameters()) == expected
@@ -33,7 +33,7 @@ def test_a_shape_has_as_many_weights_as_the_published_model(shape, expected):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory, demo_tokenizer):
-    """A datastore of code, and some of its lines as answers."""
+    """Return a datastore of code, and some of its lines as answers."""
     return code_answers(tmp_path_factory.mktemp("forced"), demo_tokenizer, one=(0, 40))
 
 
@@ -44,7 +44,7 @@ def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer):
     config = specds.FusedConfig(recycled=False)
     drafter, trace = specds.FusedDrafter(files / "code.specds", config), Trace()
     for answer in read_transcripts(path, demo_tokenizer, 4096):
-        # Generation takes the first token from the prefill, and drafts behind it.
+        # Generation takes the first token from the prefill and drafts after it.
         session, truth = drafter.session(answer.prompt_ids), answer.completion_ids
         session.observe(truth[:1])
         trace.merge(replay(session, Transcript("one", answer.prompt_ids, truth[1:]), 8))
@@ -55,9 +55,9 @@ def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer):
     assert (plain["num_drafts"], plain["num_draft_tokens"]) == (38, 0)
 
 
-def test_the_gpu_benchmark_holds_each_figure_against_its_bar(files, tmp_path, capsys):
+def test_gpu_benchmark_compares_figures_with_thresholds(files, tmp_path, capsys):
     out = tmp_path / "gpu.json"
-    # No drafts are a thousand times as fast.
+    # A speedup of 1,000 cannot be met.
     case = ("--case", files / "one.jsonl", files / "code.specds", 1000)
     assert main([*map(str, ("answers", "--dry", *case, "--out", out))]) == 1
     assert "missed: one: speed-up" in capsys.readouterr().out

@@ -1,12 +1,12 @@
-"""Parts of `make reliability` on less: a bias is found; families, strangers' worlds are right."""
+"""Small runs of the reliability experiments."""
 
 import pytest
 
-from reliability import families, strangers
+from reliability import families, third_party
 from specds.accept.on_host import Sampler
 
 
-def test_a_family_is_served_as_it_writes_or_refused_by_name(monkeypatch):
+def test_family_is_served_unchanged_or_rejected_with_a_reason(monkeypatch):
     monkeypatch.setattr(families, "NUM_REQUESTS", 2)
     said, num_accepted, different = families.verdict("roc_bert")
     assert (said, different) == ("served by `packed` and `model`", [])
@@ -22,10 +22,10 @@ def test_a_family_is_served_as_it_writes_or_refused_by_name(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", strangers.CASES)
-@pytest.mark.filterwarnings("ignore:.*")  # of packages that are not ours
-def test_what_strangers_have_works_or_is_refused_by_name(name):
-    found = strangers.tried(name)
+@pytest.mark.parametrize("name", third_party.CASES)
+@pytest.mark.filterwarnings("ignore:.*")  # of third-party packages
+def test_third_party_setup_works_or_raises_unsupported_error(name):
+    found = third_party.tried(name)
     if found is None:
         pytest.skip("its package is not installed")
     assert found
