@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from fuzz_generate import drawn, outcome
-from models import _SHAPE, VOCAB_SIZE, build
+from models import SHAPE, VOCAB_SIZE, build
 from specds.verify import check_model
 
 NUM_REQUESTS = 5
@@ -47,7 +47,7 @@ _SIZES = {
     512: "index_topk",
     0: "num_kv_shared_layers",
 }
-_GENERIC = _SHAPE | {name: size for size, names in _SIZES.items() for name in names.split()}
+_GENERIC = SHAPE | {name: size for size, names in _SIZES.items() for name in names.split()}
 _GENERIC |= {"is_decoder": True, "attn_temperature_tuning": False}
 _OWN: dict[str, dict[str, Any]] = {
     "falcon_h1": {"mamba_d_ssm": 64},

@@ -9,7 +9,7 @@ import transformers
 from transformers import GenerationConfig
 
 import models
-from models import _MIXED, _SHAPE, GREEDY, Drafter, build, decodes_alike, prompt, random_drafter
+from models import _MIXED, GREEDY, SHAPE, Drafter, build, decodes_alike, prompt, random_drafter
 from specds import Chat, FusedDrafter, RestDrafter, build_datastore
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arguments import require_request
@@ -114,7 +114,7 @@ def test_masks_of_other_shapes_are_refused():
 
 
 def test_the_prompt_has_two_names_and_needs_none():
-    model = build("LlamaConfig", {**_SHAPE, "bos_token_id": 3})
+    model = build("LlamaConfig", {**SHAPE, "bos_token_id": 3})
     settings = {"max_new_tokens": 9, **GREEDY}
     expected = model.generate(prompt(), **settings).tolist()
     mask = torch.ones_like(prompt())
@@ -165,7 +165,7 @@ _VISION |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
 
 
 def gemma3():
-    text = {**_SHAPE, "sliding_window": 8, "layer_types": _MIXED}
+    text = {**SHAPE, "sliding_window": 8, "layer_types": _MIXED}
     marks = {"image_token_index": 96, "boi_token_index": 95, "eoi_token_index": 94}
     of_both = {"text_config": text, "vision_config": _VISION, "mm_tokens_per_image": 4}
     config = transformers.Gemma3Config(**of_both, **marks)
@@ -174,7 +174,7 @@ def gemma3():
 
 def llava():
     vision = transformers.CLIPVisionConfig(**_VISION)
-    text = transformers.LlamaConfig(**_SHAPE)
+    text = transformers.LlamaConfig(**SHAPE)
     config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=96)
     return transformers.LlavaForConditionalGeneration(config)
 

@@ -14,7 +14,7 @@ from specds.generation import generate
 VOCAB_SIZE = 97
 WINDOW = 8
 
-_SHAPE = {
+SHAPE = {
     "hidden_size": 32,
     "intermediate_size": 48,
     "num_hidden_layers": 2,
@@ -29,11 +29,11 @@ _SHAPE = {
     "tie_word_embeddings": False,
 }
 _SPECIAL = ("vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
-_ALL_HEADS = {**_SHAPE, "num_key_value_heads": 4}
-_WINDOWED = {**_SHAPE, "sliding_window": WINDOW}
+_ALL_HEADS = {**SHAPE, "num_key_value_heads": 4}
+_WINDOWED = {**SHAPE, "sliding_window": WINDOW}
 _MIXED = ["sliding_attention", "full_attention"]
 _OF_LAYERS = {"layer_types": _MIXED}
-_CHUNKED = {**_SHAPE, "attention_chunk_size": WINDOW, "attn_temperature_tuning": False}
+_CHUNKED = {**SHAPE, "attention_chunk_size": WINDOW, "attn_temperature_tuning": False}
 _CHUNKED |= {"layer_types": ["chunked_attention", "full_attention"], "no_rope_layers": [1, 0]}
 _CHUNKED |= {"intermediate_size_mlp": 48, "num_local_experts": 2}
 _PROJECTED = {**_ALL_HEADS, "ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1}
@@ -44,12 +44,12 @@ _LATENT |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_repl
 
 # name -> configuration class, its settings
 FAMILIES = {
-    "llama": ("LlamaConfig", _SHAPE),
+    "llama": ("LlamaConfig", SHAPE),
     "mistral": ("MistralConfig", _WINDOWED),
-    "qwen2": ("Qwen2Config", _SHAPE),
-    "qwen3": ("Qwen3Config", _SHAPE),
+    "qwen2": ("Qwen2Config", SHAPE),
+    "qwen3": ("Qwen3Config", SHAPE),
     "gemma3": ("Gemma3TextConfig", {**_WINDOWED, **_OF_LAYERS}),
-    "gpt_neox": ("GPTNeoXConfig", _SHAPE),
+    "gpt_neox": ("GPTNeoXConfig", SHAPE),
     "gpt2": ("GPT2Config", _ALL_HEADS),
     "qwen2_mixed": ("Qwen2Config", {**_WINDOWED, "use_sliding_window": True, **_OF_LAYERS}),
     "llama4": ("Llama4TextConfig", _CHUNKED),
@@ -81,7 +81,7 @@ def build(config_class: str, settings: dict, dtype=torch.float32, sharpness=6.0,
 def unpackable():
     """A model whose attention cannot be exchanged."""
     settings = {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}
-    special = {key: _SHAPE[key] for key in _SPECIAL} | {"pad_token_id": None}
+    special = {key: SHAPE[key] for key in _SPECIAL} | {"pad_token_id": None}
     return build("XGLMConfig", settings | special, attn_implementation="eager")
 
 

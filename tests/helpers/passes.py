@@ -3,11 +3,11 @@
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from models import _SHAPE, VOCAB_SIZE
+from models import SHAPE, VOCAB_SIZE
 from specds._core import TokenTree
 from specds.verify import PackedRunner
 
-WIDE_SHAPE = _SHAPE | {"max_position_embeddings": 4096}
+WIDE_SHAPE = SHAPE | {"max_position_embeddings": 4096}
 
 
 def rows_tree(num_rows, width):

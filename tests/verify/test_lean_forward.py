@@ -10,9 +10,9 @@ from transformers.models.llama import modeling_llama
 
 from models import (
     _MIXED,
-    _SHAPE,
     FAMILIES,
     GREEDY,
+    SHAPE,
     WINDOW,
     build,
     decodes_alike,
@@ -74,7 +74,7 @@ def logits_and_states(model):
 def changed(name, dtype, **settings):
     """A model whose vectors are no constants, so that each of their numbers matters."""
     config_class, of_name = MODELS[name]
-    model = build(config_class, {**_SHAPE, **settings, **of_name}, dtype)
+    model = build(config_class, {**SHAPE, **settings, **of_name}, dtype)
     for weight in model.parameters():
         if weight.dim() == 1:
             weight.add_(torch.linspace(-0.1, 0.1, len(weight)))
@@ -140,7 +140,7 @@ def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatc
     model = tiny_model("llama")
     assert not why_not_lean(model)
     assert why_not_lean(tiny_model("gpt_neox"))
-    config = transformers.LlamaConfig(**{**_SHAPE, "pad_token_id": 0})
+    config = transformers.LlamaConfig(**{**SHAPE, "pad_token_id": 0})
     assert why_not_lean(transformers.AutoModelForSequenceClassification.from_config(config))
     settings = {**FAMILIES["gemma3"][1], "final_logit_softcapping": 3.0}
     assert why_not_lean(build("Gemma3TextConfig", settings))

@@ -9,9 +9,9 @@ import torch
 
 from models import (
     _MIXED,
-    _SHAPE,
     GREEDY,
     SAMPLING,
+    SHAPE,
     WINDOW,
     build,
     decodes_alike,
@@ -25,7 +25,7 @@ from specds.verify import attention, lean_forward, recordings, release
 from specds.verify.inputs import MaskBuilder
 from triton_on_cpu import interpreted
 
-_WIDE = {**_SHAPE, "head_dim": 16}
+_WIDE = {**SHAPE, "head_dim": 16}
 WINDOWS = {"sliding_window": WINDOW, "layer_types": _MIXED}
 MODELS = {
     "llama": ("LlamaConfig", {}),

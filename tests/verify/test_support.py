@@ -10,9 +10,9 @@ from transformers import AttentionInterface
 import specds.verify.support as support
 from models import (
     _MIXED,
-    _SHAPE,
     FAMILIES,
     GREEDY,
+    SHAPE,
     VOCAB_SIZE,
     WINDOW,
     build,
@@ -32,7 +32,7 @@ from specds.verify.support import require_support
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "eos_token_id")
 _HEADS = ("num_attention_heads", "num_key_value_heads", "pad_token_id")
-_SMALL = {name: _SHAPE[name] for name in (*_SIZES, *_HEADS)}
+_SMALL = {name: SHAPE[name] for name in (*_SIZES, *_HEADS)}
 _PLAIN = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCAB_SIZE}
 _DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 _LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
@@ -237,7 +237,7 @@ def test_old_transformers_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("verification", ["packed", "model"])
 def test_layers_that_share_states_are_verified(verification):
-    settings = {**_SHAPE, "num_hidden_layers": 4, "num_kv_shared_layers": 2}
+    settings = {**SHAPE, "num_hidden_layers": 4, "num_kv_shared_layers": 2}
     settings |= {"sliding_window": WINDOW, "layer_types": [*_MIXED, *_MIXED]}
     settings |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": VOCAB_SIZE}
     settings |= {"laurel_rank": 4, "altup_num_inputs": 2, "altup_active_idx": 0}
