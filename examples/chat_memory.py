@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import specds
-from specds.loading import load_model
+from specds.models.load import load_model
 
 model, tokenizer = load_model("demo")
 # Chat models bring a template of their own; the demo's model only completes code.

@@ -3,7 +3,7 @@
 import torch
 
 import specds
-from specds.loading import load_model
+from specds.models.load import load_model
 
 # A name on the hub or a folder; `demo` is the small model of code that `specds[demo]` brings.
 model, tokenizer = load_model("demo")

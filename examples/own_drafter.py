@@ -1,7 +1,7 @@
 """A drafter of one's own: any object with `session`, whose sessions draft and observe."""
 
 import specds
-from specds.loading import load_model
+from specds.models.load import load_model
 
 
 class RepeatSession(specds.Session):

@@ -3,7 +3,7 @@
 from transformers import pipeline
 
 import specds
-from specds.loading import load_model
+from specds.models.load import load_model
 
 model, tokenizer = load_model("demo")
 write = pipeline("text-generation", model=model, tokenizer=tokenizer)

@@ -18,8 +18,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from specds.bench.demo import HELD_OUT, held_out_documents
 from specds.corpora import stdlib_documents
-from specds.demo import HELD_OUT, held_out_documents
 
 END_OF_TEXT = "<|endoftext|>"
 LOGS = Path(__file__).parents[1] / "target" / "demo-training"

@@ -40,7 +40,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def demo_tokenizer():
-    from specds.loading import load_tokenizer
+    from specds.models.load import load_tokenizer
 
     return load_tokenizer("demo")
 
@@ -48,7 +48,7 @@ def demo_tokenizer():
 @pytest.fixture(scope="session")
 def tiny_model():
     """The smallest model of the demo, with its tokenizer: `(model, tokenizer)`."""
-    from specds.loading import load_model
+    from specds.models.load import load_model
 
     return load_model("demo-tiny", device="cpu")
 

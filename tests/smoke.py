@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import specds
-import specds.loadable
+import specds.models.resolve
 
 assert not {"torch", "transformers", "rich", "typer"} & set(sys.modules), "import must stay light"
 
@@ -20,7 +20,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert tree.parents.tolist() == [-1, -1, 0, 1], tree.parents
 
 try:  # the demo's models are a package of their own
-    found = str(specds.loadable.demo_models())
+    found = str(specds.models.resolve.demo_models())
 except ImportError as error:
     found = str(error)
 assert found.endswith("pip install 'specds[demo]'"), found

@@ -1,7 +1,7 @@
 """Five tests to read first: one a subject, through the public API, with literal values."""
 
 import specds
-from specds.loading import load_model
+from specds.models.load import load_model
 
 
 def test_lookup_in_a_datastore_counts_continuations(tmp_path):

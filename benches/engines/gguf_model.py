@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 
 def write(folder, out):
-    """Its text is tokenised otherwise: give token ids to what reads it."""
+    """Its text is tokenized otherwise: give token ids to what reads it."""
     config = json.loads((folder / "config.json").read_text())
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     writer = gguf.GGUFWriter(out, "llama")

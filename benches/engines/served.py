@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -78,3 +79,19 @@ class Served:
 
     def get(self, path):
         return json.loads(self.text(path))
+
+
+def server_command(engine, model, options):
+    """Return the documented command that serves a model with specds, and its environment."""
+    if engine == "vllm":
+        speculative = {
+            "method": "custom_class",
+            "model": "specds.integrations.vllm.Proposer",
+            "num_speculative_tokens": 8,
+        }
+        words = ("vllm", "serve", model, "--speculative-config", json.dumps(speculative))
+        more = ("--additional-config", json.dumps({"specds": options}))
+        return (*words, *more), {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    words = (sys.executable, "-m", "sglang.launch_server", "--model-path", model)
+    draft = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "16")
+    return (*words, *draft), {"SPECDS_CONFIG": json.dumps(options)}

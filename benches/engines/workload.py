@@ -15,9 +15,9 @@ WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
 
 def write():
     """Engines read what is written; `tokenizers` is enough for it."""
-    from specds.demo import build_stdlib
-    from specds.demo import prompts as held_out_prompts
-    from specds.loading import load_encoder
+    from specds.bench.demo import build_stdlib
+    from specds.bench.demo import prompts as held_out_prompts
+    from specds.models.load import load_encoder
 
     tokenizer = load_encoder("demo")
     WORK.mkdir(parents=True, exist_ok=True)
@@ -33,14 +33,14 @@ def prompts():
 
 
 def model_path():
-    from specds.loadable import demo_models
+    from specds.models.resolve import demo_models
 
     return str(demo_models() / "main")
 
 
 def other_datastore(folder):
     """A datastore of a tokenizer that is no engine's."""
-    from specds.build import DatastoreBuilder
+    from specds.indexing import DatastoreBuilder
 
     about = {"vocab_size": 9, "separator": 9, "tokenizer_fingerprint": "xxh3:other"}
     with DatastoreBuilder(folder / "other", **about) as builder:

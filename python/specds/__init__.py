@@ -1,6 +1,6 @@
 """Speculative decoding from datastores: faster language models, the same text, nothing trained.
 
-Imports follow the data: `specds.corpora` -> `specds.build` -> `specds.drafters` ->
+Imports follow the data: `specds.corpora` -> `specds.indexing` -> `specds.drafters` ->
 `specds.verify` and `specds.accept` -> `specds.decoding` -> `specds.generation`. This module has the
 names that most programs need; the rest is in these folders.
 
@@ -14,7 +14,6 @@ from specds._core import Datastore, EngineDrafter, FormatError, Memory, TokenTre
 from specds._lazy import lazy
 
 if TYPE_CHECKING:
-    from specds.build import BuildOptions, BuildReport, build_datastore, build_from_token_ids
     from specds.corpora import CorpusError
     from specds.decoding.stats import GenerationStats
     from specds.drafters import (
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     )
     from specds.generation.warmup import warm_up
     from specds.hierarchy import HierarchyConfig, HierarchyDrafter
+    from specds.indexing import BuildOptions, BuildReport, build_datastore, build_from_token_ids
     from specds.verify import UnsupportedModelError
 
 __all__ = [
@@ -77,7 +77,7 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("decoding.stats", "corpora", "build", "drafters", "verify", "hierarchy"),
+    *("decoding.stats", "corpora", "indexing", "drafters", "verify", "hierarchy"),
     *("generation", "generation.warmup"),
 )
 __getattr__ = lazy(__name__, *_HOMES)

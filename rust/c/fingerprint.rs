@@ -22,7 +22,7 @@ pub(crate) fn of_engine(texts: &[&[u8]], config: &EngineConfig) -> Result<String
     Ok(of(&texts[..size.unwrap_or(texts.len()).min(texts.len())]))
 }
 
-/// As `specds.tokenization.fingerprint` makes it: SHA-256 of `json.dumps` of pairs of id and text.
+/// As `specds.models.tokenization.fingerprint` makes it: SHA-256 of `json.dumps` of pairs of id and text.
 fn of(texts: &[&[u8]]) -> String {
     let mut hasher = Sha256::new();
     let mut line = String::new();

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from specds.bench.transcripts import TranscriptError, read_transcripts
-from specds.tokenization import vocab_size
+from specds.models.tokenization import vocab_size
 
 
 def read(path, demo_tokenizer, limit=None):

@@ -11,9 +11,9 @@ import pytest
 from datastores import build, files
 from gguf_files import gguf_of
 from specds import Memory
-from specds.loadable import demo_models
-from specds.loading import load_tokenizer
-from specds.tokenization import fingerprint
+from specds.models.load import load_tokenizer
+from specds.models.resolve import demo_models
+from specds.models.tokenization import fingerprint
 
 NEW = "build --tokenizer demo --out o --corpus"
 GENERATE = "generate --model demo-tiny"
@@ -25,7 +25,7 @@ USAGE = [
     ("build --corpus x", "Missing option '--tokenizer'"),
     ("nonsense", "No such command 'nonsense'"),
     ("lookup --top 0 a b", "--top"),
-    (f"{NEW} stdlib --field a --messages-field b", "text_field and messages_field exclude"),
+    (f"{NEW} stdlib --text-field a --messages-field b", "text_field and messages_field exclude"),
     (f"{NEW} stdlib --engine x", "'x' is not one of 'local', 'ray'"),
     (f"{NEW} stdlib --max-tokens=0", "max_tokens must be at least 1, got 0"),
     (f"{NEW} stdlib --max-tokens many", "`many` is no size: try 500M, 8GB or 8GiB"),
@@ -81,7 +81,7 @@ FAILURES = [
     (f"{NEW} nowhere", "no corpus `nowhere`"),
     (f"{NEW} [bold]", "no file matches `[bold]`"),
     ("build --out o --corpus stdlib --tokenizer /no/such", "no tokenizer"),
-    (f"{NEW} stdlib --lang c", "language"),
+    (f"{NEW} stdlib --language c", "language"),
     (f"{NEW} rows.jsonl", "rows.jsonl:2"),
     (f"{NEW} empty.txt", "corpus is empty: 0 documents read, none with text; 1 left out: empty"),
     (f"{NEW} one.jsonl --max-tokens 1", "the first document has more tokens than the limit"),
@@ -96,7 +96,7 @@ FAILURES = [
     ("info .", "is not a datastore"),
     ("lookup d a --tokenizer other", "was built with the tokenizer `demo`"),
     ("push none.specds org/name", "none.specds: no such file"),
-    ("pull name", "`name` is no datastore of the hub"),
+    ("pull name", "`name` is not a name on the hub"),
     ("refresh new.specds --from-memory requests.bin", "name its tokenizer"),
     ("export-generate foreign", "remove it, or choose another folder"),
     ("export-generate model --datastore small.specds", "another vocabulary"),

@@ -7,7 +7,7 @@ import pytest
 
 from specds.drafters import DrafterInputs, DrafterName, make_drafter
 from specds.hierarchy import HierarchyConfig
-from specds.loading import load_model
+from specds.models.load import load_model
 
 GENERATE = ["generate", "--model", "demo-small", "import os\n\ndef main(", "--json"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from specds import Datastore
 from specds._core import read_manifest
-from specds.cli.running import Running
+from specds.cli.model_options import Running
 from specds.cli.share import _acceptance
 from specds.hub.names import HubName
 from specds.hub.upload import card_of

@@ -262,7 +262,7 @@ def test_option_without_meaning_is_refused(options, message):
 def test_language_is_of_the_stack_alone(tmp_path):
     with pytest.raises(CorpusError, match="a language can be chosen of `the-stack`, `bigcode"):
         open_corpus(str(tmp_path), CorpusOptions(language="python"))
-    with pytest.raises(CorpusError, match="choose one by --lang"):
+    with pytest.raises(CorpusError, match="choose one with --language"):
         open_corpus("the-stack")
 
 

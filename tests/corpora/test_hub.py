@@ -161,7 +161,7 @@ def test_the_stack_is_read_by_language_by_who_may(serve, read):
 def test_the_stack_is_read_by_language_by_its_ids_too(serve, read, path):
     serve(path, stack())
     assert texts(read(path, language="rust")[1]) == [["rust 0"], ["rust 1"]]
-    with pytest.raises(CorpusError, match=f"`{path}` is read by language: choose one by --lang"):
+    with pytest.raises(CorpusError, match=f"`{path}` is split by language: choose one"):
         read(path)
 
 

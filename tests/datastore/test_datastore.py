@@ -62,7 +62,7 @@ def test_batches_come_to_an_end_in_a_forked_process(tmp_path):
     script = """
 import os, sys
 from specds import Datastore, RestDrafter
-from specds.build import DatastoreBuilder
+from specds.indexing import DatastoreBuilder
 from specds.drafters import draft_batch
 with DatastoreBuilder(sys.argv[1], vocab_size=4, separator=3) as builder:
     builder.add_documents([0, 1, 2, 0, 1], [5])

@@ -8,7 +8,7 @@ import pytest
 import writer
 from reliability import faults
 from specds import Datastore
-from specds.build import compact
+from specds.indexing import compact
 
 
 def test_readers_that_open_during_a_compaction_find_the_old_or_the_new(tmp_path):

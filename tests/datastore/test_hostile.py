@@ -8,8 +8,8 @@ import pytest
 
 from datastores import build, files, names
 from specds import Datastore, FormatError
-from specds.build import DatastoreBuilder, compact, merge
 from specds.drafters import Memory
+from specds.indexing import DatastoreBuilder, compact, merge
 
 FACTS = {"vocab_size": 4, "separator": 4}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has other links and no pipes")

@@ -5,8 +5,8 @@ import pytest
 from datastores import build, texts, until
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
-from specds.build import refresh
 from specds.drafters import Memory
+from specds.indexing import refresh
 
 EVERY = 0.02
 

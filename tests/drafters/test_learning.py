@@ -15,7 +15,7 @@ from replays import phrases, text_of, transcript, untaught
 from specds import FusedConfig, FusedDrafter
 from specds.bench.replay.measure import follow
 from specds.drafters import Memory
-from specds.loading import load_encoder
+from specds.models.load import load_encoder
 
 
 def replayed(drafter, text, start, max_nodes):

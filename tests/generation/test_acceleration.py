@@ -16,7 +16,7 @@ from transformers import (
 from datastores import build as build_datastore
 from models import FAMILIES, GREEDY, SAMPLING, build, prompt, random_drafter
 from specds.generation import UnsupportedRequestError, accelerate, generate
-from specds.loading import load_model
+from specds.models.load import load_model
 from specds.verify.cache import CACHE_NAME
 
 

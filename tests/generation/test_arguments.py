@@ -13,7 +13,7 @@ from models import _MIXED, GREEDY, SHAPE, Drafter, build, decodes_alike, prompt,
 from specds import Chat, FusedDrafter, RestDrafter, build_datastore
 from specds.generation import UnsupportedRequestError, generate
 from specds.generation.arguments import require_request
-from specds.tokenization import TokenizerError
+from specds.models.tokenization import TokenizerError
 
 HEALING = "token_healing cannot be used: pass `model.heal_tokens"
 REFUSED = {

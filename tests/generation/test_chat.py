@@ -9,8 +9,8 @@ from transformers import GenerationConfig
 from models import FAMILIES, GREEDY, build, random_drafter, widths
 from specds import Chat, FusedDrafter, HierarchyDrafter, generate
 from specds._core import Memory
-from specds.loading import load_model
-from specds.tokenization import vocab_size
+from specds.models.load import load_model
+from specds.models.tokenization import vocab_size
 
 SAID = ["def add(a, b):", "def sub(a, b):", "import os, sys"]
 

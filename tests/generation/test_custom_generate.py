@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from models import GREEDY, Recorder, random_drafter
 from specds import FusedDrafter, build_datastore, generate
 from specds.generation import UnsupportedRequestError, custom_generate
-from specds.loadable import demo_models
+from specds.models.resolve import demo_models
 
 PROMPT = "def add(a, b):\n"
 SETTINGS = {"max_new_tokens": 16, **GREEDY}

@@ -2,7 +2,7 @@
 
 import time
 
-from specds.build import DatastoreBuilder
+from specds.indexing import DatastoreBuilder
 
 
 def build(path, documents, *, vocab_size=4, separator=4, **options):

@@ -5,8 +5,8 @@ Every job ends in the datastore FOLDER/out, whatever an earlier run of the same 
 
 import numpy as np
 
-from specds.build import BuildOptions, DatastoreBuilder, compact, merge, refresh
 from specds.drafters import Memory
+from specds.indexing import BuildOptions, DatastoreBuilder, compact, merge, refresh
 
 NUM_DOCUMENTS = 700
 

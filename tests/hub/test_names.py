@@ -1,19 +1,16 @@
-"""Which datastore is meant, and whether what was checked is believed."""
+"""Names of datastores on the hub, and the datastore that a model's folder names."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from datastores import build
 from specds import Datastore, build_from_token_ids, hub
-from specds.build.local import facts_of
 from specds.hub import locate, named_datastore
-from specds.hub.checks import remember, remembered
-from specds.hub.client import small_blocks
 from specds.hub.names import HubName
 from specds.hub.upload import card_of
+from specds.indexing.local import tokenizer_metadata
 from specds.integrations.adapter import Adapter
 
 
@@ -36,7 +33,7 @@ from specds.integrations.adapter import Adapter
         ("", None),
     ],
 )
-def test_names_are_told_from_paths(text, name):
+def test_parse_distinguishes_names_from_paths(text, name):
     assert HubName.parse(text) == name
     if text and "\n" not in text:
         assert HubName.parse(Path(text)) == (
@@ -45,12 +42,12 @@ def test_names_are_told_from_paths(text, name):
 
 
 @pytest.mark.parametrize("text", ["hf://name", "hf://org/name/file", "hf://org/../x"])
-def test_scheme_without_a_name_is_refused(text):
-    with pytest.raises(ValueError, match="is no datastore of the hub: try hf://org/name@revision"):
+def test_parse_of_scheme_without_name_raises(text):
+    with pytest.raises(ValueError, match="is not a name on the hub: try hf://org/name@revision"):
         Datastore(text)
 
 
-def test_folder_goes_before_a_name(tmp_path, monkeypatch):
+def test_local_folder_takes_precedence_over_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("org").mkdir()
     build_from_token_ids([[1, 2]], "org/name", vocab_size=3)
@@ -58,47 +55,7 @@ def test_folder_goes_before_a_name(tmp_path, monkeypatch):
     assert Datastore("org/name").num_documents == 1
 
 
-@pytest.fixture
-def kept(tmp_path, monkeypatch):
-    """A datastore that was checked under a name, and the folder of the notes."""
-    folder, cache = tmp_path / "d", tmp_path / "cache"
-    monkeypatch.setenv("SPECDS_CACHE", str(cache))
-    build_from_token_ids([[1, 2]], folder, vocab_size=3)
-    name = HubName("org/name")
-    remember(name, folder)
-    assert remembered(name) == folder
-    assert cache.stat().st_mode & 0o777 == 0o700
-    return name, folder, cache
-
-
-def test_change_is_noticed(kept):
-    name, folder, _ = kept
-    path = next(folder.glob("shard-*/tokens.bin"))
-    content, found = path.read_bytes(), path.stat()
-    path.write_bytes(content)
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert remembered(name) is None
-
-
-def test_note_that_others_can_write_is_not_believed(kept):
-    name, _, cache = kept
-    cache.chmod(0o777)
-    assert remembered(name) is None
-    cache.chmod(0o700)
-    (note,) = cache.iterdir()
-    for text in ("", "[]", "{}", '{"folder": 3, "files": {}}', '{"folder": "/", "files": []}'):
-        note.write_text(text)
-        assert remembered(name) is None
-
-
-def test_note_is_of_one_name_and_one_hub(kept, monkeypatch):
-    name, _, _ = kept
-    assert remembered(HubName(name.repository, "v1")) is None
-    monkeypatch.setenv("HF_ENDPOINT", "https://elsewhere")
-    assert remembered(name) is None
-
-
-def test_card_shows_what_a_stranger_wrote_as_text():
+def test_card_escapes_untrusted_manifest():
     manifest = dict.fromkeys(("vocab_size", "num_tokens", "num_documents"), 1)
     manifest |= dict.fromkeys(("tokenizer_name", "tokenizer_fingerprint", "build_id"), "0")
     manifest |= {"corpus": ["a|b`c\n---\nlicense: mit"], "commands": ["one\n# two"]}
@@ -108,7 +65,7 @@ def test_card_shows_what_a_stranger_wrote_as_text():
     assert card.count("---\n") == 2
 
 
-def test_model_names_its_datastore(tmp_path):
+def test_named_datastore_reads_specds_json(tmp_path):
     assert named_datastore(tmp_path) is None
     assert named_datastore("demo") is None
     own = tmp_path / "specds.json"
@@ -125,9 +82,9 @@ def test_model_names_its_datastore(tmp_path):
             named_datastore(tmp_path)
 
 
-def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
+def test_engines_draft_from_named_datastore(tmp_path, demo_tokenizer):
     demo_tokenizer.save_pretrained(tmp_path)
-    facts = facts_of(demo_tokenizer, "demo")
+    facts = tokenizer_metadata(demo_tokenizer, "demo")
     build(tmp_path / "d", [[1, 2, 3, 4, 5] * 9], **facts)
     (tmp_path / "specds.json").write_text('{"datastore": "d"}')
 
@@ -142,16 +99,7 @@ def test_engines_draft_from_what_the_model_names(tmp_path, demo_tokenizer):
     assert drafted({}) == [[-1, -1]]
 
 
-def test_the_client_writes_small_blocks_while_specds_pulls_and_its_own_afterwards():
-    constants = pytest.importorskip("huggingface_hub").constants
-    before = constants.DOWNLOAD_CHUNK_SIZE
-    with pytest.raises(KeyError), small_blocks():
-        assert before > constants.DOWNLOAD_CHUNK_SIZE
-        raise KeyError
-    assert before == constants.DOWNLOAD_CHUNK_SIZE
-
-
-def test_a_revision_may_be_an_option(run, monkeypatch, tmp_path):
+def test_revision_option_is_appended_to_name(run, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(hub, "push", lambda _, name, **__: asked.append(name))
     monkeypatch.setattr(hub, "pull", lambda name, **_: asked.append(name))

@@ -129,7 +129,7 @@ def test_who_goes_away_before_the_answer_is_not_told_of(served, capfd, monkeypat
     assert capfd.readouterr().err == ""
 
 
-def test_of_a_long_text_only_the_end_is_tokenised(served):
+def test_of_a_long_text_only_the_end_is_tokenized(served):
     asked = json.dumps({"text": "x y" * 300_000 + TEXT, "nodes": 6})
     status, told = ask(served, "POST", "/explore", asked)
     assert status == 200

@@ -1,1 +1,1 @@
-"""The models of `specds demo`, a folder each: `specds.loading` names them."""
+"""The models of `specds demo`, a folder each: `specds.models.load` names them."""

@@ -18,8 +18,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from specds._core import Datastore
-from specds.loading import load_tokenizer
-from specds.tokenization import Tokenizer, check_tokenizer
+from specds.models.load import load_tokenizer
+from specds.models.tokenization import Tokenizer, check_tokenizer
 
 Row = dict[str, Any]
 Document = dict[str, Any]

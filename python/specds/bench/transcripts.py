@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specds.corpora.files import decompressed, line_rows, readable
-from specds.tokenization import Tokenizer, vocab_size
+from specds.models.tokenization import Tokenizer, vocab_size
 
 ALL = "all"
 """The group of all transcripts together, where there are several files of them."""

@@ -14,7 +14,7 @@ import typer
 from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
-from specds.cli import bench, build, inspect, run, serve, share
+from specds.cli import bench, datastore_info, datastores, generate, share
 from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
@@ -29,18 +29,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS = {
-    "Text": (run.generate, run.chat, run.demo, serve.serve, share.export_generate),
+    "Text": (generate.generate, generate.chat, generate.demo, share.export_generate),
     "Datastores": (
-        build.build,
-        build.add,
-        build.refresh,
-        build.forget,
-        build.merge,
-        build.compact,
+        datastores.build,
+        datastores.add,
+        datastores.refresh,
+        datastores.forget,
+        datastores.merge,
+        datastores.compact,
         share.push,
         share.pull,
     ),
-    "Questions": (inspect.info, inspect.verify, inspect.lookup, inspect.view),
+    "Questions": (
+        datastore_info.info,
+        datastore_info.verify,
+        datastore_info.lookup,
+        datastore_info.view,
+    ),
 }
 for panel, commands in _COMMANDS.items():
     for command in commands:

@@ -73,7 +73,7 @@ def generate(
         specds bench generate --model demo
         specds bench generate --model ./vicuna --transcripts a.jsonl --drafter fused
     """
-    from specds.loadable import require_loadable
+    from specds.models.resolve import require_loadable
 
     require_loadable("model", options.model, options.device, options.dtype)
     from specds.bench.generation.report import altered, tables
@@ -95,7 +95,7 @@ def _show(
 ) -> "Document":
     """Runs a benchmark and shows what it measured: tables or JSON."""
     from specds.bench.harness import reasons
-    from specds.progress import request_progress
+    from specds.terminal.progress import request_progress
 
     with request_progress(what) as progress:
         document = run(progress)

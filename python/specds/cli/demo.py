@@ -10,6 +10,7 @@ from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
 from specds import terminal
+from specds.bench.demo import MODES, Prompt, build_stdlib, prompts
 from specds.bench.generation.measure import (
     Plan,
     Run,
@@ -21,12 +22,11 @@ from specds.bench.generation.measure import (
     own_calls,
 )
 from specds.cli import display
-from specds.cli.writing import coloured
+from specds.cli.stream_output import coloured
 from specds.decoding.stats import GenerationStats
-from specds.demo import MODES, Prompt, build_stdlib, prompts
 from specds.drafters import FusedDrafter
-from specds.loading import load_model, one_thread_for
-from specds.progress import request_progress
+from specds.models.load import load_model, one_thread_for
+from specds.terminal.progress import request_progress
 
 
 def run_demo(

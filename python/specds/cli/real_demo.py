@@ -9,11 +9,11 @@ from rich.table import Table
 
 from specds import terminal
 from specds.cli import display
-from specds.cli.writing import Writer
+from specds.cli.stream_output import Writer
 from specds.drafters import FusedDrafter
 from specds.generation import generate
-from specds.loadable import SMOLLM2
-from specds.loading import load_model
+from specds.models.load import load_model
+from specds.models.resolve import SMOLLM2
 
 _EDIT = (
     "Correct the spelling and grammar. Answer with the corrected text alone.\n\nYesterday me and "

@@ -15,10 +15,7 @@ import typer
 from specds.cli.arguments import listed, size
 
 _FLAGS = {
-    "text_field": "--field",
-    "language": "--lang",
     "drop_duplicates": "--drop-duplicates/--keep-duplicates",
-    "licence": "--license",
     "private": "--private/--public",
     "datastores": "--datastore",
     "drafters": "--drafter",

@@ -17,7 +17,7 @@ def push(
     *,
     revision: str | None = None,
     private: bool | None = None,
-    licence: str | None = None,
+    license: str | None = None,
     transcripts: Sequence[Path] = (),
     as_json: Json = False,
 ) -> None:
@@ -31,7 +31,7 @@ def push(
         name (NAME): `org/name` on the hub, or `org/name@branch`.
         revision: The branch.
         private: Who can see a new one; by default as your account says.
-        licence: Of the corpus: `apache-2.0`, ...
+        license: Of the corpus: `apache-2.0`, ...
         transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, that are replayed
             for the card.
 
@@ -42,7 +42,7 @@ def push(
 
     measured = _acceptance(datastore, transcripts)
     address = hub.push(
-        datastore, _at(name, revision), private=private, licence=licence, acceptance=measured
+        datastore, _at(name, revision), private=private, license=license, acceptance=measured
     )
     if as_json:
         terminal.print_json({"name": name, "commit": address})
@@ -55,7 +55,6 @@ def pull(
     /,
     *,
     revision: str | None = None,
-    tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
     """Download a datastore from the Hugging Face hub and check it.
@@ -66,16 +65,13 @@ def pull(
     Args:
         name (NAME): `org/name` on the hub, or `org/name@revision`.
         revision: A branch, a tag or a commit.
-        tokenizer: Refuse a datastore that is not of this tokenizer.
 
     Example:
         specds pull org/chat
     """
     from specds import hub
-    from specds.loading import load_encoder
 
-    loaded = None if tokenizer is None else load_encoder(tokenizer)
-    folder = hub.pull(_at(name, revision), tokenizer=loaded)
+    folder = hub.pull(_at(name, revision))
     if as_json:
         terminal.print_json({"name": name, "path": str(folder)})
     else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
-from specds.tokenization import Tokenizer
+from specds.models.tokenization import Tokenizer
 
 Messages: TypeAlias = "list[dict[str, str]]"
 Render: TypeAlias = "Callable[[Messages], str]"
@@ -191,4 +191,4 @@ def _way_out(fields: Iterable[str]) -> str:
     skip = "skip bad rows by --on-bad-row skip"
     if not names:
         return f" ({skip})"
-    return f"; its fields: {names} (choose one by --field or --messages-field, or {skip})"
+    return f"; its fields: {names} (choose one by --text-field or --messages-field, or {skip})"

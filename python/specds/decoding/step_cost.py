@@ -13,7 +13,7 @@ import torch
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.kernels.operations import power_of_two
-from specds.tokenization import model_vocab_size
+from specds.models.tokenization import model_vocab_size
 from specds.verify.generic import Runner
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What may come next: a drafter opens a session for a request, which drafts token trees.
 
 `session` says what drafters and sessions are, `registry` names them, the other files are one
-drafter each. Imports nothing but the core, `specds.tokenization` and the cache folder.
+drafter each. Imports nothing but the core, `specds.models.tokenization` and the cache folder.
 """
 
 from specds._core import (

@@ -21,7 +21,7 @@ from specds._core import (
     Session,
 )
 from specds.drafters.session import Drafter, opened, with_prompt
-from specds.tokenization import Tokenizer, check_tokenizer, fingerprint, vocab_size
+from specds.models.tokenization import Tokenizer, check_tokenizer, fingerprint, vocab_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

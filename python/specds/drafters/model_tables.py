@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from specds._core import ModelTables
-from specds.cache_folder import cache_folder, keep, read_kept
-from specds.tokenization import model_vocab_size
+from specds.models.cache_folder import cache_folder, keep, read_kept
+from specds.models.tokenization import model_vocab_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

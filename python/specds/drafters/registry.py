@@ -16,7 +16,7 @@ from specds.drafters.n_grammys import NGrammysConfig, NGrammysDrafter, Strategy
 from specds.drafters.prompt_lookup import PromptLookupDrafter
 from specds.drafters.rest import RestConfig, RestDrafter
 from specds.drafters.session import Drafter
-from specds.tokenization import Tokenizer, vocab_size
+from specds.models.tokenization import Tokenizer, vocab_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

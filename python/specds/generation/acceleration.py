@@ -15,7 +15,7 @@ from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.generate import as_transformers, run_custom_loop
 from specds.generation.request import DraftOptions, Drafts, Options
 from specds.hub import named_datastore
-from specds.tokenization import model_vocab_size
+from specds.models.tokenization import model_vocab_size
 from specds.verify.support import UnsupportedModelError
 
 _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]

@@ -13,7 +13,7 @@ from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import takes_past
 from specds.generation.generate import generate
 from specds.generation.request import Drafts, Options
-from specds.tokenization import check_tokenizer, require_chat_template, vocab_size
+from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
 
 
 class Chat:

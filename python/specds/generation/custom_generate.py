@@ -12,7 +12,7 @@ from specds.drafters.fused import FusedConfig, FusedDrafter
 from specds.drafters.session import Drafter
 from specds.generation.acceleration import generate_by
 from specds.generation.request import DraftOptions, Options
-from specds.tokenization import check_tokenizer
+from specds.models.tokenization import check_tokenizer
 
 _OPTIONS = {"on_unsupported", *DraftOptions.__annotations__}
 _MARK = "made by `specds export-generate`"
@@ -72,7 +72,7 @@ def require_folder(folder: str | PathLike[str], datastore: str | PathLike[str] |
     if datastore is not None:
         opened = Datastore(datastore)
         if (Path(folder) / "config.json").exists():
-            from specds.loading import load_tokenizer
+            from specds.models.load import load_tokenizer
 
             check_tokenizer(opened, load_tokenizer(str(folder)))
 

@@ -40,7 +40,7 @@ from specds.generation.arguments import (
 )
 from specds.generation.kv_cache import extend, load
 from specds.generation.streams import BatchStreamer, stack_steps
-from specds.tokenization import check_vocabulary, model_vocab_size
+from specds.models.tokenization import check_vocabulary, model_vocab_size
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
 from specds.verify.support import Verification, require_support, require_verification

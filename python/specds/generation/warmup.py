@@ -11,7 +11,7 @@ from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.decoding.step_cost import MOST_NODES, step_costs
 from specds.generation.request import Drafts, Options
-from specds.tokenization import model_vocab_size
+from specds.models.tokenization import model_vocab_size
 from specds.verify.generic import Runner
 from specds.verify.packed import PackedRunner
 from specds.verify.support import Verification, require_support

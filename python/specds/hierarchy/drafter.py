@@ -14,8 +14,8 @@ from specds.hierarchy.config import HierarchyConfig
 from specds.hierarchy.context import LevelContext
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
-from specds.loading import load_model
-from specds.tokenization import fingerprint, model_vocab_size
+from specds.models.load import load_model
+from specds.models.tokenization import fingerprint, model_vocab_size
 from specds.verify.support import require_support
 
 # Maximum nodes of retrieved trees that the lowest model verifies.

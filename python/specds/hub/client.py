@@ -13,7 +13,6 @@ LIBRARY = {"library_name": "specds", "library_version": __version__}
 LOG_IN = "log in by `hf auth login` or set HF_TOKEN"
 
 TIMEOUT_S = 10.0
-_BLOCK = 1 << 18  # bytes
 UNAUTHORISED = (401, 403)
 
 
@@ -31,18 +30,6 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
         name.repository, revision=name.revision, files_metadata=True, timeout=TIMEOUT_S
     )
     return str(info.sha), {file.rfilename: file.size or 0 for file in info.siblings or ()}
-
-
-@contextmanager
-def small_blocks() -> Iterator[None]:
-    """Has the client write each 256 KiB that it reads; by its default of 10 MB it is slower."""
-    constants = hub().constants
-    kept = getattr(constants, "DOWNLOAD_CHUNK_SIZE", _BLOCK)  # not every version may have it
-    constants.DOWNLOAD_CHUNK_SIZE = _BLOCK
-    try:
-        yield
-    finally:
-        constants.DOWNLOAD_CHUNK_SIZE = kept
 
 
 def connection_errors() -> tuple[type[Exception], ...]:

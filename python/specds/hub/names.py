@@ -33,7 +33,7 @@ class HubName:
         if found is not None:
             return cls(found["repository"], found["revision"] or "main")
         if text.startswith("hf:"):
-            raise ValueError(f"`{text}` is no datastore of the hub: try hf://org/name@revision")
+            raise ValueError(f"`{text}` is not a name on the hub: try hf://org/name@revision")
         return None
 
     @property

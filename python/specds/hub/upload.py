@@ -24,13 +24,13 @@ def card_of(
     name: HubName,
     manifest: dict[str, Any],
     num_bytes: int,
-    licence: str | None,
+    license: str | None,
     acceptance: Sequence[Mapping[str, Any]],
 ) -> str:
     """The card of a datastore; what the manifest says is shown as text, whatever is in it."""
     about: dict[str, Any] = {"tags": ["specds", "speculative-decoding"], "viewer": False}
-    if licence:
-        about["license"] = licence
+    if license:
+        about["license"] = license
     facts = {
         "corpus": "<br>".join(map(_code, manifest["corpus"])),
         "tokenizer": _code(manifest["tokenizer_name"]),
@@ -80,7 +80,7 @@ def push(
     name: str,
     *,
     private: bool | None = None,
-    licence: str | None = None,
+    license: str | None = None,
     acceptance: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Uploads a datastore to the hub, where readers see the old one or the new one.
@@ -90,7 +90,7 @@ def push(
     Args:
         name: ``org/name``, or ``org/name@branch``; made where it is not there.
         private: Whether a new one is private; by default as the account is set.
-        licence: Of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``, ...
+        license: Of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``, ...
         acceptance: Rows of `specds bench replay` with it, for the card.
 
     Returns:
@@ -124,7 +124,7 @@ def push(
             if _OURS.fullmatch(file)
         ]
         if _is_our_card(parsed, commit, present):
-            card = card_of(parsed, manifest, sum(sizes.values()), licence, acceptance)
+            card = card_of(parsed, manifest, sum(sizes.values()), license, acceptance)
             operations.append(add(CARD, card.encode()))
         made = client.create_commit(
             parsed.repository,

@@ -73,8 +73,8 @@ class Adapter:
 
             options = {**options, "datastore": named_datastore(tokenizer)}
         if tokenizer is not None and options.get("datastore") is not None:
-            from specds.loading import load_encoder
-            from specds.tokenization import fingerprint
+            from specds.models.load import load_encoder
+            from specds.models.tokenization import fingerprint
 
             loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
             name = fingerprint(loaded)

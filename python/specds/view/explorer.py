@@ -6,12 +6,12 @@ from typing import Any
 
 from specds._core import Datastore
 from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
-from specds.readable import known_from, tree_in_words
-from specds.tokenization import Tokenizer
+from specds.models.render import known_from, tree_in_words
+from specds.models.tokenization import Tokenizer
 
 MOST_NODES = 64
 _CONTEXT_TOKENS = 2048
-# A megabyte takes seconds to tokenise, and others wait meanwhile.
+# A megabyte takes seconds to tokenize, and others wait meanwhile.
 _MOST_CHARACTERS = 10_000
 
 

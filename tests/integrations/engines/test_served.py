@@ -13,10 +13,9 @@ pytest.importorskip("openai")
 import openai
 from tokenizers import Tokenizer
 
-from engines.served import Served
+from engines.served import Served, server_command
 from real.kinds import kinds, messages
 from real.models import folder_of
-from specds.integrations.serve import COMMANDS
 
 pytestmark = [
     pytest.mark.engine,
@@ -86,8 +85,7 @@ class Server(Served):
     def __init__(self, folder, options=None):
         words, settings = (*ABOUT.plain, model()), {}
         if options is not None:
-            command = COMMANDS[ENGINE](model(), {**ABOUT.always, **options})
-            words, settings = command.words, command.environment
+            words, settings = server_command(ENGINE, model(), {**ABOUT.always, **options})
         (folder / "metrics").mkdir()
         settings = {**settings, "PROMETHEUS_MULTIPROC_DIR": str(folder / "metrics")}
         super().__init__(

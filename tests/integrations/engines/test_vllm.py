@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -13,7 +12,7 @@ pytest.importorskip("vllm", exc_type=ImportError)
 from vllm import SamplingParams
 
 from engines import workload
-from engines.served import Served
+from engines.served import Served, server_command
 from engines.vllm import Engine, chains, eagle, ngrams
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
@@ -204,12 +203,11 @@ def drafter_stats(worker):
 
 
 def test_the_documented_line_serves_sampled_requests_and_metrics(tmp_path, prompts, plain):
-    from specds.integrations.serve import serving
-
-    command = serving(workload.model_path(), datastore=Path(workload.DATASTORE), engine="vllm")
-    settings = {**command.environment, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    options = {"datastore": str(workload.DATASTORE)}
+    words, settings = server_command("vllm", workload.model_path(), options)
+    settings |= {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-    words = (*command.words, "--dtype", "float32", "--enforce-eager")
+    words = (*words, "--dtype", "float32", "--enforce-eager")
     with Served(words, tmp_path / "log", **settings) as server:
         about = {"model": workload.model_path(), "prompt": prompts[0], "return_token_ids": True}
         about |= {"max_tokens": 64, "ignore_eos": True}

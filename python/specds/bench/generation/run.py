@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specds._core import __version__
+from specds.bench.demo import build_stdlib, prompts
 from specds.bench.drafters import check_names, drafters_of
 from specds.bench.generation.measure import (
     Plan,
@@ -24,10 +25,9 @@ from specds.bench.generation.report import rows_of
 from specds.bench.harness import Document, Progress, circumstances, open_datastores
 from specds.bench.options import BASELINES, GenerateOptions
 from specds.bench.transcripts import read_files
-from specds.demo import build_stdlib, prompts
 from specds.drafters import DrafterInputs
-from specds.loading import load_model, load_tokenizer
-from specds.tokenization import Tokenizer, check_tokenizer, model_vocab_size
+from specds.models.load import load_model, load_tokenizer
+from specds.models.tokenization import Tokenizer, check_tokenizer, model_vocab_size
 
 _USUAL_PROMPTS = 12
 

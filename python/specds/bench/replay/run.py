@@ -8,7 +8,7 @@ from specds.bench.replay.measure import measure
 from specds.bench.replay.report import rows_of
 from specds.bench.transcripts import ALL, read_files
 from specds.drafters import DrafterInputs
-from specds.loading import load_model
+from specds.models.load import load_model
 
 
 def run_replay(options: ReplayOptions, progress: Progress = lambda *_: None) -> Document:

@@ -1,0 +1,150 @@
+"""Commands that ask a datastore: info, verify, lookup, view."""
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specds import terminal
+from specds.cli import display
+from specds.cli.arguments import DatastorePath, Json, text_of, tokenizer_name
+
+if TYPE_CHECKING:
+    from specds._core import Datastore
+    from specds.models.tokenization import Tokenizer
+
+_MOST = 1_000_000
+
+
+def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
+    """Show what a datastore holds and what it was built from.
+
+    Example:
+        specds info stdlib.specds
+    """
+    from specds._core import Datastore
+
+    display.show_datastore(Datastore(datastore), as_json=as_json)
+
+
+def verify(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
+    """Read a whole datastore and check every byte of it.
+
+    Example:
+        specds verify stdlib.specds
+    """
+    from specds._core import Datastore
+
+    opened = Datastore(datastore)
+    with terminal.waiting(f"verifying {terminal.quantity(opened.num_bytes, 'B')}"):
+        opened.verify()
+    if as_json:
+        terminal.print_json({"path": str(opened.path), "ok": True})
+    else:
+        terminal.out.print(f"{datastore}: ok, {terminal.counted(opened.num_tokens, 'token')}")
+
+
+def lookup(
+    datastore: DatastorePath,
+    text: str,
+    /,
+    *,
+    top: Annotated[
+        int,
+        typer.Option(metavar="NUMBER", min=1, max=_MOST, help="How many continuations to show."),
+    ] = 10,
+    max_match: Annotated[
+        int, typer.Option(metavar="TOKENS", min=1, max=_MOST, help="The longest suffix to try.")
+    ] = 16,
+    sources: int = 0,
+    tokenizer: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Look up what followed the end of a text in the corpus.
+
+    Args:
+        text (TEXT): The context; `-` reads standard input.
+        sources: How many places of the match to show.
+        tokenizer: By default the one the datastore was built with.
+
+    Examples:
+        specds lookup stdlib.specds "for i in range("
+        specds lookup stdlib.specds "import " --top 20 --sources 3
+    """
+    from specds.models.render import known_from, text_after
+
+    opened, loaded = _with_tokenizer(datastore, tokenizer)
+    given = text_of(text)
+    context = loaded.encode(given, add_special_tokens=False)
+    match = opened.lookup(context, max_match=max_match)
+    tokens, counts = opened.continuations(match, top)
+    rows = [
+        {"token_id": int(token), "text": text_after(loaded, context, [token]), "count": int(count)}
+        for token, count in zip(tokens, counts, strict=True)
+    ]
+    known = known_from(opened, loaded, context, max_match=max_match, num_passages=sources)
+    result: dict[str, Any] = {
+        "match_length": known["length"],
+        "match_text": known["text"],
+        "match_count": known["count"],
+        "continuations": rows,
+        "sources": known["passages"],
+    }
+    if as_json:
+        terminal.print_json(result)
+        return
+    if match.length:
+        terminal.out.print(display.lookup_table(result))
+    else:
+        terminal.out.print("nothing of this text occurs in the corpus")
+    if given.endswith(" "):
+        terminal.note("the text ends in a space, which most tokenizers join to the next word")
+    for source in result["sources"]:
+        terminal.out.print(display.source_text(source), soft_wrap=True)
+
+
+def _with_tokenizer(path: Path, name: str | None) -> "tuple[Datastore, Tokenizer]":
+    """A datastore and the tokenizer of this name, by default the one that it was built with."""
+    from specds._core import Datastore
+    from specds.models.load import load_encoder
+    from specds.models.tokenization import check_tokenizer
+
+    datastore = Datastore(path)
+    tokenizer = load_encoder(tokenizer_name(name, datastore))
+    check_tokenizer(datastore, tokenizer)
+    return datastore, tokenizer
+
+
+def view(
+    datastore: DatastorePath,
+    /,
+    *,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any that is free.")
+    ] = 0,
+    browse: bool = False,
+    tokenizer: str | None = None,
+) -> None:
+    """Serve a page that shows what a datastore knows of a text while you type it.
+
+    For this machine alone, until Ctrl-C. Nothing that is typed is kept.
+
+    Args:
+        browse: Open the page in the browser of this machine.
+        tokenizer: By default the one the datastore was built with.
+
+    Example:
+        specds view chat.specds --browse
+    """
+    from specds.view import Explorer, serve
+
+    with serve(Explorer(*_with_tokenizer(datastore, tokenizer)), port) as server:
+        address = f"http://127.0.0.1:{server.server_address[1]}/"
+        terminal.out.print(address)
+        if browse:
+            webbrowser.open(address)
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            terminal.err.print()

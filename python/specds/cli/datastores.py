@@ -1,0 +1,267 @@
+"""Commands that write datastores and memories: build, add, refresh, forget, merge, compact."""
+
+import glob
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specds import terminal
+from specds._core import DEFAULTS
+from specds.cli import display
+from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
+from specds.cli.records import Without, arguments_of
+from specds.corpora import CorpusOptions
+from specds.indexing import BuildOptions
+from specds.indexing.options import DocumentOptions, ShardOptions
+
+_READING = Annotated[CorpusOptions, Without("without")]
+_CORPUS = Annotated[
+    list[str],
+    typer.Option(
+        "--corpus",
+        metavar="CORPUS",
+        help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
+        "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
+        "of the hub: `org/name`. Several are separated by commas, or each has its own --corpus. "
+        "The best corpus is a log of the model's own answers.",
+    ),
+]
+
+
+def build(
+    *,
+    corpus: _CORPUS,
+    tokenizer: str,
+    out: Path,
+    reading: _READING,
+    options: DocumentOptions,
+    overwrite: bool = False,
+    as_json: Json = False,
+) -> None:
+    """Build a datastore from a corpus.
+
+    A stopped or killed build continues when you repeat the command.
+
+    Args:
+        tokenizer: A name on the hub, a local folder, a GGUF file, or `demo`.
+        out (FOLDER): The folder to make.
+        overwrite: Replace what is there, once the new datastore is complete.
+
+    Examples:
+        specds build --corpus stdlib --tokenizer demo --out stdlib.specds
+        specds build --corpus answers.jsonl --tokenizer ./vicuna --out a.specds
+        specds build --corpus ultrachat --tokenizer ./vicuna --out chat.specds
+        specds build --corpus the-stack --language c --tokenizer ./vicuna --out c
+    """
+    _require_out(out, overwrite=overwrite)
+    _build(corpus, tokenizer, out, reading, options, as_json=as_json, overwrite=overwrite)
+
+
+def _require_out(out: Path, *, overwrite: bool) -> None:
+    """Refuses a place for a datastore before the corpus is read."""
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{out.parent}: no such folder: make it, or choose another --out")
+    if out.exists() and not overwrite:
+        raise FileExistsError(
+            f"{out} exists: choose another --out, replace it by --overwrite, or add to it by "
+            "`specds add`"
+        )
+    if out.exists() and not (out / "manifest.json").exists():
+        raise FileExistsError(f"{out} is not a datastore, and nothing else is replaced")
+
+
+def add(
+    datastore: DatastorePath,
+    /,
+    *,
+    corpus: _CORPUS,
+    reading: _READING,
+    options: DocumentOptions,
+    tokenizer: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Add documents to a datastore, in shards of their own.
+
+    Readers keep the datastore that they opened. Documents that it already holds are left out. Many
+    small shards make lookups slower: `specds compact` joins them.
+
+    Args:
+        tokenizer: By default the one the datastore was built with.
+
+    Example:
+        specds add chat.specds --corpus answers.jsonl
+    """
+    from specds._core import Datastore
+
+    tokenizer = tokenizer_name(tokenizer, Datastore(datastore))
+    _build(corpus, tokenizer, datastore, reading, options, as_json=as_json, append=True)
+
+
+def _build(
+    corpus: Sequence[str],
+    tokenizer: str,
+    out: Path,
+    reading: CorpusOptions,
+    options: DocumentOptions,
+    *,
+    as_json: bool,
+    overwrite: bool = False,
+    append: bool = False,
+) -> None:
+    from specds.corpora import open_corpora, render_with
+    from specds.indexing import build_datastore
+    from specds.models.load import load_encoder
+    from specds.terminal.progress import build_progress
+
+    # A file may have a comma in its name.
+    named = [[name] if Path(name).exists() else listed(name) for name in corpus]
+    with terminal.waiting(f"opening {', '.join(corpus)}"):
+        loaded = load_encoder(tokenizer)
+        opened = open_corpora(chain.from_iterable(named), reading, render=render_with(loaded))
+    command = _command(corpus, tokenizer, reading, options)
+    whole = BuildOptions(**vars(options), overwrite=overwrite, append=append, commands=(command,))
+    try:
+        with build_progress() as progress:
+            report = build_datastore(
+                opened, loaded, out, whole, tokenizer_name=tokenizer, progress=progress
+            )
+    except (Exception, KeyboardInterrupt) as error:
+        if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
+            terminal.note("what was read is kept: repeat the command to continue")
+        elif isinstance(error, KeyboardInterrupt):
+            terminal.note("nothing was read yet: the same command starts anew")
+        raise
+    display.show("Datastore", report.to_dict(), as_json=as_json)
+    if report.share_read < 0.5:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in report.skipped.items())
+        terminal.note(f"only {report.share_read:.0%} of the corpus was read; left out: {reasons}")
+
+
+def _command(
+    corpus: Sequence[str], tokenizer: str, reading: CorpusOptions, options: DocumentOptions
+) -> str:
+    """The command that gives the same shards anywhere: where they are made is left out."""
+    corpora = [word for each in corpus for word in ("--corpus", each)]
+    read = arguments_of(reading, *(field.name for field in fields(reading)))
+    built = arguments_of(options, *DEFAULTS["build"])
+    command = shlex.join(["specds", "build", *corpora, "--tokenizer", tokenizer, *read, *built])
+    return os.fsencode(command).decode(errors="replace")
+
+
+def refresh(
+    datastore: Path,
+    /,
+    *,
+    from_memory: Path,
+    options: ShardOptions,
+    tenant: str = "",
+    tokenizer: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Move what a server remembers into its datastore.
+
+    Adds a tenant's texts to the datastore, in a shard of their own, then removes from the memory
+    what the datastore holds. Readers and servers may run meanwhile. Nothing is lost if it is
+    killed: repeat the command.
+
+    Args:
+        datastore (DATASTORE): A folder made by `specds build`, or a new one.
+        from_memory (FILE): What a server with `sync_interval`, or `save`, wrote.
+        tenant: Whose texts; by default those without a tenant.
+        tokenizer: Of the texts, if the datastore is a new one.
+
+    Examples:
+        specds refresh chat.specds --from-memory memory.file
+        specds refresh ann.specds --from-memory memory.file --tenant ann
+    """
+    from specds.indexing import refresh as move
+    from specds.models.load import load_encoder
+    from specds.terminal.progress import build_progress
+
+    loaded = None if tokenizer is None or datastore.exists() else load_encoder(tokenizer)
+    with build_progress(after_s=2.0) as progress:
+        report = move(
+            datastore,
+            from_memory,
+            tenant,
+            BuildOptions(**vars(options)),
+            tokenizer=loaded,
+            tokenizer_name=tokenizer,
+            progress=progress,
+        )
+    display.show("Datastore", asdict(report), as_json=as_json)
+
+
+def forget(tenants: list[str], /, *, memory: Path, as_json: Json = False) -> None:
+    """Forget tenants in a memory, and in all processes that share it.
+
+    Their texts, and what these taught, are gone from the file when the command ends, and from each
+    process that shares the file when it next reads or writes it: within its `sync_interval`. Who
+    comes back begins anew.
+
+    Args:
+        tenants (TENANT): Whom; "" stands for requests without a tenant.
+        memory (FILE): What a server with `sync_interval`, or `save`, wrote.
+
+    Example:
+        specds forget ann bob --memory memory.file
+    """
+    from specds.drafters import Memory
+
+    report = {"path": str(memory), "num_forgotten_texts": Memory.forget_in(memory, tenants)}
+    display.show("Memory", report, as_json=as_json)
+
+
+def merge(
+    datastores: list[Path], /, *, out: Path, overwrite: bool = False, as_json: Json = False
+) -> None:
+    """Join datastores of one tokenizer into a new one.
+
+    The shards stay as they are, and share disk space with the old ones if the file system allows;
+    `specds compact` joins them.
+
+    Args:
+        datastores (DATASTORE...): Folders made by `specds build`, of one tokenizer.
+        out (FOLDER): The folder to make.
+        overwrite: Replace what is there, once the new datastore is complete.
+
+    Example:
+        specds merge chat.specds code.specds --out both.specds
+    """
+    from specds._core import merge as join
+
+    merged = join(datastores, out, overwrite=overwrite)
+    display.show_datastore(merged, as_json=as_json)
+
+
+def compact(
+    datastore: DatastorePath,
+    /,
+    *,
+    options: ShardOptions,
+    drop_duplicates: Annotated[
+        bool, typer.Option("--drop-duplicates", help="Keep one copy of documents that recur.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Rebuild the shards of a datastore into as few as memory allows.
+
+    Readers keep the shards that they opened.
+
+    Example:
+        specds compact chat.specds
+    """
+    from specds._core import compact as rebuild
+    from specds.terminal.progress import build_progress
+
+    with build_progress() as progress:
+        rebuilt = rebuild(
+            datastore, drop_duplicates=drop_duplicates, progress=progress, **options.for_core()
+        )
+    display.show_datastore(rebuilt, as_json=as_json)

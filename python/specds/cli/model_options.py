@@ -1,0 +1,221 @@
+"""What runs, what drafts for it, and how its text is written: of `generate` and of `chat`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from specds import terminal
+from specds.cli import arguments, display
+from specds.cli.arguments import MaxNodes
+from specds.cli.stream_output import Interrupt, Writer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from specds.decoding.stats import GenerationStats
+    from specds.drafters import Drafter
+
+
+DrafterOption = Annotated[
+    Any,
+    typer.Option(
+        parser=arguments.drafter,
+        metavar="NAME[:OPTION=VALUE]",
+        rich_help_panel="Drafting",
+        help="`fused`: datastore, the request's own text, earlier ones in `--memory`, the model's "
+        "own predictions; `rest`: datastore alone; `aded`: tri-grams that adapt to the text; "
+        "`prompt-lookup`: the request's own text alone; `n-grammys`: that and the model's bigrams; "
+        "`hierarchy:MODEL,...`: models of one tokenizer that draft for each other, the smallest "
+        "first. Options follow a colon: `fused:effort=low`, `rest:max_match=2`; an error has all.",
+    ),
+]
+NewTokens = Annotated[
+    int,
+    typer.Option(
+        metavar="TOKENS", min=1, max=1_000_000, help="How many tokens to generate at most."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """The options of both commands.
+
+    Attributes:
+        model: A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
+        datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
+            for none.
+            [default: the one that the model's folder names]
+        memory: A file of earlier texts to draft from, which gets this one too; new if missing.
+        tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
+        model_tables: Also draft from the model's own bigrams; pays without a datastore.
+        verification: `packed`: all rows as one sequence, by attention of our own; `model`: as
+            transformers computes the model; `auto`: `packed` on a CPU, where the model allows it.
+        temperature: 0 is greedy.
+        top_k (TOKENS): 0 is off.
+        top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
+        seed: The seed of the sampling.
+        by_source: A colour for each source that drafted, and a legend.
+        device: `auto`, `cpu`, `cuda`, ...
+        dtype: `auto`, `float32`, `bf16`, ...
+    """
+
+    model: str
+    datastore: Path | None = None
+    drafter: DrafterOption = "fused"
+    memory: Path | None = None
+    tenant: str = ""
+    model_tables: bool = False
+    max_nodes: MaxNodes = "auto"
+    verification: Literal["auto", "packed", "model"] = "auto"
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    by_source: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+        if not 0 <= self.top_p <= 1:
+            raise ValueError(f"top_p must be from 0 to 1, got {self.top_p}")
+
+    def with_datastore(self) -> "Running":
+        """With the datastore that the model's folder names, where none is given."""
+        from specds.hub import named_datastore
+
+        if self.datastore is not None:
+            return replace(self, datastore=None) if str(self.datastore) == "none" else self
+        named = named_datastore(self.model)
+        if named is None or not getattr(self.drafter, "takes_datastore", True):
+            return self
+        terminal.note(f"drafting from `{named}`, which {self.model} names")
+        return replace(self, datastore=Path(named))
+
+    @property
+    def drafts_from(self) -> str:
+        """What drafts, and from which files."""
+        files = [str(file) for file in (self.datastore, self.memory) if file is not None]
+        return f"drafted by {self.drafter.value}" + f" from {' and '.join(files)}" * bool(files)
+
+    def settings(self, interrupt: Interrupt) -> dict[str, Any]:
+        from transformers import StoppingCriteriaList
+
+        sampling: dict[str, Any] = {"do_sample": self.temperature > 0}
+        if self.temperature > 0:
+            names = ("temperature", "top_k", "top_p")
+            sampling |= {name: getattr(self, name) for name in names}
+        return {
+            "max_nodes": self.max_nodes,
+            "verification": self.verification,
+            "stopping_criteria": StoppingCriteriaList([interrupt]),
+            **sampling,
+        }
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A loaded model, what drafts for it, and what writes its text to the terminal."""
+
+    running: Running
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+    drafter: "Drafter"
+    writer: Writer
+
+    def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
+        terminal.err.print(self.writer.summary(stats), soft_wrap=True)
+        if not self.writer.sources and self.running.datastore is None:
+            terminal.note("no draft was accepted: build a datastore of texts like this one")
+        if verbose:
+            terminal.err.print(display.two_columns("Drafting", display.drafting_rows(stats)))
+
+
+def require(running: Running) -> None:
+    """Refuses what cannot be run, before torch is imported and anything is read."""
+    from specds.drafters import require_inputs
+    from specds.models.resolve import require_loadable
+
+    memory = running.memory
+    require_inputs(
+        running.drafter,
+        datastore=running.datastore is not None,
+        memory=memory is not None,
+        model_tables=running.model_tables,
+        model=True,
+    )
+    if running.tenant and memory is None:
+        raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
+    if memory is not None and not memory.absolute().parent.is_dir():
+        raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
+    if memory is not None and memory.exists():
+        with memory.open("rb") as file:
+            is_memory = file.read(len(_MEMORY)) == _MEMORY
+        if not is_memory:
+            raise ValueError(f"{memory} is no memory of specds: name another file by --memory")
+    for model in (running.model, *running.drafter.models):
+        require_loadable("model", model, running.device, running.dtype)
+
+
+_MEMORY = b"SPECDS\0M"
+"""How the files begin that `FusedDrafter.save` writes."""
+
+
+@contextmanager
+def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) -> Iterator[Opened]:
+    """Loads the model and makes what drafts for it; at the end, a memory is written."""
+    from specds._core import Datastore
+    from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
+    from specds.models.load import load_model, load_vocabulary, one_thread_for
+    from specds.models.tokenization import check_tokenizer, require_chat_template
+    from specds.terminal.progress import build_progress
+
+    datastore = None if running.datastore is None else Datastore(running.datastore)
+    # What the tokenizer alone can tell is told before the weights are read.
+    vocabulary = load_vocabulary(running.model)
+    if is_chat:
+        require_chat_template(vocabulary)
+    if datastore is not None:
+        check_tokenizer(datastore, vocabulary)
+
+    def make(model: "PreTrainedModel | None") -> "Drafter":
+        with build_progress(after_s=2.0) as progress:
+            inputs = DrafterInputs(
+                datastore,
+                model,
+                progress=progress,
+                tokenizer=vocabulary,
+                memory=running.memory,
+                model_tables=running.model_tables,
+            )
+            return make_drafter(running.drafter, inputs)
+
+    name = running.drafter
+    needs_model = name.needs_model or name.models or running.model_tables
+    made = None if needs_model else make(None)
+    model, tokenizer = load_model(
+        running.model, device=running.device, dtype=running.dtype, tokenizer=vocabulary
+    )
+    one_thread_for(running.model)
+    import torch
+
+    torch.manual_seed(running.seed)
+    made = make(model) if made is None else made
+    writer = Writer(
+        tokenizer,
+        by_source=running.by_source,
+        hidden=tokenizer.all_special_ids if is_chat else (),
+        is_silent=is_silent,
+    )
+    of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
+    try:
+        yield Opened(running, model, tokenizer, of_tenant, writer)
+    finally:
+        if running.memory is not None and isinstance(made, FusedDrafter):
+            made.save(running.memory)

@@ -1,0 +1,123 @@
+"""How is text shown as it comes: token by token, coloured by what drafted it."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from specds import terminal
+from specds.models.render import Spelling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+    from specds.decoding.stats import GenerationStats
+    from specds.drafters.step import Step
+
+DRAFTED = "green"
+"""The style of a token that was drafted and accepted."""
+
+COLOURS = {
+    "datastore": "blue",
+    "context": "green",
+    "memory": "magenta",
+    "group": "bright_magenta",
+    "recycled": "yellow",
+    "predicted": "red",
+    "bigram": "cyan",
+}
+"""The style of a token by the source that drafted it, where they are told apart."""
+
+
+class Writer:
+    """Counts what drafted the tokens of a command, and writes its texts while they are decoded.
+
+    `hidden` tokens are not shown, such as the end of a turn.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        by_source: bool = False,
+        hidden: Sequence[int] = (),
+        is_silent: bool = False,
+    ) -> None:
+        self.sources: Counter[str] = Counter()
+        self._tokenizer, self._spelling = tokenizer, Spelling(tokenizer)
+        self._by_source, self._hidden, self._is_silent = by_source, frozenset(hidden), is_silent
+
+    def __call__(self, step: Step) -> None:
+        self.sources.update(source for source in step.sources if source is not None)
+        if self._is_silent:
+            return
+        text = Text()
+        for token, source in zip(step.token_ids, step.sources, strict=True):
+            if token not in self._hidden:
+                style = None if source is None else self._style(source, DRAFTED)
+                text.append(self._spelling.of(token), style)
+        terminal.out.print(text, end="", soft_wrap=True)
+
+    def end(self) -> None:
+        terminal.out.print(self._spelling.of(None), soft_wrap=True)
+        self._spelling = Spelling(self._tokenizer)
+
+    def summary(self, stats: GenerationStats) -> Text:
+        """The line at the end: how fast, and what the drafts came from."""
+        text = Text(str(stats), "dim")
+        for number, (source, count) in enumerate(self.sources.most_common()):
+            text.append(", " if number else "; drafted by ", "dim")
+            text.append(f"{source} {count:,}", self._style(source, "dim"))
+        if stats.measure_s > max(0.1 * stats.total_s, 0.1):
+            text.append(f"; {stats.measure_s:.1f} s of it timed the model, once", "dim")
+        return text
+
+    def _style(self, source: str, otherwise: str) -> str:
+        return COLOURS.get(source, DRAFTED) if self._by_source else otherwise
+
+
+def coloured(
+    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], drafted: Sequence[bool]
+) -> Text:
+    """The text of tokens, green where a token was drafted and accepted."""
+    spelling, text = Spelling(tokenizer), Text()
+    for token, was_drafted in zip(token_ids, drafted, strict=True):
+        text.append(spelling.of(token), DRAFTED if was_drafted else None)
+    return text.append(spelling.of(None))
+
+
+class Interrupt:
+    """Whether Ctrl-C was pressed: a criterion that ends a text as it is."""
+
+    rowwise = True
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        import torch
+
+        return torch.full((len(input_ids),), self.pressed, device=input_ids.device)
+
+
+@contextmanager
+def stopped_by_interrupt() -> Iterator[Interrupt]:
+    """Has the first Ctrl-C end the text behind its next token; the second one is as ever."""
+    interrupt = Interrupt()
+    before = signal.getsignal(signal.SIGINT)
+
+    def press(*_: Any) -> None:
+        interrupt.pressed = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,31 @@
+"""How does a corpus become a datastore: documents -> tokens -> suffix arrays on disk.
+
+Read in this order: `options`, `report` (what a build has read and made), `local`, `ray` (the same
+on a cluster), `build`, `from_memory`.
+Imports `specds.corpora` and what lies below it.
+"""
+
+from typing import TYPE_CHECKING
+
+from specds._core import DatastoreBuilder, compact, merge
+from specds._lazy import lazy
+
+if TYPE_CHECKING:
+    from specds.indexing.build import build_datastore, build_from_token_ids
+    from specds.indexing.from_memory import RefreshReport, refresh
+    from specds.indexing.options import BuildOptions
+    from specds.indexing.report import BuildReport
+
+__all__ = [
+    "BuildOptions",
+    "BuildReport",
+    "DatastoreBuilder",
+    "RefreshReport",
+    "build_datastore",
+    "build_from_token_ids",
+    "compact",
+    "merge",
+    "refresh",
+]
+
+__getattr__ = lazy(__name__, "options", "report", "build", "from_memory")

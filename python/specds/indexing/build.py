@@ -1,0 +1,92 @@
+"""Builds a datastore: documents of a corpus -> tokens -> suffix arrays on disk."""
+
+import time
+from collections.abc import Iterable
+from os import PathLike
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from specds._core import Datastore, DatastoreBuilder
+from specds.corpora import Corpus, open_corpus
+from specds.indexing.local import open_builder, tokenize_corpus
+from specds.indexing.options import BuildOptions
+from specds.indexing.ray import build_on_ray
+from specds.indexing.report import BuildReport, Progress
+from specds.models.tokenization import Tokenizer
+
+
+def build_datastore(
+    corpus: Corpus | str,
+    tokenizer: Tokenizer,
+    out: str | PathLike[str],
+    options: BuildOptions | None = None,
+    *,
+    tokenizer_name: str | None = None,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Builds the datastore of a corpus at `out`, or adds the corpus to the one there.
+
+    Whatever goes wrong, `out` stays as it was, and the same call continues.
+
+    Args:
+        corpus: A name or path as in `specds.corpora.open_corpus`, or what that returns, which can
+            leave documents out.
+        tokenizer: A transformers tokenizer; a fast one uses all cores.
+        tokenizer_name: What to call the tokenizer in the manifest; its own name by default.
+
+    Raises:
+        FileExistsError: `out` exists and may not be there.
+        CorpusError: A document cannot be read.
+        ValueError: The corpus holds no tokens, or the datastore is of another tokenizer.
+        BlockingIOError: Another process builds at `out`.
+        OSError: The disk is full, or `out` cannot be written.
+    """
+    corpus = open_corpus(corpus) if isinstance(corpus, str) else corpus
+    options = options or BuildOptions()
+    progress = progress or (lambda *_, **__: None)
+    if options.engine == "ray":
+        return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
+    with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
+        num_resumed, started = builder.num_given, time.perf_counter()
+        read = tokenize_corpus(corpus, tokenizer, builder, options, progress)
+        if not (builder.num_tokens or options.append):
+            raise ValueError(read.nothing())
+        tokenized = time.perf_counter()
+        datastore = builder.finish(progress)
+    return BuildReport.of(out, datastore, read, num_resumed, started, tokenized)
+
+
+def build_from_token_ids(
+    documents: Iterable[ArrayLike],
+    out: str | PathLike[str],
+    options: BuildOptions | None = None,
+    *,
+    vocab_size: int,
+    separator: int | None = None,
+    tokenizer_name: str = "",
+    tokenizer_fingerprint: str = "",
+) -> Datastore:
+    """Builds a datastore of documents that are tokens already; needs no tokenizer, nor torch.
+
+    Args:
+        documents: The token ids of each, of any integer dtype, shape `(n,)`; read one by one.
+        separator: Stands between documents; by default an id that no document can have.
+        tokenizer_name: What the tokens are of, for people.
+        tokenizer_fingerprint: As of `specds.models.tokenization.fingerprint`, for what checks it.
+
+    Raises:
+        FileExistsError: `out` exists and may not be there.
+        ValueError: There are no tokens, or one is outside the vocabulary.
+    """
+    with DatastoreBuilder(
+        out,
+        vocab_size=vocab_size,
+        separator=vocab_size if separator is None else separator,
+        tokenizer_name=tokenizer_name,
+        tokenizer_fingerprint=tokenizer_fingerprint,
+        **(options or BuildOptions()).for_core(),
+    ) as builder:
+        for document in documents:
+            builder.add_documents(document, [len(np.asarray(document))])
+        return builder.finish()

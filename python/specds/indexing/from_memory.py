@@ -1,0 +1,118 @@
+"""How does what a server wrote become part of its datastore, and leave its memory?"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specds._core import Datastore, DatastoreBuilder, Memory
+from specds.indexing.local import tokenizer_metadata
+from specds.indexing.options import BuildOptions
+from specds.indexing.report import Progress
+from specds.models.tokenization import Tokenizer
+
+# More than a snapshot of any size takes in memory, by the bytes of its file.
+_MEMORY_PER_BYTE, _MEMORY_BYTES, _MOST_BYTES = 32, 1 << 28, 12 << 30
+
+
+@dataclass(frozen=True)
+class RefreshReport:
+    """What went from a memory to a datastore.
+
+    Attributes:
+        num_added_documents: Documents that the texts were, but for those that the datastore had.
+        num_tokens: Tokens of the datastore now; 0 where there is none and nothing to make one of.
+        num_left: Tokens that all tenants still have in the memory.
+    """
+
+    path: str
+    num_texts: int
+    num_added_documents: int
+    num_added_tokens: int
+    num_tokens: int
+    num_shards: int
+    num_left: int
+    seconds: float
+
+
+def refresh(
+    path: str | PathLike[str],
+    memory: str | PathLike[str],
+    tenant: str = "",
+    options: BuildOptions | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    tokenizer_name: str | None = None,
+    progress: Progress | None = None,
+) -> RefreshReport:
+    """Adds a tenant's texts in a memory to a datastore, then takes them out of the memory.
+
+    Readers and processes that share the memory may run meanwhile. After a kill each text is in the
+    memory, in the datastore, or in both: the same call continues.
+
+    Args:
+        path: The datastore; made where there is none.
+        memory: What `Memory.save`, `FusedDrafter.save` or a server with `sync_interval` writes.
+        tenant: Whose texts. Whoever drafts from the datastore drafts from them afterwards.
+        tokenizer: Of the tokens, where there is no datastore yet.
+        tokenizer_name: What to call it in the manifest; its own name by default.
+
+    Raises:
+        FormatError: The memory or the datastore is damaged, or of another version.
+        ValueError: They are of different tokenizers, or there is neither datastore nor tokenizer.
+        BlockingIOError: Another process writes the datastore.
+    """
+    started, options = time.perf_counter(), options or BuildOptions()
+    facts = _facts(Path(path), tokenizer, tokenizer_name)
+    size, fingerprint = facts["vocab_size"], facts["tokenizer_fingerprint"]
+    most = _MEMORY_PER_BYTE * Path(memory).stat().st_size + _MEMORY_BYTES
+    kept = Memory.open(memory, size, tokenizer=fingerprint, max_bytes=min(most, _MOST_BYTES))
+    texts = kept.texts(tenant)
+    added = (0, 0)
+    # A builder also removes what an earlier call could not, so one that adds nothing is opened too.
+    if texts or Path(path).exists():
+        given = options.for_core() | {"append": Path(path).exists()}
+        with DatastoreBuilder(
+            path, **facts, corpus=[f"memory {Path(memory).name}"], **given
+        ) as builder:
+            for text in texts:
+                _add(builder, text, facts["separator"])
+            added = builder.num_documents, builder.num_tokens
+            if builder.num_documents:
+                builder.finish(progress)
+    datastore = Datastore(path) if Path(path).exists() else None
+    if texts:
+        kept.save(memory, merge=True, known=datastore)
+    return RefreshReport(
+        path=str(path),
+        num_texts=len(texts),
+        num_added_documents=added[0],
+        num_added_tokens=added[1],
+        num_tokens=0 if datastore is None else datastore.num_tokens,
+        num_shards=0 if datastore is None else datastore.num_shards,
+        num_left=kept.num_tokens,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _facts(path: Path, tokenizer: Tokenizer | None, name: str | None) -> dict[str, Any]:
+    """What a datastore says of its tokens; that of the tokenizer where there is none yet."""
+    if path.exists():
+        datastore = Datastore(path)
+        names = ("vocab_size", "separator", "tokenizer_name", "tokenizer_fingerprint")
+        return {name: getattr(datastore, name) for name in names}
+    if tokenizer is None:
+        raise ValueError(f"there is no datastore at {path} yet: name its tokenizer to make it")
+    return tokenizer_metadata(tokenizer, name)
+
+
+def _add(builder: DatastoreBuilder, text: np.ndarray, separator: int) -> None:
+    """Adds what is between the separators of a text: no match reaches across one."""
+    places = np.flatnonzero(text == separator)
+    lengths = np.diff([-1, *places, len(text)]) - 1
+    builder.add_documents(text[text != separator], lengths[lengths > 0])

@@ -1,0 +1,143 @@
+"""What does a build report: how far it has come, and in the end what it made at what cost."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from typing import Any, Protocol
+
+from specds._core import Datastore, DatastoreBuilder
+from specds.corpora import Document, Skipped
+from specds.corpora.document import NOT_SAMPLED
+
+
+class Progress(Protocol):
+    def __call__(self, stage: str, done: int, total: int | None, **counts: int) -> object:
+        """Stage `tokenize` counts bytes of text, others tokens or shards; None is unknown."""
+
+
+@dataclass
+class IngestStats:
+    """What was read of a corpus, and what came of it.
+
+    Attributes:
+        num_bytes: The size of all that was found, with what was left out.
+        left_out_bytes: The size of what the corpus left out without being told to.
+        skipped: What the corpus left out, counted by reason.
+        num_duplicates: Documents left out as they had come before.
+    """
+
+    num_read: int = 0
+    num_bytes: int = 0
+    left_out_bytes: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    num_documents: int = 0
+    num_tokens: int = 0
+    num_duplicates: int = 0
+    is_full: bool = False
+
+    def __post_init__(self) -> None:
+        self.skipped = Counter(self.skipped)
+
+    def count(self, item: Document | Skipped) -> None:
+        self.num_bytes += item.num_bytes
+        reason = getattr(item, "reason", None)
+        if reason is None:
+            self.num_read += 1
+        else:
+            self.skipped[reason] += 1
+            self.left_out_bytes += item.num_bytes * (reason != NOT_SAMPLED)
+
+    def nothing(self) -> str:
+        """Why there is no datastore of a corpus without tokens."""
+        if self.is_full:
+            return "the first document has more tokens than the limit: raise --max-tokens"
+        skipped = [f"{count:,} left out: {reason}" for reason, count in self.skipped.items()]
+        found = "; ".join([f"{self.num_read:,} documents read, none with text", *skipped])
+        return f"the corpus is empty: {found}"
+
+    def added_by(self, builder: DatastoreBuilder) -> None:
+        """Takes over what a builder has added."""
+        self.num_documents, self.num_tokens = builder.num_documents, builder.num_tokens
+        self.num_duplicates, self.is_full = builder.num_duplicates, builder.is_full
+
+    def add(self, other: IngestStats) -> None:
+        """Takes in what was read elsewhere, after this."""
+        for name, value in vars(other).items():
+            setattr(self, name, value if name == "is_full" else getattr(self, name) + value)
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build did and what it cost.
+
+    Attributes:
+        num_tokens: Tokens of the datastore, separators included.
+        num_added_documents: Documents that this build has added; fewer than all where it appended.
+        num_resumed: Documents that an earlier build, which was killed, had been through.
+        text_bytes: Size of the corpus as it was found, with what was left out.
+        share_read: The share of these bytes that documents came from.
+        tokenize_s: Seconds for reading and tokenizing; on a cluster for indexing too.
+        index_s: Seconds for sorting and writing, after that.
+    """
+
+    path: str
+    num_documents: int
+    num_tokens: int
+    num_shards: int
+    num_bytes: int
+    num_added_documents: int
+    num_added_tokens: int
+    num_duplicates: int
+    num_resumed: int
+    text_bytes: int
+    share_read: float
+    tokenize_s: float
+    index_s: float
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(
+        cls,
+        path: str | PathLike[str],
+        datastore: Datastore,
+        read: IngestStats,
+        num_resumed: int,
+        started: float,
+        tokenized: float,
+    ) -> BuildReport:
+        """The report of a build that ends now, by what `time.perf_counter` said."""
+        return cls(
+            path=str(path),
+            num_documents=datastore.num_documents,
+            num_tokens=datastore.num_tokens,
+            num_shards=datastore.num_shards,
+            num_bytes=datastore.num_bytes,
+            num_added_documents=read.num_documents,
+            num_added_tokens=read.num_tokens,
+            num_duplicates=read.num_duplicates,
+            num_resumed=num_resumed,
+            text_bytes=read.num_bytes,
+            share_read=1 - read.left_out_bytes / max(read.num_bytes, 1),
+            tokenize_s=tokenized - started,
+            index_s=time.perf_counter() - tokenized,
+            skipped=read.skipped,
+        )
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes on disk for each token of the datastore."""
+        return self.num_bytes / self.num_tokens
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens added a second, tokenizing included."""
+        return self.num_added_tokens / (self.tokenize_s + self.index_s)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything above, and the derived figures, as plain values."""
+        derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
+        # `asdict` would make another counter of the pairs in this one.
+        return asdict(self) | derived | {"skipped": dict(self.skipped)}

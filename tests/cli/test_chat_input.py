@@ -1,0 +1,67 @@
+"""What the user of a chat says is one message, however many lines it has; commands are not said."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from specds.cli.chat_input import messages
+
+SAID = [
+    ("a line\n\nanother\n", ["a line", "another"]),
+    ('"""\none\n\n  two\n"""\nthree\n', ["one\n\n  two", "three"]),
+    ('"""one\ntwo""" \n', ["one\ntwo"]),
+    ('"""one"""\n"""\n"""\n', ["one"]),
+    ('"""one\n/clear\n', ["one\n/clear"]),
+    (" /claer\n/usr/bin/env is\n/help me\n", [" /claer", "/usr/bin/env is"]),
+    ("one\n/quit\ntwo\n", ["one"]),
+]
+
+
+@pytest.mark.parametrize(("typed", "expected"), SAID)
+def test_lines_and_quoted_texts_are_messages(monkeypatch, typed, expected):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert list(messages(lambda: None)) == expected
+
+
+def test_a_word_behind_a_slash_is_done_or_refused_but_never_sent(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/claer\n/clear\n/help\n/exit now\n"))
+    cleared = []
+    assert list(messages(lambda: cleared.append(1))) == []
+    assert cleared == [1]
+    err = capsys.readouterr().err
+    assert "no command `/claer`: try /help" in err
+    assert "no command `/exit`" in err
+    assert "/quit   end, as Ctrl-D does" in err
+    assert "a new conversation" in err
+
+
+PROGRAM = """
+import json
+from specds.cli.chat_input import messages
+for said in messages(lambda: None, "some model"):
+    print("said", json.dumps(said), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have another readline")
+def test_pasted_lines_are_one_message_behind_a_banner_of_two_lines():
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", PROGRAM]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    shown, seen = b"", {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, **streams, env=seen, start_new_session=True):
+        while b"> " not in shown:
+            shown += os.read(ours, 4096)
+        assert b"\x1b[?2004h" in shown, "else a terminal does not mark what is pasted"
+        os.write(ours, b"\x1b[200~def f(x):\r    return tmp\x1b[201~\r")
+        while b"said" not in shown:
+            shown += os.read(ours, 4096)
+        os.write(ours, b"/quit\r")
+    os.close(ours)
+    os.close(theirs)
+    assert shown.startswith(b"some model\r\n/help lists the commands.")
+    assert rb'said "def f(x):\n    return tmp"' in shown

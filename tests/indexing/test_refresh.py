@@ -1,0 +1,119 @@
+"""A memory's texts become documents of a datastore: what goes, what stays, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from datastores import build, files, texts
+from specds import Datastore, FormatError
+from specds.drafters import FusedDrafter, Memory
+from specds.indexing import refresh
+
+
+def remember(path, tokenizer="", **texts):
+    memory = Memory(100, tokenizer=tokenizer)
+    for tenant, given in texts.items():
+        for text in given:
+            memory.insert(tenant, text)
+    memory.save(path)
+
+
+@pytest.fixture
+def log(tmp_path):
+    return tmp_path / "memory"
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The folder of a datastore of one document."""
+    return build(tmp_path / "d", [[1]], vocab_size=100, separator=99).path
+
+
+def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log):
+    build(tmp_path / "d", [[1, 2, 3, 4]], vocab_size=100, separator=99)
+    before = Datastore(tmp_path / "d")
+    of_bob = [[11, 12], [3, 4, 99, 1, 2], [3, 4, 99, 50]]
+    remember(log, ann=[[5, 6, 7, 99], [8, 9, 99, 10], [2, 3]], bob=of_bob)
+    report = refresh(tmp_path / "d", log, "ann")
+    assert (report.num_texts, report.num_added_documents) == (3, 4)
+    now = Datastore(tmp_path / "d")
+    for document in ([5, 6, 7], [8, 9], [10]):
+        assert now.count(document) == 1
+        assert before.count(document) == 0
+    assert (now.num_documents, now.num_tokens) == (5, report.num_tokens)
+    assert texts(Memory.open(log, 100), "ann") == []
+    # What the datastore has leaves everybody's memory.
+    assert texts(Memory.open(log, 100), "bob") == [of_bob[0], of_bob[2]]
+    again = refresh(tmp_path / "d", log, "ann")
+    assert (again.num_texts, again.num_added_documents, again.num_tokens) == (0, 0, now.num_tokens)
+
+
+def test_what_was_added_before_a_kill_is_not_added_again(store, log):
+    remember(log, ann=[[1]])
+    report = refresh(store, log, "ann")
+    assert (report.num_texts, report.num_added_documents, report.num_shards) == (1, 0, 1)
+    assert texts(Memory.open(log, 100), "ann") == []
+
+
+def test_what_a_server_writes_meanwhile_stays(store, log, monkeypatch):
+    remember(log, ann=[[5, 6]])
+    opened = Memory.open(log, 100)
+    reader = type("Reader", (), {"open": lambda *_, **__: opened})
+    monkeypatch.setattr("specds.indexing.from_memory.Memory", reader)
+    other = Memory(100)
+    other.insert("ann", [7, 8])
+    other.save(log, merge=True)
+    refresh(store, log, "ann")
+    assert texts(Memory.open(log, 100), "ann") == [[7, 8]]
+
+
+def test_what_fails_before_the_datastore_is_there_leaves_the_memory(store, log, monkeypatch):
+    remember(log, ann=[[5, 6]])
+    kept = log.read_bytes()
+
+    def fail(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("specds.indexing.from_memory.DatastoreBuilder", fail)
+    with pytest.raises(OSError, match="no space left"):
+        refresh(store, log, "ann")
+    assert log.read_bytes() == kept
+
+
+def test_what_does_not_fit_is_refused_and_nothing_changes(tmp_path, store, log):
+    with pytest.raises(FileNotFoundError):
+        refresh(store, log)
+    remember(log, tokenizer="words", ann=[[5, 6]])
+    kept, before = log.read_bytes(), files(store)
+    with pytest.raises(ValueError, match="of another tokenizer: `words`, not ``"):
+        refresh(store, log, "ann")
+    with pytest.raises(ValueError, match=r"no datastore at .* yet: name its tokenizer"):
+        refresh(tmp_path / "none", log, "ann")
+    newer = bytearray(kept)
+    newer[8] = 99
+    for content, message in ((kept[:-1], "bytes where"), (bytes(newer), "format version 99")):
+        log.write_bytes(content)
+        with pytest.raises(FormatError, match=message):
+            refresh(store, log, "ann")
+        assert log.read_bytes() == content
+    assert files(store) == before
+
+
+def test_the_command_makes_a_datastore_of_a_servers_memory(run, tmp_path, log, demo_tokenizer):
+    path = tmp_path / "log.specds"
+    drafter = FusedDrafter.resume(log, tokenizer=demo_tokenizer)
+    ids = np.array(demo_tokenizer("def add(a, b):\n    return a + b\n")["input_ids"])
+    session = drafter.session(ids[:5], "ann")
+    session.observe(ids[5:])
+    session.finish()
+    drafter.save(log)
+    arguments = ("refresh", path, "--from-memory", log, "--tenant", "ann", "--json")
+    code, out, _ = run(*arguments, "--tokenizer", "demo")
+    assert (code, json.loads(out)["num_texts"], json.loads(out)["num_left"]) == (0, 1, 0)
+    store = Datastore(path)
+    assert store.tokenizer_name == "demo"
+    assert store.count(ids) == 1
+    code, out, _ = run("refresh", path, "--from-memory", log)
+    assert code == 0
+    assert "left" in out

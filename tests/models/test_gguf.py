@@ -1,0 +1,105 @@
+"""A GGUF file tells its tokenizer, and is a model like any other."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from gguf_files import gguf_of
+from real.models import FOLDER, folder_of, with_benches
+from specds.models.gguf import GgufVocabulary
+from specds.models.load import LoadingError, load_encoder, load_model
+from specds.models.tokenization import fingerprint, vocab_size
+
+
+def in_order(vocabulary):
+    return sorted(vocabulary, key=vocabulary.get)
+
+
+def test_the_file_alone_has_the_fingerprint_of_the_tokenizer(tmp_path, demo_tokenizer):
+    tokens = in_order(demo_tokenizer.get_vocab())
+    path = tmp_path / "demo.gguf"
+    for fills in ([], ["[PAD4096]", "[PAD4097]"]):  # a model may have more rows than tokens
+        path.write_bytes(gguf_of([*tokens, *fills], chat_template="{{ messages }}"))
+        read = GgufVocabulary.read(path)
+        assert fingerprint(read) == fingerprint(demo_tokenizer)
+        assert (vocab_size(read), read.chat_template) == (4096, "{{ messages }}")
+    for others in (tokens[::-1], [*tokens, "[PAD7]"], tokens[:-1]):
+        path.write_bytes(gguf_of(others))
+        assert fingerprint(GgufVocabulary.read(path)) != fingerprint(demo_tokenizer)
+
+
+@pytest.mark.parametrize(("model", "expected"), [("llama", "▁▁"), ("gpt2", "  ")])
+def test_spaces_are_spelled_as_in_the_original(tmp_path, model, expected):
+    path = tmp_path / "a.gguf"
+    path.write_bytes(gguf_of(["▁a", "  ", "a b"], model))
+    assert in_order(GgufVocabulary.read(path).get_vocab()) == ["▁a", expected, "a b"]
+
+
+def test_what_is_no_whole_file_is_refused(tmp_path):
+    path, whole = tmp_path / "a.gguf", gguf_of(["a", "b"])
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"a\.gguf is no whole GGUF file"):
+            GgufVocabulary.read(path)
+    for place in range(4, len(whole)):  # the largest lengths, counts and kinds
+        path.write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
+        try:
+            GgufVocabulary.read(path)
+        except ValueError as error:
+            assert "a.gguf" in str(error)  # noqa: PT017  (a changed text is no error)
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path):
+    (tmp_path / "text.gguf").write_text("hello")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/a.gguf").write_bytes(gguf_of(["a"]))
+    for name, said in {
+        "text.gguf": "the file is not of the format GGUF",
+        "model": r"that folder has no config\.json: name .*a\.gguf",
+    }.items():
+        with pytest.raises(LoadingError, match=said):
+            load_model(str(tmp_path / name))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+def test_a_real_file_has_the_fingerprint_of_its_tokenizer(tmp_path, name):
+    folder, path = folder_of(name), tmp_path / "a.gguf"
+    parts = sorted((FOLDER / f"{name}-packages").glob("**/*.gguf*"))
+    path.write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert fingerprint(GgufVocabulary.read(path)) == fingerprint(load_encoder(str(folder)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_real_file_is_a_model_for_each_command(tmp_path):
+    folder_of("smollm2")
+    (path,) = (FOLDER / "smollm2-packages").glob("**/*.gguf")
+    seen = {**with_benches(FOLDER / "readers", FOLDER / "smollm2-packages"), "OMP_NUM_THREADS": "1"}
+    (tmp_path / "a.txt").write_text("The capital of France is Paris.\n" * 3)
+    ask = {"prompt": "The capital of France is", "completion": " Paris."}
+    (tmp_path / "asked.jsonl").write_text(json.dumps(ask))
+
+    def specds(*words, said=""):
+        command = [sys.executable, "-W", "ignore", "-m", "specds", *map(str, words)]
+        shared = {"env": seen, "cwd": tmp_path, "capture_output": True, "text": True}
+        return subprocess.run(command, input=said, **shared)
+
+    built = specds("build", "--corpus", "a.txt", "--tokenizer", path, "--out", "d", "--json")
+    assert built.returncode == 0, built.stderr
+    few = ["--max-new-tokens", 8]
+    with_datastore = ["--model", path, "--datastore", "d", *few]
+    done = specds("generate", *with_datastore, "The capital of France is", "--json")
+    result = json.loads(done.stdout)
+    assert "Paris" in result["text"]
+    assert result["sources"]["datastore"] > 0
+    told = specds("chat", "--model", "smollm2", *few, said="What is 2 + 2? Say a number.\n")
+    assert "4" in told.stdout
+    measured = specds(
+        *("bench", "generate", "--model", path, "--transcripts", "asked.jsonl", "--runs", 1, *few),
+        *("--baseline", "generate", "--modes", "greedy", "--drafter", "fused", "--json"),
+    )
+    assert {row["num_differing"] for row in json.loads(measured.stdout)["rows"]} <= {None, 0}

@@ -1,0 +1,42 @@
+"""Tokens as text: as they continue what stands before them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specds.drafters import TokenTree
+from specds.models.render import text_after, tree_in_words
+
+
+class Strips:
+    """As tokenizers of the Llama family do: a text's first space is left out."""
+
+    words = (" is", " it", "?", "\n", " ")
+
+    def decode(self, ids):
+        return "".join(self.words[id] for id in ids).removeprefix(" ")
+
+
+@given(st.lists(st.integers(0, 4), min_size=1), st.lists(st.integers(0, 4)))
+def test_a_token_keeps_the_space_that_it_begins_with(before, tokens):
+    expected = "".join(Strips.words[token] for token in tokens)
+    assert text_after(Strips(), before, tokens) == expected
+    assert text_after(Strips(), [], tokens) == expected.removeprefix(" ")
+
+
+def test_nodes_are_what_follows_their_path():
+    tree = TokenTree([0, 1, 2], [-1, 0, 1], [0.5, 0.25, 0.125])
+    told = tree_in_words(Strips(), tree, [3])
+    assert told["text"] == [" is", " it", "?"]
+    assert told["parents"] == [-1, 0, 1]
+    assert told["probs"] == [0.5, 0.25, 0.125]
+    assert told["sources"] == ["other"] * 3
+
+
+def test_lookup_hints_at_a_space_at_the_end(run, tmp_path):
+    (tmp_path / "a.txt").write_text("return a + b\n" * 3)
+    store = tmp_path / "a.specds"
+    built = run("build", "--corpus", tmp_path / "a.txt", "--tokenizer", "demo", "--out", store)
+    assert built[0] == 0
+    assert "ends in a space" in run("lookup", store, "return a ")[2]
+    assert run("lookup", store, "return a")[2] == ""
+    assert "nothing of this text occurs" in run("lookup", store, "雪")[1]
