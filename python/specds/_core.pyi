@@ -20,8 +20,8 @@ __all__ = [
     "Datastore",
     "DatastoreBuilder",
     "DraftSession",
+    "DraftStats",
     "EngineDrafter",
-    "Experience",
     "FormatError",
     "FusedState",
     "Match",
@@ -201,12 +201,12 @@ class TokenTree:
     def best_chain(self) -> TokenTree: ...
 
 @final
-class Experience:
-    def __new__(cls, trust: float | None = None) -> Self: ...
+class DraftStats:
+    def __new__(cls, reliability: float | None = None) -> Self: ...
 
 @final
 class Budget:
-    def __new__(cls, experience: Experience, num_rows: int) -> Self: ...
+    def __new__(cls, draft_stats: DraftStats, num_rows: int) -> Self: ...
     def set_costs(self, seconds: Sequence[float]) -> None: ...
     @property
     def drafts(self) -> list[bool]: ...

@@ -9,20 +9,22 @@ use crate::arrays::{from_zero, width};
 use crate::error::{Result, lock};
 use crate::token_tree::TokenTree;
 
-/// What a drafter has been worth, in all its requests; at first, which share of what it promises is trusted.
+/// Acceptance statistics of a drafter over all its requests, with the reliability of its probabilities before any.
 #[pyclass(frozen, module = "specds")]
-pub(crate) struct Experience(Arc<Mutex<budget::Experience>>);
+pub(crate) struct DraftStats(Arc<Mutex<budget::DraftStats>>);
 
 #[pymethods]
-impl Experience {
+impl DraftStats {
     #[new]
-    #[pyo3(signature = (trust = None))]
-    fn new(trust: Option<f64>) -> PyResult<Self> {
-        let experience = match trust {
-            Some(trust) => budget::Experience::trusting(from_zero(trust, "trust")?),
-            None => budget::Experience::default(),
+    #[pyo3(signature = (reliability = None))]
+    fn new(reliability: Option<f64>) -> PyResult<Self> {
+        let draft_stats = match reliability {
+            Some(reliability) => {
+                budget::DraftStats::with_reliability(from_zero(reliability, "reliability")?)
+            }
+            None => budget::DraftStats::default(),
         };
-        Ok(Self(Arc::new(Mutex::new(experience))))
+        Ok(Self(Arc::new(Mutex::new(draft_stats))))
     }
 }
 
@@ -31,7 +33,7 @@ impl Experience {
 /// Rows are padded to the longest one, so all may have the same number. There are at most 4096.
 #[pyclass(module = "specds")]
 pub(crate) struct Budget {
-    experience: Arc<Mutex<budget::Experience>>,
+    draft_stats: Arc<Mutex<budget::DraftStats>>,
     rows: Vec<RowBudget>,
     costs: Option<StepCost>,
 }
@@ -39,9 +41,9 @@ pub(crate) struct Budget {
 #[pymethods]
 impl Budget {
     #[new]
-    fn new(experience: &Bound<'_, Experience>, num_rows: usize) -> PyResult<Self> {
+    fn new(draft_stats: &Bound<'_, DraftStats>, num_rows: usize) -> PyResult<Self> {
         Ok(Self {
-            experience: Arc::clone(&experience.get().0),
+            draft_stats: Arc::clone(&draft_stats.get().0),
             rows: vec![RowBudget::default(); width(num_rows, "num_rows")?],
             costs: None,
         })
@@ -63,7 +65,7 @@ impl Budget {
     /// The least probability of a node that could pay.
     #[getter]
     fn min_prob(&self) -> f64 {
-        let least = |cost| lock(&self.experience).least_gain(self.rows.iter(), cost, 1);
+        let least = |cost| lock(&self.draft_stats).least_gain(self.rows.iter(), cost, 1);
         self.costs.as_ref().map_or(0.0, least)
     }
 
@@ -90,8 +92,8 @@ impl Budget {
                 row.pause();
             }
         }
-        let mut experience = lock(&self.experience);
-        let chosen = experience.choose(&mut rows, &trees, num_rows, costs, passes, seconds);
+        let mut draft_stats = lock(&self.draft_stats);
+        let chosen = draft_stats.choose(&mut rows, &trees, num_rows, costs, passes, seconds);
         let mut chosen = chosen.into_iter();
         let size = |draft: &Option<_>| draft.as_ref().and_then(|_| chosen.next()).unwrap_or(0);
         Ok(drafts.iter().map(size).collect())
@@ -101,7 +103,7 @@ impl Budget {
     fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>) {
         let rows = self.rows.iter_mut().zip(&emitted);
         let outcomes = rows.filter_map(|(row, tokens)| Some((row, tokens.as_deref()?)));
-        lock(&self.experience).learn(outcomes);
+        lock(&self.draft_stats).learn(outcomes);
     }
 
     /// Ends a row; the last one takes its number.

@@ -107,7 +107,7 @@ impl EngineDrafter {
                 name: names.get(row).map(String::as_str),
                 tenant: &request_options.tenant,
                 group: request_options.group.as_deref(),
-                predicted: &request_options.predicted_output,
+                predicted_output: &request_options.predicted_output,
             })
         });
         let contexts: Vec<_> = contexts.collect();

@@ -41,7 +41,7 @@ impl FusedState {
         let memory = memory.map(|memory| Arc::clone(&memory.get().memory));
         let mut drafter = fused::FusedDrafter::new(datastore, memory, config)?;
         if let Some(prior) = prior {
-            drafter = drafter.with_weights(Weights::changed_by(prior));
+            drafter = drafter.with_weights(Weights::with_offsets(prior));
         }
         if let Some(tables) = model_tables {
             drafter = drafter.with_model_tables(Arc::clone(&tables.get().0))?;
@@ -64,7 +64,7 @@ impl FusedState {
         }
         if let Some(predicted) = predicted_output {
             let tokens: Vec<u32> = integers(predicted, "predicted_output")?;
-            py.detach(|| session.predicted_output(&tokens))?;
+            py.detach(|| session.set_predicted_output(&tokens))?;
         }
         DraftSession::new(Ok(session))
     }
@@ -72,7 +72,7 @@ impl FusedState {
     /// What a tenant's requests taught so far, as a snapshot stores it; empty for nothing.
     #[pyo3(signature = (tenant = ""))]
     fn learned<'py>(&self, py: Python<'py>, tenant: &str) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &py.detach(|| self.0.learned(tenant)))
+        PyBytes::new(py, &py.detach(|| self.0.adaptation(tenant)))
     }
 
     /// How many tokens of each source were accepted, in the order of `SOURCES`.

@@ -32,7 +32,7 @@ mod _core {
 
     #[pymodule_export]
     use super::{
-        budget::{Budget, Experience},
+        budget::{Budget, DraftStats},
         builder::{DatastoreBuilder, compact, merge},
         datastore::Datastore,
         draft::{DraftSession, draft_batch},

@@ -2,7 +2,7 @@
 
 use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
-use specds::linear::{self, Weights};
+use specds::linear::{self, LayerWeights};
 
 use crate::error::Result;
 
@@ -15,7 +15,7 @@ pub(crate) enum Array<'py> {
 
 /// The products of each token's states, `(num_tokens, size)`, with each row of the weights, `(num_outputs, size)`.
 ///
-/// Weights are float32 or the bits of bfloat16, and `size` is a multiple of 16. Each weight is read once. The
+/// LayerWeights are float32 or the bits of bfloat16, and `size` is a multiple of 16. Each weight is read once. The
 /// sum of a product does not depend on the number of tokens. Raises ValueError where the arrays do not fit
 /// together, or this processor has no vectors for it.
 #[pyfunction]
@@ -28,8 +28,8 @@ pub(crate) fn linear_product<'py>(
     let num_tokens = states.as_array().nrows();
     let size = states.as_array().ncols();
     let (num_outputs, weights) = match &weights {
-        Array::F32(of) => (of.as_array().nrows(), Weights::F32(of.as_slice()?)),
-        Array::BF16(of) => (of.as_array().nrows(), Weights::BF16(of.as_slice()?)),
+        Array::F32(of) => (of.as_array().nrows(), LayerWeights::F32(of.as_slice()?)),
+        Array::BF16(of) => (of.as_array().nrows(), LayerWeights::BF16(of.as_slice()?)),
     };
     let made = PyArray2::zeros(py, (num_tokens, num_outputs), false);
     let mut outputs = made.readwrite();

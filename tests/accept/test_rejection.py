@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from exact_law import ToyModel, distance, law_of
-from specds._core import Experience
+from specds._core import DraftStats
 from specds.accept import Emitter, Sampler, draws, on_host, walk
 from specds.decoding.budget import AutoBudget, FixedBudget
 from specds.decoding.stats import LevelStats
@@ -177,7 +177,7 @@ def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
 def auto():
     """A budget by the time of a step, in a world where that never changes."""
     costs = CostModel({size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)})
-    return AutoBudget(lambda: costs, Experience(), clock=lambda: 0.0)
+    return AutoBudget(lambda: costs, DraftStats(), clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize(

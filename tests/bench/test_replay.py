@@ -130,7 +130,7 @@ def test_an_expected_output_is_drafted_and_counted():
     memory = Memory(40)
     row = figures(replay_all(lambda: FusedDrafter(memory=memory), 4, [expected])["a"])
     accepted = row["accepted_prediction_tokens"]
-    assert accepted == row["emitted_by_source"]["predicted"] > 3
+    assert accepted == row["emitted_by_source"]["predicted_output"] > 3
     assert row["rejected_prediction_tokens"] == 10 - accepted
 
 

@@ -8,7 +8,7 @@
     reason = "small numbers"
 )]
 
-use specds::budget::{Costs, Experience, Passes, RowBudget, StepCost, StepTimes};
+use specds::budget::{Costs, DraftStats, Passes, RowBudget, StepCost, StepTimes};
 use specds::draft::TokenTree;
 
 use crate::random::Random;
@@ -127,7 +127,7 @@ impl World {
 
     /// Requests of 60 tokens, of these kinds one after the other in each row.
     fn run(&mut self, kinds: &[Kind], num_rows: usize, seconds: f64) -> Run {
-        let (mut experience, mut times) = (Experience::default(), StepTimes::default());
+        let (mut experience, mut times) = (DraftStats::default(), StepTimes::default());
         let mut rows = vec![(RowBudget::default(), 0); num_rows];
         let mut requests: Vec<usize> = (0..num_rows).collect();
         let mut run = Run::default();
@@ -305,7 +305,7 @@ fn pooled_nodes_are_those_of_brute_force() {
         let mut rows = vec![RowBudget::default(); num_rows];
         let mut rows: Vec<_> = rows.iter_mut().collect();
         let (costs, passes) = (Costs::Known(&cost), Passes::Packed);
-        let mut experience = Experience::trusting(1.0);
+        let mut experience = DraftStats::with_reliability(1.0);
         let sizes = experience.choose(&mut rows, &trees, num_rows, costs, passes, 0.0);
         let expected = if best < 1.03 * plain { plain } else { best };
         let ratio = speed(&sizes) / expected;

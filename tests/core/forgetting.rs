@@ -242,7 +242,7 @@ impl World {
         }
         for (number, text) in self.texts.iter().enumerate() {
             if !process.place.texts.contains(&number) {
-                let learned = process.drafter.learned(&name(text.tenant));
+                let learned = process.drafter.adaptation(&name(text.tenant));
                 let is_open = process.open_text() == Some(number);
                 let holds = |token: &u32| holds(&learned, &token.to_le_bytes());
                 assert!(is_open || !text.tokens.iter().any(holds));

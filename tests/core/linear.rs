@@ -1,6 +1,6 @@
 //! A linear layer of few tokens: what it computes, and what it refuses.
 
-use specds::linear::{Weights, is_fast, product};
+use specds::linear::{LayerWeights, is_fast, product};
 
 use crate::random::Random;
 
@@ -26,7 +26,7 @@ fn upper_half(number: f32) -> u16 {
 fn of_both(weights: &[f32], states: &[f32], size: usize, num_threads: usize) -> [Vec<f32>; 2] {
     let halves: Vec<_> = weights.iter().map(|&weight| upper_half(weight)).collect();
     let length = weights.len() / size * (states.len() / size);
-    [Weights::F32(weights), Weights::BF16(&halves)].map(|weights| {
+    [LayerWeights::F32(weights), LayerWeights::BF16(&halves)].map(|weights| {
         let mut outputs = vec![f32::NAN; length];
         product(weights, states, size, num_threads, &mut outputs).unwrap();
         outputs
@@ -87,7 +87,7 @@ fn sizes_that_do_not_fit_are_refused() {
         (64, 33, 32, 2),
         (64, 32, 32, 3),
     ] {
-        let weights = Weights::F32(&numbers[..num_weights]);
+        let weights = LayerWeights::F32(&numbers[..num_weights]);
         let mut outputs = vec![0.0; num_outputs];
         assert!(product(weights, &numbers[..num_states], size, 1, &mut outputs).is_err());
     }

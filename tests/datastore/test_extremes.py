@@ -36,7 +36,7 @@ SAMPLES = {
     "documents": [ROW],
     "drafts": [TREE, None],
     "emitted": [ROW, None],
-    "experience": lambda _: core.Experience(),
+    "draft_stats": lambda _: core.DraftStats(),
     "group": "task",
     "known": lambda path: core.Datastore(path),
     "lengths": [3],
@@ -138,7 +138,7 @@ def builders(path):
 
 
 def budgets(_):
-    budget = core.Budget(core.Experience(), 2)
+    budget = core.Budget(core.DraftStats(), 2)
     budget.set_costs([1.0, 1.1])
     yield budget
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from budget_rule import best_size
 from models import Drafter
-from specds._core import Experience, TokenTree
+from specds._core import DraftStats, TokenTree
 from specds.decoding.budget import AutoBudget, FixedBudget
 from specds.decoding.step_cost import MOST_NODES, CostModel
 from specds.drafters import Session
@@ -64,8 +64,8 @@ def relative(seconds):
 
 
 def auto(world, trust=None):
-    experience = Experience() if trust is None else Experience(trust)
-    return AutoBudget(lambda: world.true_cost, experience, clock=lambda: world.now)
+    draft_stats = DraftStats() if trust is None else DraftStats(trust)
+    return AutoBudget(lambda: world.true_cost, draft_stats, clock=lambda: world.now)
 
 
 def best_of_fixed(seconds, *rates):
@@ -177,7 +177,7 @@ def test_a_draft_leaves_out_nothing_that_pays(drafts, increments):
     seconds = np.cumsum([1.0, *increments])
     cost = CostModel(dict(zip(SIZES, seconds, strict=True)))
     sessions = [Listed(probs) for probs in drafts]
-    budget = AutoBudget(lambda: cost, Experience(1.0), len(sessions))
+    budget = AutoBudget(lambda: cost, DraftStats(1.0), len(sessions))
     budget.prepare()
     trees = budget.draft(sessions, [9] * len(sessions))
     costs = relative(cost.seconds)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from budget_rule import Rule
-from specds._core import Budget, Experience, TokenTree
+from specds._core import Budget, DraftStats, TokenTree
 
 
 @st.composite
@@ -30,11 +30,11 @@ STEPS = st.lists(
 @given(
     steps=STEPS,
     increments=st.lists(st.floats(0.01, 0.7), min_size=5, max_size=5),
-    trust=st.sampled_from([0.3, 1.0]),
+    reliability=st.sampled_from([0.3, 1.0]),
 )
-def test_the_numbers_of_nodes_are_those_of_the_oracle(steps, increments, trust):
+def test_the_numbers_of_nodes_are_those_of_the_oracle(steps, increments, reliability):
     costs = np.cumsum([1.0, *increments]).tolist()
-    budget, rule = Budget(Experience(trust), 3), Rule(3, costs, trust)
+    budget, rule = Budget(DraftStats(reliability), 3), Rule(3, costs, reliability)
     budget.set_costs(costs)
     for step in steps:
         drafts, emitted = zip(*step[:3], strict=True)
@@ -48,7 +48,7 @@ def test_the_numbers_of_nodes_are_those_of_the_oracle(steps, increments, trust):
 
 def test_a_row_that_ends_gives_its_number_to_the_last_one():
     right, wrong = TokenTree([1], [-1], [0.5]), TokenTree([2], [-1], [0.5])
-    budget = Budget(Experience(), 3)
+    budget = Budget(DraftStats(), 3)
     budget.set_costs([1.0, 1.1])
     for _ in range(60):
         budget.choose([wrong, wrong, right], 0.2)
@@ -60,6 +60,6 @@ def test_a_row_that_ends_gives_its_number_to_the_last_one():
 
 def test_costs_that_fall_and_trust_that_is_none_are_refused():
     with pytest.raises(ValueError, match="seconds that do not fall"):
-        Budget(Experience(), 1).set_costs([2.0, 1.0])
-    with pytest.raises(ValueError, match="`trust` must be a number from 0 on"):
-        Experience(-1.0)
+        Budget(DraftStats(), 1).set_costs([2.0, 1.0])
+    with pytest.raises(ValueError, match="`reliability` must be a number from 0 on"):
+        DraftStats(-1.0)

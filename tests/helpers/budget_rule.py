@@ -17,12 +17,12 @@ def best_size(gains, costs):
 class Rule:
     """What a drafter was worth in some rows, and how many nodes of its drafts pay."""
 
-    def __init__(self, num_rows, costs, trust):
-        self.costs, self.first = costs, trust
+    def __init__(self, num_rows, costs, reliability):
+        self.costs, self.first = costs, reliability
         self.outcomes = []  # steps of (row, depth, promise, whether it came)
-        self.rows = [[] for _ in range(num_rows)]  # steps of (promise under the trust then, came)
+        self.rows = [[] for _ in range(num_rows)]  # steps of (promise under the reliability then, came)
 
-    def trust(self):
+    def reliability(self):
         """By depth: the share of what was promised that came, older steps counting less."""
         factor, factors = self.first, []
         for depth in range(1, 17):
@@ -39,7 +39,7 @@ class Rule:
             factors.append(factor)
         return factors
 
-    def trust_in_row(self, row):
+    def row_reliability(self, row):
         promised = came = 4.0
         for age, (of_step, right) in enumerate(reversed(self.rows[row])):
             promised += of_step * 0.98**age
@@ -47,17 +47,17 @@ class Rule:
         return min(came / promised, 2.0)
 
     def sizes(self, trees):
-        trust = self.trust()
+        reliability = self.reliability()
         gains = []
         for row, tree in enumerate(trees):
-            factor, nodes = self.trust_in_row(row), zip(probs(tree), tree.depths(), strict=True)
-            of_depth = [min(factor * trust[min(depth, 16) - 1], 2.0) for depth in tree.depths()]
+            factor, nodes = self.row_reliability(row), zip(probs(tree), tree.depths(), strict=True)
+            of_depth = [min(factor * reliability[min(depth, 16) - 1], 2.0) for depth in tree.depths()]
             gains.append([min(p * f, 1.0) for (p, _), f in zip(nodes, of_depth, strict=True)])
         size = best_size(gains, self.costs)
         return [min(size, len(tree)) for tree in trees]
 
     def learn(self, trees, sizes, emitted):
-        trust, step = self.trust(), []
+        reliability, step = self.reliability(), []
         for row, (tree, size, tokens) in enumerate(zip(trees, sizes, emitted, strict=True)):
             if not len(tree):
                 continue
@@ -66,7 +66,7 @@ class Rule:
                 if tree.parents[node] < size:
                     came = [*path] == tokens[: len(path)]
                     step.append((row, len(path), promise, came))
-                    promised += promise * trust[min(len(path), 16) - 1]
+                    promised += promise * reliability[min(len(path), 16) - 1]
                     right += came
             self.rows[row].append((promised, right))
         if step:

@@ -29,7 +29,7 @@ COLOURS = {
     "memory": "magenta",
     "group": "bright_magenta",
     "recycled": "yellow",
-    "predicted": "red",
+    "predicted_output": "red",
     "bigram": "cyan",
 }
 """The style of a token by the source that drafted it, where they are told apart."""

@@ -8,7 +8,7 @@ from typing import Literal, cast
 from weakref import WeakKeyDictionary
 
 from specds._core import Budget as Rule
-from specds._core import DraftSession, Experience, Session, TokenTree, draft_batch
+from specds._core import DraftSession, DraftStats, Session, TokenTree, draft_batch
 from specds.decoding.step_cost import MOST_NODES, CostModel
 from specds.drafters.session import EMPTY_TREE, Drafter
 
@@ -55,12 +55,12 @@ class AutoBudget(FixedBudget):
     def __init__(
         self,
         costs: Callable[[], CostModel],
-        experience: Experience,
+        draft_stats: DraftStats,
         num_rows: int = 1,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._costs = costs
-        self._rule = Rule(experience, num_rows)
+        self._rule = Rule(draft_stats, num_rows)
         self._clock = clock
         self._cost: CostModel | None = None
         self._learning_s = 0.0
@@ -114,14 +114,14 @@ def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
     return known
 
 
-_experiences: WeakKeyDictionary[Drafter, Experience] = WeakKeyDictionary()
+_draft_stats: WeakKeyDictionary[Drafter, DraftStats] = WeakKeyDictionary()
 
 
-def experience_of(drafter: Drafter) -> Experience:
-    """The experience with a drafter; a new one if there is none, or the drafter cannot be a key."""
-    new = Experience()
+def draft_stats_of(drafter: Drafter) -> DraftStats:
+    """Return the statistics of a drafter, new ones if it has none or cannot be a key."""
+    new = DraftStats()
     try:
-        return _experiences.setdefault(drafter, new)
+        return _draft_stats.setdefault(drafter, new)
     except TypeError:
         return new
 

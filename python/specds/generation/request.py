@@ -24,7 +24,7 @@ from specds._core import Datastore, Session
 from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
-from specds.decoding.budget import AutoBudget, FixedBudget, experience_of, require_max_nodes
+from specds.decoding.budget import AutoBudget, FixedBudget, draft_stats_of, require_max_nodes
 from specds.decoding.loop import Decoding, Row
 from specds.decoding.stats import GenerationStats
 from specds.decoding.step_cost import MOST_NODES, step_costs
@@ -288,7 +288,7 @@ def _decode(
         budget: FixedBudget
         if num_nodes == "auto":
             costs = partial(step_costs, model, runner, _measured(runner, rows, vocab_size))
-            budget = AutoBudget(costs, experience_of(options.drafter), len(rows))
+            budget = AutoBudget(costs, draft_stats_of(options.drafter), len(rows))
         else:
             budget = FixedBudget(num_nodes, is_chain=options.shape_invariant)
             if options.stream_interval is not None:

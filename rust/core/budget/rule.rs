@@ -1,9 +1,9 @@
 //! The rule that says how many nodes of each row's draft are verified, and which rows draft at all.
 
+use crate::budget::reliability::{Reliability, RowReliability};
 use crate::budget::selection::{Passes, Selection, to_f64};
 use crate::budget::step_cost::StepCost;
 use crate::budget::step_times::StepTimes;
-use crate::budget::trust::{RowTrust, Trust};
 use crate::draft::token_tree::TokenTree;
 
 /// The weight of a new value in an average.
@@ -12,7 +12,7 @@ const AVERAGING: f64 = 0.1;
 const AVERAGING_DOWN: f64 = 0.5;
 /// While drafts lose, they take at most this share of the time.
 const LOSING_SHARE: f64 = 0.01;
-const LONGEST_WAIT: f64 = 31.0;
+const MAX_BACKOFF: f64 = 31.0;
 
 /// What a step costs.
 #[derive(Debug)]
@@ -24,10 +24,10 @@ pub enum Costs<'a> {
 /// What a budget knows of one row.
 #[derive(Debug, Clone, Default)]
 pub struct RowBudget {
-    trust: RowTrust,
+    reliability: RowReliability,
     /// What drafts gained lately, less their own time, in tokens.
-    worth: f64,
-    wait: usize,
+    avg_net_gain: f64,
+    backoff: usize,
     draft: TokenTree,
     num_verified: usize,
 }
@@ -35,36 +35,36 @@ pub struct RowBudget {
 impl RowBudget {
     /// Whether the row drafts in the next step.
     pub fn drafts(&self) -> bool {
-        self.wait == 0
+        self.backoff == 0
     }
 
     /// Lets a step pass without a draft.
     pub fn pause(&mut self) {
         self.draft = TokenTree::default();
-        self.wait = self.wait.saturating_sub(1);
+        self.backoff = self.backoff.saturating_sub(1);
     }
 
     /// Takes what a draft gained, less what it cost, in tokens; while drafts lose on average, they wait.
-    fn judge(&mut self, profit: f64, wait: f64) {
-        self.worth += AVERAGING * (profit - self.worth);
+    fn update(&mut self, profit: f64, backoff: f64) {
+        self.avg_net_gain += AVERAGING * (profit - self.avg_net_gain);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 31")]
-        let wait = wait.clamp(0.0, LONGEST_WAIT) as usize;
-        self.wait = if self.worth <= 0.0 { wait } else { 0 };
+        let backoff = backoff.clamp(0.0, MAX_BACKOFF) as usize;
+        self.backoff = if self.avg_net_gain <= 0.0 { backoff } else { 0 };
     }
 }
 
 /// What a drafter has been worth in all rows.
 #[derive(Debug, Clone, Default)]
-pub struct Experience {
-    trust: Trust,
+pub struct DraftStats {
+    reliability: Reliability,
     /// The usual time of a row's draft.
     draft_s: Option<f64>,
 }
 
-impl Experience {
+impl DraftStats {
     /// With this trust in a drafter that is not known yet.
-    pub fn trusting(trust: f64) -> Self {
-        Self { trust: trust.into(), draft_s: None }
+    pub fn with_reliability(reliability: f64) -> Self {
+        Self { reliability: reliability.into(), draft_s: None }
     }
 
     /// The least probability of a node that could pay in a step of so many rows.
@@ -74,7 +74,7 @@ impl Experience {
         cost: &StepCost,
         start: usize,
     ) -> f64 {
-        (cost.least_gain(start) / self.trust.most(rows.map(|row| row.trust))).min(1.0)
+        (cost.least_gain(start) / self.reliability.most(rows.map(|row| row.reliability))).min(1.0)
     }
 
     /// How many nodes of the draft of each of these rows are verified.
@@ -92,10 +92,10 @@ impl Experience {
         draft_s: f64,
     ) -> Vec<usize> {
         let trusted = rows.iter().zip(drafts);
-        let gains = trusted.map(|(row, draft)| self.trust.gains(row.trust, draft));
+        let gains = trusted.map(|(row, draft)| self.reliability.gains(row.reliability, draft));
         let gains: Vec<_> = gains.collect();
         let selection = Selection::new(&gains, num_rows, passes);
-        let (num_nodes, cost) = decide(&selection, costs, num_rows);
+        let (num_nodes, cost) = choose_size(&selection, costs, num_rows);
         let sizes = selection.sizes(num_nodes, &gains);
         for ((row, draft), &size) in rows.iter_mut().zip(drafts).zip(&sizes) {
             row.draft = (*draft).clone();
@@ -105,14 +105,14 @@ impl Experience {
             && !rows.is_empty()
         {
             let draft_s = self.usual_draft(draft_s / to_f64(rows.len()));
-            let plain = cost.seconds(selection.start());
-            let extra = cost.seconds(selection.start() + to_f64(num_nodes)) - plain;
+            let baseline_s = cost.seconds(selection.start());
+            let extra = cost.seconds(selection.start() + to_f64(num_nodes)) - baseline_s;
             let price = extra / to_f64(sizes.iter().sum::<usize>().max(1));
-            let wait = draft_s * to_f64(rows.len()) / (LOSING_SHARE * plain);
+            let backoff = draft_s * to_f64(rows.len()) / (LOSING_SHARE * baseline_s);
             for ((row, gains), &size) in rows.iter_mut().zip(&gains).zip(&sizes) {
                 let gain: f64 = gains[..size].iter().sum();
-                let loss = (price * to_f64(size) + draft_s) / plain * to_f64(num_rows);
-                row.judge(gain - loss, wait);
+                let loss = (price * to_f64(size) + draft_s) / baseline_s * to_f64(num_rows);
+                row.update(gain - loss, backoff);
             }
         }
         sizes
@@ -123,9 +123,9 @@ impl Experience {
         let emitting = rows.filter(|(_, emitted)| !emitted.is_empty());
         let mut drafts = emitting.map(|(row, emitted)| {
             let draft = std::mem::take(&mut row.draft);
-            (&mut row.trust, draft, row.num_verified, emitted)
+            (&mut row.reliability, draft, row.num_verified, emitted)
         });
-        self.trust.learn(&mut drafts);
+        self.reliability.learn(&mut drafts);
     }
 
     fn usual_draft(&mut self, seconds: f64) -> f64 {
@@ -139,7 +139,11 @@ impl Experience {
 }
 
 /// The nodes to verify, and the cost by which they were chosen, where it is known.
-fn decide(selection: &Selection, costs: Costs<'_>, num_rows: usize) -> (usize, Option<StepCost>) {
+fn choose_size(
+    selection: &Selection,
+    costs: Costs<'_>,
+    num_rows: usize,
+) -> (usize, Option<StepCost>) {
     match costs {
         Costs::Known(cost) => {
             let best = selection.best(&|tokens| cost.seconds(tokens));
@@ -151,8 +155,8 @@ fn decide(selection: &Selection, costs: Costs<'_>, num_rows: usize) -> (usize, O
             };
             let best = selection.best(&|tokens| cost.seconds(tokens));
             let worth = |seconds: &dyn Fn(f64) -> f64| num_rows + selection.best(seconds);
-            let trial = times.trial(num_rows, best, &cost, worth);
-            (trial.map_or(best, |tokens| tokens - num_rows), Some(cost))
+            let probe = times.probe(num_rows, best, &cost, worth);
+            (probe.map_or(best, |tokens| tokens - num_rows), Some(cost))
         }
     }
 }

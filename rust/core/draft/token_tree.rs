@@ -19,7 +19,7 @@ pub enum Source {
     /// The target model's predictions at nodes that it has verified.
     Recycled,
     /// The output that the caller expects.
-    Predicted,
+    PredictedOutput,
     /// What the target model predicts after one token without a context.
     Bigram,
     /// What the target model predicts without any context.
@@ -39,7 +39,7 @@ impl Source {
         "memory",
         "trigram",
         "recycled",
-        "predicted",
+        "predicted_output",
         "bigram",
         "unigram",
         "suggested",

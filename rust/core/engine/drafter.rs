@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::budget::rule::{Costs, Experience};
+use crate::budget::rule::{Costs, DraftStats};
 use crate::budget::selection::Passes;
 use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
@@ -32,7 +32,7 @@ pub struct EngineDrafter {
     sharing: Option<Sharing>,
     /// The thread that shares the memory takes texts from it.
     requests: Arc<Mutex<Requests>>,
-    experience: Experience,
+    draft_stats: DraftStats,
     times: StepTimes,
     /// How many tokens the step had that the last draft went into.
     num_step_tokens: usize,
@@ -71,7 +71,7 @@ impl EngineDrafter {
             sharing,
             config,
             requests,
-            experience: Experience::default(),
+            draft_stats: DraftStats::default(),
             times: StepTimes::default(),
             num_step_tokens: 0,
             counts: EngineCounts::default(),
@@ -162,7 +162,7 @@ impl EngineDrafter {
                 let emitted = &request.session.context()[request.previous_len..];
                 (&mut request.budget, emitted)
             });
-            self.experience.learn(outcomes);
+            self.draft_stats.learn(outcomes);
         }
         self.counts.draft_s += start.elapsed().as_secs_f64();
     }
@@ -189,8 +189,8 @@ impl EngineDrafter {
         let mut session = FusedSession::new(Arc::clone(drafter), tenant).ok()?;
         let group = context.group.map(|group| session.set_group(group));
         group.transpose().ok()?;
-        if !context.predicted.is_empty() {
-            session.predicted_output(context.predicted).ok()?;
+        if !context.predicted_output.is_empty() {
+            session.set_predicted_output(context.predicted_output).ok()?;
         }
         session.observe(context.tokens, None).ok()?;
         Some(EngineRequest::new(session, context))
@@ -242,7 +242,7 @@ impl EngineDrafter {
         let (mut rows, drafts): (Vec<_>, Vec<_>) = budgets.into_iter().unzip();
         let sizes = costs.map(|costs| {
             let draft_s = start.elapsed().as_secs_f64();
-            self.experience.choose(&mut rows, &drafted, num_rows, costs, Passes::Packed, draft_s)
+            self.draft_stats.choose(&mut rows, &drafted, num_rows, costs, Passes::Packed, draft_s)
         });
         for (row, (draft, mut tree)) in drafts.into_iter().zip(trees).enumerate() {
             tree.truncate(sizes.as_ref().map_or(usize::MAX, |sizes| sizes[row]));
@@ -263,7 +263,7 @@ impl EngineDrafter {
         };
         let rows = requests.rows.iter().flatten().map(|row| &row.budget);
         let num_rows = requests.rows.len();
-        let least = self.experience.least_gain(rows, cost, num_rows);
+        let least = self.draft_stats.least_gain(rows, cost, num_rows);
         #[expect(clippy::cast_possible_truncation, reason = "a probability")]
         let least = least as f32;
         least

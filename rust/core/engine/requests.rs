@@ -24,7 +24,7 @@ pub struct Context<'a> {
     /// The name of its group, where it has one: samples of one prompt, turns of one task.
     pub group: Option<&'a str>,
     /// The output that is expected, empty for none.
-    pub predicted: &'a [u32],
+    pub predicted_output: &'a [u32],
 }
 
 /// So many last tokens of a text tell it from others.

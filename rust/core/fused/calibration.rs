@@ -7,8 +7,8 @@
 
 use crate::draft::token_tree::TokenTree;
 use crate::portable_math::{exp, greater, ln, log2};
+use crate::weights::adaptation::{TenantAdaptation, TenantWeights};
 use crate::weights::initial::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
-use crate::weights::learned::{Learned, TenantWeights};
 
 /// The learning rate of all curves; below it, what is added for the curves next to a sum.
 const RATE: f32 = 0.02;
@@ -22,9 +22,9 @@ const FIRST_SUM: f32 = 0.25;
 
 /// The knots around a probability on the curves around a sum, and the share of each.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Corners([(usize, f32); 4]);
+pub(crate) struct CalibrationPoint([(usize, f32); 4]);
 
-impl Corners {
+impl CalibrationPoint {
     /// The corners of a node: `sum` is what the probabilities of the tree's nodes up to this one, itself
     /// included, add up to.
     pub(crate) fn of(prob: f32, sum: f32) -> Self {
@@ -68,16 +68,16 @@ fn between(at: f32, num: usize) -> (usize, f32) {
 /// so nothing is learned there.
 pub(crate) fn learn(
     start: &Weights,
-    learned: &mut Learned,
+    adaptation: &mut TenantAdaptation,
     tree: &TokenTree,
     num_verified: usize,
-    corners: &[Corners],
+    points: &[CalibrationPoint],
     depths: &[u32],
     tokens: &[u32],
 ) {
     let mut outcomes: Vec<Option<bool>> = Vec::with_capacity(tree.len());
     let mut changes = [0.0; NUM_KNOTS];
-    let known = TenantWeights { start, learned };
+    let known = TenantWeights { start, adaptation };
     let mut knots: [f32; NUM_SUMS * NUM_KNOTS] =
         std::array::from_fn(|knot| known.get(CALIBRATION.key(knot)));
     let before = knots;
@@ -92,9 +92,9 @@ pub(crate) fn learn(
         };
         outcomes.push(outcome);
         if let Some(is_hit) = outcome {
-            let corners = &corners[node];
-            let error = f32::from(u8::from(is_hit)) - corners.probability(|knot| knots[knot]);
-            for &(knot, part) in &corners.0 {
+            let points = &points[node];
+            let error = f32::from(u8::from(is_hit)) - points.probability(|knot| knots[knot]);
+            for &(knot, part) in &points.0 {
                 knots[knot] += OWN_RATE * error * part;
                 changes[knot % NUM_KNOTS] += RATE * error * part;
             }
@@ -108,6 +108,6 @@ pub(crate) fn learn(
         }
     }
     for (knot, (after, before)) in knots.iter().zip(before).enumerate() {
-        learned.add(CALIBRATION.key(knot), after - before);
+        adaptation.add(CALIBRATION.key(knot), after - before);
     }
 }

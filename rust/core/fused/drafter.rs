@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 use crate::draft::model_tables::ModelTables;
 use crate::draft::session::{DraftLimits, Session};
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::fused::effort::{Effort, Reading};
+use crate::fused::effort::{Effort, SearchLimits};
 use crate::fused::finished::FinishedSequence;
-use crate::fused::group::Group;
+use crate::fused::group::RequestGroup;
 use crate::fused::grow::{Accepted, TreeBuilder};
-use crate::fused::source::Inputs;
+use crate::fused::source::SourceInputs;
 use crate::fused::suggestion::Suggestion;
 use crate::memory::groups::GroupKey;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
 use crate::memory::token_counts::TokenCounts;
+use crate::weights::adaptation::{TenantAdaptation, TenantWeights};
 use crate::weights::initial::Weights;
-use crate::weights::learned::{Learned, TenantWeights};
 use specds_index::base::checks::check_tokens;
 use specds_index::{Datastore, Error, MAX_VOCAB_SIZE, Result};
 
@@ -106,12 +106,12 @@ impl FusedDrafter {
     }
 
     /// The bytes of what a tenant's requests taught, as a snapshot stores them; empty where they taught nothing.
-    pub fn learned(&self, tenant: &str) -> Vec<u8> {
+    pub fn adaptation(&self, tenant: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Some(tenant) = self.memory.find(tenant)
-            && let Some(learned) = tenant.read().learned()
+            && let Some(adaptation) = tenant.read().adaptation()
         {
-            learned.put(&mut bytes);
+            adaptation.put(&mut bytes);
         }
         bytes
     }
@@ -161,11 +161,11 @@ pub struct FusedSession {
     prompt_length: Option<usize>,
     /// So many tokens of it were given to the memory.
     num_given: usize,
-    group: Group,
-    expected: Option<IndexedTokens>,
+    group: RequestGroup,
+    predicted_output: Option<IndexedTokens>,
     suggestion: Option<Suggestion>,
     counts: TokenCounts,
-    reading: Reading,
+    search: SearchLimits,
     builder: TreeBuilder,
 }
 
@@ -176,14 +176,14 @@ impl FusedSession {
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
-            reading: drafter.config.effort.reading(),
+            search: drafter.config.effort.search_limits(),
             tenant: drafter.memory.tenant(tenant)?,
             drafter,
             context: IndexedTokens::default(),
             prompt_length: None,
             num_given: 0,
-            group: Group::default(),
-            expected: None,
+            group: RequestGroup::default(),
+            predicted_output: None,
             suggestion: None,
             counts: TokenCounts::default(),
         })
@@ -204,9 +204,9 @@ impl FusedSession {
 
     /// Takes a text that the target model is expected to write, such as one to edit. The request's path is
     /// matched in it as in the context. O(tokens).
-    pub fn predicted_output(&mut self, tokens: &[u32]) -> Result<()> {
+    pub fn set_predicted_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
-        self.expected.get_or_insert_default().extend(tokens);
+        self.predicted_output.get_or_insert_default().extend(tokens);
         self.builder.clear();
         Ok(())
     }
@@ -237,22 +237,22 @@ impl FusedSession {
     /// How many of the next tokens are a path of the last draft.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
         let FusedDrafter { memory, weights, .. } = &*self.drafter;
-        let learned = memory.learn(&self.tenant, |learned| {
-            self.builder.learn(weights, learned, accepted, num_verified, tokens);
+        let adaptation = memory.learn(&self.tenant, |adaptation| {
+            self.builder.learn(weights, adaptation, accepted, num_verified, tokens);
             for &token in tokens {
                 for source in &self.builder.sources {
-                    source.learn(learned, &self.context, token);
+                    source.learn(adaptation, &self.context, token);
                 }
                 self.context.extend(&[token]);
             }
         });
-        if learned.is_none() {
+        if adaptation.is_none() {
             self.context.extend(tokens);
         }
     }
 
     fn advance(&mut self, accepted: &Accepted, tokens: &[u32]) {
-        self.builder.advance(self.reading, accepted, tokens);
+        self.builder.advance(self.search, accepted, tokens);
         let suggestion = self.suggestion.take();
         self.suggestion = suggestion.and_then(|suggestion| suggestion.after(tokens));
         let is_prompt = self.prompt_length.is_none();
@@ -291,21 +291,21 @@ impl Session for FusedSession {
     /// A node's probability is how likely the target model accepts it, calibrated by earlier drafts: 1 plus
     /// the probabilities of the first k nodes is their expected acceptance length.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
-        static NOTHING: LazyLock<Learned> = LazyLock::new(Learned::default);
+        static NOTHING: LazyLock<TenantAdaptation> = LazyLock::new(TenantAdaptation::default);
         let drafter = &*self.drafter;
         let kept = self.tenant.read();
         let group = self.group.current(&kept);
-        let inputs = Inputs {
-            reading: self.reading.for_nodes(limits.max_nodes),
+        let inputs = SourceInputs {
+            search: self.search.for_nodes(limits.max_nodes),
             weights: TenantWeights {
                 start: &drafter.weights,
-                learned: kept.learned().unwrap_or(&NOTHING),
+                adaptation: kept.adaptation().unwrap_or(&NOTHING),
             },
             datastore: drafter.datastore.as_deref(),
             context: &self.context,
             memory: Some(kept.texts()).filter(|texts| !texts.tokens().is_empty()),
             group: group.as_deref(),
-            expected: self.expected.as_ref(),
+            predicted_output: self.predicted_output.as_ref(),
             suggestion: self.suggestion.as_ref(),
             model_tables: drafter.model_tables.as_deref(),
             vocab_size: drafter.vocab_size().unwrap_or(IndexedTokens::BOUNDARY),
@@ -324,7 +324,7 @@ impl Session for FusedSession {
 
     fn set_step_time(&mut self, step_seconds: f64) {
         if self.drafter.config.effort == Effort::Auto {
-            self.reading = Effort::for_steps_of(step_seconds).reading();
+            self.search = Effort::for_steps_of(step_seconds).search_limits();
         }
     }
 

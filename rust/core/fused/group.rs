@@ -11,14 +11,14 @@ use crate::memory::tenant::{Tenant, TenantData};
 /// The texts of a request's group, or of groups like it, as one text: short, so every place of it is read,
 /// and a source of its own, so the mixer learns what it is worth.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Group {
+pub(crate) struct RequestGroup {
     /// The group of the request; `None` before the prompt, unless the group has a name.
     pub(crate) key: Option<GroupKey>,
     /// The text that it reads; `None` where it reads no group.
     text: Option<Arc<RwLock<GroupText>>>,
 }
 
-impl Group {
+impl RequestGroup {
     pub(crate) fn begin(&mut self, tenant: &Tenant, prompt: &[u32]) {
         let (key, groups) = read_by(tenant, self.key, prompt);
         self.key = Some(key);

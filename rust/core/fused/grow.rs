@@ -5,17 +5,17 @@
 
 use crate::draft::session::DraftLimits;
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::fused::calibration::{self, Corners};
-use crate::fused::effort::Reading;
-use crate::fused::evidence::{Evidence, NodePrediction};
-use crate::fused::mixer::{self, Request};
+use crate::fused::arena::{DraftArena, NodePrediction};
+use crate::fused::calibration::{self, CalibrationPoint};
+use crate::fused::effort::SearchLimits;
+use crate::fused::mixer::{self, MixerInputs};
 use crate::fused::registry::REGISTRY;
-use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
+use crate::fused::source::{DraftSource, NodeView, SkipGrams, SourceInputs};
 use crate::memory::group_text::GroupText;
 use crate::memory::token_counts::TokenCounts;
 use crate::portable_math::min_finite;
+use crate::weights::adaptation::TenantAdaptation;
 use crate::weights::initial::Weights;
-use crate::weights::learned::Learned;
 use specds_index::Datastore;
 
 /// How many tokens before a path are matched.
@@ -26,11 +26,11 @@ const MIN_PROB: f32 = 1.0 / 2048.0;
 
 /// A child that is this likely after its parent follows however unlikely the path is: so a copy goes on for as
 /// long as there is room, though it began with a match of one token.
-const FOLLOWS: f32 = 0.75;
+const ALWAYS_EXPAND_PROB: f32 = 0.75;
 
 /// A chain seldom goes on with a path less likely than the first, or than the second times its parent.
-const RARE_IN_CHAIN: f32 = 1.0 / 256.0;
-const SMALL_SHARE: f32 = 0.1;
+const CHAIN_MIN_PATH_PROB: f32 = 1.0 / 256.0;
+const CHAIN_MIN_CHILD_PROB: f32 = 0.1;
 
 /// At most this many of a node's likeliest tokens are corrected by the weights.
 const MAX_CANDIDATES: usize = 32;
@@ -69,15 +69,15 @@ struct Pending {
 pub(crate) struct TreeBuilder {
     pub(crate) sources: Vec<Box<dyn DraftSource>>,
     /// For each source, the skip-grams of the root; below them, those of the node that is expanded.
-    root_skips: Vec<Skipped>,
-    node_skips: Skipped,
+    root_skip_grams: Vec<SkipGrams>,
+    node_skip_grams: SkipGrams,
     pub(crate) tree: TokenTree,
     /// For each node: where its probability is calibrated, its path's probability before calibration, its
     /// depth, and its number among the expanded nodes.
-    corners: Vec<Corners>,
+    points: Vec<CalibrationPoint>,
     path_probs: Vec<f32>,
     depths: Vec<u32>,
-    numbers: Vec<Option<usize>>,
+    expansion_index: Vec<Option<usize>>,
     /// The sum of the path probabilities of all nodes.
     sum: f32,
     expanded: Vec<Expanded>,
@@ -86,7 +86,7 @@ pub(crate) struct TreeBuilder {
     /// The last tokens of the context, and the path to the node that is expanded for.
     tail: Vec<u32>,
     tail_length: usize,
-    evidence: Evidence,
+    arena: DraftArena,
 }
 
 impl TreeBuilder {
@@ -95,34 +95,34 @@ impl TreeBuilder {
         let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
         let sources: Vec<_> = rows.map(|(label, open)| open(label)).collect();
         Self {
-            root_skips: vec![Skipped::default(); sources.len()],
-            node_skips: Skipped::default(),
+            root_skip_grams: vec![SkipGrams::default(); sources.len()],
+            node_skip_grams: SkipGrams::default(),
             sources,
             tree: TokenTree::default(),
-            corners: Vec::new(),
+            points: Vec::new(),
             path_probs: Vec::new(),
             depths: Vec::new(),
-            numbers: Vec::new(),
+            expansion_index: Vec::new(),
             sum: 0.0,
             expanded: Vec::new(),
             pending: Vec::new(),
             tail: Vec::new(),
             tail_length: 0,
-            evidence: Evidence::default(),
+            arena: DraftArena::default(),
         }
     }
 
     pub(crate) fn clear(&mut self) {
         self.tree.truncate(0);
-        self.corners.clear();
+        self.points.clear();
         self.path_probs.clear();
         self.depths.clear();
-        self.numbers.clear();
+        self.expansion_index.clear();
         self.sum = 0.0;
         self.expanded.clear();
         self.pending.clear();
         self.tail.clear();
-        self.evidence.clear();
+        self.arena.clear();
         for source in &mut self.sources {
             source.clear();
         }
@@ -130,49 +130,49 @@ impl TreeBuilder {
 
     pub(crate) fn grow(
         &mut self,
-        inputs: &Inputs<'_>,
+        inputs: &SourceInputs<'_>,
         counts: &TokenCounts,
         limits: DraftLimits,
     ) -> &TokenTree {
-        let draft = Draft { inputs, counts, limits };
-        self.evidence.swap_places();
-        self.start(&draft);
+        let request = DraftRequest { inputs, counts, limits };
+        self.arena.swap_slots();
+        self.start(&request);
         while self.tree.len() < limits.max_nodes
             && let Some(&next) = self.pending.last()
         {
             let sum = self.sum + next.prob;
-            let corners = Corners::of(next.prob, sum);
+            let points = CalibrationPoint::of(next.prob, sum);
             // Curves of different sums may cross.
-            let prob = corners.calibrated(inputs.weights);
+            let prob = points.calibrated(inputs.weights);
             let prob = min_finite(prob, self.tree.probs().last().copied().unwrap_or(1.0));
             if prob < limits.min_prob {
                 break;
             }
             self.pending.pop();
             self.sum = sum;
-            self.corners.push(corners);
+            self.points.push(points);
             self.add_node(next, prob);
-            let surplus = self.pending.len().saturating_sub(self.free(&draft));
+            let surplus = self.pending.len().saturating_sub(self.remaining(&request));
             self.pending.drain(..surplus);
-            self.expand_children(&draft, self.tree.len() - 1);
+            self.expand_children(&request, self.tree.len() - 1);
         }
-        self.evidence.swap_places();
+        self.arena.swap_slots();
         &self.tree
     }
 
-    fn start(&mut self, draft: &Draft<'_>) {
+    fn start(&mut self, request: &DraftRequest<'_>) {
         if !self.tail.is_empty() {
             self.clear();
         }
-        let tokens = draft.inputs.context.tokens();
+        let tokens = request.inputs.context.tokens();
         let start = tokens.len().saturating_sub(TAIL);
         self.tail.extend_from_slice(&tokens[start..]);
         self.tail_length = self.tail.len();
-        if draft.limits.max_nodes.min(draft.limits.max_depth) > 0 && !self.tail.is_empty() {
-            let free = self.free(draft);
-            let least = self.least(draft, 1.0, free);
-            self.expand(draft, None, -1, 1.0, least);
-            self.add_pending(0, 1.0, free);
+        if request.limits.max_nodes.min(request.limits.max_depth) > 0 && !self.tail.is_empty() {
+            let remaining = self.remaining(request);
+            let least = self.threshold(request, 1.0, remaining);
+            self.expand(request, None, -1, 1.0, least);
+            self.add_pending(0, 1.0, remaining);
         }
     }
 
@@ -182,80 +182,81 @@ impl TreeBuilder {
         self.tree.push(next.token, parent, prob, next.source);
         self.path_probs.push(next.prob);
         self.depths.push(depth + 1);
-        self.numbers.push(None);
+        self.expansion_index.push(None);
     }
 
     /// How many pending paths may become nodes. A chain goes on with one: the likeliest child of its last
     /// node.
-    fn free(&self, draft: &Draft<'_>) -> usize {
-        let free = draft.limits.max_nodes - self.tree.len();
-        if draft.limits.is_chain { free.min(1) } else { free }
+    fn remaining(&self, request: &DraftRequest<'_>) -> usize {
+        let remaining = request.limits.max_nodes - self.tree.len();
+        if request.limits.is_chain { remaining.min(1) } else { remaining }
     }
 
     /// Asks for the children of a node, if one of them may be among the next nodes.
-    fn expand_children(&mut self, draft: &Draft<'_>, node: usize) {
-        let Draft { inputs, limits, .. } = *draft;
+    fn expand_children(&mut self, request: &DraftRequest<'_>, node: usize) {
+        let DraftRequest { inputs, limits, .. } = *request;
         let path_prob = self.path_probs[node];
-        let hoped = path_prob * inputs.reading.child_ratio;
+        let best_child_prob = path_prob * inputs.search.child_ratio;
         let is_end = |datastore: &Datastore| self.tree.token_ids()[node] == datastore.separator();
         let can_gain = || {
             limits.min_prob <= 0.0
-                || Corners::of(hoped, self.sum).calibrated(inputs.weights) >= limits.min_prob
+                || CalibrationPoint::of(best_child_prob, self.sum).calibrated(inputs.weights)
+                    >= limits.min_prob
         };
-        let free = self.free(draft);
-        let least = self.least(draft, path_prob, free);
-        if free == 0
+        let remaining = self.remaining(request);
+        let least = self.threshold(request, path_prob, remaining);
+        if remaining == 0
             || inputs.datastore.is_some_and(is_end)
             || self.depths[node] as usize >= limits.max_depth
-            || hoped <= least
+            || best_child_prob <= least
             || !can_gain()
         {
             return;
         }
         let parent = self.tree.parents()[node];
-        let parent = usize::try_from(parent).map_or(Some(0), |parent| self.numbers[parent]);
+        let parent = usize::try_from(parent).map_or(Some(0), |parent| self.expansion_index[parent]);
         let number = self.expanded.len();
         let index = i32::try_from(node).unwrap_or(i32::MAX);
-        self.expand(draft, parent, index, path_prob, least);
-        self.numbers[node] = Some(number);
-        self.add_pending(number, path_prob, free);
+        self.expand(request, parent, index, path_prob, least);
+        self.expansion_index[node] = Some(number);
+        self.add_pending(number, path_prob, remaining);
     }
 
     /// The probability that a child must exceed. In a tree, that is the least likely path that still
     /// fits; in a chain, a
     /// fixed floor.
-    fn least(&self, draft: &Draft<'_>, prob: f32, free: usize) -> f32 {
-        if draft.limits.is_chain {
-            RARE_IN_CHAIN.min(prob * SMALL_SHARE)
+    fn threshold(&self, request: &DraftRequest<'_>, prob: f32, remaining: usize) -> f32 {
+        if request.limits.is_chain {
+            CHAIN_MIN_PATH_PROB.min(prob * CHAIN_MIN_CHILD_PROB)
         } else {
-            self.least_of(free).unwrap_or(0.0)
+            self.kth_best(remaining).unwrap_or(0.0)
         }
     }
 
     /// The least probability of the `room` likeliest pending paths; `None` where there are fewer.
-    fn least_of(&self, room: usize) -> Option<f32> {
+    fn kth_best(&self, room: usize) -> Option<f32> {
         let least = self.pending.len().checked_sub(room)?;
         self.pending.get(least).map(|least| least.prob)
     }
 
-    /// Adds those children of a node that are among the `free` likeliest paths.
-    fn add_pending(&mut self, parent: usize, prob: f32, free: usize) {
+    /// Adds those children of a node that are among the `remaining` likeliest paths.
+    fn add_pending(&mut self, parent: usize, prob: f32, remaining: usize) {
         let candidates = self.expanded[parent].prediction.candidates.clone();
-        for candidate in &self.evidence.candidates[candidates] {
+        for candidate in &self.arena.candidates[candidates] {
             let new = Pending {
                 prob: prob * candidate.prob,
                 token: candidate.token,
                 source: candidate.source,
                 parent,
             };
-            let fits = self.least_of(free).is_none_or(|least| new.prob > least);
+            let fits = self.kth_best(remaining).is_none_or(|least| new.prob > least);
             // Weights from elsewhere may give NaN: that fits nowhere.
             if !fits || new.prob < floor(prob) || new.prob.is_nan() {
                 continue;
             }
             // Of equal paths, the first is taken first.
             let at = self.pending.partition_point(|other| other.prob < new.prob);
-            if self.pending.len() < free {
+            if self.pending.len() < remaining {
                 self.pending.insert(at, new);
             } else {
                 self.pending.copy_within(1..at, 0);
@@ -266,56 +267,61 @@ impl TreeBuilder {
 
     fn expand(
         &mut self,
-        draft: &Draft<'_>,
+        request: &DraftRequest<'_>,
         parent: Option<usize>,
         index: i32,
         prob: f32,
-        least: f32,
+        threshold: f32,
     ) {
-        let inputs = draft.inputs;
-        let min_prob = floor(prob).max(inputs.reading.prune_ratio * least);
+        let inputs = request.inputs;
+        let min_prob = floor(prob).max(inputs.search.prune_ratio * threshold);
         self.set_tail(index);
-        self.evidence.start();
+        self.arena.start();
         let node = NodeView {
             parent,
             tail: &self.tail,
             path: &self.tail[self.tail_length..],
             prob,
-            min_share: min_prob / prob,
+            min_child_prob: min_prob / prob,
         };
-        for (source, root_skips) in self.sources.iter_mut().zip(&self.root_skips) {
-            source.add_experts(inputs, &node, &mut self.evidence);
-            let skipped = match (parent, node.path.last()) {
-                (Some(parent), Some(&token)) if prob >= inputs.reading.full_from => {
-                    self.node_skips.clear();
-                    source.skip(parent, token, inputs.reading, &mut self.node_skips);
-                    &self.node_skips
+        for (source, root_skip_grams) in self.sources.iter_mut().zip(&self.root_skip_grams) {
+            source.add_experts(inputs, &node, &mut self.arena);
+            let skip_grams = match (parent, node.path.last()) {
+                (Some(parent), Some(&token)) if prob >= inputs.search.full_search_min_prob => {
+                    self.node_skip_grams.clear();
+                    source.collect_skip_grams(
+                        parent,
+                        token,
+                        inputs.search,
+                        &mut self.node_skip_grams,
+                    );
+                    &self.node_skip_grams
                 }
-                (None, _) => root_skips,
+                (None, _) => root_skip_grams,
                 _ => continue,
             };
-            if !skipped.tokens.is_empty()
-                && let Some((kind, decay)) = source.skip_grams(inputs)
+            if !skip_grams.tokens.is_empty()
+                && let Some((kind, decay)) = source.skip_gram_kind(inputs)
             {
-                skipped.add_expert(kind, decay, &mut self.evidence);
+                skip_grams.add_expert(kind, decay, &mut self.arena);
             }
         }
         let frequencies = inputs.datastore.map(Datastore::log_frequencies);
-        let reading = inputs.reading;
-        let max_candidates = if draft.limits.is_chain {
+        let search = inputs.search;
+        let max_candidates = if request.limits.is_chain {
             MAX_CANDIDATES_OF_CHAIN
         } else {
-            draft.limits.max_nodes.max(reading.least_candidates)
+            request.limits.max_nodes.max(search.min_candidates)
         };
-        let request = Request {
+        let mixer_inputs = MixerInputs {
             tail: &self.tail,
-            uses: draft.counts,
+            uses: request.counts,
             uses_of_group: inputs.group.map(GroupText::uses),
             frequencies: frequencies.unwrap_or_default(),
-            min_share: node.min_share,
+            min_child_prob: node.min_child_prob,
             max_candidates: max_candidates.min(MAX_CANDIDATES),
         };
-        let prediction = mixer::predict(inputs.weights, &mut self.evidence, &request);
+        let prediction = mixer::predict(inputs.weights, &mut self.arena, &mixer_inputs);
         self.expanded.push(Expanded { prediction, index });
     }
 
@@ -333,35 +339,35 @@ impl TreeBuilder {
     pub(crate) fn accepted(&self, tokens: &[u32]) -> Accepted {
         let nodes = self.tree.follow(tokens);
         let root = (!self.expanded.is_empty()).then_some(0);
-        let numbers = nodes.iter().map(|&node| self.numbers[node]);
-        let expanded = std::iter::once(root).chain(numbers).take(tokens.len());
+        let expansion_index = nodes.iter().map(|&node| self.expansion_index[node]);
+        let expanded = std::iter::once(root).chain(expansion_index).take(tokens.len());
         Accepted { expanded: expanded.flatten().collect(), nodes }
     }
 
     pub(crate) fn learn(
         &self,
         start: &Weights,
-        learned: &mut Learned,
+        adaptation: &mut TenantAdaptation,
         accepted: &Accepted,
         num_verified: usize,
         tokens: &[u32],
     ) {
-        let (corners, depths) = (&self.corners, &self.depths);
-        calibration::learn(start, learned, &self.tree, num_verified, corners, depths, tokens);
+        let (points, depths) = (&self.points, &self.depths);
+        calibration::learn(start, adaptation, &self.tree, num_verified, points, depths, tokens);
         for (&number, &token) in accepted.expanded.iter().zip(tokens) {
             let prediction = &self.expanded[number].prediction;
-            mixer::learn(learned, &self.evidence, prediction, token);
+            mixer::learn(adaptation, &self.arena, prediction, token);
         }
     }
 
     /// Keeps what the next draft needs of this one.
-    pub(crate) fn advance(&mut self, reading: Reading, accepted: &Accepted, tokens: &[u32]) {
+    pub(crate) fn advance(&mut self, search: SearchLimits, accepted: &Accepted, tokens: &[u32]) {
         if let Some((&token, before)) = tokens.split_last() {
             let node = accepted.expanded.get(before.len());
-            for (source, root_skips) in self.sources.iter().zip(&mut self.root_skips) {
-                root_skips.clear();
+            for (source, root_skip_grams) in self.sources.iter().zip(&mut self.root_skip_grams) {
+                root_skip_grams.clear();
                 if let Some(&node) = node {
-                    source.skip(node, token, reading, root_skips);
+                    source.collect_skip_grams(node, token, search, root_skip_grams);
                 }
             }
         }
@@ -376,11 +382,11 @@ impl TreeBuilder {
 
 /// The least probability of a path that goes on with a path of this probability.
 fn floor(prob: f32) -> f32 {
-    MIN_PROB.min(FOLLOWS * prob)
+    MIN_PROB.min(ALWAYS_EXPAND_PROB * prob)
 }
 
-struct Draft<'a> {
-    inputs: &'a Inputs<'a>,
+struct DraftRequest<'a> {
+    inputs: &'a SourceInputs<'a>,
     counts: &'a TokenCounts,
     limits: DraftLimits,
 }

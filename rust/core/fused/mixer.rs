@@ -23,21 +23,21 @@
 use std::cmp::Reverse;
 use std::hint::select_unpredictable;
 
-use crate::fused::evidence::{
-    Candidate, END, Evidence, Expert, MAX_NAMED, NodePrediction, TokenStat,
+use crate::fused::arena::{
+    Candidate, DraftArena, END, Expert, MAX_SCORED, NodePrediction, ScoredToken,
 };
 use crate::memory::token_counts::TokenCounts;
 use crate::portable_math::{
     exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
 };
+use crate::weights::adaptation::Keys;
+use crate::weights::adaptation::{TenantAdaptation, TenantWeights};
 use crate::weights::initial::{
-    AGREEMENT, FAVOURITE, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_PLACES,
-    NUM_RANKS, NUM_SIZES, NUM_SPREADS, NUM_TRUST_RANKS, NUM_TRUST_SIZES, ORDER, PAIR, PAIR_BITS,
-    RECENT, TOKEN, TOKEN_BITS, TOKEN_TRUST, TRUST, USE,
+    AGREEMENT, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_RANKS, NUM_RECENCIES,
+    NUM_RELIABILITY_RANKS, NUM_RELIABILITY_SIZES, NUM_SIZES, NUM_SUPPORT_BUCKETS, ORDER, PAIR,
+    PAIR_BITS, RECENT, RELIABILITY, TOKEN, TOKEN_BITS, TOKEN_RELIABILITY, TOP_TOKEN, USE,
 };
 use crate::weights::kind::ExpertKind;
-use crate::weights::learned::Keys;
-use crate::weights::learned::{Learned, TenantWeights};
 
 /// The learning rates of an expert's weights: of those for what it matched, and of all others.
 const ORDER_RATE: f32 = 0.3;
@@ -46,21 +46,21 @@ const EXPERT_RATE: f32 = 0.12;
 /// that by token.
 const CANDIDATE_RATE: f32 = 0.03;
 const TOKEN_RATE: f32 = 0.06;
-const TRUST_RATE: f32 = 0.006;
-const TOKEN_TRUST_RATE: f32 = 0.009;
+const RELIABILITY_RATE: f32 = 0.006;
+const TOKEN_RELIABILITY_RATE: f32 = 0.009;
 
 /// Which share of an expert's score counts in a prediction; below it, of a candidate's.
 const EXPERT_SHRINKAGE: f32 = 0.85;
 const CANDIDATE_SHRINKAGE: f32 = 0.8;
 
 /// The probability that a token is taken to have which no expert names.
-const UNNAMED: f32 = 1e-3;
+const UNPROPOSED_PROB: f32 = 1e-3;
 const MAX_SCORE: f32 = 20.0;
 /// The largest log ratio that an expert's opinion counts.
 const MAX_RATIO: f32 = 3.0;
 
 /// What is known of a request besides its experts.
-pub(crate) struct Request<'a> {
+pub(crate) struct MixerInputs<'a> {
     /// The last tokens before the one that is predicted.
     pub(crate) tail: &'a [u32],
     pub(crate) uses: &'a TokenCounts,
@@ -69,7 +69,7 @@ pub(crate) struct Request<'a> {
     /// For each token of the corpus, half the logarithm of how often it occurs.
     pub(crate) frequencies: &'a [u8],
     /// A token with a smaller share is no candidate.
-    pub(crate) min_share: f32,
+    pub(crate) min_child_prob: f32,
     /// The most candidates, at least 1.
     pub(crate) max_candidates: usize,
 }
@@ -77,24 +77,24 @@ pub(crate) struct Request<'a> {
 /// Predicts what comes after the node whose experts were added last.
 pub(crate) fn predict(
     weights: TenantWeights<'_>,
-    evidence: &mut Evidence,
-    request: &Request<'_>,
+    arena: &mut DraftArena,
+    inputs: &MixerInputs<'_>,
 ) -> NodePrediction {
-    let mut node = evidence.node();
-    set_expert_keys(evidence, &node, request);
-    weigh(weights, evidence, &mut node);
-    choose(evidence, &mut node, request);
-    correct(weights, evidence, &node);
+    let mut node = arena.node();
+    set_expert_keys(arena, &node, inputs);
+    weigh(weights, arena, &mut node);
+    choose(arena, &mut node, inputs);
+    correct(weights, arena, &node);
     node
 }
 
-fn set_expert_keys(evidence: &mut Evidence, node: &NodePrediction, request: &Request<'_>) {
-    let last = request.tail.last().copied().unwrap_or(0);
-    let named = &evidence.named[node.named.clone()];
-    let experts = &mut evidence.experts[node.experts.clone()];
-    let mut favourites = [None; ExpertKind::COUNT];
+fn set_expert_keys(arena: &mut DraftArena, node: &NodePrediction, inputs: &MixerInputs<'_>) {
+    let last = inputs.tail.last().copied().unwrap_or(0);
+    let scored = &arena.scored[node.scored.clone()];
+    let experts = &mut arena.experts[node.experts.clone()];
+    let mut top_slots = [None; ExpertKind::COUNT];
     for expert in experts.iter().rev() {
-        favourites[expert.matched.kind.index()] = Some(expert.top);
+        top_slots[expert.matched.kind.index()] = Some(expert.top_slot);
     }
     for expert in experts {
         let matched = expert.matched;
@@ -107,27 +107,31 @@ fn set_expert_keys(evidence: &mut Evidence, node: &NodePrediction, request: &Req
             ExpertKind::CONTEXT => [ExpertKind::DATASTORE, ExpertKind::MEMORY],
             _ => [ExpertKind::DATASTORE, ExpertKind::CONTEXT],
         };
-        let [first, second] = others.map(|other| match favourites[other.index()] {
+        let [first, second] = others.map(|other| match top_slots[other.index()] {
             None => 0,
-            Some(top) if top == expert.top => 1,
+            Some(top) if top == expert.top_slot => 1,
             Some(_) => 2,
         });
-        let is_alone = usize::from(favourites[kind] != Some(expert.top));
+        let is_alone = usize::from(top_slots[kind] != Some(expert.top_slot));
         let rank = kind * NUM_RANKS + matched.rank.min(NUM_RANKS - 1);
         let agreement = ((rank * 3 + first) * 3 + second) * 2 + is_alone;
-        let spread = spread(expert);
-        let favourite = named[expert.top].token.wrapping_mul(4) + saturating_u32(spread);
+        let support_bucket = support_bucket(expert);
+        let top_token =
+            scored[expert.top_slot].token.wrapping_mul(4) + saturating_u32(support_bucket);
         expert.keys = Keys {
-            shapes: [ORDER.key(order_index * NUM_SPREADS + spread), AGREEMENT.key(agreement)],
+            shapes: [
+                ORDER.key(order_index * NUM_SUPPORT_BUCKETS + support_bucket),
+                AGREEMENT.key(agreement),
+            ],
             tokens: [
                 LAST_TOKEN.key_of(matched.kind, last),
-                FAVOURITE.key_of(matched.kind, favourite),
+                TOP_TOKEN.key_of(matched.kind, top_token),
             ],
         };
-        let rank = kind * NUM_TRUST_RANKS + matched.rank.min(NUM_TRUST_RANKS - 1);
-        let trust_size = level(size / 1.5, NUM_TRUST_SIZES);
-        expert.trust_key =
-            TRUST.key((rank * (MAX_ORDER + 1) + order) * NUM_TRUST_SIZES + trust_size);
+        let rank = kind * NUM_RELIABILITY_RANKS + matched.rank.min(NUM_RELIABILITY_RANKS - 1);
+        let reliability_size = level(size / 1.5, NUM_RELIABILITY_SIZES);
+        expert.reliability_key = RELIABILITY
+            .key((rank * (MAX_ORDER + 1) + order) * NUM_RELIABILITY_SIZES + reliability_size);
     }
 }
 
@@ -144,7 +148,7 @@ fn order_level(order: usize) -> usize {
 }
 
 /// The level of variety: 0 where one token followed, 1 where few did for the number of matches, else 2.
-fn spread(expert: &Expert) -> usize {
+fn support_bucket(expert: &Expert) -> usize {
     match expert.counts.len() {
         1 => 0,
         number if (number as f32) < 0.3 * expert.matched.num_matches => 1,
@@ -161,9 +165,9 @@ fn level(number: f32, num_levels: usize) -> usize {
     (number as u32 as usize).min(num_levels - 1)
 }
 
-fn weigh(weights: TenantWeights<'_>, evidence: &mut Evidence, node: &mut NodePrediction) {
-    let experts = &mut evidence.experts[node.experts.clone()];
-    let named = &mut evidence.named[node.named.clone()];
+fn weigh(weights: TenantWeights<'_>, arena: &mut DraftArena, node: &mut NodePrediction) {
+    let experts = &mut arena.experts[node.experts.clone()];
+    let scored = &mut arena.scored[node.scored.clone()];
     let mut sum = 1.0;
     for expert in experts.iter_mut() {
         let score = weights.sum(&expert.keys);
@@ -174,54 +178,54 @@ fn weigh(weights: TenantWeights<'_>, evidence: &mut Evidence, node: &mut NodePre
     for expert in experts {
         expert.weight /= sum;
         let scale = expert.weight / expert.total;
-        for count in &evidence.counts[expert.counts.clone()] {
-            let named = &mut named[count.slot as usize];
-            let share = scale * count.count;
-            named.share += share;
-            let is_largest = share > named.largest;
-            named.largest = greater(share, named.largest);
-            named.kind = select_unpredictable(is_largest, expert.matched.kind, named.kind);
+        for count in &arena.counts[expert.counts.clone()] {
+            let scored = &mut scored[count.slot as usize];
+            let prob = scale * count.count;
+            scored.prob += prob;
+            let is_largest = prob > scored.largest_prob;
+            scored.largest_prob = greater(prob, scored.largest_prob);
+            scored.kind = select_unpredictable(is_largest, expert.matched.kind, scored.kind);
         }
     }
 }
 
-fn choose(evidence: &mut Evidence, node: &mut NodePrediction, request: &Request<'_>) {
-    let first = evidence.candidates.len();
-    let named = &evidence.named[node.named.clone()];
-    let ranked = &mut evidence.ranked;
+fn choose(arena: &mut DraftArena, node: &mut NodePrediction, inputs: &MixerInputs<'_>) {
+    let first = arena.candidates.len();
+    let scored = &arena.scored[node.scored.clone()];
+    let ranked = &mut arena.ranked;
     ranked.clear();
-    let likely = named.iter().zip(0..);
-    let likely = likely.filter(|(named, _)| named.share >= request.min_share);
-    ranked.extend(likely.map(|(named, slot)| (rank_of(named.share, named.token), slot)));
-    let most = request.max_candidates;
+    let likely = scored.iter().zip(0..);
+    let likely = likely.filter(|(scored, _)| scored.prob >= inputs.min_child_prob);
+    ranked.extend(likely.map(|(scored, slot)| (rank_of(scored.prob, scored.token), slot)));
+    let most = inputs.max_candidates;
     if ranked.len() > most {
         ranked.select_nth_unstable_by_key(most - 1, |&(rank, _)| Reverse(rank));
         ranked.truncate(most);
     }
     let highest = ranked.iter().map(|&(rank, _)| rank).max();
-    let recent = Recent::of(request.tail);
-    evidence.candidates.extend(ranked.iter().map(|&(rank, slot)| {
+    let recent = Recent::of(inputs.tail);
+    arena.candidates.extend(ranked.iter().map(|&(rank, slot)| {
         let slot = slot as usize;
-        let is_favourite = highest == Some(rank);
-        let TokenStat { token, share, kind, .. } = named[slot];
+        let is_top = highest == Some(rank);
+        let ScoredToken { token, prob, kind, .. } = scored[slot];
         Candidate {
             token,
             slot,
-            keys: candidate_keys(token, share, is_favourite, &recent, request),
+            keys: candidate_keys(token, prob, is_top, &recent, inputs),
             score: 0.0,
-            prob: share,
+            prob,
             source: kind.source(),
         }
     }));
-    node.candidates = first..evidence.candidates.len();
+    node.candidates = first..arena.candidates.len();
 }
 
 /// The last tokens, the latest first.
-struct Recent([u32; NUM_PLACES - 1]);
+struct Recent([u32; NUM_RECENCIES - 1]);
 
 impl Recent {
     fn of(tail: &[u32]) -> Self {
-        let mut recent = Self([END; NUM_PLACES - 1]);
+        let mut recent = Self([END; NUM_RECENCIES - 1]);
         for (slot, &token) in recent.0.iter_mut().zip(tail.iter().rev()) {
             *slot = token;
         }
@@ -229,7 +233,7 @@ impl Recent {
     }
 
     /// How long ago a token came last, from 1 on; 0 where it is none of them.
-    fn place_of(&self, token: u32) -> usize {
+    fn recency_of(&self, token: u32) -> usize {
         // All at once: most tokens are at no place.
         let mut places = 0_u32;
         for (slot, &other) in self.0.iter().enumerate() {
@@ -242,20 +246,20 @@ impl Recent {
 fn candidate_keys(
     token: u32,
     prob: f32,
-    is_favourite: bool,
+    is_top: bool,
     recent: &Recent,
-    request: &Request<'_>,
+    inputs: &MixerInputs<'_>,
 ) -> Keys {
     let unlikeliness = level(-1.5 * log2(prob), NUM_LEVELS);
-    let frequency = request.frequencies.get(token as usize).copied().unwrap_or(0);
+    let frequency = inputs.frequencies.get(token as usize).copied().unwrap_or(0);
     let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
-    let of_group = request.uses_of_group.map_or(0, |uses| uses.times(token));
-    let times = request.uses.times(token).saturating_add(of_group);
+    let of_group = inputs.uses_of_group.map_or(0, |uses| uses.times(token));
+    let times = inputs.uses.times(token).saturating_add(of_group);
     let used = use_level(times) * NUM_FREQUENCIES + frequency;
-    let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_favourite);
-    let last_token = request.tail.last().copied().unwrap_or(0);
+    let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_top);
+    let last_token = inputs.tail.last().copied().unwrap_or(0);
     Keys {
-        shapes: [USE.key(used), RECENT.key(recent.place_of(token) * NUM_LEVELS + unlikeliness)],
+        shapes: [USE.key(used), RECENT.key(recent.recency_of(token) * NUM_LEVELS + unlikeliness)],
         tokens: [
             TOKEN.key(hash::<TOKEN_BITS>(token)),
             PAIR.key(hash_of_two::<PAIR_BITS>(last_token, token)),
@@ -273,30 +277,30 @@ fn use_level(times: u8) -> usize {
     }
 }
 
-fn correct(weights: TenantWeights<'_>, evidence: &mut Evidence, node: &NodePrediction) {
-    let named = &mut evidence.named[node.named.clone()];
-    let candidates = &mut evidence.candidates[node.candidates.clone()];
+fn correct(weights: TenantWeights<'_>, arena: &mut DraftArena, node: &NodePrediction) {
+    let scored = &mut arena.scored[node.scored.clone()];
+    let candidates = &mut arena.candidates[node.candidates.clone()];
     let least = candidates.iter().map(|candidate| candidate.prob).fold(1.0, min_finite);
     let mut all = 0.0;
-    for expert in &evidence.experts[node.experts.clone()] {
-        let trust = weights.get(expert.trust_key);
-        let opinion = Opinion::of(expert);
-        let absent = trust * opinion.absent;
+    for expert in &arena.experts[node.experts.clone()] {
+        let reliability = weights.get(expert.reliability_key);
+        let log_ratios = LogRatios::of(expert);
+        let absent = reliability * log_ratios.unproposed;
         all += absent;
-        for count in &evidence.counts[expert.counts.clone()] {
-            let named = &mut named[count.slot as usize];
-            if named.share >= least {
-                let trust =
-                    trust + weights.of_token(TOKEN_TRUST.key_of(expert.matched.kind, named.token));
-                let opinion = opinion.on(count.count, named.share);
-                named.log_factor += trust * opinion - absent;
+        for count in &arena.counts[expert.counts.clone()] {
+            let scored = &mut scored[count.slot as usize];
+            if scored.prob >= least {
+                let reliability = reliability
+                    + weights.of_token(TOKEN_RELIABILITY.key_of(expert.matched.kind, scored.token));
+                let log_ratios = log_ratios.proposed(count.count, scored.prob);
+                scored.log_factor += reliability * log_ratios - absent;
             }
         }
     }
     let all_candidates: f32 = candidates.iter().map(|candidate| candidate.prob).sum();
     let mut sum = (1.0 - all_candidates).max(1e-6);
     for candidate in candidates.iter_mut() {
-        let score = weights.sum(&candidate.keys) + all + named[candidate.slot].log_factor;
+        let score = weights.sum(&candidate.keys) + all + scored[candidate.slot].log_factor;
         candidate.score = score.clamp(-MAX_SCORE, MAX_SCORE);
         candidate.prob *= exp(CANDIDATE_SHRINKAGE * candidate.score);
         sum += candidate.prob;
@@ -307,110 +311,115 @@ fn correct(weights: TenantWeights<'_>, evidence: &mut Evidence, node: &NodePredi
 }
 
 /// How much likelier than the mixture an expert holds a token to be.
-struct Opinion {
+struct LogRatios {
     scale: f32,
     smoothing: f32,
     /// The log ratio for tokens that the expert does not name.
-    absent: f32,
+    unproposed: f32,
 }
 
-impl Opinion {
+impl LogRatios {
     fn of(expert: &Expert) -> Self {
         let smoothing = 0.3 * expert.counts.len() as f32;
         let scale = 1.0 / (expert.total + smoothing);
-        Self { scale, smoothing, absent: ln(smoothing * scale).clamp(-MAX_RATIO, MAX_RATIO) }
+        Self { scale, smoothing, unproposed: ln(smoothing * scale).clamp(-MAX_RATIO, MAX_RATIO) }
     }
 
     /// The log ratio for a token that the expert names.
-    fn on(&self, count: f32, share: f32) -> f32 {
-        let ratio = (count / share + self.smoothing) * self.scale;
+    fn proposed(&self, count: f32, prob: f32) -> f32 {
+        let ratio = (count / prob + self.smoothing) * self.scale;
         ln(ratio).clamp(-MAX_RATIO, MAX_RATIO)
     }
 }
 
 /// Learns that `token` came after the node of this prediction.
-pub(crate) fn learn(learned: &mut Learned, evidence: &Evidence, node: &NodePrediction, token: u32) {
-    let lesson = learned.next_lesson();
-    learn_experts(learned, evidence, node, token, lesson);
-    learn_candidates(learned, evidence, node, token, lesson);
+pub(crate) fn learn(
+    adaptation: &mut TenantAdaptation,
+    arena: &DraftArena,
+    node: &NodePrediction,
+    token: u32,
+) {
+    let rate = adaptation.count_update();
+    learn_experts(adaptation, arena, node, token, rate);
+    learn_candidates(adaptation, arena, node, token, rate);
 }
 
 fn learn_experts(
-    learned: &mut Learned,
-    evidence: &Evidence,
+    adaptation: &mut TenantAdaptation,
+    arena: &DraftArena,
     node: &NodePrediction,
     token: u32,
-    lesson: f32,
+    rate: f32,
 ) {
-    let named = &evidence.named[node.named.clone()];
-    let slot = named.iter().position(|named| named.token == token);
-    let experts = &evidence.experts[node.experts.clone()];
+    let scored = &arena.scored[node.scored.clone()];
+    let slot = scored.iter().position(|scored| scored.token == token);
+    let experts = &arena.experts[node.experts.clone()];
     // For each expert its weight, and the part of it that is for the token.
     let weigh = |expert: &Expert| {
         let weight = exp(expert.score);
-        let mut counts = evidence.counts[expert.counts.clone()].iter();
+        let mut counts = arena.counts[expert.counts.clone()].iter();
         let count = counts.find(|count| Some(count.slot as usize) == slot);
-        let share = count.map_or(0.0, |count| weight * count.count / expert.total);
-        (weight, share)
+        let prob = count.map_or(0.0, |count| weight * count.count / expert.total);
+        (weight, prob)
     };
     let weighed: Vec<(f32, f32)> = experts.iter().map(weigh).collect();
     let all = 1.0 + weighed.iter().map(|of| of.0).sum::<f32>();
-    let total = UNNAMED + weighed.iter().map(|of| of.1).sum::<f32>();
-    for (expert, (weight, share)) in experts.iter().zip(weighed) {
-        let gradient = lesson * (share / total - weight / all);
+    let total = UNPROPOSED_PROB + weighed.iter().map(|of| of.1).sum::<f32>();
+    for (expert, (weight, prob)) in experts.iter().zip(weighed) {
+        let gradient = rate * (prob / total - weight / all);
         let [order, agreement] = expert.keys.shapes;
-        learned.add(order, ORDER_RATE * gradient);
-        learned.add(agreement, EXPERT_RATE * gradient);
+        adaptation.add(order, ORDER_RATE * gradient);
+        adaptation.add(agreement, EXPERT_RATE * gradient);
         for key in expert.keys.tokens {
-            learned.add_to_token(key, EXPERT_RATE * gradient);
+            adaptation.add_to_token(key, EXPERT_RATE * gradient);
         }
     }
 }
 
 fn learn_candidates(
-    learned: &mut Learned,
-    evidence: &Evidence,
+    adaptation: &mut TenantAdaptation,
+    arena: &DraftArena,
     node: &NodePrediction,
     token: u32,
-    lesson: f32,
+    rate: f32,
 ) {
     const MIN_GRADIENT: f32 = 1e-4;
-    let named = &evidence.named[node.named.clone()];
-    let candidates = &evidence.candidates[node.candidates.clone()];
-    let share = |candidate: &Candidate| named[candidate.slot].share;
-    let odds = |candidate: &Candidate| share(candidate) * exp(candidate.score);
+    let scored = &arena.scored[node.scored.clone()];
+    let candidates = &arena.candidates[node.candidates.clone()];
+    let prob = |candidate: &Candidate| scored[candidate.slot].prob;
+    let odds = |candidate: &Candidate| prob(candidate) * exp(candidate.score);
     let odds: Vec<f32> = candidates.iter().map(odds).collect();
-    let others = (1.0 - candidates.iter().map(share).sum::<f32>()).max(1e-6);
+    let others = (1.0 - candidates.iter().map(prob).sum::<f32>()).max(1e-6);
     let all = others + odds.iter().sum::<f32>();
-    let mut gradients = [0.0; MAX_NAMED];
+    let mut gradients = [0.0; MAX_SCORED];
     let mut sum = 0.0;
     for (candidate, odds) in candidates.iter().zip(odds) {
         let came = if candidate.token == token { 1.0 } else { 0.0 };
-        let gradient: f32 = lesson * (came - odds / all);
+        let gradient: f32 = rate * (came - odds / all);
         if gradient.abs() >= MIN_GRADIENT {
             for key in candidate.keys.shapes {
-                learned.add(key, CANDIDATE_RATE * gradient);
+                adaptation.add(key, CANDIDATE_RATE * gradient);
             }
             for key in candidate.keys.tokens {
-                learned.add_to_token(key, TOKEN_RATE * gradient);
+                adaptation.add_to_token(key, TOKEN_RATE * gradient);
             }
             gradients[candidate.slot] = gradient;
             sum += gradient;
         }
     }
-    for expert in &evidence.experts[node.experts.clone()] {
-        let opinion = Opinion::of(expert);
-        let mut change = sum * opinion.absent;
-        for count in &evidence.counts[expert.counts.clone()] {
+    for expert in &arena.experts[node.experts.clone()] {
+        let log_ratios = LogRatios::of(expert);
+        let mut change = sum * log_ratios.unproposed;
+        for count in &arena.counts[expert.counts.clone()] {
             let gradient = gradients[count.slot as usize];
             if gradient != 0.0 {
-                let TokenStat { token, share, .. } = named[count.slot as usize];
-                let change_here = gradient * opinion.on(count.count, share);
-                change += change_here - gradient * opinion.absent;
-                let key = TOKEN_TRUST.key_of(expert.matched.kind, token);
-                learned.add_to_token(key, TOKEN_TRUST_RATE * change_here);
+                let ScoredToken { token, prob, .. } = scored[count.slot as usize];
+                let change_here = gradient * log_ratios.proposed(count.count, prob);
+                change += change_here - gradient * log_ratios.unproposed;
+                let key = TOKEN_RELIABILITY.key_of(expert.matched.kind, token);
+                adaptation.add_to_token(key, TOKEN_RELIABILITY_RATE * change_here);
             }
         }
-        learned.add(expert.trust_key, TRUST_RATE * change);
+        adaptation.add(expert.reliability_key, RELIABILITY_RATE * change);
     }
 }

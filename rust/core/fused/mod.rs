@@ -4,10 +4,10 @@
 //! one prediction of what they say, by weights that learn; `grow` grows the tree best-first. It may
 //! import every other folder.
 
+pub(crate) mod arena;
 mod calibration;
 pub(crate) mod drafter;
 pub(crate) mod effort;
-pub(crate) mod evidence;
 pub(crate) mod finished;
 pub(crate) mod group;
 mod grow;

@@ -7,18 +7,18 @@ use std::fmt;
 
 use crate::draft::model_tables::ModelTables;
 use crate::draft::token_tree::TokenTree;
-use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Matched};
+use crate::fused::arena::{DraftArena, END, Matched};
+use crate::fused::effort::SearchLimits;
 use crate::fused::suggestion::Suggestion;
 use crate::memory::group_text::GroupText;
 use crate::memory::indexed_tokens::IndexedTokens;
+use crate::weights::adaptation::{TenantAdaptation, TenantWeights};
 use crate::weights::kind::ExpertKind;
-use crate::weights::learned::{Learned, TenantWeights};
 use specds_index::Datastore;
 
 #[derive(Clone, Copy)]
-pub(crate) struct Inputs<'a> {
-    pub(crate) reading: Reading,
+pub(crate) struct SourceInputs<'a> {
+    pub(crate) search: SearchLimits,
     pub(crate) weights: TenantWeights<'a>,
     pub(crate) datastore: Option<&'a Datastore>,
     /// The request's own text.
@@ -28,7 +28,7 @@ pub(crate) struct Inputs<'a> {
     /// The texts of other requests of its group.
     pub(crate) group: Option<&'a GroupText>,
     /// The output that the caller expects.
-    pub(crate) expected: Option<&'a IndexedTokens>,
+    pub(crate) predicted_output: Option<&'a IndexedTokens>,
     /// What a caller suggested for what follows the context.
     pub(crate) suggestion: Option<&'a Suggestion>,
     pub(crate) model_tables: Option<&'a ModelTables>,
@@ -48,27 +48,39 @@ pub(crate) struct NodeView<'a> {
     /// The estimated probability of the path.
     pub(crate) prob: f32,
     /// A token with a smaller share cannot become a node.
-    pub(crate) min_share: f32,
+    pub(crate) min_child_prob: f32,
 }
 
 /// One source of drafts of one request: a file in `sources` and a row of
 /// [`REGISTRY`](crate::fused::registry::REGISTRY).
 pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     /// Adds an expert for each match at a node. Every node is asked for once, parents before children.
-    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence);
+    fn add_experts(
+        &mut self,
+        inputs: &SourceInputs<'_>,
+        node: &NodeView<'_>,
+        arena: &mut DraftArena,
+    );
 
     /// The kind of its skip-grams, and how much less each of their tokens counts than the one before.
-    fn skip_grams(&self, _inputs: &Inputs<'_>) -> Option<(ExpertKind, f32)> {
+    fn skip_gram_kind(&self, _inputs: &SourceInputs<'_>) -> Option<(ExpertKind, f32)> {
         None
     }
 
     /// Collects what followed a node's matches after another token than `token`.
-    fn skip(&self, _node: usize, _token: u32, _reading: Reading, _skipped: &mut Skipped) {}
+    fn collect_skip_grams(
+        &self,
+        _node: usize,
+        _token: u32,
+        _search: SearchLimits,
+        _skip_grams: &mut SkipGrams,
+    ) {
+    }
 
     fn clear(&mut self) {}
 
     /// Learns for all requests of the tenant that `token` came after `context`.
-    fn learn(&self, _learned: &mut Learned, _context: &IndexedTokens, _token: u32) {}
+    fn learn(&self, _adaptation: &mut TenantAdaptation, _context: &IndexedTokens, _token: u32) {}
 
     /// How many of the target model's likeliest tokens at each verified node the source uses.
     fn num_predictions(&self) -> usize {
@@ -113,14 +125,14 @@ impl Clone for Box<dyn DraftSource> {
 /// A name or a number that changes ends every match, yet what comes after it often stays. So a source that
 /// knows the parent's matches has one more expert, for no search.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Skipped {
+pub(crate) struct SkipGrams {
     /// The length of the longest match before the skipped token.
     order: u32,
     /// The tokens after the skipped one, each with the length of its match; the latest come first.
     pub(crate) tokens: Vec<(u32, u32)>,
 }
 
-impl Skipped {
+impl SkipGrams {
     pub(crate) fn clear(&mut self) {
         self.order = 0;
         self.tokens.clear();
@@ -136,7 +148,7 @@ impl Skipped {
 
     /// Adds an expert in which a token counts in proportion to the length of its match: after a long match, few
     /// of the many places that the last token alone leads to are right.
-    pub(crate) fn add_expert(&self, kind: ExpertKind, decay: f32, evidence: &mut Evidence) {
+    pub(crate) fn add_expert(&self, kind: ExpertKind, decay: f32, arena: &mut DraftArena) {
         let order = self.order as usize;
         let matched = Matched { kind, order, rank: 0, num_matches: self.tokens.len() as f32 };
         let mut part = 1.0 / (decay * self.order as f32);
@@ -144,6 +156,6 @@ impl Skipped {
             part *= decay;
             (token, part * order as f32)
         });
-        evidence.add(matched, None, counts);
+        arena.add(matched, None, counts);
     }
 }

@@ -8,4 +8,4 @@ mod product;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use product::{Weights, is_fast, product};
+pub use product::{LayerWeights, is_fast, product};

@@ -3,24 +3,24 @@
 use specds_index::{Error, Result};
 
 /// Fewer weights take less time than a thread needs to begin.
-const LEAST_PART: usize = 1 << 17;
+const MIN_BLOCK: usize = 1 << 17;
 
 /// The weights of a linear layer, row after row, one for each of its outputs.
 #[derive(Debug, Clone, Copy)]
-pub enum Weights<'a> {
+pub enum LayerWeights<'a> {
     F32(&'a [f32]),
     /// The upper halves of 32-bit floats.
     BF16(&'a [u16]),
 }
 
 /// Some rows of the weights.
-pub(crate) struct Part<'a> {
-    pub(crate) weights: Weights<'a>,
+pub(crate) struct RowBlock<'a> {
+    pub(crate) weights: LayerWeights<'a>,
     /// The outputs of these rows, a slice for each token.
     pub(crate) outputs: Vec<&'a mut [f32]>,
 }
 
-impl Weights<'_> {
+impl LayerWeights<'_> {
     fn len(self) -> usize {
         match self {
             Self::F32(weights) => weights.len(),
@@ -59,7 +59,7 @@ pub fn is_fast() -> bool {
 ///
 /// The sizes do not fit together, `size` is not a multiple of 16, or it is not [`is_fast`].
 pub fn product(
-    weights: Weights<'_>,
+    weights: LayerWeights<'_>,
     states: &[f32],
     size: usize,
     num_threads: usize,
@@ -84,7 +84,7 @@ pub fn product(
     }
     let states: Vec<_> = states.chunks_exact(size).collect();
     let outputs = outputs.chunks_exact_mut((outputs.len() / num_tokens).max(1)).collect();
-    let number = num_threads.min(weights.len() / LEAST_PART).max(1);
+    let number = num_threads.min(weights.len() / MIN_BLOCK).max(1);
     let mut parts = parts(weights, size, outputs, number).into_iter();
     let first = parts.next();
     rayon::in_place_scope(|scope| {
@@ -100,11 +100,11 @@ pub fn product(
 
 /// The rows of the weights, divided evenly.
 fn parts<'a>(
-    mut weights: Weights<'a>,
+    mut weights: LayerWeights<'a>,
     size: usize,
     mut outputs: Vec<&'a mut [f32]>,
     number: usize,
-) -> Vec<Part<'a>> {
+) -> Vec<RowBlock<'a>> {
     let mut parts = Vec::with_capacity(number);
     for left in (1..=number).rev() {
         let num_rows = (weights.len() / size).div_ceil(left);
@@ -112,7 +112,7 @@ fn parts<'a>(
         let outputs_of_both = outputs.into_iter().map(|of_token| of_token.split_at_mut(num_rows));
         let (outputs_of_part, rest_of_outputs) = outputs_of_both.unzip();
         (weights, outputs) = (rest, rest_of_outputs);
-        parts.push(Part { weights: of_part, outputs: outputs_of_part });
+        parts.push(RowBlock { weights: of_part, outputs: outputs_of_part });
     }
     parts
 }
@@ -121,4 +121,4 @@ fn parts<'a>(
 use super::x86::multiply;
 
 #[cfg(not(target_arch = "x86_64"))]
-fn multiply(_: Part<'_>, _: &[&[f32]]) {}
+fn multiply(_: RowBlock<'_>, _: &[&[f32]]) {}

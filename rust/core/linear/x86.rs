@@ -3,7 +3,7 @@
 //! Some rows times some tokens are kept in registers. The rows that come next are fetched meanwhile: their order
 //! in memory is none that a processor foresees.
 
-use super::product::{Part, Weights};
+use super::product::{LayerWeights, RowBlock};
 use std::arch::x86_64::{
     __m256, __m512, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps,
     _mm_prefetch, _mm_shuffle_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
@@ -17,23 +17,23 @@ pub(crate) fn is_available() -> bool {
 }
 
 /// Writes the outputs of a part; nothing where it is not [`is_available`].
-pub(crate) fn multiply(part: Part<'_>, states: &[&[f32]]) {
+pub(crate) fn multiply(part: RowBlock<'_>, states: &[&[f32]]) {
     if is_available() {
         by_vectors(part, states, is_x86_feature_detected!("avx512f"));
     }
 }
 
 /// The same for a processor with wide vectors, or one that is taken to have narrow ones.
-fn by_vectors(mut part: Part<'_>, states: &[&[f32]], is_wide: bool) {
+fn by_vectors(mut part: RowBlock<'_>, states: &[&[f32]], is_wide: bool) {
     let outputs = part.outputs.as_mut_slice();
     #[expect(unsafe_code, reason = "the compiler cannot know the processor")]
     // SAFETY: the functions need nothing but the instructions that `multiply` found.
     unsafe {
         match (part.weights, is_wide) {
-            (Weights::F32(weights), true) => wide_f32::product(weights, states, outputs),
-            (Weights::F32(weights), false) => narrow_f32::product(weights, states, outputs),
-            (Weights::BF16(weights), true) => wide_bf16::product(weights, states, outputs),
-            (Weights::BF16(weights), false) => narrow_bf16::product(weights, states, outputs),
+            (LayerWeights::F32(weights), true) => wide_f32::product(weights, states, outputs),
+            (LayerWeights::F32(weights), false) => narrow_f32::product(weights, states, outputs),
+            (LayerWeights::BF16(weights), true) => wide_bf16::product(weights, states, outputs),
+            (LayerWeights::BF16(weights), false) => narrow_bf16::product(weights, states, outputs),
         }
     }
 }
@@ -197,7 +197,7 @@ fn prefetch<T>(place: *const T) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, Weights, by_vectors, is_available};
+    use super::{LayerWeights, RowBlock, by_vectors, is_available};
 
     #[test]
     fn narrow_vectors_compute_what_wide_ones_do() {
@@ -212,11 +212,11 @@ mod tests {
         let made = |weights, is_wide| {
             let mut outputs = vec![f32::NAN; 9 * 11];
             let outputs_of_part = outputs.chunks_mut(11).collect();
-            by_vectors(Part { weights, outputs: outputs_of_part }, &states, is_wide);
+            by_vectors(RowBlock { weights, outputs: outputs_of_part }, &states, is_wide);
             outputs
         };
-        let expected = made(Weights::F32(&weights), true);
-        for weights in [Weights::F32(&weights), Weights::BF16(&halves)] {
+        let expected = made(LayerWeights::F32(&weights), true);
+        for weights in [LayerWeights::F32(&weights), LayerWeights::BF16(&halves)] {
             for is_wide in [false, true] {
                 let mut both = expected.iter().zip(made(weights, is_wide));
                 assert!(both.all(|(a, b)| (a - b).abs() < 1e-4 * a.abs().max(1.0)));

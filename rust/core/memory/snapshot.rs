@@ -17,7 +17,7 @@ use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
 use crate::memory::tombstones::{Tombstone, Tombstones};
-use crate::weights::learned::Learned;
+use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::check_tokens;
 use specds_index::storage::files::{hidden, lock, map, open, open_private, sync_parent};
 use specds_index::storage::token_array::TokenWidth;
@@ -190,8 +190,8 @@ fn put_tombstones(output: &mut impl Write, tombstones: &Tombstones) -> io::Resul
 fn put_tenant(output: &mut impl Write, tenant: &Tenant, width: TokenWidth) -> io::Result<()> {
     let data = tenant.read();
     let mut bytes = Vec::new();
-    if let Some(learned) = data.learned() {
-        learned.put(&mut bytes);
+    if let Some(adaptation) = data.adaptation() {
+        adaptation.put(&mut bytes);
     }
     put(output, tenant.name.as_bytes())?;
     put_number(output, tenant.last_use())?;
@@ -356,10 +356,10 @@ impl SnapshotContents<'_> {
         if last_use >= MAX_USE {
             return Err(UNFIT);
         }
-        let learned = Learned::take(input.bytes(2 * Learned::NUM_BYTES)?);
+        let adaptation = TenantAdaptation::take(input.bytes(2 * TenantAdaptation::NUM_BYTES)?);
         if let Some(tenant) = &tenant {
-            if let Some(learned) = learned {
-                memory.begin_learning(tenant, learned);
+            if let Some(adaptation) = adaptation {
+                memory.begin_learning(tenant, adaptation);
             }
             tenant.last_use.fetch_max(last_use, Ordering::Relaxed);
             memory.clock.fetch_max(last_use + 1, Ordering::Relaxed);

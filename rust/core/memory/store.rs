@@ -17,7 +17,7 @@ use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::tenant::{Tenant, TenantData};
 use crate::memory::texts::{TextLog, hash};
 use crate::memory::tombstones::Tombstones;
-use crate::weights::learned::Learned;
+use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, MAX_VOCAB_SIZE, Result};
 
@@ -189,25 +189,25 @@ impl Memory {
     pub(crate) fn learn<R>(
         &self,
         tenant: &Tenant,
-        learn: impl FnOnce(&mut Learned) -> R,
+        learn: impl FnOnce(&mut TenantAdaptation) -> R,
     ) -> Option<R> {
         self.note_use(tenant);
         let mut data = tenant.write();
-        if data.learned.is_none() && !data.is_deleted {
+        if data.adaptation.is_none() && !data.is_deleted {
             drop(data);
-            self.begin_learning(tenant, Learned::default());
+            self.begin_learning(tenant, TenantAdaptation::default());
             data = tenant.write();
         }
-        data.learned.as_mut().map(learn)
+        data.adaptation.as_mut().map(learn)
     }
 
-    pub(crate) fn begin_learning(&self, tenant: &Tenant, learned: Learned) {
+    pub(crate) fn begin_learning(&self, tenant: &Tenant, adaptation: TenantAdaptation) {
         let _writing = self.begin_writing();
-        if 4 * Learned::NUM_BYTES <= self.max_bytes() {
-            self.make_room(tenant, Learned::NUM_BYTES);
+        if 4 * TenantAdaptation::NUM_BYTES <= self.max_bytes() {
+            self.make_room(tenant, TenantAdaptation::NUM_BYTES);
             self.change(tenant, |data| {
                 if !data.is_deleted {
-                    data.learned.get_or_insert(learned);
+                    data.adaptation.get_or_insert(adaptation);
                 }
             });
         }
@@ -349,7 +349,7 @@ impl Memory {
     fn cut(&self, tenant: &Tenant) {
         let is_taught = |data: &TenantData| data.learned_bytes() > data.texts.num_bytes();
         if is_taught(&tenant.read()) {
-            self.change(tenant, |data| data.learned = None);
+            self.change(tenant, |data| data.adaptation = None);
         } else {
             self.rewrite(tenant, TextLog::without_oldest);
         }

@@ -9,7 +9,7 @@ use crate::memory::groups::GroupKey;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::keyless_table::allocated;
 use crate::memory::texts::TextLog;
-use crate::weights::learned::Learned;
+use crate::weights::adaptation::TenantAdaptation;
 
 /// One tenant's texts, and what they taught. Requests share it, so it may outlive its entry in the memory;
 /// what is then added is lost.
@@ -24,7 +24,7 @@ pub struct Tenant {
 #[derive(Default)]
 pub struct TenantData {
     pub(crate) texts: TextLog,
-    pub(crate) learned: Option<Learned>,
+    pub(crate) adaptation: Option<TenantAdaptation>,
     pub(crate) is_deleted: bool,
 }
 
@@ -82,12 +82,12 @@ impl TenantData {
         self.texts.text()
     }
 
-    pub fn learned(&self) -> Option<&Learned> {
-        self.learned.as_ref()
+    pub fn adaptation(&self) -> Option<&TenantAdaptation> {
+        self.adaptation.as_ref()
     }
 
     pub(crate) fn learned_bytes(&self) -> usize {
-        self.learned.as_ref().map_or(0, |_| Learned::NUM_BYTES)
+        self.adaptation.as_ref().map_or(0, |_| TenantAdaptation::NUM_BYTES)
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
@@ -95,6 +95,6 @@ impl TenantData {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.texts.text().tokens().is_empty() && self.learned.is_none()
+        self.texts.text().tokens().is_empty() && self.adaptation.is_none()
     }
 }

@@ -176,11 +176,11 @@ impl Session for NGrammysSession {
 /// Rows that are merged into a tree.
 struct Rows {
     max_nodes: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<RowNode>,
     children: HashMap<(i32, u32), usize>,
 }
 
-struct Node {
+struct RowNode {
     token: u32,
     parent: i32,
     /// Double precision: rounded shares add up to at most 1.
@@ -239,7 +239,7 @@ impl Rows {
         let node = self.nodes.len();
         (node < self.max_nodes).then(|| {
             self.children.insert((parent, token), node);
-            self.nodes.push(Node { token, parent, prob, source });
+            self.nodes.push(RowNode { token, parent, prob, source });
             node
         })
     }

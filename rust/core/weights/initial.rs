@@ -9,7 +9,7 @@ use crate::weights::kind::ExpertKind;
 pub(crate) const MAX_ORDER: usize = 8;
 /// How many kinds of numbers of matches are told apart.
 pub(crate) const NUM_SIZES: usize = 8;
-pub(crate) const NUM_SPREADS: usize = 3;
+pub(crate) const NUM_SUPPORT_BUCKETS: usize = 3;
 /// How many ranks of experts are told apart where they are compared.
 pub(crate) const NUM_RANKS: usize = 5;
 /// The bits of a hash by which tables tell tokens apart: for each kind of expert, for each token, and
@@ -21,9 +21,9 @@ pub(crate) const NUM_USES: usize = 5;
 pub(crate) const NUM_FREQUENCIES: usize = 13;
 pub(crate) const NUM_LEVELS: usize = 16;
 /// How many of the last tokens are told apart, and none of them.
-pub(crate) const NUM_PLACES: usize = 9;
-pub(crate) const NUM_TRUST_RANKS: usize = 3;
-pub(crate) const NUM_TRUST_SIZES: usize = 4;
+pub(crate) const NUM_RECENCIES: usize = 9;
+pub(crate) const NUM_RELIABILITY_RANKS: usize = 3;
+pub(crate) const NUM_RELIABILITY_SIZES: usize = 4;
 /// How many knots a curve has: from -8 to 8 on the scale of log odds.
 pub(crate) const NUM_KNOTS: usize = 17;
 /// How many curves there are: for sums from a quarter to 16 tokens, by doublings.
@@ -31,12 +31,12 @@ pub(crate) const NUM_SUMS: usize = 7;
 
 /// Where the weights of one kind of key lie among all.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Table {
+pub(crate) struct WeightTable {
     start: usize,
     len: usize,
 }
 
-impl Table {
+impl WeightTable {
     const fn after(before: Self, len: usize) -> Self {
         Self { start: before.start + before.len, len }
     }
@@ -60,39 +60,44 @@ impl Table {
     }
 }
 
-const START: Table = Table { start: 0, len: 0 };
+const START: WeightTable = WeightTable { start: 0, len: 0 };
 /// Weights of experts by kind, length of the match, number of matches, and how many tokens followed.
-pub(crate) const ORDER: Table = Table::of_kinds(START, MAX_ORDER * NUM_SIZES * NUM_SPREADS);
+pub(crate) const ORDER: WeightTable =
+    WeightTable::of_kinds(START, MAX_ORDER * NUM_SIZES * NUM_SUPPORT_BUCKETS);
 /// Weights of experts by kind, rank, and who else has the same favourite.
-pub(crate) const AGREEMENT: Table = Table::of_kinds(ORDER, NUM_RANKS * 3 * 3 * 2);
+pub(crate) const AGREEMENT: WeightTable = WeightTable::of_kinds(ORDER, NUM_RANKS * 3 * 3 * 2);
 /// Weights of candidates by how often the request used them, how frequent they are, and how likely.
-pub(crate) const USE: Table = Table::after(AGREEMENT, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
+pub(crate) const USE: WeightTable =
+    WeightTable::after(AGREEMENT, NUM_USES * NUM_FREQUENCIES * NUM_LEVELS / 2);
 /// Weights of candidates by how long ago they came last, and how likely they are.
-pub(crate) const RECENT: Table = Table::after(USE, NUM_PLACES * NUM_LEVELS);
+pub(crate) const RECENT: WeightTable = WeightTable::after(USE, NUM_RECENCIES * NUM_LEVELS);
 /// Weights of an expert's opinion on a candidate by kind, rank, length, and number of matches.
-pub(crate) const TRUST: Table =
-    Table::of_kinds(RECENT, NUM_TRUST_RANKS * (MAX_ORDER + 1) * NUM_TRUST_SIZES);
+pub(crate) const RELIABILITY: WeightTable =
+    WeightTable::of_kinds(RECENT, NUM_RELIABILITY_RANKS * (MAX_ORDER + 1) * NUM_RELIABILITY_SIZES);
 /// The knots of the calibration curves, by the sum up to a node and the log odds of its path.
-pub(crate) const CALIBRATION: Table = Table::after(TRUST, NUM_SUMS * NUM_KNOTS);
+pub(crate) const CALIBRATION: WeightTable = WeightTable::after(RELIABILITY, NUM_SUMS * NUM_KNOTS);
 /// The tables above tell no tokens apart. Those below do, and begin at zero.
 pub(crate) const NUM_SHAPES: usize = CALIBRATION.start + CALIBRATION.len;
 /// Weights of experts by kind and the last token.
-pub(crate) const LAST_TOKEN: Table = Table::of_kinds(CALIBRATION, 1 << KIND_BITS);
+pub(crate) const LAST_TOKEN: WeightTable = WeightTable::of_kinds(CALIBRATION, 1 << KIND_BITS);
 /// Weights of experts by kind, their favourite, and how many tokens followed.
-pub(crate) const FAVOURITE: Table = Table::of_kinds(LAST_TOKEN, 1 << KIND_BITS);
+pub(crate) const TOP_TOKEN: WeightTable = WeightTable::of_kinds(LAST_TOKEN, 1 << KIND_BITS);
 /// Weights of candidates by token.
-pub(crate) const TOKEN: Table = Table::after(FAVOURITE, 1 << TOKEN_BITS);
+pub(crate) const TOKEN: WeightTable = WeightTable::after(TOP_TOKEN, 1 << TOKEN_BITS);
 /// Weights of candidates by the last token and their own.
-pub(crate) const PAIR: Table = Table::after(TOKEN, 1 << PAIR_BITS);
+pub(crate) const PAIR: WeightTable = WeightTable::after(TOKEN, 1 << PAIR_BITS);
 /// Weights of the opinion of a kind of expert on a candidate that it names, by the token.
-pub(crate) const TOKEN_TRUST: Table = Table::of_kinds(PAIR, 1 << KIND_BITS);
+pub(crate) const TOKEN_RELIABILITY: WeightTable = WeightTable::of_kinds(PAIR, 1 << KIND_BITS);
 
 /// The version of all these tables.
 pub(crate) const VERSION: u8 = 12;
 
 // Whoever changes the tables raises the version, so that snapshots of others are refused.
-const _: () =
-    assert!(VERSION == 12 && NUM_SHAPES == 7803 && TOKEN_TRUST.start + TOKEN_TRUST.len == 151_163);
+const _: () = assert!(
+    VERSION == 12
+        && NUM_SHAPES == 7803
+        && TOKEN_RELIABILITY.start + TOKEN_RELIABILITY.len == 151_163
+);
 
 /// The weights before a tenant taught anything: no token has one yet.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,14 +112,14 @@ const _: () = assert!(PRIOR.is_empty() || PRIOR.len() == size_of::<[f32; NUM_SHA
 
 impl Default for Weights {
     fn default() -> Self {
-        Self::changed_by(PRIOR)
+        Self::with_offsets(PRIOR)
     }
 }
 
 impl Weights {
     /// Weights that nothing has taught, changed by as many little-endian `f32`s as there are.
-    pub fn changed_by(changes: &[u8]) -> Self {
-        let Self(mut weights) = Self::untaught();
+    pub fn with_offsets(changes: &[u8]) -> Self {
+        let Self(mut weights) = Self::zero_shot();
         for (weight, change) in weights.iter_mut().zip(changes.as_chunks().0) {
             *weight += f32::from_le_bytes(*change);
         }
@@ -123,17 +128,17 @@ impl Weights {
 
     /// What is reasonable before anything is learned: longer matches count more, and a request's own
     /// text more than a corpus; what leaves out a token counts least.
-    fn untaught() -> Self {
+    fn zero_shot() -> Self {
         let weights = vec![0.0; NUM_SHAPES].try_into();
         let mut weights: Box<[f32; NUM_SHAPES]> = weights.expect("as many");
-        let sizes = NUM_SIZES * NUM_SPREADS;
+        let sizes = NUM_SIZES * NUM_SUPPORT_BUCKETS;
         for (index, weight) in weights[ORDER.range()].iter_mut().enumerate() {
             let (kind, order) = (index / sizes / MAX_ORDER, index / sizes % MAX_ORDER);
-            *weight = ExpertKind::start_weight(kind, order);
+            *weight = ExpertKind::initial_weight(kind, order);
         }
-        let trust_of_kind = TRUST.len / ExpertKind::COUNT;
-        for (index, weight) in weights[TRUST.range()].iter_mut().enumerate() {
-            *weight = ExpertKind::start_trust(index / trust_of_kind);
+        let weights_of_kind = RELIABILITY.len / ExpertKind::COUNT;
+        for (index, weight) in weights[RELIABILITY.range()].iter_mut().enumerate() {
+            *weight = ExpertKind::initial_reliability(index / weights_of_kind);
         }
         for (knot, weight) in weights[CALIBRATION.range()].iter_mut().enumerate() {
             *weight = (knot % NUM_KNOTS) as f32 - (NUM_KNOTS / 2) as f32;

@@ -2,10 +2,10 @@
 //!
 //! It imports `base` and `draft`.
 
-pub(crate) mod anchors;
+pub(crate) mod adaptation;
+pub(crate) mod associations;
 pub(crate) mod initial;
 pub(crate) mod kind;
-pub(crate) mod learned;
 
+pub use adaptation::TenantAdaptation;
 pub use initial::Weights;
-pub use learned::Learned;

@@ -17,7 +17,7 @@ pub struct Samples {
 pub(crate) struct SampleRow {
     pub(crate) tokens: Range<usize>,
     /// How many tokens before the occurrence agree with the tokens that the caller expects there.
-    pub(crate) reach: usize,
+    pub(crate) context_overlap: usize,
 }
 
 impl Samples {
@@ -45,8 +45,8 @@ impl Samples {
 
     /// For each row, how many tokens before the occurrence are the last ones of `before`, as
     /// [`Datastore::sample_into`](crate::Datastore::sample_into) was given it.
-    pub fn reaches(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.rows.iter().map(|row| row.reach)
+    pub fn overlaps(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.rows.iter().map(|row| row.context_overlap)
     }
 
     pub(crate) fn sort(&mut self) {

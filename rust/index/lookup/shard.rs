@@ -316,7 +316,7 @@ impl Shard {
         }
     }
 
-    /// Appends up to `length` tokens after a match of `depth` tokens at `position`. The row's reach is how
+    /// Appends up to `length` tokens after a match of `depth` tokens at `position`. The row's overlap is how
     /// many tokens before the match are the last ones of `before`.
     pub(crate) fn row(
         &self,
@@ -330,7 +330,7 @@ impl Shard {
         let end = start + self.continuation(end, length, tokens);
         let positions = (0..position).rev().zip(before.iter().rev());
         let is_same = |(position, token): &(usize, &u32)| self.token_at(*position) == **token;
-        SampleRow { tokens: start..end, reach: positions.take_while(is_same).count() }
+        SampleRow { tokens: start..end, context_overlap: positions.take_while(is_same).count() }
     }
 
     /// The tokens that follow the first `depth` tokens of `ranks`, which share these: ascending, with

@@ -92,7 +92,7 @@ def _of_predicted_output(trace: Trace) -> Row:
     """How many tokens of predicted outputs were drafted and accepted, and how many were not."""
     accepted = rejected = None
     if trace.num_predicted_tokens is not None:
-        accepted = trace.sources["predicted"]
+        accepted = trace.sources["predicted_output"]
         rejected = max(trace.num_predicted_tokens - accepted, 0)
     return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
 

@@ -1,11 +1,11 @@
 //! What the target model itself predicted after these tokens before.
 
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::fused::evidence::{Evidence, Matched};
-use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::weights::kind::{ExpertKind, Form};
+use crate::fused::arena::{DraftArena, Matched};
+use crate::fused::source::{DraftSource, NodeView, SourceInputs};
+use crate::weights::kind::{ExpertKind, MatchForm};
 
-const KIND: ExpertKind = ExpertKind::of(Source::Recycled, Form::Plain);
+const KIND: ExpertKind = ExpertKind::of(Source::Recycled, MatchForm::Exact);
 
 /// How many predictions of each node are kept.
 pub(crate) const NUM_KEPT: usize = 8;
@@ -18,7 +18,7 @@ const DECAY: f32 = 0.5;
 /// The target model's latest predictions at verified nodes after each token and each pair, rejected
 /// branches included. Keys that share a slot replace each other.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Recycled {
+pub(crate) struct RecycledSource {
     slots: Vec<Slot>,
 }
 
@@ -32,8 +32,13 @@ struct Slot {
     num_predictions: usize,
 }
 
-impl DraftSource for Recycled {
-    fn add_experts(&mut self, _inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
+impl DraftSource for RecycledSource {
+    fn add_experts(
+        &mut self,
+        _inputs: &SourceInputs<'_>,
+        node: &NodeView<'_>,
+        arena: &mut DraftArena,
+    ) {
         let (Some(last), before) = ends(node.tail) else {
             return;
         };
@@ -48,7 +53,7 @@ impl DraftSource for Recycled {
                 let matched = Matched { kind: KIND, order, rank, num_matches: 1.0 };
                 let counts = std::iter::successors(Some(1.0), |count| Some(count * DECAY));
                 let tokens = slot.predictions[..slot.num_predictions].iter().copied();
-                rank += usize::from(evidence.add(matched, None, tokens.zip(counts)));
+                rank += usize::from(arena.add(matched, None, tokens.zip(counts)));
             }
         }
     }
@@ -85,7 +90,7 @@ impl DraftSource for Recycled {
     }
 }
 
-impl Recycled {
+impl RecycledSource {
     fn keep(&mut self, key: Key, predicted: &[u32]) {
         let num_predictions = predicted.len().min(NUM_KEPT);
         let mut predictions = [0; NUM_KEPT];

@@ -1,11 +1,11 @@
 //! What somebody else suggests: a draft model, a grammar, the known arguments of a tool.
 
 use crate::draft::token_tree::Source;
-use crate::fused::evidence::{Evidence, Matched};
-use crate::fused::source::{DraftSource, Inputs, NodeView};
-use crate::weights::kind::{ExpertKind, Form};
+use crate::fused::arena::{DraftArena, Matched};
+use crate::fused::source::{DraftSource, NodeView, SourceInputs};
+use crate::weights::kind::{ExpertKind, MatchForm};
 
-const KIND: ExpertKind = ExpertKind::of(Source::Suggested, Form::Plain);
+const KIND: ExpertKind = ExpertKind::of(Source::Suggested, MatchForm::Exact);
 
 /// A probability counts as what is known of so many occurrences: other experts know of a few, and a
 /// few would say less of a token than its probability does.
@@ -13,13 +13,18 @@ const NUM_OCCURRENCES: f32 = 64.0;
 
 /// The source of suggestions. It is one expert, and learns what it is worth as any other.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Suggested {
+pub(crate) struct SuggestedSource {
     /// The node of the suggestion that each asked node is.
     nodes: Vec<Option<i32>>,
 }
 
-impl DraftSource for Suggested {
-    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
+impl DraftSource for SuggestedSource {
+    fn add_experts(
+        &mut self,
+        inputs: &SourceInputs<'_>,
+        node: &NodeView<'_>,
+        arena: &mut DraftArena,
+    ) {
         let Some(suggestion) = inputs.suggestion else {
             return;
         };
@@ -44,7 +49,7 @@ impl DraftSource for Suggested {
             // Tells certain suggestions from others.
             num_matches: 1.0 / (1.0 - top).max(1e-4),
         };
-        evidence.add(matched, None, counts);
+        arena.add(matched, None, counts);
     }
 
     fn clear(&mut self) {

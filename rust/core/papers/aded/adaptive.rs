@@ -28,11 +28,11 @@ fn adapt(words: &mut Vec<Word>, token: u32, config: &AdedConfig) {
 #[derive(Debug)]
 pub struct AdaptiveTrigrams {
     trigrams: Arc<Trigrams>,
-    learned: RwLock<Learned>,
+    learned: RwLock<AdaptedRows>,
 }
 
 #[derive(Debug, Default)]
-struct Learned {
+struct AdaptedRows {
     rows: HashMap<Prefix, Vec<Word>>,
     /// What they take of [`CAPACITY`].
     size: usize,
@@ -60,9 +60,9 @@ impl AdaptiveTrigrams {
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         for &(prefix, token) in grams {
             if learned.size > CAPACITY {
-                *learned = Learned::default();
+                *learned = AdaptedRows::default();
             }
-            let Learned { rows, size } = &mut *learned;
+            let AdaptedRows { rows, size } = &mut *learned;
             let words = rows.entry(prefix).or_insert_with(|| {
                 let words = self.trigrams.row(prefix).to_vec();
                 *size += ROW_SIZE + words.len();
@@ -77,7 +77,7 @@ impl AdaptiveTrigrams {
 
 pub(crate) struct Reader<'a> {
     trigrams: &'a Trigrams,
-    learned: RwLockReadGuard<'a, Learned>,
+    learned: RwLockReadGuard<'a, AdaptedRows>,
 }
 
 impl Reader<'_> {

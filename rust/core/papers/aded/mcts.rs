@@ -25,7 +25,7 @@ impl Random {
 }
 
 #[derive(Debug, Default)]
-struct Node<'a> {
+struct SearchNode<'a> {
     token: u32,
     prob: f64,
     parent: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Search<'a> {
     config: &'a AdedConfig,
     exploration: &'a [f64],
     random: Random,
-    nodes: Vec<Node<'a>>,
+    nodes: Vec<SearchNode<'a>>,
 }
 
 impl<'a> Search<'a> {
@@ -79,12 +79,12 @@ impl<'a> Search<'a> {
             random: Random(config.seed),
             nodes: Vec::with_capacity(2 * config.searches + 1),
         };
-        search.nodes.push(Node {
+        search.nodes.push(SearchNode {
             prob: 1.0,
             row: reader.row(root),
             prefix: root,
             path_score: 1.0,
-            ..Node::default()
+            ..SearchNode::default()
         });
         for _ in 0..config.searches {
             let leaf = search.descend();
@@ -105,7 +105,7 @@ impl<'a> Search<'a> {
 
     /// The child that PUCT takes (ADED, Eq. 2): Q + E · P · √ΣN / (1 + N).
     fn select(&mut self, parent: usize) -> usize {
-        let Node { passes, row, ref children, .. } = self.nodes[parent];
+        let SearchNode { passes, row, ref children, .. } = self.nodes[parent];
         let (e, root) = (self.exploration[passes], (passes as f64).sqrt());
         let (mut best, mut best_puct) = (parent, f64::NEG_INFINITY);
         for &child in children {
@@ -133,7 +133,7 @@ impl<'a> Search<'a> {
         let prefix = self.reader.then(node.prefix, token);
         let path_score = node.path_score + prob;
         let row = if depth < self.config.depth { self.reader.row(prefix) } else { &[] };
-        self.nodes.push(Node {
+        self.nodes.push(SearchNode {
             token,
             prob,
             parent,
@@ -141,14 +141,14 @@ impl<'a> Search<'a> {
             row,
             prefix,
             path_score,
-            ..Node::default()
+            ..SearchNode::default()
         });
         Some(index)
     }
 
     /// Goes on from a node at random, to the end of a sentence, and gives its score.
     fn simulate(&mut self, node: usize) -> f64 {
-        let Node { depth, mut row, mut prefix, path_score: mut score, .. } = self.nodes[node];
+        let SearchNode { depth, mut row, mut prefix, path_score: mut score, .. } = self.nodes[node];
         for depth in depth + 1..=self.config.depth {
             let Some(word) = sample(row, &mut self.random) else {
                 break;
@@ -200,7 +200,7 @@ impl<'a> Search<'a> {
         let mut places = vec![-1; nodes.len()];
         let mut tree = TokenTree::with_capacity(drafted.len());
         for (node, place) in drafted.into_iter().zip(0..) {
-            let Node { token, parent, score, .. } = nodes[node];
+            let SearchNode { token, parent, score, .. } = nodes[node];
             #[expect(clippy::cast_possible_truncation, reason = "as precise as a probability is")]
             let prob = (score / nodes[0].score) as f32;
             tree.push(token, places[parent], prob, Source::Trigram);

@@ -1,16 +1,16 @@
 //! What the request repeats after the anchors of the last token.
 //!
-//! [`Anchors`](crate::weights::anchors) says what they are.
+//! [`TokenAssociations`](crate::weights::associations) says what they are.
 
 use crate::draft::token_tree::Source;
-use crate::fused::evidence::{Evidence, Matched};
-use crate::fused::source::{DraftSource, Inputs, NodeView};
+use crate::fused::arena::{DraftArena, Matched};
+use crate::fused::source::{DraftSource, NodeView, SourceInputs};
 use crate::memory::indexed_tokens::IndexedTokens;
-use crate::weights::anchors::{Anchors, NUM_ANCHORS};
-use crate::weights::kind::{ExpertKind, Form};
-use crate::weights::learned::Learned;
+use crate::weights::adaptation::TenantAdaptation;
+use crate::weights::associations::{NUM_ASSOCIATIONS, TokenAssociations};
+use crate::weights::kind::{ExpertKind, MatchForm};
 
-const KIND: ExpertKind = ExpertKind::of(Source::Context, Form::Echo);
+const KIND: ExpertKind = ExpertKind::of(Source::Context, MatchForm::Associated);
 
 /// At most this many of the latest places of a token are read, and at most this many anchors are
 /// learned from them.
@@ -18,49 +18,59 @@ const MAX_PLACES: usize = 8;
 const MAX_LEARNED: usize = 4;
 
 /// Anchors that were right in less than one of this many cases are not followed.
-const RARELY: u32 = 5;
+const MAX_CASES_PER_HIT: u32 = 5;
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Echo;
+pub(crate) struct AssociationSource;
 
-impl DraftSource for Echo {
-    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
-        let anchors = &inputs.weights.learned.anchors;
-        add_expert(anchors, inputs.context, node.path, evidence);
+impl DraftSource for AssociationSource {
+    fn add_experts(
+        &mut self,
+        inputs: &SourceInputs<'_>,
+        node: &NodeView<'_>,
+        arena: &mut DraftArena,
+    ) {
+        let associations = &inputs.weights.adaptation.associations;
+        add_expert(associations, inputs.context, node.path, arena);
     }
 
-    fn learn(&self, learned: &mut Learned, context: &IndexedTokens, token: u32) {
-        learn(&mut learned.anchors, context, token);
+    fn learn(&self, adaptation: &mut TenantAdaptation, context: &IndexedTokens, token: u32) {
+        learn(&mut adaptation.associations, context, token);
     }
 }
 
 /// Learns that `token` came after a text.
-fn learn(anchors: &mut Anchors, text: &IndexedTokens, token: u32) {
+fn learn(associations: &mut TokenAssociations, text: &IndexedTokens, token: u32) {
     if let Some(&last) = text.tokens().last() {
-        anchors.learn(last, anchors_of(text, token));
+        associations.learn(last, associated_with(text, token));
     }
 }
 
 /// Adds an expert for what the anchors of the last token of a path lead to: `path` comes after `text`.
-fn add_expert(anchors: &Anchors, text: &IndexedTokens, path: &[u32], evidence: &mut Evidence) {
+fn add_expert(
+    associations: &TokenAssociations,
+    text: &IndexedTokens,
+    path: &[u32],
+    arena: &mut DraftArena,
+) {
     let last = path.last().or_else(|| text.tokens().last());
-    let Some(known) = last.and_then(|&last| anchors.of(last)) else {
+    let Some(known) = last.and_then(|&last| associations.of(last)) else {
         return;
     };
     let mut led_to = LedTo::default();
-    for (anchor, count) in known.counts() {
-        let is_often_right = u32::from(count) * RARELY >= u32::from(known.total);
-        if is_often_right && let Some(token) = follower(text, path, anchor) {
+    for (associated, count) in known.counts() {
+        let is_often_right = u32::from(count) * MAX_CASES_PER_HIT >= u32::from(known.total);
+        if is_often_right && let Some(token) = follower(text, path, associated) {
             led_to.add(token, count);
         }
     }
-    led_to.add_expert(known.total, evidence);
+    led_to.add_expert(known.total, arena);
 }
 
 /// The tokens that anchors lead to, each with the largest of their counts.
 #[derive(Default)]
 struct LedTo {
-    tokens: [(u32, u8); NUM_ANCHORS],
+    tokens: [(u32, u8); NUM_ASSOCIATIONS],
     number: usize,
 }
 
@@ -75,7 +85,7 @@ impl LedTo {
         }
     }
 
-    fn add_expert(&self, total: u8, evidence: &mut Evidence) {
+    fn add_expert(&self, total: u8, arena: &mut DraftArena) {
         let counts = self.tokens[..self.number].iter();
         let counts = counts.map(|&(token, count)| (token, f32::from(count)));
         let largest = counts.clone().map(|(_, count)| count).fold(0.0, f32::max);
@@ -84,7 +94,7 @@ impl LedTo {
         let matched =
             Matched { kind: KIND, order: confidence(largest / total), rank: 0, num_matches: total };
         // Several anchors may have been right at once.
-        evidence.add(matched, Some(total.max(sum)), counts);
+        arena.add(matched, Some(total.max(sum)), counts);
     }
 }
 
@@ -99,14 +109,14 @@ fn confidence(share: f32) -> usize {
 }
 
 /// The tokens whose latest follower in the text is `token`.
-fn anchors_of(text: &IndexedTokens, token: u32) -> impl Iterator<Item = u32> {
+fn associated_with(text: &IndexedTokens, token: u32) -> impl Iterator<Item = u32> {
     let places = text.of_token(token).take(MAX_PLACES);
-    let anchors = places.filter_map(move |place| {
+    let associations = places.filter_map(move |place| {
         let before = place.checked_sub(1)?;
-        let anchor = text.tokens()[before];
-        (latest(text, anchor, text.tokens().len() - 1) == Some(before)).then_some(anchor)
+        let associated = text.tokens()[before];
+        (latest(text, associated, text.tokens().len() - 1) == Some(before)).then_some(associated)
     });
-    anchors.take(MAX_LEARNED)
+    associations.take(MAX_LEARNED)
 }
 
 /// The latest place of a token before `end`.
@@ -115,51 +125,51 @@ fn latest(text: &IndexedTokens, token: u32, end: usize) -> Option<usize> {
 }
 
 /// What came after the latest place of a token that anything comes after.
-fn follower(text: &IndexedTokens, path: &[u32], anchor: u32) -> Option<u32> {
+fn follower(text: &IndexedTokens, path: &[u32], associated: u32) -> Option<u32> {
     let (before, after) = (path, path.get(1..).unwrap_or_default());
-    let in_path = before.iter().zip(after).rev().find(|(token, _)| **token == anchor);
+    let in_path = before.iter().zip(after).rev().find(|(token, _)| **token == associated);
     if let Some((_, &token)) = in_path {
         return Some(token);
     }
     let tokens = text.tokens();
     let end = if path.is_empty() { tokens.len() - 1 } else { tokens.len() };
-    let next = latest(text, anchor, end)? + 1;
+    let next = latest(text, associated, end)? + 1;
     tokens.get(next).or(path.first()).copied()
 }
 
 #[cfg(test)]
 mod tests {
     use super::{add_expert, learn};
-    use crate::fused::evidence::Evidence;
+    use crate::fused::arena::DraftArena;
     use crate::memory::indexed_tokens::IndexedTokens;
-    use crate::weights::anchors::{Anchors, index};
+    use crate::weights::associations::{TokenAssociations, index};
 
-    fn learned(tokens: &[u32]) -> Anchors {
-        let (mut anchors, mut text) = (Anchors::default(), IndexedTokens::default());
+    fn adaptation(tokens: &[u32]) -> TokenAssociations {
+        let (mut associations, mut text) = (TokenAssociations::default(), IndexedTokens::default());
         for &token in tokens {
-            learn(&mut anchors, &text, token);
+            learn(&mut associations, &text, token);
             text.extend(&[token]);
         }
-        anchors
+        associations
     }
 
     /// What comes next by the anchors, the likeliest first.
-    fn expected(anchors: &Anchors, text: &[u32]) -> Vec<u32> {
-        let (mut history, mut evidence) = (IndexedTokens::default(), Evidence::default());
+    fn expected(associations: &TokenAssociations, text: &[u32]) -> Vec<u32> {
+        let (mut history, mut arena) = (IndexedTokens::default(), DraftArena::default());
         history.extend(text);
-        evidence.start();
-        add_expert(anchors, &history, &[], &mut evidence);
-        let known = evidence.node();
-        let mut counts = evidence.counts.clone();
+        arena.start();
+        add_expert(associations, &history, &[], &mut arena);
+        let known = arena.node();
+        let mut counts = arena.counts.clone();
         counts.sort_by(|a, b| b.count.total_cmp(&a.count));
         let tokens = counts.iter();
-        let tokens = tokens.map(|count| evidence.named[known.named.clone()][count.slot as usize]);
-        tokens.map(|named| named.token).collect()
+        let tokens = tokens.map(|count| arena.scored[known.scored.clone()][count.slot as usize]);
+        tokens.map(|scored| scored.token).collect()
     }
 
-    fn bytes_of(anchors: &Anchors) -> Vec<u8> {
+    fn bytes_of(associations: &TokenAssociations) -> Vec<u8> {
         let mut bytes = Vec::new();
-        anchors.put(&mut bytes);
+        associations.put(&mut bytes);
         bytes
     }
 
@@ -181,8 +191,8 @@ mod tests {
             text.extend([EQUALS, 1000 + round, 100 + round, 1000 + round]);
             text.extend([THEN, 1000 + round]);
         }
-        let anchors = learned(&text);
-        assert_eq!(expected(&anchors, &[EQUALS, 99, THEN]), [99]);
+        let associations = adaptation(&text);
+        assert_eq!(expected(&associations, &[EQUALS, 99, THEN]), [99]);
     }
 
     #[test]
@@ -191,11 +201,11 @@ mod tests {
         for result in 1000..1600 {
             text.extend([4, result, THEN, result, EQUALS, 5]);
         }
-        let anchors = learned(&text);
-        let known = anchors.of(THEN).unwrap();
+        let associations = adaptation(&text);
+        let known = associations.of(THEN).unwrap();
         assert!(known.total >= u8::MAX / 2);
-        assert_eq!(expected(&anchors, &[4, 98, EQUALS, 99, THEN])[0], 98);
-        assert!(known.counts().all(|(anchor, count)| anchor != EQUALS || count != 20));
+        assert_eq!(expected(&associations, &[4, 98, EQUALS, 99, THEN])[0], 98);
+        assert!(known.counts().all(|(associated, count)| associated != EQUALS || count != 20));
     }
 
     #[test]
@@ -204,24 +214,24 @@ mod tests {
         let other = others.find(|&token| index(token) == index(THEN)).unwrap();
         let mut text = sums(10..20);
         text.extend([other, EQUALS]);
-        assert_eq!(expected(&learned(&text), &[EQUALS, 99, THEN])[0], 99);
+        assert_eq!(expected(&adaptation(&text), &[EQUALS, 99, THEN])[0], 99);
         for _ in 0..10 {
             text.extend([other, EQUALS]);
         }
-        let anchors = learned(&text);
-        assert_eq!(expected(&anchors, &[EQUALS, 99, THEN]), NOTHING);
-        assert_eq!(expected(&anchors, &[other, 99, other]), [99]);
+        let associations = adaptation(&text);
+        assert_eq!(expected(&associations, &[EQUALS, 99, THEN]), NOTHING);
+        assert_eq!(expected(&associations, &[other, 99, other]), [99]);
     }
 
     #[test]
     fn bytes_that_are_no_anchors_are_refused() {
-        let bytes = bytes_of(&learned(&sums(10..20)));
+        let bytes = bytes_of(&adaptation(&sums(10..20)));
         let twice = [&bytes[..], &bytes].concat();
         let mut none = bytes.clone();
         *none.last_mut().unwrap() = 0;
         for wrong in [&bytes[1..], &bytes[..bytes.len() - 1], &twice, &none] {
-            assert_eq!(Anchors::take(wrong), None);
+            assert_eq!(TokenAssociations::take(wrong), None);
         }
-        assert_eq!(Anchors::take(&[]), Some(Anchors::default()));
+        assert_eq!(TokenAssociations::take(&[]), Some(TokenAssociations::default()));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Matched};
-use crate::fused::source::Skipped;
+use crate::fused::arena::{DraftArena, END, Matched};
+use crate::fused::effort::SearchLimits;
+use crate::fused::source::SkipGrams;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::portable_math::saturating_u32;
 use crate::weights::kind::ExpertKind;
@@ -16,7 +16,7 @@ const MAX_LENGTH: usize = 32;
 const LONGEST: u32 = u64::BITS - 1;
 
 /// A match goes on beyond an edit where at least this many tokens are the same.
-const MIN_BEYOND: u32 = 3;
+const MIN_GAPPED: u32 = 3;
 
 /// How many of the longest match lengths are experts of their own.
 const MAX_EXPERTS: usize = 3;
@@ -28,11 +28,11 @@ pub(super) const DECAY: f32 = 0.95;
 const NEAR: usize = 1 << 17;
 
 /// A node of probability p reads at most p times this many of the latest places of a near text.
-const REACH: f32 = 512.0;
+const OCCURRENCES_AT_ONE: f32 = 512.0;
 
 /// How many of the latest places of a text are read for a node.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reach {
+pub(super) struct OccurrenceLimits {
     /// The most places after the last two tokens.
     bigrams: usize,
     /// The most places after the last token alone.
@@ -41,42 +41,45 @@ pub(super) struct Reach {
     /// tokens, it gets none after the last alone.
     enough: usize,
     /// Whether places say how far they match beyond an edit.
-    finds_edits: bool,
+    match_gapped: bool,
 }
 
-impl Reach {
+impl OccurrenceLimits {
     /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
     /// waits for main
     /// memory.
-    pub(super) fn of(child: Option<f32>, text: &IndexedTokens, reading: Reading) -> Self {
+    pub(super) fn of(child: Option<f32>, text: &IndexedTokens, search: SearchLimits) -> Self {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
-        let (most, reach) =
-            if is_near { (reading.places, REACH) } else { (reading.places / 2, REACH / 2.0) };
+        let (most, limits) = if is_near {
+            (search.max_occurrences, OCCURRENCES_AT_ONE)
+        } else {
+            (search.max_occurrences / 2, OCCURRENCES_AT_ONE / 2.0)
+        };
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "a probability is not negative, and the product is limited"
         )]
-        let bigrams = ((prob * reach) as usize).clamp(8, most);
-        let has_bigrams = is_near || prob >= reading.requery_min_prob_long_text;
+        let bigrams = ((prob * limits) as usize).clamp(8, most);
+        let has_bigrams = is_near || prob >= search.requery_min_prob_long_text;
         let unigrams = match child {
             _ if is_near => bigrams / 4,
-            None => reading.unigram_places,
+            None => search.max_unigram_occurrences,
             Some(_) => 0,
         };
         Self {
             bigrams: if has_bigrams { bigrams } else { 0 },
             unigrams,
-            enough: reading.enough_places,
-            finds_edits: reading.finds_edits,
+            enough: search.min_occurrences,
+            match_gapped: search.match_gapped,
         }
     }
 }
 
 /// A place after the last tokens of a path.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Occurrence {
     /// Where the text continues; below it, the token there.
     next: u32,
     token: u32,
@@ -85,12 +88,12 @@ struct Place {
     /// How many tokens before it equal those of the path.
     length: u32,
     /// How many tokens are equal before these and before one token that was changed, put in or left out.
-    beyond: u32,
+    gapped_len: u32,
 }
 
-/// The places of one node, in [`Places`].
+/// The places of one node, in [`Occurrences`].
 #[derive(Debug, Clone, Default)]
-pub(super) struct Found {
+pub(super) struct NodeOccurrences {
     range: Range<usize>,
     /// Whether there may be more of them.
     is_cut: bool,
@@ -98,9 +101,9 @@ pub(super) struct Found {
 
 /// The places of all nodes of a draft, node after node.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Places(Vec<Place>);
+pub(super) struct Occurrences(Vec<Occurrence>);
 
-impl Places {
+impl Occurrences {
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -110,13 +113,13 @@ impl Places {
     pub(super) fn find(
         &mut self,
         text: &IndexedTokens,
-        parent: Option<&Found>,
+        parent: Option<&NodeOccurrences>,
         tail: &[u32],
-        reach: Reach,
-    ) -> Found {
+        limits: OccurrenceLimits,
+    ) -> NodeOccurrences {
         let start = self.0.len();
         let Some((&last, before)) = tail.split_last() else {
-            return Found::default();
+            return NodeOccurrences::default();
         };
         let before = before.last().copied();
         let mut is_cut = true;
@@ -125,38 +128,38 @@ impl Places {
             is_cut = parent.is_cut;
         }
         let mut searched = self.0.len();
-        if is_cut && reach.bigrams > 0 && self.0.len() - start < reach.enough {
+        if is_cut && limits.bigrams > 0 && self.0.len() - start < limits.enough {
             self.0.truncate(start);
             searched = start;
             is_cut = before
-                .is_some_and(|before| self.add_after_bigram(text, before, tail, reach.bigrams));
+                .is_some_and(|before| self.add_after_bigram(text, before, tail, limits.bigrams));
         }
-        if reach.unigrams > 0 && self.0.len() - start < reach.enough {
-            is_cut |= self.add_after_unigram(text, before, last, reach.unigrams);
+        if limits.unigrams > 0 && self.0.len() - start < limits.enough {
+            is_cut |= self.add_after_unigram(text, before, last, limits.unigrams);
         } else {
             is_cut = true;
         }
-        if reach.finds_edits {
-            for place in &mut self.0[searched..] {
-                let before = &text.tokens()[..place.next as usize];
-                place.beyond = beyond_edit(before, tail, place.length as usize);
+        if limits.match_gapped {
+            for occurrence in &mut self.0[searched..] {
+                let before = &text.tokens()[..occurrence.next as usize];
+                occurrence.gapped_len = gapped_len(before, tail, occurrence.length as usize);
             }
         }
-        Found { range: start..self.0.len(), is_cut }
+        NodeOccurrences { range: start..self.0.len(), is_cut }
     }
 
-    fn follow(&mut self, text: &IndexedTokens, parent: &Found, token: u32) {
+    fn follow(&mut self, text: &IndexedTokens, parent: &NodeOccurrences, token: u32) {
         let tokens = text.tokens();
         for index in parent.range.clone() {
-            let place = self.0[index];
-            let next = place.next as usize + 1;
-            if place.token == token && next < tokens.len() {
-                self.0.push(Place {
-                    next: place.next + 1,
-                    token: place.after,
+            let occurrence = self.0[index];
+            let next = occurrence.next as usize + 1;
+            if occurrence.token == token && next < tokens.len() {
+                self.0.push(Occurrence {
+                    next: occurrence.next + 1,
+                    token: occurrence.after,
                     after: token_at(text, next + 1),
-                    length: (place.length + 1).min(LONGEST),
-                    beyond: place.beyond,
+                    length: (occurrence.length + 1).min(LONGEST),
+                    gapped_len: occurrence.gapped_len,
                 });
             }
         }
@@ -175,10 +178,10 @@ impl Places {
         let start = self.0.len();
         let is_cut = self.add(text, text.of_pair(before, last), limit);
         // Only now, so that the reads of one loop overlap.
-        for place in &mut self.0[start..] {
-            let pairs = tokens[..place.next as usize].iter().rev().zip(tail.iter().rev());
+        for occurrence in &mut self.0[start..] {
+            let pairs = tokens[..occurrence.next as usize].iter().rev().zip(tail.iter().rev());
             let is_same = |(a, b): &(&u32, &u32)| a == b;
-            place.length = saturating_u32(pairs.take(MAX_LENGTH).take_while(is_same).count());
+            occurrence.length = saturating_u32(pairs.take(MAX_LENGTH).take_while(is_same).count());
         }
         is_cut
     }
@@ -196,10 +199,10 @@ impl Places {
         let tokens = text.tokens();
         let mut end = start;
         for index in start..self.0.len() {
-            let place = self.0[index];
-            let before_it = (place.next as usize).checked_sub(2).map(|index| tokens[index]);
+            let occurrence = self.0[index];
+            let before_it = (occurrence.next as usize).checked_sub(2).map(|index| tokens[index]);
             if before_it.is_none() || before_it != before {
-                self.0[end] = place;
+                self.0[end] = occurrence;
                 end += 1;
             }
         }
@@ -223,12 +226,12 @@ impl Places {
             let Some(last) = end else {
                 return false;
             };
-            self.0.push(Place {
+            self.0.push(Occurrence {
                 next: saturating_u32(last + 1),
                 token: token_at(text, last + 1),
                 after: token_at(text, last + 2),
                 length: 1,
-                beyond: 0,
+                gapped_len: 0,
             });
             end = ends.next();
         }
@@ -237,82 +240,92 @@ impl Places {
 
     /// Adds an expert for each of the longest lengths, of the places with at least that length. A place counts
     /// once more for each token that is equal beyond an edit.
-    pub(super) fn add_experts(&self, found: &Found, kind: ExpertKind, evidence: &mut Evidence) {
-        let places = &self.0[found.range.clone()];
+    pub(super) fn add_experts(
+        &self,
+        found: &NodeOccurrences,
+        kind: ExpertKind,
+        arena: &mut DraftArena,
+    ) {
+        let occurrences = &self.0[found.range.clone()];
         // A bit for each length that there is.
         let mut lengths = 0_u64;
-        for place in places {
-            lengths |= 1 << place.length;
+        for occurrence in occurrences {
+            lengths |= 1 << occurrence.length;
         }
         for rank in 0..MAX_EXPERTS {
             let Some(length) = lengths.checked_ilog2() else {
                 return;
             };
             lengths ^= 1 << length;
-            let places = places.iter().filter(|place| place.length >= length);
+            let occurrences = occurrences.iter().filter(|occurrence| occurrence.length >= length);
             let matched = Matched {
                 kind,
                 order: length as usize,
                 rank,
-                num_matches: places.clone().count() as f32,
+                num_matches: occurrences.clone().count() as f32,
             };
             let mut count = 1.0 / DECAY;
-            let counts = places.map(|place| {
+            let counts = occurrences.map(|occurrence| {
                 count *= DECAY;
-                (place.token, count * (1.0 + place.beyond as f32))
+                (occurrence.token, count * (1.0 + occurrence.gapped_len as f32))
             });
-            evidence.add(matched, None, counts);
+            arena.add(matched, None, counts);
         }
     }
 
     /// Adds an expert for places that match far beyond an edit: a name, a value or a word has changed, and
     /// what comes next is the same.
-    pub(super) fn add_edited(&self, found: &Found, kind: ExpertKind, evidence: &mut Evidence) {
-        let places = self.0[found.range.clone()].iter();
-        let places = places.filter(|place| place.beyond >= MIN_BEYOND);
-        let (mut number, mut length, mut beyond) = (0.0, 1, 0);
-        for place in places.clone() {
+    pub(super) fn add_gapped(
+        &self,
+        found: &NodeOccurrences,
+        kind: ExpertKind,
+        arena: &mut DraftArena,
+    ) {
+        let occurrences = self.0[found.range.clone()].iter();
+        let occurrences = occurrences.filter(|occurrence| occurrence.gapped_len >= MIN_GAPPED);
+        let (mut number, mut length, mut gapped_len) = (0.0, 1, 0);
+        for occurrence in occurrences.clone() {
             number += 1.0;
-            length = place.length.max(length);
-            beyond = place.beyond.max(beyond);
+            length = occurrence.length.max(length);
+            gapped_len = occurrence.gapped_len.max(gapped_len);
         }
         let matched = Matched {
             kind,
-            order: beyond as usize,
+            order: gapped_len as usize,
             rank: length as usize - 1,
             num_matches: number,
         };
         let counts = std::iter::successors(Some(1.0), |count| Some(count * DECAY));
-        evidence.add(matched, None, places.map(|place| place.token).zip(counts));
+        arena.add(matched, None, occurrences.map(|occurrence| occurrence.token).zip(counts));
     }
 
-    /// Collects the second tokens after places whose first is not `token`, at most `max_skipped`, the
+    /// Collects the second tokens after places whose first is not `token`, at most `max_skip_grams`, the
     /// latest first.
-    pub(super) fn skip(
+    pub(super) fn collect_skip_grams(
         &self,
-        found: &Found,
+        found: &NodeOccurrences,
         token: u32,
-        max_skipped: usize,
-        skipped: &mut Skipped,
+        max_skip_grams: usize,
+        skip_grams: &mut SkipGrams,
     ) {
-        for place in &self.0[found.range.clone()] {
-            if place.token != END && place.token != token {
-                skipped.add(place.length, place.after);
-                if skipped.tokens.len() == max_skipped {
+        for occurrence in &self.0[found.range.clone()] {
+            if occurrence.token != END && occurrence.token != token {
+                skip_grams.add(occurrence.length, occurrence.after);
+                if skip_grams.tokens.len() == max_skip_grams {
                     break;
                 }
             }
         }
     }
 
-    pub(super) fn longest(&self, found: &Found) -> usize {
-        let lengths = self.0[found.range.clone()].iter().map(|place| place.length);
+    pub(super) fn longest(&self, found: &NodeOccurrences) -> usize {
+        let lengths = self.0[found.range.clone()].iter().map(|occurrence| occurrence.length);
         lengths.max().unwrap_or(0) as usize
     }
 }
 
 /// How many tokens are equal before a match of `length` and one token more of the text, of the tail, or of both.
-fn beyond_edit(text: &[u32], tail: &[u32], length: usize) -> u32 {
+fn gapped_len(text: &[u32], tail: &[u32], length: usize) -> u32 {
     if length >= MAX_LENGTH {
         return 0;
     }
@@ -332,7 +345,7 @@ fn token_at(text: &IndexedTokens, position: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, NEAR, Places, Reach};
+    use super::{NEAR, NodeOccurrences, OccurrenceLimits, Occurrences};
     use crate::fused::effort::Effort;
     use crate::memory::indexed_tokens::IndexedTokens;
 
@@ -342,12 +355,12 @@ mod tests {
         let mut text = IndexedTokens::default();
         text.extend(&vec![0; num_tokens]);
         text.extend(&[1, 2, 3, 0, 5, 2, 4]);
-        let reach = Reach::of(child, &text, effort.reading());
-        let parent = child.map(|_| Found { range: 0..0, is_cut: true });
-        let mut places = Places::default();
-        let found = places.find(&text, parent.as_ref(), &[1, 2], reach);
-        let places = places.0[found.range].iter();
-        places.map(|place| place.token).collect()
+        let limits = OccurrenceLimits::of(child, &text, effort.search_limits());
+        let parent = child.map(|_| NodeOccurrences { range: 0..0, is_cut: true });
+        let mut occurrences = Occurrences::default();
+        let found = occurrences.find(&text, parent.as_ref(), &[1, 2], limits);
+        let occurrences = occurrences.0[found.range].iter();
+        occurrences.map(|occurrence| occurrence.token).collect()
     }
 
     #[test]
@@ -370,9 +383,9 @@ mod tests {
             let mut text = IndexedTokens::default();
             text.extend(&vec![0; NEAR]);
             text.extend(&[5, 2].repeat(100));
-            let mut places = Places::default();
-            let reach = Reach::of(None, &text, effort.reading());
-            let found = places.find(&text, None, &[1, 2], reach);
+            let mut occurrences = Occurrences::default();
+            let limits = OccurrenceLimits::of(None, &text, effort.search_limits());
+            let found = occurrences.find(&text, None, &[1, 2], limits);
             assert_eq!(found.range.len(), expected);
             assert!(found.is_cut);
         }

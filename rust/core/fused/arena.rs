@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use crate::draft::token_tree::Source;
 use crate::portable_math::{hash, rank_of, saturating_u32};
+use crate::weights::adaptation::Keys;
 use crate::weights::kind::ExpertKind;
-use crate::weights::learned::Keys;
 
 /// Stands for the end of a text, where no token comes next.
 pub(crate) const END: u32 = u32::MAX;
@@ -33,9 +33,9 @@ pub(crate) struct Expert {
     /// The sum of the counts of all tokens that followed, including tokens that are not listed.
     pub(crate) total: f32,
     /// The slot of its most frequent token.
-    pub(crate) top: usize,
+    pub(crate) top_slot: usize,
     pub(crate) keys: Keys,
-    pub(crate) trust_key: usize,
+    pub(crate) reliability_key: usize,
     /// The sum of its weights; below it, its share of the mixture.
     pub(crate) score: f32,
     pub(crate) weight: f32,
@@ -51,12 +51,12 @@ pub(crate) struct Count {
 
 /// A token that some expert of a node names.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct TokenStat {
+pub(crate) struct ScoredToken {
     pub(crate) token: u32,
     /// Its probability by the mixture of experts.
-    pub(crate) share: f32,
+    pub(crate) prob: f32,
     /// The largest share that one expert gives it; below it, the kind of that expert.
-    pub(crate) largest: f32,
+    pub(crate) largest_prob: f32,
     pub(crate) kind: ExpertKind,
     /// The sum of trust times log ratio over the experts that name this token, less their share for tokens that
     /// they do not name.
@@ -75,54 +75,54 @@ pub(crate) struct Candidate {
     pub(crate) source: Source,
 }
 
-/// Where the experts, the named tokens and the candidates of one node lie in [`Evidence`].
+/// Where the experts, the named tokens and the candidates of one node lie in [`DraftArena`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodePrediction {
     pub(crate) experts: Range<usize>,
-    pub(crate) named: Range<usize>,
+    pub(crate) scored: Range<usize>,
     pub(crate) candidates: Range<usize>,
 }
 
 /// The experts, named tokens and candidates of all nodes of one draft, node after node.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Evidence {
+pub(crate) struct DraftArena {
     pub(crate) experts: Vec<Expert>,
     pub(crate) counts: Vec<Count>,
-    pub(crate) named: Vec<TokenStat>,
+    pub(crate) scored: Vec<ScoredToken>,
     pub(crate) candidates: Vec<Candidate>,
     /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
     pub(crate) ranked: Vec<(u64, u32)>,
-    places: TokenSlots,
+    slots: TokenSlots,
     first_expert: usize,
-    first_named: usize,
+    first_scored: usize,
 }
 
-impl Evidence {
+impl DraftArena {
     pub(crate) fn clear(&mut self) {
         self.experts.clear();
         self.counts.clear();
-        self.named.clear();
+        self.scored.clear();
         self.candidates.clear();
     }
 
     /// Takes the thread's table of places, or gives it back: one for all requests that a thread drafts
     /// for, as the caches hold no table for each of a batch.
-    pub(crate) fn swap_places(&mut self) {
-        PLACES.with_borrow_mut(|places| std::mem::swap(places, &mut self.places));
+    pub(crate) fn swap_slots(&mut self) {
+        SLOTS.with_borrow_mut(|slots| std::mem::swap(slots, &mut self.slots));
     }
 
     /// Starts a node; the experts added next are its own.
     pub(crate) fn start(&mut self) {
-        self.places.clear();
+        self.slots.clear();
         self.first_expert = self.experts.len();
-        self.first_named = self.named.len();
+        self.first_scored = self.scored.len();
     }
 
     /// The node whose experts were added last.
     pub(crate) fn node(&self) -> NodePrediction {
         NodePrediction {
             experts: self.first_expert..self.experts.len(),
-            named: self.first_named..self.named.len(),
+            scored: self.first_scored..self.scored.len(),
             candidates: self.candidates.len()..self.candidates.len(),
         }
     }
@@ -136,7 +136,7 @@ impl Evidence {
         counts: impl IntoIterator<Item = (u32, f32)>,
     ) -> bool {
         let first = self.counts.len();
-        self.places.num_experts += 1;
+        self.slots.num_experts += 1;
         for (token, count) in counts {
             self.count(token, count);
         }
@@ -150,20 +150,20 @@ impl Evidence {
         if first == self.counts.len() {
             return false;
         }
-        let named = &self.named[self.first_named..];
+        let scored = &self.scored[self.first_scored..];
         let (mut listed, mut top) = (0.0, (0, 0));
         for count in &self.counts[first..] {
             listed += count.count;
-            let rank = rank_of(count.count, named[count.slot as usize].token);
+            let rank = rank_of(count.count, scored[count.slot as usize].token);
             top = select_unpredictable(rank > top.0, (rank, count.slot), top);
         }
         self.experts.push(Expert {
             matched,
             counts: first..self.counts.len(),
             total: total.unwrap_or(listed),
-            top: top.1 as usize,
+            top_slot: top.1 as usize,
             keys: Keys::default(),
-            trust_key: 0,
+            reliability_key: 0,
             score: 0.0,
             weight: 0.0,
         });
@@ -173,16 +173,16 @@ impl Evidence {
     #[expect(clippy::inline_always, reason = "a call costs as much as what it does")]
     #[inline(always)]
     fn count(&mut self, token: u32, count: f32) {
-        let num_experts = self.places.num_experts;
-        let num_named = self.named.len() - self.first_named;
+        let num_experts = self.slots.num_experts;
+        let num_scored = self.scored.len() - self.first_scored;
         if token == END {
             return;
         }
-        let Some(entry) = self.places.slot_of(token, num_named) else {
+        let Some(entry) = self.slots.slot_of(token, num_scored) else {
             return;
         };
-        if entry.slot as usize == num_named {
-            self.named.push(TokenStat { token, ..TokenStat::default() });
+        if entry.slot as usize == num_scored {
+            self.scored.push(ScoredToken { token, ..ScoredToken::default() });
         }
         if entry.expert == num_experts {
             self.counts[entry.count as usize].count += count;
@@ -198,10 +198,10 @@ const ENTRIES_BITS: u32 = 10;
 const NUM_ENTRIES: usize = 1 << ENTRIES_BITS;
 
 /// The most tokens of a node: those named later are left out.
-pub(crate) const MAX_NAMED: usize = NUM_ENTRIES / 2;
+pub(crate) const MAX_SCORED: usize = NUM_ENTRIES / 2;
 
 thread_local! {
-    static PLACES: RefCell<TokenSlots> = RefCell::default();
+    static SLOTS: RefCell<TokenSlots> = RefCell::default();
 }
 
 /// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
@@ -234,19 +234,19 @@ impl TokenSlots {
         }
     }
 
-    /// The slot of a token; a new token gets the index `num_named`. `None` where there is no room.
-    fn slot_of(&mut self, token: u32, num_named: usize) -> Option<&mut TokenSlot> {
+    /// The slot of a token; a new token gets the index `num_scored`. `None` where there is no room.
+    fn slot_of(&mut self, token: u32, num_scored: usize) -> Option<&mut TokenSlot> {
         let mut index = hash::<ENTRIES_BITS>(token);
         loop {
             let entry = &self.entries[index];
             if entry.epoch != self.epoch {
-                if num_named == MAX_NAMED {
+                if num_scored == MAX_SCORED {
                     return None;
                 }
                 self.entries[index] = TokenSlot {
                     epoch: self.epoch,
                     token,
-                    slot: saturating_u32(num_named),
+                    slot: saturating_u32(num_scored),
                     expert: 0,
                     count: 0,
                 };

@@ -3,28 +3,28 @@
 use std::ops::Range;
 
 use crate::draft::token_tree::Source;
-use crate::fused::effort::Reading;
-use crate::fused::evidence::{END, Evidence, Matched};
-use crate::fused::source::{DraftSource, Inputs, NodeView, Skipped};
+use crate::fused::arena::{DraftArena, END, Matched};
+use crate::fused::effort::SearchLimits;
+use crate::fused::source::{DraftSource, NodeView, SkipGrams, SourceInputs};
 use crate::portable_math::saturating_u32;
-use crate::weights::kind::{ExpertKind, Form};
+use crate::weights::kind::{ExpertKind, MatchForm};
 use specds_index::base::runs::runs;
 use specds_index::{Datastore, Match, Samples};
 
-const KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Plain);
-const SKIP_KIND: ExpertKind = ExpertKind::of(Source::Datastore, Form::Skip);
+const KIND: ExpertKind = ExpertKind::of(Source::Datastore, MatchForm::Exact);
+const SKIP_KIND: ExpertKind = ExpertKind::of(Source::Datastore, MatchForm::SkipGram);
 
 /// How many tokens of a passage are read.
-const PASSAGE_LENGTH: usize = 8;
+const CONTINUATION_LENGTH: usize = 8;
 
 /// At most this many of the context's longest matches are read.
 const MAX_MATCHES: usize = 3;
 
 /// At most this many passages are read for a node that is searched for again.
-const MAX_PASSAGES_OF_NODE: usize = 32;
+const MAX_CONTINUATIONS_OF_NODE: usize = 32;
 
 /// A node that has this many of its parent's passages is not searched for again.
-const ENOUGH: usize = 16;
+const ENOUGH_CONTINUATIONS: usize = 16;
 
 /// A match with this many passages covers a node: fewer are read of shorter matches.
 const COVERED: usize = 8;
@@ -36,43 +36,54 @@ const ORDERS: [usize; 9] = [2, 3, 4, 5, 6, 7, 8, 12, 16];
 const REQUERY: [usize; 2] = [1, 0];
 
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Corpus {
-    passages: Passages,
+pub(crate) struct DatastoreSource {
+    continuations: Continuations,
     /// The groups of passages of each node.
-    nodes: Vec<Found>,
+    nodes: Vec<CorpusMatch>,
 }
 
-impl DraftSource for Corpus {
-    fn add_experts(&mut self, inputs: &Inputs<'_>, node: &NodeView<'_>, evidence: &mut Evidence) {
+impl DraftSource for DatastoreSource {
+    fn add_experts(
+        &mut self,
+        inputs: &SourceInputs<'_>,
+        node: &NodeView<'_>,
+        arena: &mut DraftArena,
+    ) {
         let (Some(datastore), Some(&token)) = (inputs.datastore, node.tail.last()) else {
             self.nodes.push(0..0);
             return;
         };
-        let reading = inputs.reading;
+        let search = inputs.search;
         let parent = node.parent.map(|parent| &self.nodes[parent]);
-        let found = self.passages.find(datastore, parent, node, reading);
-        let rank = self.passages.add_experts(&found, evidence);
-        if rank == 0 || node.prob >= reading.full_from {
-            add_next_tokens(datastore, token, rank, node.min_share, evidence);
+        let found = self.continuations.find(datastore, parent, node, search);
+        let rank = self.continuations.add_experts(&found, arena);
+        if rank == 0 || node.prob >= search.full_search_min_prob {
+            add_next_tokens(datastore, token, rank, node.min_child_prob, arena);
         }
         self.nodes.push(found);
     }
 
-    fn skip_grams(&self, inputs: &Inputs<'_>) -> Option<(ExpertKind, f32)> {
+    fn skip_gram_kind(&self, inputs: &SourceInputs<'_>) -> Option<(ExpertKind, f32)> {
         inputs.datastore.map(|_| (SKIP_KIND, 1.0))
     }
 
-    fn skip(&self, node: usize, token: u32, _reading: Reading, skipped: &mut Skipped) {
-        self.passages.skip(&self.nodes[node], token, skipped);
+    fn collect_skip_grams(
+        &self,
+        node: usize,
+        token: u32,
+        _search: SearchLimits,
+        skip_grams: &mut SkipGrams,
+    ) {
+        self.continuations.collect_skip_grams(&self.nodes[node], token, skip_grams);
     }
 
     fn clear(&mut self) {
-        self.passages.clear();
+        self.continuations.clear();
         self.nodes.clear();
     }
 
     fn match_length(&self) -> usize {
-        self.nodes.first().map_or(0, |found| self.passages.longest(found))
+        self.nodes.first().map_or(0, |found| self.continuations.longest(found))
     }
 }
 
@@ -83,26 +94,26 @@ fn last_document<'t>(datastore: &Datastore, tail: &'t [u32]) -> &'t [u32] {
     documents.next().unwrap_or_default()
 }
 
-/// Adds the expert for what follows a node's token alone: tokens with a share of at least `min_share`.
+/// Adds the expert for what follows a node's token alone: tokens with a share of at least `min_child_prob`.
 fn add_next_tokens(
     datastore: &Datastore,
     token: u32,
     rank: usize,
-    min_share: f32,
-    evidence: &mut Evidence,
+    min_child_prob: f32,
+    arena: &mut DraftArena,
 ) {
     let next_tokens = datastore.next_tokens(token);
     if let Some(next_tokens) = next_tokens {
         let matched = Matched { kind: KIND, order: 1, rank, num_matches: next_tokens.num_matches };
-        let min_count = min_share * next_tokens.num_samples;
+        let min_count = min_child_prob * next_tokens.num_samples;
         let matter = |&&(_, count): &&(u32, f32)| count >= min_count;
         let counts = next_tokens.counts.iter().take_while(matter).copied();
-        evidence.add(matched, Some(next_tokens.num_samples), counts);
+        arena.add(matched, Some(next_tokens.num_samples), counts);
     }
 }
 
 #[derive(Debug, Clone)]
-struct Group {
+struct ContinuationGroup {
     /// The length of the match.
     order: usize,
     /// How often it occurs.
@@ -111,11 +122,11 @@ struct Group {
 }
 
 /// The groups of one node, the longest match first.
-type Found = Range<usize>;
+type CorpusMatch = Range<usize>;
 
 #[derive(Debug, Default, Clone)]
-struct Passages {
-    groups: Vec<Group>,
+struct Continuations {
+    groups: Vec<ContinuationGroup>,
     /// For each passage of each group, the position in `tokens` at which it continues.
     rows: Vec<u32>,
     /// The tokens of all passages, each passage with an [`END`].
@@ -125,7 +136,7 @@ struct Passages {
     samples: Samples,
 }
 
-impl Passages {
+impl Continuations {
     fn clear(&mut self) {
         self.groups.clear();
         self.rows.clear();
@@ -137,16 +148,16 @@ impl Passages {
     fn find(
         &mut self,
         datastore: &Datastore,
-        parent: Option<&Found>,
+        parent: Option<&CorpusMatch>,
         node: &NodeView<'_>,
-        reading: Reading,
-    ) -> Found {
+        search: SearchLimits,
+    ) -> CorpusMatch {
         let Some(parent) = parent else {
-            return self.look_up(datastore, last_document(datastore, node.tail), reading);
+            return self.look_up(datastore, last_document(datastore, node.tail), search);
         };
         let token = node.tail.last().copied().unwrap_or(END);
         let found = self.follow(parent, token);
-        if node.prob < reading.requery_min_prob {
+        if node.prob < search.requery_min_prob {
             found
         } else {
             self.requery(datastore, last_document(datastore, node.tail), &found)
@@ -155,31 +166,37 @@ impl Passages {
 
     /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer matches
     /// need no search: they are its passages whose preceding tokens agree too.
-    fn look_up(&mut self, datastore: &Datastore, tail: &[u32], reading: Reading) -> Found {
+    fn look_up(
+        &mut self,
+        datastore: &Datastore,
+        tail: &[u32],
+        search: SearchLimits,
+    ) -> CorpusMatch {
         let start = self.groups.len();
         self.found.resize(ORDERS.len(), Match::default());
-        let max_passages = reading.passages as u64;
+        let max_continuations = search.max_continuations as u64;
         let mut complete = 0;
-        while complete < ORDERS.len() && self.search(datastore, tail, complete) > max_passages {
+        while complete < ORDERS.len() && self.search(datastore, tail, complete) > max_continuations
+        {
             complete += 1;
         }
         if complete < ORDERS.len() {
-            self.read_complete(datastore, tail, complete, reading);
+            self.read_complete(datastore, tail, complete, search);
         }
         for index in (0..complete).rev() {
             let groups = &self.groups[start..];
             let longer = groups.last();
             let num_longer = longer.map_or(0.0, |group| group.num_matches);
-            if groups.len() == MAX_MATCHES || num_longer >= max_passages as f32 {
+            if groups.len() == MAX_MATCHES || num_longer >= max_continuations as f32 {
                 break;
             }
-            let max_passages = match longer {
-                Some(group) if group.rows.len() >= COVERED => reading.passages_if_covered,
-                _ => reading.passages,
+            let max_continuations = match longer {
+                Some(group) if group.rows.len() >= COVERED => search.max_continuations_if_covered,
+                _ => search.max_continuations,
             };
             // A match as frequent as a longer one adds nothing.
             if self.found[index].count() as f32 > num_longer {
-                self.read(datastore, index, max_passages);
+                self.read(datastore, index, max_continuations);
             }
         }
         start..self.groups.len()
@@ -201,26 +218,26 @@ impl Passages {
         datastore: &Datastore,
         tail: &[u32],
         index: usize,
-        reading: Reading,
+        search: SearchLimits,
     ) {
         let shortest = ORDERS[index];
         let before = &tail[..tail.len().saturating_sub(shortest)];
         datastore.sample_into(
             &self.found[index],
-            PASSAGE_LENGTH,
-            reading.passages,
+            CONTINUATION_LENGTH,
+            search.max_continuations,
             before,
             &mut self.samples,
         );
         let (first, first_group) = (self.keep_samples(), self.groups.len());
         let mut num_longer = 0;
         for &order in ORDERS[index..].iter().rev() {
-            let reach = order - shortest;
-            let reaches = self.samples.reaches();
-            let count = reaches.filter(|&of_row| of_row >= reach).count();
+            let context_overlap = order - shortest;
+            let overlaps = self.samples.overlaps();
+            let count = overlaps.filter(|&of_row| of_row >= context_overlap).count();
             if count > num_longer {
                 num_longer = count;
-                self.add_group(order, count as f32, first, reach);
+                self.add_group(order, count as f32, first, context_overlap);
             }
             if self.groups.len() - first_group == MAX_MATCHES {
                 break;
@@ -228,10 +245,16 @@ impl Passages {
         }
     }
 
-    fn read(&mut self, datastore: &Datastore, index: usize, max_passages: usize) {
+    fn read(&mut self, datastore: &Datastore, index: usize, max_continuations: usize) {
         let found = &self.found[index];
         let (order, count) = (found.length, found.count() as f32);
-        datastore.sample_into(found, PASSAGE_LENGTH, max_passages, &[], &mut self.samples);
+        datastore.sample_into(
+            found,
+            CONTINUATION_LENGTH,
+            max_continuations,
+            &[],
+            &mut self.samples,
+        );
         let first = self.keep_samples();
         self.add_group(order, count, first, 0);
     }
@@ -247,19 +270,19 @@ impl Passages {
     }
 
     /// Adds those samples that reach this far back; `first` is the position of the first sample.
-    fn add_group(&mut self, order: usize, num_matches: f32, first: u32, reach: usize) {
+    fn add_group(&mut self, order: usize, num_matches: f32, first: u32, context_overlap: usize) {
         let (start, mut next) = (self.rows.len(), first);
-        for (row, of_row) in self.samples.iter().zip(self.samples.reaches()) {
-            if of_row >= reach {
+        for (row, of_row) in self.samples.iter().zip(self.samples.overlaps()) {
+            if of_row >= context_overlap {
                 self.rows.push(next);
             }
             next += saturating_u32(row.len()) + 1;
         }
-        self.groups.push(Group { order, num_matches, rows: start..self.rows.len() });
+        self.groups.push(ContinuationGroup { order, num_matches, rows: start..self.rows.len() });
     }
 
     /// Adds the parent's passages that continue with `token`.
-    fn follow(&mut self, parent: &Found, token: u32) -> Found {
+    fn follow(&mut self, parent: &CorpusMatch, token: u32) -> CorpusMatch {
         let first = self.groups.len();
         for group in parent.clone() {
             let group = self.groups[group].clone();
@@ -273,7 +296,7 @@ impl Passages {
             let num_rows = self.rows.len() - start;
             if num_rows > 0 {
                 let scale = group.num_matches / group.rows.len() as f32;
-                self.groups.push(Group {
+                self.groups.push(ContinuationGroup {
                     order: group.order + 1,
                     num_matches: scale * num_rows as f32,
                     rows: start..self.rows.len(),
@@ -284,11 +307,13 @@ impl Passages {
     }
 
     /// Searches for a likely node's last tokens, where its parent's passages say too little.
-    fn requery(&mut self, datastore: &Datastore, tail: &[u32], found: &Found) -> Found {
+    fn requery(&mut self, datastore: &Datastore, tail: &[u32], found: &CorpusMatch) -> CorpusMatch {
         let [longest, ..] = REQUERY.map(|index| ORDERS[index]);
-        let says_little = |group: &Group| {
+        let says_little = |group: &ContinuationGroup| {
             let num_rows = group.rows.len();
-            group.order <= longest && num_rows < ENOUGH && (num_rows as f32) < group.num_matches
+            group.order <= longest
+                && num_rows < ENOUGH_CONTINUATIONS
+                && (num_rows as f32) < group.num_matches
         };
         let groups = &self.groups[found.clone()];
         let num_kept = groups.iter().position(says_little).unwrap_or(groups.len());
@@ -298,7 +323,7 @@ impl Passages {
             if shortest.is_none_or(|group| group.order > ORDERS[index]) {
                 let num_longer = shortest.map_or(0.0, |group| group.num_matches);
                 if self.search(datastore, tail, index) as f32 > num_longer {
-                    self.read(datastore, index, MAX_PASSAGES_OF_NODE);
+                    self.read(datastore, index, MAX_CONTINUATIONS_OF_NODE);
                 }
             }
         }
@@ -306,7 +331,7 @@ impl Passages {
     }
 
     /// Adds an expert for each match that occurs more often than all longer ones, and gives how many.
-    fn add_experts(&self, found: &Found, evidence: &mut Evidence) -> usize {
+    fn add_experts(&self, found: &CorpusMatch, arena: &mut DraftArena) -> usize {
         let (mut rank, mut last) = (0, 0.0);
         for group in &self.groups[found.clone()] {
             if group.num_matches > last {
@@ -320,7 +345,7 @@ impl Passages {
                 };
                 // Passages are sorted: equal first tokens stand together.
                 let next = runs(rows.map(|&row| self.tokens[row as usize]));
-                rank += usize::from(evidence.add(matched, None, next));
+                rank += usize::from(arena.add(matched, None, next));
             }
         }
         rank
@@ -328,10 +353,11 @@ impl Passages {
 
     /// Collects the second tokens of passages whose first is not `token`, after the longest match of at
     /// least two tokens that has some.
-    fn skip(&self, found: &Found, token: u32, skipped: &mut Skipped) {
-        const MIN_PASSAGES: usize = 4;
+    fn collect_skip_grams(&self, found: &CorpusMatch, token: u32, skip_grams: &mut SkipGrams) {
+        const MIN_CONTINUATIONS: usize = 4;
         let mut groups = self.groups[found.clone()].iter();
-        let has_some = |group: &&Group| group.order > 1 && group.rows.len() >= MIN_PASSAGES;
+        let has_some =
+            |group: &&ContinuationGroup| group.order > 1 && group.rows.len() >= MIN_CONTINUATIONS;
         let Some(group) = groups.find(has_some) else {
             return;
         };
@@ -341,12 +367,12 @@ impl Passages {
                 && next != END
                 && next != token
             {
-                skipped.add(order, after);
+                skip_grams.add(order, after);
             }
         }
     }
 
-    fn longest(&self, found: &Found) -> usize {
+    fn longest(&self, found: &CorpusMatch) -> usize {
         let longest = self.groups[found.clone()].first();
         longest.map_or(0, |group| group.order)
     }

@@ -10,46 +10,46 @@ use crate::portable_math::hash;
 
 const SLOT_BITS: u32 = 12;
 const NUM_SLOTS: usize = 1 << SLOT_BITS;
-pub(crate) const NUM_ANCHORS: usize = 5;
+pub(crate) const NUM_ASSOCIATIONS: usize = 5;
 
 /// The anchors of the most frequent tokens: tokens that share a slot displace each other.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Anchors(Box<[TokenAnchors]>);
+pub(crate) struct TokenAssociations(Box<[AssociatedTokens]>);
 
 /// The anchors of one token.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct TokenAnchors {
+pub(crate) struct AssociatedTokens {
     token: u32,
-    anchors: [u32; NUM_ANCHORS],
+    associations: [u32; NUM_ASSOCIATIONS],
     /// How often each of them was right: 0 where there is none.
-    counts: [u8; NUM_ANCHORS],
+    counts: [u8; NUM_ASSOCIATIONS],
     /// How often the token came.
     pub(crate) total: u8,
 }
 
-impl Default for Anchors {
+impl Default for TokenAssociations {
     fn default() -> Self {
-        Self(vec![TokenAnchors::default(); NUM_SLOTS].into())
+        Self(vec![AssociatedTokens::default(); NUM_SLOTS].into())
     }
 }
 
-impl Anchors {
-    pub(crate) const NUM_BYTES: usize = NUM_SLOTS * size_of::<TokenAnchors>();
+impl TokenAssociations {
+    pub(crate) const NUM_BYTES: usize = NUM_SLOTS * size_of::<AssociatedTokens>();
 
     /// Learns that `last` came once more, and which anchors were right.
-    pub(crate) fn learn(&mut self, last: u32, anchors: impl Iterator<Item = u32>) {
+    pub(crate) fn learn(&mut self, last: u32, associations: impl Iterator<Item = u32>) {
         let slot = &mut self.0[index(last)];
         if slot.take_in(last) {
             slot.halve_if_full();
             slot.total += 1;
-            for anchor in anchors {
-                slot.add(anchor);
+            for associated in associations {
+                slot.add(associated);
             }
         }
     }
 
     /// What is known of a token; `None` if the slot is free or another token's.
-    pub(crate) fn of(&self, token: u32) -> Option<&TokenAnchors> {
+    pub(crate) fn of(&self, token: u32) -> Option<&AssociatedTokens> {
         let slot = &self.0[index(token)];
         (slot.total > 0 && slot.token == token).then_some(slot)
     }
@@ -58,7 +58,7 @@ impl Anchors {
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         for slot in self.0.iter().filter(|slot| slot.total > 0) {
             bytes.extend(slot.token.to_le_bytes());
-            bytes.extend(slot.anchors.iter().flat_map(|anchor| anchor.to_le_bytes()));
+            bytes.extend(slot.associations.iter().flat_map(|associated| associated.to_le_bytes()));
             bytes.extend(slot.counts);
             bytes.push(slot.total);
         }
@@ -67,26 +67,26 @@ impl Anchors {
     /// Reads what [`put`](Self::put) wrote; `None` where it is no whole slots, each in its place.
     pub(crate) fn take(bytes: &[u8]) -> Option<Self> {
         let (slots, rest) = bytes.as_chunks::<SLOT_BYTES>();
-        let mut anchors = Self::default();
+        let mut associations = Self::default();
         for bytes in slots {
-            let slot = TokenAnchors::from_bytes(bytes);
-            let place = &mut anchors.0[index(slot.token)];
+            let slot = AssociatedTokens::from_bytes(bytes);
+            let place = &mut associations.0[index(slot.token)];
             if place.total > 0 || slot.total == 0 {
                 return None;
             }
             *place = slot;
         }
-        rest.is_empty().then_some(anchors)
+        rest.is_empty().then_some(associations)
     }
 }
 
 /// The bytes of a slot in a file.
-const SLOT_BYTES: usize = 4 + 4 * NUM_ANCHORS + NUM_ANCHORS + 1;
+const SLOT_BYTES: usize = 4 + 4 * NUM_ASSOCIATIONS + NUM_ASSOCIATIONS + 1;
 
-impl TokenAnchors {
+impl AssociatedTokens {
     /// Each anchor, and how often it was right.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u32, u8)> {
-        self.anchors.into_iter().zip(self.counts)
+        self.associations.into_iter().zip(self.counts)
     }
 
     /// Whether the slot is the token's. A frequent token is displaced only after some attempts.
@@ -111,31 +111,31 @@ impl TokenAnchors {
     }
 
     /// Counts an anchor. Where there is no room for it, the least frequent one counts one less.
-    fn add(&mut self, anchor: u32) {
-        let known = self.anchors.iter().zip(&mut self.counts);
-        let mut known = known.filter(|(other, count)| **other == anchor && **count > 0);
+    fn add(&mut self, associated: u32) {
+        let known = self.associations.iter().zip(&mut self.counts);
+        let mut known = known.filter(|(other, count)| **other == associated && **count > 0);
         if let Some((_, count)) = known.next() {
             *count = count.saturating_add(1);
             return;
         }
-        let counts = self.counts.iter_mut().zip(&mut self.anchors);
+        let counts = self.counts.iter_mut().zip(&mut self.associations);
         if let Some((count, place)) = counts.min_by_key(|(count, _)| **count) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                (*place, *count) = (anchor, 1);
+                (*place, *count) = (associated, 1);
             }
         }
     }
 
     fn from_bytes(bytes: &[u8; SLOT_BYTES]) -> Self {
-        let (tokens, counts) = bytes.split_at(4 + 4 * NUM_ANCHORS);
+        let (tokens, counts) = bytes.split_at(4 + 4 * NUM_ASSOCIATIONS);
         let (tokens, _) = tokens.as_chunks();
         let token = |index: usize| u32::from_le_bytes(tokens[index]);
         Self {
             token: token(0),
-            anchors: std::array::from_fn(|index| token(1 + index)),
+            associations: std::array::from_fn(|index| token(1 + index)),
             counts: std::array::from_fn(|index| counts[index]),
-            total: counts[NUM_ANCHORS],
+            total: counts[NUM_ASSOCIATIONS],
         }
     }
 }

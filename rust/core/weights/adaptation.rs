@@ -3,23 +3,23 @@
 use std::hint::select_unpredictable;
 
 use crate::portable_math::{hash, saturating_u32};
-use crate::weights::anchors::Anchors;
+use crate::weights::associations::TokenAssociations;
 use crate::weights::initial::{NUM_SHAPES, VERSION, Weights};
 
 /// A tenant's changes of the weights that all start from, and its anchors: of one size. No other tenant's
 /// drafts depend on it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Learned {
+pub struct TenantAdaptation {
     shapes: Box<[f32; NUM_SHAPES]>,
-    tokens: Box<[Set; NUM_SETS]>,
-    pub(crate) anchors: Anchors,
+    tokens: Box<[TokenWeightPair; NUM_SETS]>,
+    pub(crate) associations: TokenAssociations,
     /// How many tokens taught the weights.
-    num_lessons: u32,
+    num_updates: u32,
 }
 
 /// A weight of a token. Of the many tokens that a request meets, those keep one whose weights changed most.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Change {
+struct TokenWeight {
     key: u32,
     change: f32,
 }
@@ -27,38 +27,38 @@ struct Change {
 const SET_BITS: u32 = 13;
 const NUM_SETS: usize = 1 << SET_BITS;
 
-type Set = [Change; 2];
+type TokenWeightPair = [TokenWeight; 2];
 
-const FREE: Change = Change { key: u32::MAX, change: 0.0 };
+const FREE: TokenWeight = TokenWeight { key: u32::MAX, change: 0.0 };
 
 /// A first lesson counts this much more than a late one, and the one of this number half as much more.
-const FIRST_LESSONS: f32 = 2.0;
-const NUM_FIRST_LESSONS: f32 = 300.0;
+const EARLY_BOOST: f32 = 2.0;
+const NUM_EARLY_UPDATES: f32 = 300.0;
 
 /// The share of a new change that is taken from the weaker of the two that it competes with.
-const DISPLACES: f32 = 0.3;
+const EVICTION_RATE: f32 = 0.3;
 
-impl Default for Learned {
+impl Default for TenantAdaptation {
     fn default() -> Self {
         Self {
             shapes: vec![0.0; NUM_SHAPES].try_into().expect("as long as its type says"),
             tokens: vec![[FREE; 2]; NUM_SETS].try_into().expect("as long as its type says"),
-            anchors: Anchors::default(),
-            num_lessons: 0,
+            associations: TokenAssociations::default(),
+            num_updates: 0,
         }
     }
 }
 
-impl Learned {
+impl TenantAdaptation {
     pub(crate) fn add(&mut self, key: usize, change: f32) {
         self.shapes[key] += change;
     }
 
     /// Counts a token that teaches; says how much more it counts than one of a tenant that is well known.
-    pub(crate) fn next_lesson(&mut self) -> f32 {
-        let number = self.num_lessons as f32;
-        self.num_lessons = self.num_lessons.saturating_add(1);
-        1.0 + FIRST_LESSONS * NUM_FIRST_LESSONS / (NUM_FIRST_LESSONS + number)
+    pub(crate) fn count_update(&mut self) -> f32 {
+        let number = self.num_updates as f32;
+        self.num_updates = self.num_updates.saturating_add(1);
+        1.0 + EARLY_BOOST * NUM_EARLY_UPDATES / (NUM_EARLY_UPDATES + number)
     }
 
     pub(crate) fn add_to_token(&mut self, key: usize, change: f32) {
@@ -70,9 +70,9 @@ impl Learned {
         }
         let [first, second] = set;
         let least = if first.change.abs() <= second.change.abs() { first } else { second };
-        let displaced = DISPLACES * change.abs();
+        let displaced = EVICTION_RATE * change.abs();
         if least.change.abs() <= displaced {
-            *least = Change { key, change };
+            *least = TokenWeight { key, change };
         } else {
             least.change -= displaced.copysign(least.change);
         }
@@ -82,50 +82,52 @@ impl Learned {
         let key = saturating_u32(key);
         let [first, second] = &self.tokens[hash::<SET_BITS>(key) % NUM_SETS];
         // No processor could predict a branch, and only integers are selected without one.
-        let of = |known: &Change| {
+        let of = |known: &TokenWeight| {
             f32::from_bits(select_unpredictable(known.key == key, known.change.to_bits(), 0))
         };
         of(first) + of(second)
     }
 
     /// How many bytes of memory it takes: as many for each tenant.
-    pub(crate) const NUM_BYTES: usize =
-        size_of::<Self>() + 4 * NUM_SHAPES + size_of::<Set>() * NUM_SETS + Anchors::NUM_BYTES;
+    pub(crate) const NUM_BYTES: usize = size_of::<Self>()
+        + 4 * NUM_SHAPES
+        + size_of::<TokenWeightPair>() * NUM_SETS
+        + TokenAssociations::NUM_BYTES;
 
     /// Appends its bytes.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.push(VERSION);
-        bytes.extend(self.num_lessons.to_le_bytes());
+        bytes.extend(self.num_updates.to_le_bytes());
         bytes.extend(self.shapes.iter().flat_map(|change| change.to_le_bytes()));
         let known = self.tokens.as_flattened().iter();
         let known: Vec<_> = known.filter(|&&known| known != FREE).collect();
         bytes.extend(saturating_u32(known.len()).to_le_bytes());
-        for Change { key, change } in known {
+        for TokenWeight { key, change } in known {
             bytes.extend(key.to_le_bytes());
             bytes.extend(change.to_le_bytes());
         }
-        self.anchors.put(bytes);
+        self.associations.put(bytes);
     }
 
     /// Reads what [`put`](Self::put) wrote; `None` if something else or another version did.
     pub(crate) fn take(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
-        let mut learned = Self::default();
+        let mut adaptation = Self::default();
         if *bytes.split_off_first()? != VERSION {
             return None;
         }
-        learned.num_lessons = u32::from_le_bytes(four(bytes)?);
-        for change in learned.shapes.iter_mut() {
+        adaptation.num_updates = u32::from_le_bytes(four(bytes)?);
+        for change in adaptation.shapes.iter_mut() {
             *change = number(bytes)?;
         }
         for _ in 0..u32::from_le_bytes(four(bytes)?) {
             let key = u32::from_le_bytes(four(bytes)?);
             let change = number(bytes)?;
-            let set = &mut learned.tokens[hash::<SET_BITS>(key)];
-            *set.iter_mut().find(|place| **place == FREE)? = Change { key, change };
+            let set = &mut adaptation.tokens[hash::<SET_BITS>(key)];
+            *set.iter_mut().find(|place| **place == FREE)? = TokenWeight { key, change };
         }
-        learned.anchors = Anchors::take(bytes)?;
-        Some(learned)
+        adaptation.associations = TokenAssociations::take(bytes)?;
+        Some(adaptation)
     }
 }
 
@@ -150,7 +152,7 @@ pub(crate) struct Keys {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TenantWeights<'a> {
     pub(crate) start: &'a Weights,
-    pub(crate) learned: &'a Learned,
+    pub(crate) adaptation: &'a TenantAdaptation,
 }
 
 impl TenantWeights<'_> {
@@ -158,13 +160,13 @@ impl TenantWeights<'_> {
     #[inline]
     pub(crate) fn get(&self, key: usize) -> f32 {
         // A key within the shorter of the two is within both.
-        let change = self.learned.shapes[key];
+        let change = self.adaptation.shapes[key];
         self.start.get(key) + change
     }
 
     #[inline]
     pub(crate) fn of_token(&self, key: usize) -> f32 {
-        self.learned.of_token(key)
+        self.adaptation.of_token(key)
     }
 
     pub(crate) fn sum(&self, keys: &Keys) -> f32 {
@@ -175,20 +177,20 @@ impl TenantWeights<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Learned;
+    use super::TenantAdaptation;
 
     #[test]
     fn changes_that_are_no_numbers_are_refused() {
         let stored = |change: f32| {
-            let mut learned = Learned::default();
-            learned.add(0, change);
+            let mut adaptation = TenantAdaptation::default();
+            adaptation.add(0, change);
             let mut bytes = Vec::new();
-            learned.put(&mut bytes);
+            adaptation.put(&mut bytes);
             bytes
         };
-        assert!(Learned::take(&stored(1.0)).is_some());
+        assert!(TenantAdaptation::take(&stored(1.0)).is_some());
         for change in [f32::NAN, f32::INFINITY] {
-            assert!(Learned::take(&stored(change)).is_none());
+            assert!(TenantAdaptation::take(&stored(change)).is_none());
         }
     }
 }
