@@ -63,8 +63,8 @@ def relative(seconds):
     return [of_size / seconds[0] for of_size in seconds]
 
 
-def auto(world, trust=None):
-    draft_stats = DraftStats() if trust is None else DraftStats(trust)
+def auto(world, reliability=None):
+    draft_stats = DraftStats() if reliability is None else DraftStats(reliability)
     return AutoBudget(lambda: world.true_cost, draft_stats, clock=lambda: world.now)
 
 
@@ -86,14 +86,14 @@ def test_it_is_as_good_as_the_best_fixed_budget(seconds, rate):
     assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, rate)
 
 
-@pytest.mark.parametrize("trust", [1.0, 0.3], ids=["known", "unknown"])
+@pytest.mark.parametrize("reliability", [1.0, 0.3], ids=["known", "unknown"])
 @pytest.mark.parametrize(("seconds", "gain"), [(LINEAR, 0.8), (FLAT, 1.0)], ids=["linear", "flat"])
-def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain, trust):
+def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain, reliability):
     world = World(seconds, lambda step: 0.9 if step // 50 % 2 else 0.1)
     # To come to know a drafter takes a step or two of a thousand.
-    learning = 1.02 if seconds is FLAT and trust == 0.3 else 1.0
+    learning = 1.02 if seconds is FLAT and reliability == 0.3 else 1.0
     best = best_of_fixed(seconds, 0.1, 0.9)
-    assert world.decode(auto(world, trust), 1000) < learning * gain * best
+    assert world.decode(auto(world, reliability), 1000) < learning * gain * best
 
 
 def test_it_says_before_a_step_that_there_will_be_no_draft():

@@ -20,7 +20,7 @@ class Rule:
     def __init__(self, num_rows, costs, reliability):
         self.costs, self.first = costs, reliability
         self.outcomes = []  # steps of (row, depth, promise, whether it came)
-        self.rows = [[] for _ in range(num_rows)]  # steps of (promise under the reliability then, came)
+        self.rows = [[] for _ in range(num_rows)]  # of steps: (scaled promise, came)
 
     def reliability(self):
         """By depth: the share of what was promised that came, older steps counting less."""
@@ -51,7 +51,8 @@ class Rule:
         gains = []
         for row, tree in enumerate(trees):
             factor, nodes = self.row_reliability(row), zip(probs(tree), tree.depths(), strict=True)
-            of_depth = [min(factor * reliability[min(depth, 16) - 1], 2.0) for depth in tree.depths()]
+            depths = [min(depth, 16) - 1 for depth in tree.depths()]
+            of_depth = [min(factor * reliability[depth], 2.0) for depth in depths]
             gains.append([min(p * f, 1.0) for (p, _), f in zip(nodes, of_depth, strict=True)])
         size = best_size(gains, self.costs)
         return [min(size, len(tree)) for tree in trees]
