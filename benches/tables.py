@@ -9,13 +9,12 @@ The rows are in `docs/figures/replay.json`. `--keep` adds newer ones:
 import argparse
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent.parent / "docs"
 ROWS = DOCS / "figures" / "replay.json"
-PAGES = [DOCS / "acceptance.md", DOCS / "notes" / "papers.md", DOCS.parent / "README.md"]
+PAGES = [DOCS / "results" / "acceptance.md", DOCS / "results" / "papers.md"]
 
 Row = dict[str, Any]
 
@@ -51,22 +50,19 @@ DRAFTERS = {
     "aded:search=greedy": "`aded:search=greedy`",
     "aded:order=2": "`aded:order=2`",
     "aded:order=4": "`aded:order=4`",
-    "rest:max_match=2": "`rest:max_match=2`, its best match length",
-    "rest": "`rest`, as in the paper",
+    "rest:max_match=2": "`rest:max_match=2`",
+    "rest": "`rest`",
     "n-grammys:strategy=context": "`n-grammys:strategy=context`",
     "prompt-lookup": "`prompt-lookup`",
     "draftretriever": "ADED's package, draftretriever 0.1.1",
-    "sglang-ngram-corpus": "SGLang's n-grams 0.5.23, prompt and 1 M tokens of the corpus in them",
-    "sglang-ngram-prompt": "the same with the prompt alone",
-    "sglang-ngram": "the same as its worker asks, without the prompt",
-    "arctic-suffix-corpus": "Arctic's suffix tree, 1 M tokens of the corpus in it",
+    "sglang-ngram-corpus": "SGLang 0.5.23, n-grams of the prompt and the corpus",
+    "sglang-ngram-prompt": "SGLang, n-grams of the prompt",
+    "sglang-ngram": "SGLang, as its worker queries (no prompt)",
+    "arctic-suffix-corpus": "Arctic's suffix tree with the corpus",
     "arctic-suffix-tree": "Arctic's suffix tree, arctic-inference 0.3.0",
-    "arctic-suffix": "the same, its default chain",
+    "arctic-suffix": "Arctic's default chain",
     "transformers-prompt-lookup": "prompt lookup of transformers",
 }
-# Rows of the README.
-FIRST = ["fused", NO_DATASTORE, "sglang-ngram-corpus", "rest", "transformers-prompt-lookup"]
-FIRST_SETS = ["mtbench-vicuna-7b", "humaneval-codegen-16b", "specbench-vicuna-7b", "airline-gpt-4o"]
 # Inputs of a drafter: its corpus, and whether it remembers earlier requests.
 HAS = {
     "fused": ("60 M tokens", "yes"),
@@ -116,16 +112,16 @@ def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
     }
 
 
-def table(drafters: list[str], only: int | None = None, sets: Iterable[str] = SETS) -> str:
-    """Return a Markdown table of drafters on some sets, at all numbers of nodes or only one."""
+def table(drafters: list[str], only: int | None = None) -> str:
+    """Return a Markdown table of drafters on all sets, at all numbers of nodes or only one."""
     lengths = acceptance(committed_rows())
-    names = [SETS[group].replace("\n", ", ") + NOTES.get(group, "") for group in sets]
-    about = ["corpus", "remembers requests"] if only else ["nodes"]
+    names = [SETS[group].replace("\n", ", ") + NOTES.get(group, "") for group in SETS]
+    about = ["corpus", "earlier requests"] if only else ["nodes"]
     rule = ["---"] * (1 + len(about)) if only else ["---", "---:"]
     lines = [["drafter", *about, *names], [*rule, *["---:"] * len(names)]]
     for drafter in drafters:
         for max_nodes in [only] if only else sorted({b for d, _, b in lengths if d == drafter}):
-            cells = [lengths.get((drafter, name, max_nodes)) for name in sets]
+            cells = [lengths.get((drafter, name, max_nodes)) for name in SETS]
             shown = ["" if cell is None else f"{cell:.2f}" for cell in cells]
             has = HAS[drafter] if only else [str(max_nodes)]
             lines.append([DRAFTERS[drafter], *has, *shown])
@@ -136,20 +132,17 @@ def with_tables(page: str) -> str:
     """Return a page with its tables of acceptance replaced, each between a pair of marks.
 
     `<!-- acceptance of rest,aded -->` selects drafters, or `all`, at all numbers of nodes.
-    `<!-- acceptance at 64 -->` selects all drafters at one number of nodes, with their inputs, and
-    `first` instead of `at` the few of the README.
+    `<!-- acceptance at 64 -->` selects all drafters at one number of nodes, with their inputs.
     """
 
     def filled(found: re.Match[str]) -> str:
-        if found[2] == "first":
-            shown = table(FIRST, int(found[3]), FIRST_SETS)
-        elif found[2] == "at":
+        if found[2] == "at":
             shown = table([*HAS], int(found[3]))
         else:
             shown = table([*DRAFTERS] if found[3] == "all" else found[3].split(","))
         return f"{found[1]}\n\n{shown}\n\n{found[4]}"
 
-    mark = r"(<!-- acceptance (of|at|first) (\S+) -->).*?(<!-- end -->)"
+    mark = r"(<!-- acceptance (of|at) (\S+) -->).*?(<!-- end -->)"
     return re.sub(mark, filled, page, flags=re.DOTALL)
 
 

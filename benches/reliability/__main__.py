@@ -12,7 +12,7 @@ SECTIONS = {
     "fuzz": "Inputs",
     "faults": "Kills and faults",
     "memory": "Memory",
-    "families": "Families",
+    "families": "Model families",
     "third_party": "Third-party setups",
 }
 """Modules of this package, and the heading of the table of each."""

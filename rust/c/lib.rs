@@ -50,7 +50,7 @@ pub extern "C" fn specds_abi() -> u32 {
     SPECDS_ABI
 }
 
-/// Opens a drafter. `options` is the JSON object of docs/serving.md; `step_cost` is `"measured"` unless it says
+/// Opens a drafter. `options` is the JSON object of docs/engines/index.md; `step_cost` is `"measured"` unless it says
 /// otherwise, so drafts wait for `specds_observe_step`: an engine that does not call it sets null.
 ///
 /// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: a datastore of

@@ -1,1 +1,1 @@
-"""Adapters for serving engines, one file each, over `specds.EngineDrafter`; see docs/serving.md."""
+"""Adapters for serving engines, one file each, over `specds.EngineDrafter`; see docs/engines."""
