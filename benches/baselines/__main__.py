@@ -29,5 +29,5 @@ if __name__ == "__main__":
             datastore = sampled(datastore, own.corpus_tokens, Path(folder) / "sampled.specds")
         if datastore:
             arguments += ["--datastore", str(datastore)]
-        sys.argv = ["specds", "bench", "replay", *arguments]
+        sys.argv = ["specds", "bench", "acceptance", *arguments]
         cli.main()

@@ -11,9 +11,9 @@ from baselines.corpus import sampled
 from datastores import build
 from replays import SEPARATOR, VOCAB_SIZE, build_tiny, transcript
 from specds import Datastore
+from specds.bench.acceptance.measure import measure
+from specds.bench.acceptance.report import rows_of
 from specds.bench.drafters import EXTERNAL_DRAFTERS, drafters_of
-from specds.bench.replay.measure import measure
-from specds.bench.replay.report import rows_of
 from specds.drafters import DrafterInputs
 
 

@@ -11,7 +11,7 @@ from gpu.__main__ import main
 from gpu.forced import measure_forced
 from gpu.shapes import config_of
 from replays import code_answers
-from specds.bench.replay.measure import Trace, replay
+from specds.bench.acceptance.measure import Trace, replay
 from specds.bench.transcripts import Transcript, read_transcripts
 
 

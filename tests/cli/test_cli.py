@@ -43,14 +43,14 @@ def test_lookup_shows_the_match_what_followed_and_where_it_occurs(run, datastore
     found = [(row["text"], row["count"]) for row in result["continuations"]]
     assert found == [(" +", 3), (" -", 3)]
     assert "return a" in run("lookup", datastore, "return a")[1]
-    _, out, _ = run("lookup", datastore, "return a +", "--sources", 2, "--json")
-    first, second = json.loads(out)["sources"]
+    _, out, _ = run("lookup", datastore, "return a +", "--occurrences", 2, "--json")
+    first, second = json.loads(out)["occurrences"]
     assert first["position"] < second["position"]
     assert first["document"] == second["document"] == 0
     assert first["match"].strip() == "return a +"
     assert first["before"].startswith("def add(a, b):")
     assert first["after"].startswith(" b")
-    _, out, _ = run("lookup", datastore, "return a +", "--sources", 1)
+    _, out, _ = run("lookup", datastore, "return a +", "--occurrences", 1)
     assert "document 0, token" in out
 
 

@@ -18,7 +18,7 @@ from specds.models.tokenization import fingerprint
 NEW = "build --tokenizer demo --out o --corpus"
 GENERATE = "generate --model demo-tiny"
 MEASURE = "bench generate --device cpu --drafter prompt-lookup --transcripts"
-REPLAY = "bench replay --transcripts"
+REPLAY = "bench acceptance --transcripts"
 
 # Wrong calls: exit code 2.
 USAGE = [
@@ -97,7 +97,7 @@ FAILURES = [
     ("lookup d a --tokenizer other", "was built with the tokenizer `demo`"),
     ("push none.specds org/name", "none.specds: no such file"),
     ("pull name", "`name` is not a name on the hub"),
-    ("refresh new.specds --from-memory requests.bin", "name its tokenizer"),
+    ("add new.specds --from-memory requests.bin", "name its tokenizer"),
     ("export-generate foreign", "remove it, or choose another folder"),
     ("export-generate model --datastore small.specds", "another vocabulary"),
     ("export-generate new --into .", "no model is there"),

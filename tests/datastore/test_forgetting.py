@@ -20,7 +20,7 @@ SECRET = [901, 902, 903, 904, 905, 906, 907, 908]
 
 def forget_in(path, *tenants):
     """By the command line."""
-    result = CliRunner().invoke(app, ["forget", *tenants, "--memory", str(path)])
+    result = CliRunner().invoke(app, ["memory", "forget", str(path), *tenants])
     assert result.exit_code == 0, result.output
 
 

@@ -6,7 +6,7 @@ from datastores import build, texts, until
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
 from specds.drafters import Memory
-from specds.indexing import refresh
+from specds.indexing import add_from_memory
 
 EVERY = 0.02
 
@@ -39,7 +39,7 @@ def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(path):
     served.sync([[1, 2, 3, 4, 5, 6, 7, 8]])
     served.end_all()
     until(lambda: texts(Memory.open(path, 100)) != [])
-    report = refresh(store, path, "")
+    report = add_from_memory(store, path, "")
     assert (report.num_added_documents, report.num_left) == (1, 0)
     assert Datastore(store).count([1, 2, 3, 4, 5, 6, 7, 8]) == 1
     until(lambda: texts(Memory.open(path, 100)) == [])

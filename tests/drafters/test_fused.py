@@ -16,7 +16,7 @@ from reference_datastore import corpora
 from reference_fused import Request
 from replays import phrases, text_of, transcript, untaught
 from specds import FormatError, FusedConfig, FusedDrafter
-from specds.bench.replay.measure import follow
+from specds.bench.acceptance.measure import follow
 from specds.drafters import SOURCES, Effort, Memory, ModelTables, TokenTree, draft_batch
 
 tokens = st.integers(0, 3)

@@ -13,7 +13,7 @@ import pytest
 from datastores import build
 from replays import phrases, text_of, transcript, untaught
 from specds import FusedConfig, FusedDrafter
-from specds.bench.replay.measure import follow
+from specds.bench.acceptance.measure import follow
 from specds.drafters import Memory
 from specds.models.load import load_encoder
 

@@ -6,7 +6,7 @@ Every job ends in the datastore FOLDER/out, whatever an earlier run of the same 
 import numpy as np
 
 from specds.drafters import Memory
-from specds.indexing import BuildOptions, DatastoreBuilder, compact, merge, refresh
+from specds.indexing import BuildOptions, DatastoreBuilder, add_from_memory, compact, merge
 
 NUM_DOCUMENTS = 700
 
@@ -73,6 +73,6 @@ def run(job, folder):
         compact(folder / "out", max_shard_tokens=5000)
     elif job == "refresh":
         options = BuildOptions(max_shard_tokens=1500)
-        refresh(folder / "out", folder / "memory", "ann", options)
+        add_from_memory(folder / "out", folder / "memory", "ann", options)
     elif job == "save":
         save(folder / "out", made)

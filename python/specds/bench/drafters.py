@@ -54,7 +54,7 @@ class ExternalDrafter:
 
 
 EXTERNAL_DRAFTERS: dict[str, ExternalDrafter] = {}
-"""External drafters by name; `bench.replay` registers `suggested`, `benches/baselines` the rest."""
+"""External drafters: `bench.acceptance` registers `suggested`, `benches/baselines` the rest."""
 
 
 def drafter_of(name: str) -> ExternalDrafter | DrafterName:

@@ -48,7 +48,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions(Options):
+class AcceptanceOptions(Options):
     """What to replay.
 
     Attributes:

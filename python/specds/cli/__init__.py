@@ -33,8 +33,6 @@ _COMMANDS = {
     "Datastores": (
         datastores.build,
         datastores.add,
-        datastores.refresh,
-        datastores.forget,
         datastores.merge,
         datastores.compact,
         share.push,
@@ -50,6 +48,16 @@ _COMMANDS = {
 for panel, commands in _COMMANDS.items():
     for command in commands:
         app.command(cls=Command, rich_help_panel=panel)(with_records(command))
+_memory = typer.Typer(
+    name="memory",
+    cls=Group,
+    help="Edit memories.",
+    context_settings=SETTINGS,
+    rich_markup_mode=None,
+)
+_memory.callback()(lambda: None)
+_memory.command(cls=Command)(with_records(datastores.forget))
+app.add_typer(_memory, rich_help_panel="Datastores")
 app.add_typer(bench.app, rich_help_panel="Questions")
 
 

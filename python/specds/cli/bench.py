@@ -1,4 +1,4 @@
-"""Commands that measure: bench replay, bench generate."""
+"""Commands that measure: bench acceptance, bench generate."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from specds import terminal
-from specds.bench.options import GenerateOptions, ReplayOptions
+from specds.bench.options import AcceptanceOptions, GenerateOptions
 from specds.cli.arguments import Json
 from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
@@ -33,27 +33,27 @@ def _options() -> None:
 
 @app.command(cls=Command)
 @with_records
-def replay(
-    more_transcripts: Sequence[Path] = (), /, *, options: ReplayOptions, as_json: Json = False
+def acceptance(
+    more_transcripts: Sequence[Path] = (), /, *, options: AcceptanceOptions, as_json: Json = False
 ) -> None:
-    """Replay recorded answers: how many of their tokens does a drafter predict, and how fast?
+    """Measure the acceptance and the speed of drafters on recorded answers.
 
-    Needs no model: greedy acceptance depends on the recorded tokens alone. Rows may hold
-    `prompt_ids` and `completion_ids` instead of texts. Several drafters, numbers of nodes or
-    datastores are separated by commas.
+    No model is needed: greedy acceptance depends on the recorded tokens alone. Rows may hold
+    `prompt_ids` and `completion_ids` instead of texts. Separate several drafters, numbers of nodes
+    or datastores with commas.
 
     Args:
         more_transcripts (FILE): The same as `--transcripts`.
 
     Examples:
-        specds bench replay --transcripts a.jsonl --datastore a.specds --max-nodes 64
-        specds bench replay --transcripts *.jsonl --tokenizer demo
+        specds bench acceptance --transcripts a.jsonl --datastore a.specds
+        specds bench acceptance --transcripts *.jsonl --tokenizer demo
     """
-    from specds.bench.replay.report import tables
-    from specds.bench.replay.run import run_replay
+    from specds.bench.acceptance.report import tables
+    from specds.bench.acceptance.run import run_acceptance
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    _show("replay", partial(run_replay, whole), tables, as_json=as_json)
+    _show("acceptance", partial(run_acceptance, whole), tables, as_json=as_json)
 
 
 @app.command(cls=Command)
@@ -61,9 +61,9 @@ def replay(
 def generate(
     more_transcripts: Sequence[Path] = (), /, *, options: GenerateOptions, as_json: Json = False
 ) -> None:
-    """Measure tokens a second: drafters against `model.generate` and what else is plain.
+    """Measure tokens per second of drafters and of baselines such as `model.generate`.
 
-    All take turns, prompt by prompt. Several names, numbers, batches or datastores are separated by
+    All take turns, prompt by prompt. Separate several names, numbers, batches or datastores with
     commas.
 
     Args:

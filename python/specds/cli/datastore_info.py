@@ -57,7 +57,7 @@ def lookup(
     max_match: Annotated[
         int, typer.Option(metavar="TOKENS", min=1, max=_MOST, help="The longest suffix to try.")
     ] = 16,
-    sources: int = 0,
+    occurrences: int = 0,
     tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
@@ -65,12 +65,12 @@ def lookup(
 
     Args:
         text (TEXT): The context; `-` reads standard input.
-        sources: How many places of the match to show.
+        occurrences: Number of occurrences of the match to show.
         tokenizer: By default the one the datastore was built with.
 
     Examples:
         specds lookup stdlib.specds "for i in range("
-        specds lookup stdlib.specds "import " --top 20 --sources 3
+        specds lookup stdlib.specds "import " --top 20 --occurrences 3
     """
     from specds.models.render import known_from, text_after
 
@@ -83,13 +83,13 @@ def lookup(
         {"token_id": int(token), "text": text_after(loaded, context, [token]), "count": int(count)}
         for token, count in zip(tokens, counts, strict=True)
     ]
-    known = known_from(opened, loaded, context, max_match=max_match, num_passages=sources)
+    known = known_from(opened, loaded, context, max_match=max_match, num_passages=occurrences)
     result: dict[str, Any] = {
         "match_length": known["length"],
         "match_text": known["text"],
         "match_count": known["count"],
         "continuations": rows,
-        "sources": known["passages"],
+        "occurrences": known["passages"],
     }
     if as_json:
         terminal.print_json(result)
@@ -100,7 +100,7 @@ def lookup(
         terminal.out.print("nothing of this text occurs in the corpus")
     if given.endswith(" "):
         terminal.note("the text ends in a space, which most tokenizers join to the next word")
-    for source in result["sources"]:
+    for source in result["occurrences"]:
         terminal.out.print(display.source_text(source), soft_wrap=True)
 
 

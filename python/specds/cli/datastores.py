@@ -1,4 +1,4 @@
-"""Commands that write datastores and memories: build, add, refresh, forget, merge, compact."""
+"""Commands that write datastores and memories: build, add, merge, compact, memory forget."""
 
 import glob
 import os
@@ -21,17 +21,16 @@ from specds.indexing import BuildOptions
 from specds.indexing.options import DocumentOptions, ShardOptions
 
 _READING = Annotated[CorpusOptions, Without("without")]
-_CORPUS = Annotated[
-    list[str],
-    typer.Option(
-        "--corpus",
-        metavar="CORPUS",
-        help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
-        "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
-        "of the hub: `org/name`. Several are separated by commas, or each has its own --corpus. "
-        "The best corpus is a log of the model's own answers.",
-    ),
-]
+_OF_CORPUS = typer.Option(
+    "--corpus",
+    metavar="CORPUS",
+    help="`ultrachat`, `ultrachat-200k`, `sharegpt`, `the-stack`, `stdlib`; a folder; a file "
+    "(.parquet, .jsonl, .json, text; .gz and .zst of them) or a pattern of files; or a dataset "
+    "on the hub: `org/name`. Separate several with commas, or repeat --corpus. The best corpus is "
+    "a log of the model's own answers.",
+)
+_CORPUS = Annotated[list[str], _OF_CORPUS]
+_CORPUS_OR_NONE = Annotated[list[str] | None, _OF_CORPUS]
 
 
 def build(
@@ -77,10 +76,12 @@ def _require_out(out: Path, *, overwrite: bool) -> None:
 
 
 def add(
-    datastore: DatastorePath,
+    datastore: Path,
     /,
     *,
-    corpus: _CORPUS,
+    corpus: _CORPUS_OR_NONE = None,
+    from_memory: Path | None = None,
+    tenant: str = "",
     reading: _READING,
     options: DocumentOptions,
     tokenizer: str | None = None,
@@ -88,19 +89,59 @@ def add(
 ) -> None:
     """Add documents to a datastore, in shards of their own.
 
-    Readers keep the datastore that they opened. Documents that it already holds are left out. Many
-    small shards make lookups slower: `specds compact` joins them.
+    Readers keep the version that they opened. Documents that the datastore already holds are left
+    out. Many small shards slow lookups down: `specds compact` joins them.
+
+    With `--from-memory`, the documents are a tenant's requests in a memory. They leave the memory
+    once the datastore holds them, and the datastore may be new. Servers may run meanwhile; after a
+    kill, repeat the command.
 
     Args:
-        tokenizer: By default the one the datastore was built with.
+        datastore (DATASTORE): A folder made by `specds build`.
+        from_memory (FILE): A memory that a server with `sync_interval`, or `save`, wrote.
+        tenant: The tenant whose requests `--from-memory` moves; default: requests without one.
+        tokenizer: Default: the one that the datastore was built with.
 
-    Example:
+    Examples:
         specds add chat.specds --corpus answers.jsonl
+        specds add ann.specds --from-memory memory.file --tenant ann
     """
+    if bool(corpus) == bool(from_memory):
+        raise typer.BadParameter("exactly one of --corpus and --from-memory is required")
+    if from_memory is not None:
+        _move(from_memory, tenant, datastore, options, tokenizer, as_json=as_json)
+        return
     from specds._core import Datastore
 
     tokenizer = tokenizer_name(tokenizer, Datastore(datastore))
-    _build(corpus, tokenizer, datastore, reading, options, as_json=as_json, append=True)
+    _build(corpus or (), tokenizer, datastore, reading, options, as_json=as_json, append=True)
+
+
+def _move(
+    memory: Path,
+    tenant: str,
+    datastore: Path,
+    options: DocumentOptions,
+    tokenizer: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from specds.indexing import add_from_memory
+    from specds.models.load import load_encoder
+    from specds.terminal.progress import build_progress
+
+    loaded = None if tokenizer is None or datastore.exists() else load_encoder(tokenizer)
+    with build_progress(after_s=2.0) as progress:
+        report = add_from_memory(
+            datastore,
+            memory,
+            tenant,
+            BuildOptions(**vars(options)),
+            tokenizer=loaded,
+            tokenizer_name=tokenizer,
+            progress=progress,
+        )
+    display.show("Datastore", asdict(report), as_json=as_json)
 
 
 def _build(
@@ -154,63 +195,18 @@ def _command(
     return os.fsencode(command).decode(errors="replace")
 
 
-def refresh(
-    datastore: Path,
-    /,
-    *,
-    from_memory: Path,
-    options: ShardOptions,
-    tenant: str = "",
-    tokenizer: str | None = None,
-    as_json: Json = False,
-) -> None:
-    """Move what a server remembers into its datastore.
+def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> None:
+    """Delete tenants from a memory, and from all processes that share its file.
 
-    Adds a tenant's texts to the datastore, in a shard of their own, then removes from the memory
-    what the datastore holds. Readers and servers may run meanwhile. Nothing is lost if it is
-    killed: repeat the command.
+    The file has nothing of them when the command ends. Other processes delete them when they next
+    read or write the file: within their `sync_interval`. Later requests of a tenant start anew.
 
     Args:
-        datastore (DATASTORE): A folder made by `specds build`, or a new one.
-        from_memory (FILE): What a server with `sync_interval`, or `save`, wrote.
-        tenant: Whose texts; by default those without a tenant.
-        tokenizer: Of the texts, if the datastore is a new one.
-
-    Examples:
-        specds refresh chat.specds --from-memory memory.file
-        specds refresh ann.specds --from-memory memory.file --tenant ann
-    """
-    from specds.indexing import refresh as move
-    from specds.models.load import load_encoder
-    from specds.terminal.progress import build_progress
-
-    loaded = None if tokenizer is None or datastore.exists() else load_encoder(tokenizer)
-    with build_progress(after_s=2.0) as progress:
-        report = move(
-            datastore,
-            from_memory,
-            tenant,
-            BuildOptions(**vars(options)),
-            tokenizer=loaded,
-            tokenizer_name=tokenizer,
-            progress=progress,
-        )
-    display.show("Datastore", asdict(report), as_json=as_json)
-
-
-def forget(tenants: list[str], /, *, memory: Path, as_json: Json = False) -> None:
-    """Forget tenants in a memory, and in all processes that share it.
-
-    Their texts, and what these taught, are gone from the file when the command ends, and from each
-    process that shares the file when it next reads or writes it: within its `sync_interval`. Who
-    comes back begins anew.
-
-    Args:
-        tenants (TENANT): Whom; "" stands for requests without a tenant.
-        memory (FILE): What a server with `sync_interval`, or `save`, wrote.
+        memory (FILE): A memory that a server with `sync_interval`, or `save`, wrote.
+        tenants (TENANT...): Names; "" stands for requests without a tenant.
 
     Example:
-        specds forget ann bob --memory memory.file
+        specds memory forget memory.file ann bob
     """
     from specds.drafters import Memory
 

@@ -83,14 +83,16 @@ def _at(name: str, revision: str | None) -> str:
 
 
 def _acceptance(datastore: Path, transcripts: Sequence[Path]) -> list[dict[str, Any]]:
-    from specds.bench.options import ReplayOptions
-    from specds.bench.replay.run import run_replay
+    from specds.bench.acceptance.run import run_acceptance
+    from specds.bench.options import AcceptanceOptions
 
     if not transcripts:
         return []
-    options = ReplayOptions(transcripts=transcripts, datastores=[datastore], max_nodes=_MAX_NODES)
+    options = AcceptanceOptions(
+        transcripts=transcripts, datastores=[datastore], max_nodes=_MAX_NODES
+    )
     with terminal.waiting("replaying the transcripts"):
-        rows: list[dict[str, Any]] = run_replay(options)["rows"]
+        rows: list[dict[str, Any]] = run_acceptance(options)["rows"]
     return rows
 
 

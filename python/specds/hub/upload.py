@@ -91,7 +91,7 @@ def push(
         name: ``org/name``, or ``org/name@branch``; made where it is not there.
         private: Whether a new one is private; by default as the account is set.
         license: Of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``, ...
-        acceptance: Rows of `specds bench replay` with it, for the card.
+        acceptance: Rows of `specds bench acceptance` with it, for the card.
 
     Returns:
         The address of the commit.

@@ -12,7 +12,7 @@ from specds._lazy import lazy
 
 if TYPE_CHECKING:
     from specds.indexing.build import build_datastore, build_from_token_ids
-    from specds.indexing.from_memory import RefreshReport, refresh
+    from specds.indexing.from_memory import MemoryMoveReport, add_from_memory
     from specds.indexing.options import BuildOptions
     from specds.indexing.report import BuildReport
 
@@ -20,12 +20,12 @@ __all__ = [
     "BuildOptions",
     "BuildReport",
     "DatastoreBuilder",
-    "RefreshReport",
+    "MemoryMoveReport",
+    "add_from_memory",
     "build_datastore",
     "build_from_token_ids",
     "compact",
     "merge",
-    "refresh",
 ]
 
 __getattr__ = lazy(__name__, "options", "report", "build", "from_memory")

@@ -21,7 +21,7 @@ _MEMORY_PER_BYTE, _MEMORY_BYTES, _MOST_BYTES = 32, 1 << 28, 12 << 30
 
 
 @dataclass(frozen=True)
-class RefreshReport:
+class MemoryMoveReport:
     """What went from a memory to a datastore.
 
     Attributes:
@@ -40,7 +40,7 @@ class RefreshReport:
     seconds: float
 
 
-def refresh(
+def add_from_memory(
     path: str | PathLike[str],
     memory: str | PathLike[str],
     tenant: str = "",
@@ -49,7 +49,7 @@ def refresh(
     tokenizer: Tokenizer | None = None,
     tokenizer_name: str | None = None,
     progress: Progress | None = None,
-) -> RefreshReport:
+) -> MemoryMoveReport:
     """Adds a tenant's texts in a memory to a datastore, then takes them out of the memory.
 
     Readers and processes that share the memory may run meanwhile. After a kill each text is in the
@@ -88,7 +88,7 @@ def refresh(
     datastore = Datastore(path) if Path(path).exists() else None
     if texts:
         kept.save(memory, merge=True, known=datastore)
-    return RefreshReport(
+    return MemoryMoveReport(
         path=str(path),
         num_texts=len(texts),
         num_added_documents=added[0],

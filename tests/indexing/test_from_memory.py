@@ -8,7 +8,7 @@ import pytest
 from datastores import build, files, texts
 from specds import Datastore, FormatError
 from specds.drafters import FusedDrafter, Memory
-from specds.indexing import refresh
+from specds.indexing import add_from_memory
 
 
 def remember(path, tokenizer="", **texts):
@@ -35,7 +35,7 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
     before = Datastore(tmp_path / "d")
     of_bob = [[11, 12], [3, 4, 99, 1, 2], [3, 4, 99, 50]]
     remember(log, ann=[[5, 6, 7, 99], [8, 9, 99, 10], [2, 3]], bob=of_bob)
-    report = refresh(tmp_path / "d", log, "ann")
+    report = add_from_memory(tmp_path / "d", log, "ann")
     assert (report.num_texts, report.num_added_documents) == (3, 4)
     now = Datastore(tmp_path / "d")
     for document in ([5, 6, 7], [8, 9], [10]):
@@ -45,13 +45,13 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
     assert texts(Memory.open(log, 100), "ann") == []
     # What the datastore has leaves everybody's memory.
     assert texts(Memory.open(log, 100), "bob") == [of_bob[0], of_bob[2]]
-    again = refresh(tmp_path / "d", log, "ann")
+    again = add_from_memory(tmp_path / "d", log, "ann")
     assert (again.num_texts, again.num_added_documents, again.num_tokens) == (0, 0, now.num_tokens)
 
 
 def test_what_was_added_before_a_kill_is_not_added_again(store, log):
     remember(log, ann=[[1]])
-    report = refresh(store, log, "ann")
+    report = add_from_memory(store, log, "ann")
     assert (report.num_texts, report.num_added_documents, report.num_shards) == (1, 0, 1)
     assert texts(Memory.open(log, 100), "ann") == []
 
@@ -64,7 +64,7 @@ def test_what_a_server_writes_meanwhile_stays(store, log, monkeypatch):
     other = Memory(100)
     other.insert("ann", [7, 8])
     other.save(log, merge=True)
-    refresh(store, log, "ann")
+    add_from_memory(store, log, "ann")
     assert texts(Memory.open(log, 100), "ann") == [[7, 8]]
 
 
@@ -77,25 +77,25 @@ def test_what_fails_before_the_datastore_is_there_leaves_the_memory(store, log, 
 
     monkeypatch.setattr("specds.indexing.from_memory.DatastoreBuilder", fail)
     with pytest.raises(OSError, match="no space left"):
-        refresh(store, log, "ann")
+        add_from_memory(store, log, "ann")
     assert log.read_bytes() == kept
 
 
 def test_what_does_not_fit_is_refused_and_nothing_changes(tmp_path, store, log):
     with pytest.raises(FileNotFoundError):
-        refresh(store, log)
+        add_from_memory(store, log)
     remember(log, tokenizer="words", ann=[[5, 6]])
     kept, before = log.read_bytes(), files(store)
     with pytest.raises(ValueError, match="of another tokenizer: `words`, not ``"):
-        refresh(store, log, "ann")
+        add_from_memory(store, log, "ann")
     with pytest.raises(ValueError, match=r"no datastore at .* yet: name its tokenizer"):
-        refresh(tmp_path / "none", log, "ann")
+        add_from_memory(tmp_path / "none", log, "ann")
     newer = bytearray(kept)
     newer[8] = 99
     for content, message in ((kept[:-1], "bytes where"), (bytes(newer), "format version 99")):
         log.write_bytes(content)
         with pytest.raises(FormatError, match=message):
-            refresh(store, log, "ann")
+            add_from_memory(store, log, "ann")
         assert log.read_bytes() == content
     assert files(store) == before
 
@@ -108,12 +108,12 @@ def test_the_command_makes_a_datastore_of_a_servers_memory(run, tmp_path, log, d
     session.observe(ids[5:])
     session.finish()
     drafter.save(log)
-    arguments = ("refresh", path, "--from-memory", log, "--tenant", "ann", "--json")
+    arguments = ("add", path, "--from-memory", log, "--tenant", "ann", "--json")
     code, out, _ = run(*arguments, "--tokenizer", "demo")
     assert (code, json.loads(out)["num_texts"], json.loads(out)["num_left"]) == (0, 1, 0)
     store = Datastore(path)
     assert store.tokenizer_name == "demo"
     assert store.count(ids) == 1
-    code, out, _ = run("refresh", path, "--from-memory", log)
+    code, out, _ = run("add", path, "--from-memory", log)
     assert code == 0
     assert "left" in out

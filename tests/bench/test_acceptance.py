@@ -13,9 +13,9 @@ from baselines import baselines
 from models import Drafter, random_tree
 from replays import build_tiny, code_answers, transcript
 from specds import FusedDrafter, RestDrafter
+from specds.bench.acceptance.measure import replay, replay_all, suggestion
+from specds.bench.acceptance.report import figures
 from specds.bench.drafters import EXTERNAL_DRAFTERS
-from specds.bench.replay.measure import replay, replay_all, suggestion
-from specds.bench.replay.report import figures
 from specds.drafters import Memory, TokenTree
 
 tokens = st.integers(0, 3)
@@ -185,7 +185,7 @@ def replay_command(run, monkeypatch):
     """Run the acceptance benchmark with the baselines registered."""
     for name, baseline in baselines(None).items():
         monkeypatch.setitem(EXTERNAL_DRAFTERS, name, baseline)
-    return partial(run, "bench", "replay")
+    return partial(run, "bench", "acceptance")
 
 
 def test_the_command_prints_a_row_for_each_cell(replay_command, files):

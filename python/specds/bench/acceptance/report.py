@@ -10,8 +10,8 @@ from itertools import groupby
 import numpy as np
 from rich.table import Table
 
+from specds.bench.acceptance.measure import Cell, Trace
 from specds.bench.harness import Columns, Document, Row, label, table
-from specds.bench.replay.measure import Cell, Trace
 from specds.bench.transcripts import ALL
 
 

@@ -1,0 +1,1 @@
+"""Acceptance of drafts on recorded answers, without a model: `specds bench acceptance`."""
