@@ -162,19 +162,19 @@ def test_options_make_the_ablations(tmp_path, datastore, trigrams):
     assert make().trigrams is make().trigrams, "they are counted once"
     with pytest.raises(ValueError, match="order 2 are needed, these are of order 3"):
         AdedDrafter(trigrams, order=2)
-    with pytest.raises(ValueError, match="`aded` needs a datastore: give one by --datastore"):
+    with pytest.raises(ValueError, match="`aded` needs a datastore: pass one with --datastore"):
         make_drafter("aded", DrafterInputs())
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("best", "no drafter `best`: choose of fused, rest, aded, prompt-lookup, n-grammys"),
+        ("best", "unknown drafter `best`: choose from fused, rest, aded, prompt-lookup, n-grammys"),
         ("aded:depth=2", "`aded` has no option `depth`: try `aded:search=greedy` or `aded:ord"),
-        ("aded:order=5", "option `order` of `aded` is none of 3, 2, 4: got `5`"),
-        ("fused:effort", "option `effort` of `fused` is none of auto, low, normal"),
+        ("aded:order=5", "option `order` of `aded` must be one of 3, 2, 4, got `5`"),
+        ("fused:effort", "option `effort` of `fused` must be one of auto, low, normal"),
         ("rest:exact=yes", "drafter `rest` has no option `exact`: try `rest:max_match=1`"),
-        ("prompt-lookup:q=1", "drafter `prompt-lookup` has no option `q`, and takes none"),
+        ("prompt-lookup:q=1", "drafter `prompt-lookup` has no option `q` and takes none"),
     ],
 )
 def test_options_that_are_not_there_are_told_with_those_that_are(name, message):

@@ -164,12 +164,15 @@ def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
     tables = ModelTables([[5]] * 9, [[1.0]] * 9, range(9))
     expected = {"datastore": 3, "memory": 4, "model_tables": 5, "recycled": 6, "context": 7}
     named = {"model_tables": "bigram"}.get(source, source)
-    for config in (
-        FusedConfig(**dict.fromkeys(ALL - {source}, False)),
-        FusedConfig(**{source: False}),
-    ):
-        is_on = getattr(config, source)
-        drafter = FusedDrafter(store, config, memory, model_tables=tables)
+    for on in ({source}, ALL - {source}):
+        is_on = source in on
+        config = FusedConfig(context="context" in on, recycled="recycled" in on)
+        drafter = FusedDrafter(
+            store if "datastore" in on else None,
+            config,
+            "memory" in on and memory,
+            model_tables=tables if "model_tables" in on else None,
+        )
         session = drafter.session([2, 7, 2, 7, 1])
         session.observe_predictions(TokenTree([2], [-1]), [[2], [6]])
         session.observe([2])
@@ -217,7 +220,7 @@ def test_a_drafter_goes_on_where_it_was_saved(tmp_path):
 
 def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
     path = tmp_path / "requests.bin"
-    with pytest.raises(ValueError, match="a memory is of one tokenizer: give it, or a datastore"):
+    with pytest.raises(ValueError, match="pass `tokenizer=` or a datastore"):
         FusedDrafter.resume(path)
     with pytest.raises(ValueError, match="no memory to save"):
         FusedDrafter().save(path)

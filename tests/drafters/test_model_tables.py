@@ -152,7 +152,7 @@ def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
 
 def test_a_cache_that_cannot_be_written_is_a_warning_and_left_as_it_was(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.warns(UserWarning, match="are not kept .*: set SPECDS_CACHE"):
+    with pytest.warns(UserWarning, match="are not cached .*: set SPECDS_CACHE"):
         assert load_tables(small_model(), 2, tmp_path / "file").k == 2
     monkeypatch.setattr(np, "savez", Mock(side_effect=OSError("the disk is full")))
     with pytest.warns(UserWarning, match="the disk is full"):

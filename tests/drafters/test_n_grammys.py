@@ -100,7 +100,7 @@ def test_a_strategy_that_needs_a_model_says_so():
         with pytest.raises(ValueError, match="`tables` are needed for all strategies but context"):
             NGrammysDrafter(None, NGrammysConfig(strategy=strategy))
     for name in ("n-grammys", "n-grammys:strategy=bigram"):
-        with pytest.raises(ValueError, match=f"`{name}` needs the target model: give one by --m"):
+        with pytest.raises(ValueError, match=f"`{name}` needs the target model: pass it with --m"):
             make_drafter(name, DrafterInputs())
     assert make_drafter("n-grammys:strategy=context", DrafterInputs()).config.strategy == "context"
 

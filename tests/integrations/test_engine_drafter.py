@@ -62,8 +62,8 @@ def drafters(tmp_path, **config):
     """One for engines, and a plain one of the same sources."""
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
     ours = EngineDrafter(datastore=store.path, **config)
-    memory = config.get("memory_scope") == "shared"
-    plain = FusedDrafter(store, FusedConfig(effort="low", memory=memory), Memory(VOCAB_SIZE))
+    memory = config.get("memory_scope") == "shared" and Memory(VOCAB_SIZE)
+    plain = FusedDrafter(store, FusedConfig(effort="low"), memory)
     return ours, plain
 
 

@@ -46,7 +46,7 @@ def ends(context):
 
 def sessions(contexts):
     """Sessions alone."""
-    drafter, opened = FusedDrafter(config=FusedConfig(effort="low", memory=False)), []
+    drafter, opened = FusedDrafter(config=FusedConfig(effort="low")), []
     for context in contexts:
         first, *others = ends(context)
         session = drafter.session(context[:first])

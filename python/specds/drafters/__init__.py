@@ -1,7 +1,6 @@
-"""What may come next: a drafter opens a session for a request, which drafts token trees.
+"""Drafters: each opens a session for a request, which drafts token trees.
 
-`session` says what drafters and sessions are, `registry` names them, the other files are one
-drafter each. Imports nothing but the core, `specds.models.tokenization` and the cache folder.
+`session` defines their interface, `registry` their names; each other file has one drafter.
 """
 
 from specds._core import (

@@ -1,4 +1,4 @@
-"""ADED: drafts from tri-grams that adapt to the text, by Monte Carlo tree search."""
+"""ADED: drafts from adaptive tri-grams by Monte Carlo tree search."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,21 +11,21 @@ from specds.drafters.session import CoreDrafter, opened
 
 @dataclass(frozen=True)
 class AdedConfig:
-    """How ADED drafts and learns; the defaults are the paper's, where it states them.
+    """Configuration of ADED; the defaults are the paper's where it states them.
 
     Attributes:
-        search: ``mcts``, or the ablation ``greedy``, which takes the likeliest word at each place.
+        search: ``mcts``, or the ablation ``greedy``, which takes the most likely word each time.
         searches: Iterations of a search (s).
         depth: Tokens of a sentence (l).
         candidates: Sentences of a draft (n).
-        c1: How much a search explores.
-        c2: How late it explores more.
+        c1: Weight of exploration.
+        c2: Number of visits after which exploration grows.
         adaptive: Whether the tri-grams learn from the request (Algorithm 2).
         across_requests: Whether requests learn from each other; drafts of concurrent requests then
             depend on their order.
-        increment: What an observed tri-gram gains, and the first probability of a new one. The
-            paper does not state it.
-        max_prob: The most that an observed tri-gram can reach. The paper does not state it.
+        increment: Probability added to an observed tri-gram, and the initial one of a new tri-gram.
+            The paper does not state it.
+        max_prob: Maximum probability of an observed tri-gram. The paper does not state it.
     """
 
     search: Literal["mcts", "greedy"] = DEFAULTS["aded"]["search"]
@@ -42,25 +42,25 @@ class AdedConfig:
 
     @property
     def max_nodes(self) -> int:
-        """The nodes of the paper's draft: n sentences of l tokens, or one if greedy."""
+        """Return the nodes of the paper's draft: n sentences of l tokens, or one if greedy."""
         return self.depth * (1 if self.search == "greedy" else self.candidates)
 
 
 class AdedDrafter(CoreDrafter):
-    """Drafting by tri-grams as in ADED (Liu et al. 2024).
+    """Drafter of adaptive tri-grams as in ADED (Liu et al. 2024).
 
-    Each tri-gram of the request makes its third word likelier after the other two. Monte Carlo tree
-    search finds likely sentences.
+    Each tri-gram of the request raises the probability of its third word after the other two. Monte
+    Carlo tree search finds likely sentences.
 
     Args:
-        source: Tri-grams, or the datastore to count them in.
-        order: The tokens of an n-gram: 3, or 2 or 4 in the paper's ablations.
-        progress: Called while they are counted.
+        source: Tri-grams, or the datastore in which to count them.
+        order: Tokens of an n-gram: 3, or 2 or 4 in the paper's ablations.
+        progress: Called while tri-grams are counted.
 
     Raises:
-        FileNotFoundError: There is nothing at the path.
-        FormatError: What is there cannot be read.
-        ValueError: The tri-grams are of another order, or the configuration is not usable.
+        FileNotFoundError: The path does not exist.
+        FormatError: The datastore cannot be read.
+        ValueError: The tri-grams have another order, or the configuration is invalid.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The fused drafter: one tree of all sources, mixed by what each has been worth so far."""
+"""Fused drafter: one tree of all sources, mixed by weights that learn from acceptance."""
 
 from __future__ import annotations
 
@@ -32,24 +32,20 @@ Effort: TypeAlias = Literal["auto", "low", "normal"]
 
 @dataclass(frozen=True)
 class FusedConfig:
-    """Which sources a drafter uses, how large its drafts are, and whether it learns.
+    """Sources of a drafter that are not arguments, its draft size and search effort.
 
     Attributes:
-        context: The request's own text.
-        memory: Earlier requests; without it, the drafter keeps no texts.
-        recycled: What the model predicted at other nodes, rejected ones included: its 8 likeliest
-            tokens at every node.
-        max_nodes: Nodes of a draft where a request asks for `auto`; by default `generate` chooses.
-        learns: Whether weights change with what is accepted.
-        effort: How much a draft reads. Normal accepts 2 to 4 % more than low and takes some tens of
-            microseconds longer. Auto is low where a step takes less than 8 ms.
+        context: Whether to draft from the request's own text.
+        recycled: Whether to draft from the model's top 8 tokens at each verified node, rejected
+            ones included (token recycling).
+        max_nodes: Nodes of a draft for requests with `auto`; by default `generate` chooses.
+        learns: Whether weights adapt to accepted tokens.
+        effort: Search effort. Normal accepts 2 to 4 % more than low and takes tens of microseconds
+            longer. Auto is low where a step takes less than 8 ms.
     """
 
-    datastore: bool = True
     context: bool = DEFAULTS["fused"]["context"]
-    memory: bool = True
     recycled: bool = DEFAULTS["fused"]["recycled"]
-    model_tables: bool = True
     max_nodes: int | None = None
     learns: bool = DEFAULTS["fused"]["learns"]
     effort: Effort = DEFAULTS["fused"]["effort"]
@@ -60,41 +56,40 @@ class FusedConfig:
 
 
 class FusedDrafter:
-    """Drafts from all sources at once: a datastore, the request's own text, earlier requests.
+    """Drafter that mixes all sources: a datastore, the request's own text, earlier requests.
 
-    At each node, every source predicts the next token. The predictions are mixed by weights that
-    are learned from what the model accepts, and the tree grows best-first. Probabilities are
-    calibrated: 1 plus their sum over a tree is its expected acceptance length. Sessions of a tenant
-    share what they learn; no other tenant's drafts depend on it. Safe to share by threads.
+    At each node, every source predicts the next token. Weights that learn from accepted tokens mix
+    the predictions, and the tree grows best-first. Probabilities are calibrated: 1 plus their sum
+    over a tree is its expected acceptance length. Sessions of a tenant share their adaptation; no
+    other tenant's drafts depend on it. Threads can share a drafter.
 
     Args:
-        datastore: An open one or its path; None drafts without.
-        config: Which sources it uses.
-        memory: Earlier requests; every session adds its text when it finishes. By default a new one
-            if there is a datastore, else none.
-        model_tables: The target model, or its tables: what it predicts after a single token.
+        datastore: An open datastore or its path; None drafts without.
+        config: Further sources, draft size and search effort.
+        memory: Earlier requests, to which every finished session adds its text. By default a new
+            memory if there is a datastore; False for none.
+        model_tables: The target model, or its tables of tokens that follow a single token.
 
     Raises:
-        FileNotFoundError: There is nothing at a path.
-        FormatError: What is there cannot be read.
-        ValueError: A source is for another vocabulary.
+        FileNotFoundError: A path does not exist.
+        FormatError: A file cannot be read.
+        ValueError: A source has another vocabulary.
     """
 
     def __init__(
         self,
         datastore: Datastore | str | PathLike[str] | None = None,
         config: FusedConfig | None = None,
-        memory: Memory | None = None,
+        memory: Memory | Literal[False] | None = None,
         *,
         model_tables: PreTrainedModel | ModelTables | None = None,
     ) -> None:
         self.config = config = config or FusedConfig()
-        datastore = None if datastore is None else opened(datastore)
-        if memory is None and datastore is not None:
-            memory = Memory(datastore.vocab_size)
-        self.datastore = datastore if config.datastore else None
-        self.memory = memory if config.memory else None
-        self.model_tables = _tables(model_tables) if config.model_tables else None
+        self.datastore = None if datastore is None else opened(datastore)
+        if memory is None and self.datastore is not None:
+            memory = Memory(self.datastore.vocab_size)
+        self.memory = None if memory is False else memory
+        self.model_tables = _tables(model_tables)
         sources = [source for source in (self.datastore, self.memory) if source is not None]
         self.vocab_size = sources[0].vocab_size if sources else None
         self.max_nodes = config.max_nodes
@@ -118,14 +113,14 @@ class FusedDrafter:
         tokenizer: Tokenizer | None = None,
         **sources: Any,
     ) -> FusedDrafter:
-        """A drafter with the memory that `save` wrote, or with a new one if there is no file.
+        """Make a drafter with the memory that `save` wrote, or a new one if there is no file.
 
         Args:
-            tokenizer: That of the model; needed without a datastore, and checked against one.
+            tokenizer: Tokenizer of the model, which is required without a datastore.
 
         Raises:
-            FormatError: What is at the path is no snapshot, or is damaged.
-            ValueError: It or the datastore is of another vocabulary, or there is neither datastore
+            FormatError: The file is not a snapshot, or is damaged.
+            ValueError: It or the datastore has another vocabulary, or there is neither datastore
                 nor tokenizer.
         """
         if datastore is not None:
@@ -136,7 +131,7 @@ class FusedDrafter:
         elif tokenizer is not None:
             size, name = vocab_size(tokenizer), fingerprint(tokenizer)
         else:
-            raise ValueError("a memory is of one tokenizer: give it, or a datastore")
+            raise ValueError("pass `tokenizer=` or a datastore: a memory belongs to one tokenizer")
         if Path(path).exists():
             memory = Memory.open(path, size, tokenizer=name)
         else:
@@ -159,18 +154,17 @@ class FusedDrafter:
         predicted_output: Sequence[int] | np.ndarray | None = None,
         group: str | None = None,
     ) -> DraftSession:
-        """Starts a request.
+        """Start a request.
 
         Args:
-            tenant: Whose memory and weights it uses and adds to; by default those of the tenant
-                with the empty name.
-            predicted_output: What the model is expected to write, such as a text to be edited.
-            group: A name, at most 1024 bytes of UTF-8, for requests of the tenant that repeat each
-                other: samples of one prompt, turns of one task. By default the group of the
-                shortest earlier prompt of at least 16 tokens with which this prompt begins.
+            tenant: Name of the tenant whose memory and weights it uses and adds to.
+            predicted_output: Predicted output, such as a text to be edited.
+            group: Name, at most 1024 bytes of UTF-8, for requests of the tenant that repeat each
+                other, such as samples of one prompt or turns of one task. By default the group of
+                the shortest earlier prompt (16 tokens or more) that is a prefix of this prompt.
 
         Raises:
-            TypeError: A name is no string.
+            TypeError: A name is not a string.
             ValueError: The prompt is empty or holds an id outside the vocabulary, or a name is too
                 long.
         """
@@ -182,23 +176,23 @@ class FusedDrafter:
         predicted_output: Sequence[int] | np.ndarray | None = None,
         group: str | None = None,
     ) -> Drafter:
-        """This drafter, for sessions with these arguments: pass it to `generate`."""
+        """Bind arguments of `session`: pass the result to `generate`."""
         return _ForRequest(self, tenant=tenant, predicted_output=predicted_output, group=group)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes the memory to a file for `resume`, and keeps what other processes saved there.
+        """Save the memory for `resume`, merged with what other processes saved to the file.
 
         Raises:
-            FormatError: What is at `path` is no snapshot, or is damaged.
-            OSError: The file cannot be written; what was at `path` is still there.
-            ValueError: The drafter has no memory, or what is at `path` is of another tokenizer.
+            FormatError: The file is not a snapshot, or is damaged.
+            OSError: The file cannot be written; it is left unchanged.
+            ValueError: The drafter has no memory, or the file has another tokenizer.
         """
         if self.memory is None:
-            raise ValueError("this drafter has no memory to save: give it one")
+            raise ValueError("this drafter has no memory to save: pass `memory=`")
         self.memory.save(path, merge=True)
 
     def stats(self) -> dict[str, int]:
-        """How many accepted tokens each source drafted, where it drafted any."""
+        """Return the accepted tokens by source, without sources that have none."""
         accepted = zip(SOURCES, self._state.accepted(), strict=True)
         return {source: number for source, number in accepted if number}
 

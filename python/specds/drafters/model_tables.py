@@ -1,6 +1,6 @@
-"""What a model predicts by itself: its unigram and bigrams, computed once and kept on disk.
+"""Tables of a model: its unigram ranking and bigrams, computed once and cached on disk.
 
-They are files ``tables-FINGERPRINT-K.npz`` in the cache folder, which may be removed at any time.
+The files ``tables-FINGERPRINT-K.npz`` in the cache folder can be removed at any time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 # Raised when the computation changes, so that older files are not used.
 _VERSION = 1
 _MOST_VALUES = 64
-# Logits, and numbers of embeddings, at a time: 128 MiB in single precision.
+# Logits, or values of embeddings, in one batch: 128 MiB in single precision.
 _BATCH_ELEMENTS = 1 << 25
 _MOST_TOKENS = 1024
-# More than an archive of three arrays takes beside their numbers.
+# Bound on the overhead of an archive of three arrays.
 _MOST_HEADER_BYTES = 4096
 
 
@@ -45,11 +45,11 @@ def load_tables(
     folder: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> ModelTables:
-    """The tables of a model: read from the cache, or computed and kept there.
+    """Return the tables of a model from the cache, or compute and cache them.
 
     Args:
-        k: How many tokens to know after each; 25 are the most that the N-Grammys paper drafts.
-        progress: Called while they are computed: a stage, the tokens done, and the vocabulary.
+        k: Number of next tokens after each token; the N-Grammys paper uses at most 25.
+        progress: Called during computation with a stage, the tokens done, and the vocabulary size.
 
     Raises:
         ValueError: `k` is not positive, the model is in training mode or has no embeddings to
@@ -67,7 +67,7 @@ def load_tables(
         _write(path, tables)
     except OSError as error:
         warnings.warn(
-            f"tables of the model are not kept ({error}): set SPECDS_CACHE to a folder of yours",
+            f"tables of the model are not cached ({error}): set SPECDS_CACHE to a writable folder",
             stacklevel=2,
         )
     return tables
@@ -76,7 +76,7 @@ def load_tables(
 def compute_tables(
     model: PreTrainedModel, k: int = 25, progress: Progress | None = None
 ) -> ModelTables:
-    """Computes the tables of a model, one forward pass for every thousand tokens or so."""
+    """Compute the tables of a model, with one forward pass per thousand tokens."""
     if model.training:
         raise ValueError("the model is in training mode, where dropout is random: call eval()")
     return ModelTables(*bigram_table(model, k, progress), unigram_ranking(model))
@@ -84,11 +84,11 @@ def compute_tables(
 
 @torch.no_grad()
 def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
-    """The vocabulary by the model's unigram, best token first: section 4.1 of the N-Grammys paper.
+    """Rank the vocabulary by the model's unigram, best first (N-Grammys paper, section 4.1).
 
     ``p(x) ~ exp(-d(x))`` with ``d(x) = |u_x - mean u|`` for the rows `u` of the output embedding,
     in the norm of ``<a, b> = a V^T V b^T`` for the input embedding `V`. This is the distance of the
-    paper's text; the listing in its appendix B.1 ranks by ``<mean u, u_x>``, which is no distance.
+    paper's text; the listing in its appendix B.1 ranks by ``<mean u, u_x>``, not a distance.
     """
     inputs: Any = model.get_input_embeddings()
     outputs: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -116,9 +116,9 @@ def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
 def bigram_table(
     model: PreTrainedModel, k: int, progress: Progress | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The `k` likeliest tokens after each token, best first, and their probabilities.
+    """Return the top `k` tokens after each token, best first, and their probabilities.
 
-    Each token is the whole context, as in the paper, without a token that begins a text.
+    Each token is the whole context, without a beginning-of-sequence token, as in the paper.
 
     Returns:
         int32 and float32, both `(vocab_size, k)`.
@@ -139,10 +139,10 @@ def bigram_table(
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """Names a model by its configuration and weights, 32 hexadecimal digits.
+    """Return 32 hexadecimal digits that identify a model's configuration and weights.
 
-    It covers up to 64 evenly spaced values of each parameter: a training step changes them, an edit
-    of a few rows may not.
+    They cover up to 64 evenly spaced values of each parameter: a training step changes them, but
+    an edit of a few rows may not.
     """
     without = ("_name_or_path", "architectures", "dtype", "transformers_version")
     config = {k: v for k, v in model.config.to_dict().items() if k not in without}
@@ -157,15 +157,15 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 
 def _read(path: Path, vocab_size: int, k: int) -> ModelTables | None:
-    """The tables of a file; None if there is none, or it is damaged or has other sizes."""
+    """Read tables; None if the file is missing, damaged or has other sizes."""
     content = io.BytesIO(read_kept(path, 8 * vocab_size * (k + 1) + _MOST_HEADER_BYTES) or b"")
     try:
-        # An archive with checksums; nothing in it is executed or decompressed.
+        # The archive has checksums, and nothing in it is executed or decompressed.
         if any(part.compress_type for part in zipfile.ZipFile(content).infolist()):
             return None
         with np.load(content) as arrays:
             tables = ModelTables(arrays["bigram"], arrays["bigram_probs"], arrays["unigram"])
-    except Exception:  # a bit may make it encrypted, of another version, of any length
+    except Exception:  # damaged archives raise errors of many types
         return None
     is_ranking = np.array_equal(np.sort(tables.unigram), np.arange(vocab_size))
     return tables if is_ranking and tables.bigram.shape == (vocab_size, k) else None

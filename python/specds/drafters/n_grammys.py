@@ -18,12 +18,12 @@ Strategy: TypeAlias = Literal["mixed", "context", "bigram", "extended-bigram", "
 
 @dataclass(frozen=True)
 class NGrammysConfig:
-    """The size of a draft and its sources; the defaults are the paper's.
+    """Configuration of N-Grammys; the defaults are the paper's.
 
     Attributes:
         k: Rows of a draft; the paper goes up to 25.
         w: Tokens of a row; the paper goes up to 14.
-        q: Tokens at the end of the context that are looked for earlier in it.
+        q: Tokens at the end of the context that must match earlier ones.
         strategy: ``mixed`` takes the rows that the context gives, and the rest from the extended
             bigram. ``context``, ``extended-bigram``, ``bigram`` and ``unigram`` take all rows from
             one source; the last two have one token a row.
@@ -36,14 +36,14 @@ class NGrammysConfig:
 
     @property
     def max_nodes(self) -> int:
-        """The most nodes that k rows can have."""
+        """Return the maximum nodes of k rows."""
         return self.k if self.strategy in ("bigram", "unigram") else self.k * self.w
 
 
 class NGrammysDrafter(CoreDrafter):
-    """Learning-free drafting as in the N-Grammys paper (Stewart et al. 2024), sections 4.1 to 4.3.
+    """Learning-free drafter as in the N-Grammys paper (Stewart et al. 2024), sections 4.1 to 4.3.
 
-    Its rows make a tree, which `specds.papers.path_rows` verifies row by row, as the paper does.
+    Its rows form a tree, which `specds.papers.path_rows` verifies row by row as in the paper.
 
     Args:
         tables: The target model, or its tables; may be None for the strategy ``context``.

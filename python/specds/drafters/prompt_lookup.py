@@ -9,9 +9,8 @@ from specds.drafters.session import CoreDrafter
 class PromptLookupDrafter(CoreDrafter):
     """Prompt lookup decoding (Saxena 2023), with the published defaults.
 
-    Finds the longest suffix of the context that came before in it, and drafts at most `num_tokens`
-    tokens after its first occurrence: the rule of transformers 5.23. Needs no datastore and no
-    model.
+    It finds the longest suffix of the context that occurred earlier, and drafts at most
+    `num_tokens` tokens after its first occurrence, by the rule of transformers 5.23.
 
     Raises:
         ValueError: A number is out of range.

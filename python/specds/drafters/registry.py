@@ -1,4 +1,4 @@
-"""The drafters by name and options, as the command line knows them: `aded:search=greedy`."""
+"""Drafters by name and options, such as `aded:search=greedy`, for the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, cast, get_args
 
 from specds._core import Datastore, Memory, ModelTables, Trigrams
 from specds.drafters.aded import AdedConfig, AdedDrafter
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrafterInputs:
-    """What drafters are made of; a drafter takes what it needs.
+    """Inputs of all drafters; each drafter takes its own.
 
     Attributes:
-        tokenizer: With it, `fused` remembers requests without a datastore too.
-        memory: A file with earlier requests; it may be missing.
+        tokenizer: Lets `fused` keep earlier requests without a datastore too.
+        memory: File of earlier requests, which may not exist yet.
     """
 
     datastore: Datastore | None = None
@@ -45,7 +45,7 @@ class DrafterInputs:
 
 
 Maker: TypeAlias = "Callable[[], Drafter]"
-"""Makes a new drafter, which has learned nothing; what drafters can share is already loaded."""
+"""Function that makes a new drafter, without any state; shared inputs are already loaded."""
 
 
 def _fused(inputs: DrafterInputs, effort: Any = "auto") -> Maker:
@@ -70,8 +70,11 @@ def _rest(inputs: DrafterInputs, max_match: int | str = RestConfig.max_match) ->
     return partial(RestDrafter, datastore, config)
 
 
-def _aded(inputs: DrafterInputs, search: Any = "mcts", order: str = "3") -> Maker:
-    datastore, config = cast("Datastore", inputs.datastore), AdedConfig(search=search)
+def _aded(
+    inputs: DrafterInputs, search: Any = "mcts", order: str = "3", adaptive: str = "yes"
+) -> Maker:
+    datastore = cast("Datastore", inputs.datastore)
+    config = AdedConfig(search=search, adaptive=adaptive == "yes")
     trigrams = Trigrams.build(datastore, order=int(order), progress=inputs.progress)
     return partial(AdedDrafter, trigrams, config, order=int(order))
 
@@ -82,43 +85,49 @@ def _n_grammys(inputs: DrafterInputs, strategy: Any = NGrammysConfig.strategy) -
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of drafter.
+class DrafterKind:
+    """Kind of drafter.
 
     Attributes:
         load: Takes the inputs, the models in its name, and its options by name.
-        options: The values of each option, the default first.
-        datastore: Whether it can use a datastore, or needs one.
-        takes_tables: Whether it can also draft from the model's bigrams.
+        options: Values of each option, the default first.
+        required: Inputs that it needs, by field of `DrafterInputs`.
+        optional: Inputs that it can use.
         takes_models: Whether its name lists models that draft.
     """
 
     load: Callable[..., Maker]
     options: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    datastore: Literal["unused", "used", "needed"] = "unused"
-    needs_model: bool = False
-    takes_tables: bool = False
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     takes_models: bool = False
 
 
-_MATCHES = tuple(str(length) for length in range(16, 0, -1))
 KINDS = {
-    "fused": Kind(_fused, {"effort": get_args(Effort)}, "used", takes_tables=True),
-    "rest": Kind(_rest, {"max_match": _MATCHES}, "needed"),
-    "aded": Kind(_aded, {"search": ("mcts", "greedy"), "order": ("3", "2", "4")}, "needed"),
-    "prompt-lookup": Kind(lambda _: PromptLookupDrafter),
-    "n-grammys": Kind(_n_grammys, {"strategy": get_args(Strategy)}, needs_model=True),
+    "fused": DrafterKind(
+        _fused, {"effort": get_args(Effort)}, optional=("datastore", "memory", "model_tables")
+    ),
+    "rest": DrafterKind(
+        _rest, {"max_match": tuple(map(str, range(16, 0, -1)))}, required=("datastore",)
+    ),
+    "aded": DrafterKind(
+        _aded,
+        {"search": ("mcts", "greedy"), "order": ("3", "2", "4"), "adaptive": ("yes", "no")},
+        required=("datastore",),
+    ),
+    "prompt-lookup": DrafterKind(lambda _: PromptLookupDrafter),
+    "n-grammys": DrafterKind(_n_grammys, {"strategy": get_args(Strategy)}, required=("model",)),
 }
-"""The drafters of `--drafter`; `specds.hierarchy` adds its own."""
+"""Drafters of `--drafter`; `specds.hierarchy` adds its own."""
 
 
 @dataclass(frozen=True)
 class DrafterName:
-    """The name of a drafter, with its options.
+    """Name of a drafter, with its options.
 
     Attributes:
-        value: The whole name, as it was written.
-        models: The models that draft, the smallest first.
+        value: The whole name as given.
+        models: Models that draft, the smallest first.
     """
 
     value: str
@@ -128,11 +137,11 @@ class DrafterName:
 
     @classmethod
     def parse(cls, text: str) -> DrafterName:
-        """Reads ``NAME``, ``NAME:OPTION=VALUE`` or ``NAME:MODEL``; several with commas or ``+``."""
+        """Parse ``NAME``, ``NAME:OPTION=VALUE`` or ``NAME:MODEL``, with commas or ``+`` between."""
         name, _, tail = text.partition(":")
         if (name := name.strip()) not in KINDS:
             names = (f"{each}:MODEL,..." if KINDS[each].takes_models else each for each in KINDS)
-            raise ValueError(f"no drafter `{text}`: choose of {', '.join(names)}")
+            raise ValueError(f"unknown drafter `{text}`: choose from {', '.join(names)}")
         kind, options, models = KINDS[name], {}, []
         for part in filter(None, map(str.strip, re.split("[,+]", tail))):
             option, is_set, value = part.partition("=")
@@ -140,12 +149,12 @@ class DrafterName:
                 models.append(part)
             elif option not in kind.options:
                 known = [f"`{name}:{each}={values[-1]}`" for each, values in kind.options.items()]
-                tried = f": try {' or '.join(known)}" if known else ", and takes none"
+                tried = f": try {' or '.join(known)}" if known else " and takes none"
                 raise ValueError(f"drafter `{name}` has no option `{option}`{tried}")
             elif value not in kind.options[option]:
                 values = ", ".join(kind.options[option])
                 raise ValueError(
-                    f"option `{option}` of `{name}` is none of {values}: got `{value}`"
+                    f"option `{option}` of `{name}` must be one of {values}, got `{value}`"
                 )
             else:
                 options[option] = value
@@ -157,13 +166,14 @@ class DrafterName:
 
     @property
     def takes_datastore(self) -> bool:
-        """Whether it can use a datastore."""
-        return KINDS[self.kind].datastore != "unused"
+        """Return whether it can use a datastore."""
+        kind = KINDS[self.kind]
+        return "datastore" in kind.required + kind.optional
 
     @property
     def needs_model(self) -> bool:
-        """Whether it needs the target model's weights."""
-        return KINDS[self.kind].needs_model and self.options.get("strategy") != "context"
+        """Return whether it needs the target model's weights."""
+        return "model" in KINDS[self.kind].required and self.options.get("strategy") != "context"
 
 
 def require_inputs(
@@ -174,20 +184,20 @@ def require_inputs(
     memory: bool = False,
     model_tables: bool = False,
 ) -> None:
-    """Refuses missing inputs, and those that the drafter cannot use."""
+    """Raise for missing inputs, and for a memory or tables that the drafter cannot use."""
     kind = KINDS[name.kind]
-    if memory and name.kind != "fused":
-        raise ValueError(f"drafter `{name.value}` keeps no memory: leave out --memory")
-    if model_tables and not kind.takes_tables:
-        raise ValueError(f"drafter `{name.value}` takes no tables: leave out --model-tables")
-    if kind.datastore == "needed" and not datastore:
-        raise ValueError(f"drafter `{name.value}` needs a datastore: give one by --datastore")
+    for given, each in ((memory, "memory"), (model_tables, "model_tables")):
+        if given and each not in kind.optional:
+            option = f"--{each.replace('_', '-')}"
+            raise ValueError(f"drafter `{name.value}` does not support {option}: leave it out")
+    if "datastore" in kind.required and not datastore:
+        raise ValueError(f"drafter `{name.value}` needs a datastore: pass one with --datastore")
     if name.needs_model and not model:
-        raise ValueError(f"drafter `{name.value}` needs the target model: give one by --model")
+        raise ValueError(f"drafter `{name.value}` needs the target model: pass it with --model")
 
 
 def maker_of(name: DrafterName | str, inputs: DrafterInputs) -> Maker:
-    """Loads what drafters of a name share; defaults are those of their paper."""
+    """Load the inputs that drafters of a name share; defaults are those of their paper."""
     name = DrafterName.parse(name) if isinstance(name, str) else name
     has_datastore, has_model = inputs.datastore is not None, inputs.model is not None
     require_inputs(name, datastore=has_datastore, model=has_model)
@@ -195,5 +205,5 @@ def maker_of(name: DrafterName | str, inputs: DrafterInputs) -> Maker:
 
 
 def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
-    """The drafter of a name."""
+    """Make the drafter of a name."""
     return maker_of(name, inputs)()

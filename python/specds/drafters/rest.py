@@ -10,15 +10,15 @@ from specds.drafters.session import CoreDrafter, opened
 
 @dataclass(frozen=True)
 class RestConfig:
-    """Limits of lookups; the defaults are the REST paper's, except for the samples.
+    """Limits of lookups; the defaults are those of the REST paper, except for samples.
 
     Attributes:
-        max_match: The longest suffix of the context that is looked up (n_max).
-        min_match: A shorter match drafts nothing.
-        continuation: Tokens taken after each occurrence of the match (m).
-        max_samples: Occurrences to look at, evenly spread over all of them; the paper's program
-            takes the first 5,000 in lexicographic order.
-        max_nodes: Nodes of a draft where a request asks for `auto` (c).
+        max_match: Maximum length of the suffix that is looked up (n_max).
+        min_match: Minimum length of a match.
+        continuation: Tokens after each occurrence of the match (m).
+        max_samples: Occurrences to read, evenly spread over all of them; the paper's program reads
+            the first 5,000 in lexicographic order.
+        max_nodes: Nodes of a draft for requests with `auto` (c).
     """
 
     max_match: int = DEFAULTS["rest"]["max_match"]
@@ -29,14 +29,14 @@ class RestConfig:
 
 
 class RestDrafter(CoreDrafter):
-    """Retrieval-based drafting as in REST (He et al. 2024), Algorithm 1.
+    """Retrieval-based drafter as in REST (He et al. 2024), Algorithm 1.
 
-    Looks up the longest suffix of the context in a datastore and drafts the most frequent
+    It looks up the longest suffix of the context in a datastore and drafts the most frequent
     continuations as a tree.
 
     Raises:
-        FileNotFoundError: There is nothing at the path.
-        FormatError: What is there cannot be read.
+        FileNotFoundError: The path does not exist.
+        FormatError: The datastore cannot be read.
     """
 
     def __init__(

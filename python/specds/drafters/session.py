@@ -1,4 +1,4 @@
-"""What is a drafter? It opens a `Session` for each request, which drafts token trees."""
+"""Interface of drafters: a drafter opens a `Session` for each request, which drafts trees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A drafted token, and the distribution `(vocab_size,)` that it was sampled from."""
+    """Drafted token, and the distribution `(vocab_size,)` that it was sampled from."""
 
     token_id: int
     probs: torch.Tensor
@@ -26,11 +26,11 @@ class Proposal:
 
 @dataclass(frozen=True)
 class RequestRules:
-    """How the target chooses its tokens in one request.
+    """Rules by which the target chooses its tokens in one request.
 
     Attributes:
-        logits_processor: The processors that transformers made for the request.
-        max_length: The most tokens of the request, prompt included.
+        logits_processor: Processors that transformers made for the request.
+        max_length: Maximum tokens of the request, prompt included.
     """
 
     model: PreTrainedModel
@@ -41,23 +41,23 @@ class RequestRules:
 
 
 EMPTY_TREE = TokenTree([], [])
-"""The draft of no nodes."""
+"""Draft without nodes."""
 
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Opens a session for each request; shared by all of them.
+    """Drafter that opens a session for each request.
 
-    An attribute `max_nodes`, if there is one, is what `auto` stands for: a paper's size of a draft.
+    An optional attribute `max_nodes` is the draft size of requests with `auto`.
     """
 
     @property
     def vocab_size(self) -> int | None:
-        """One more than the largest token id it can draft; None if unknown."""
+        """Return the largest token id it can draft, plus one; None if unknown."""
         ...
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
-        """Starts a request with its prompt, a non-empty sequence of token ids."""
+        """Start a request with its prompt, a non-empty sequence of token ids."""
         ...
 
 
@@ -66,21 +66,21 @@ def opened(datastore: Datastore | str | PathLike[str]) -> Datastore:
 
 
 def with_prompt(session: DraftSession, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-    """Gives a new session of the core its prompt."""
+    """Pass the prompt to a new session of the core."""
     if len(prompt_ids) == 0:
-        raise ValueError("the prompt is empty: give at least one token")
+        raise ValueError("the prompt is empty: pass at least one token")
     session.observe(prompt_ids)
     return session
 
 
 class CoreDrafter:
-    """A drafter whose sessions are the core's. Safe to share by threads.
+    """Drafter whose sessions are the core's; threads can share it.
 
     Args:
-        start: Makes a session without its prompt. It is called here once, so that a configuration
-            that no request could use is refused at once.
-        vocab_size: As that of any drafter.
-        max_nodes: The size of a draft by its configuration, if there is one.
+        start: Makes a session without its prompt. The constructor calls it once, so that an invalid
+            configuration fails early.
+        vocab_size: Vocabulary size, or None.
+        max_nodes: Configured draft size, if any.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CoreDrafter:
         start()
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> DraftSession:
-        """Starts a request.
+        """Start a request.
 
         Raises:
             ValueError: The prompt is empty or holds an id outside the vocabulary.
@@ -99,6 +99,6 @@ class CoreDrafter:
 
 
 def own_max_nodes(drafter: Drafter, max_nodes: int | Literal["auto"]) -> int | Literal["auto"]:
-    """The number of nodes; `auto` becomes the drafter's `max_nodes` if it has one."""
+    """Return the number of nodes; `auto` becomes the drafter's `max_nodes` if it has one."""
     own: int | None = getattr(drafter, "max_nodes", None)
     return own if max_nodes == "auto" and own is not None else max_nodes

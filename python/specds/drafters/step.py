@@ -1,4 +1,4 @@
-"""A step of a row: the draft, the accepted nodes, and their sources."""
+"""Decode step of one sequence: the draft, the accepted nodes, and their sources."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from specds._core import SOURCES, TokenTree
 
 @dataclass(frozen=True)
 class Step:
-    """A draft and its outcome.
+    """Draft and its outcome.
 
     Attributes:
-        tree: What was verified; may be empty.
-        path: Its accepted nodes, from the root on.
-        token_ids: The emitted tokens: those of the path, then the target's own.
+        tree: The verified tree, which may be empty.
+        path: Accepted nodes, from the root.
+        token_ids: New tokens: those of the path, then the target's own.
     """
 
     tree: TokenTree
@@ -21,6 +21,6 @@ class Step:
 
     @property
     def sources(self) -> list[str | None]:
-        """The source of each emitted token; None: the target itself."""
+        """Return the source of each new token; None for the target itself."""
         drafted = [SOURCES[source] for source in self.tree.sources[self.path].tolist()]
         return [*drafted, *[None] * (len(self.token_ids) - len(drafted))]

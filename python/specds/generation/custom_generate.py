@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from specds._core import Datastore, __version__
-from specds.drafters.fused import FusedConfig, FusedDrafter
+from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter
 from specds.generation.acceleration import generate_by
 from specds.generation.request import DraftOptions, Options
@@ -98,4 +98,4 @@ def generate_of_folder(
 
 @cache
 def _shared_drafter(datastore: str | None) -> FusedDrafter:
-    return FusedDrafter(datastore, FusedConfig(memory=False))
+    return FusedDrafter(datastore, memory=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from specds._lazy import lazy
 from specds.drafters import KINDS, Drafter, DrafterInputs
-from specds.drafters.registry import Kind
+from specds.drafters.registry import DrafterKind
 from specds.hierarchy.config import ABLATIONS, Ablation, HierarchyConfig
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ def _load(
 
 
 _OPTIONS: dict[str, tuple[str, ...]] = {"ablation": ABLATIONS, "joined": ("no", "yes")}
-KINDS["hierarchy"] = Kind(
-    _load, _OPTIONS, "used", needs_model=True, takes_tables=True, takes_models=True
+KINDS["hierarchy"] = DrafterKind(
+    _load,
+    _OPTIONS,
+    required=("model",),
+    optional=("datastore", "model_tables"),
+    takes_models=True,
 )

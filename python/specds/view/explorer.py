@@ -22,10 +22,10 @@ class Explorer:
         self._datastore = datastore
         self._tokenizer = tokenizer
         # Without a memory: nothing that is typed is kept.
-        both = FusedConfig(memory=False, recycled=False)
+        both = FusedConfig(recycled=False)
         self._drafters: dict[str, Drafter] = {
-            "all sources together": FusedDrafter(datastore, both),
-            "datastore": FusedDrafter(datastore, replace(both, context=False)),
+            "all sources together": FusedDrafter(datastore, both, memory=False),
+            "datastore": FusedDrafter(datastore, replace(both, context=False), memory=False),
             "the text itself": FusedDrafter(None, both),
             "REST": RestDrafter(datastore),
         }
