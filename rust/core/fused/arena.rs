@@ -1,4 +1,4 @@
-//! What the sources say comes next at the nodes of a draft.
+//! Storage for the experts, scored tokens and candidates of all nodes of a draft.
 
 use std::cell::RefCell;
 use std::hint::select_unpredictable;
@@ -18,10 +18,10 @@ pub(crate) struct Matched {
     pub(crate) kind: ExpertKind,
     /// The length of the match, at least 1.
     pub(crate) order: usize,
-    /// How many experts of its kind have longer matches; of an edited match, how many more tokens than one
-    /// are the same since the edit.
+    /// The number of experts of the same kind with longer matches. For a gapped match, the number of
+    /// tokens, less one, that match after the gap.
     pub(crate) rank: usize,
-    /// How often the match occurs.
+    /// The number of occurrences of the match.
     pub(crate) num_matches: f32,
 }
 
@@ -29,37 +29,42 @@ pub(crate) struct Matched {
 #[derive(Debug, Clone)]
 pub(crate) struct Expert {
     pub(crate) matched: Matched,
+    /// The range of this expert in [`DraftArena::counts`].
     pub(crate) counts: Range<usize>,
     /// The sum of the counts of all tokens that followed, including tokens that are not listed.
     pub(crate) total: f32,
-    /// The slot of its most frequent token.
+    /// The slot of the most frequent continuation.
     pub(crate) top_slot: usize,
+    /// The weights that are summed up to `score`.
     pub(crate) keys: Keys,
+    /// The weight of this expert's log-likelihood ratios.
     pub(crate) reliability_key: usize,
-    /// The sum of its weights; below it, its share of the mixture.
+    /// The sum of the weights selected by `keys`.
     pub(crate) score: f32,
+    /// The probability mass of this expert in the mixture.
     pub(crate) weight: f32,
 }
 
-/// How often a token followed.
+/// The number of times that a token followed a match.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Count {
-    /// The index of the token among the named tokens of the node.
+    /// The index of the token among the scored tokens of the node.
     pub(crate) slot: u32,
     pub(crate) count: f32,
 }
 
-/// A token that some expert of a node names.
+/// A token that at least one expert of a node proposes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ScoredToken {
     pub(crate) token: u32,
-    /// Its probability by the mixture of experts.
+    /// The probability of the token in the mixture of experts.
     pub(crate) prob: f32,
-    /// The largest share that one expert gives it; below it, the kind of that expert.
+    /// The largest probability mass that one expert contributes.
     pub(crate) largest_prob: f32,
+    /// The kind of the expert that contributes `largest_prob`.
     pub(crate) kind: ExpertKind,
-    /// The sum of trust times log ratio over the experts that name this token, less their share for tokens that
-    /// they do not name.
+    /// The sum of reliability times log-likelihood ratio over the experts that propose this token, minus
+    /// what these experts assign to tokens they do not propose.
     pub(crate) log_factor: f32,
 }
 
@@ -67,15 +72,17 @@ pub(crate) struct ScoredToken {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
     pub(crate) token: u32,
+    /// The index of the token among the scored tokens of the node.
     pub(crate) slot: usize,
     pub(crate) keys: Keys,
-    /// The sum of its weights and of the experts' opinions; below it, the probability that comes of the sum.
+    /// The sum of the candidate's weights and of the weighted log-likelihood ratios of the experts.
     pub(crate) score: f32,
+    /// The probability after the correction by `score`.
     pub(crate) prob: f32,
     pub(crate) source: Source,
 }
 
-/// Where the experts, the named tokens and the candidates of one node lie in [`DraftArena`].
+/// Ranges of the experts, scored tokens and candidates of one node in [`DraftArena`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodePrediction {
     pub(crate) experts: Range<usize>,
@@ -83,15 +90,16 @@ pub(crate) struct NodePrediction {
     pub(crate) candidates: Range<usize>,
 }
 
-/// The experts, named tokens and candidates of all nodes of one draft, node after node.
+/// The experts, scored tokens and candidates of all nodes of one draft, node after node.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct DraftArena {
     pub(crate) experts: Vec<Expert>,
     pub(crate) counts: Vec<Count>,
     pub(crate) scored: Vec<ScoredToken>,
     pub(crate) candidates: Vec<Candidate>,
-    /// Those of the named tokens that may be candidates, as [`rank_of`] orders them, and their places.
+    /// Tokens of the current node that may become candidates: their rank by [`rank_of`] and their slot.
     pub(crate) ranked: Vec<(u64, u32)>,
+    /// The table that maps a token of the current node to its slot.
     slots: TokenSlots,
     first_expert: usize,
     first_scored: usize,
@@ -105,13 +113,13 @@ impl DraftArena {
         self.candidates.clear();
     }
 
-    /// Takes the thread's table of places, or gives it back: one for all requests that a thread drafts
-    /// for, as the caches hold no table for each of a batch.
+    /// Swaps in the table of the current thread, or returns it. All requests that a thread drafts for
+    /// share one table: a table per request would not fit the cache in a batch.
     pub(crate) fn swap_slots(&mut self) {
         SLOTS.with_borrow_mut(|slots| std::mem::swap(slots, &mut self.slots));
     }
 
-    /// Starts a node; the experts added next are its own.
+    /// Starts a node. Experts added next belong to it.
     pub(crate) fn start(&mut self) {
         self.slots.clear();
         self.first_expert = self.experts.len();
@@ -127,8 +135,8 @@ impl DraftArena {
         }
     }
 
-    /// Adds an expert, unless nothing followed: counts of tokens, and what they add up to where they
-    /// are not all.
+    /// Adds an expert unless `counts` is empty. `total` is the sum of all counts if `counts` is
+    /// incomplete.
     pub(crate) fn add(
         &mut self,
         matched: Matched,
@@ -143,8 +151,8 @@ impl DraftArena {
         self.add_counted(matched, total, first)
     }
 
-    /// Adds the expert whose counts are there, from `first` on. This is one function for all kinds of counts, as
-    /// there is little room in the processor's cache for instructions.
+    /// Adds the expert for `counts[first..]`. One function serves all iterators, because the instruction
+    /// cache is small.
     #[inline(never)]
     fn add_counted(&mut self, matched: Matched, total: Option<f32>, first: usize) -> bool {
         if first == self.counts.len() {
@@ -197,15 +205,15 @@ impl DraftArena {
 const ENTRIES_BITS: u32 = 10;
 const NUM_ENTRIES: usize = 1 << ENTRIES_BITS;
 
-/// The most tokens of a node: those named later are left out.
+/// The maximum number of scored tokens of a node. Further tokens are ignored.
 pub(crate) const MAX_SCORED: usize = NUM_ENTRIES / 2;
 
 thread_local! {
     static SLOTS: RefCell<TokenSlots> = RefCell::default();
 }
 
-/// Where the tokens of a node are: an open hash table that fits into the nearest cache and is
-/// emptied by a change of epoch. It takes no memory before it is used.
+/// An open-addressing hash table from token to slot. It fits the L1 cache, a change of epoch empties it,
+/// and it allocates on first use.
 #[derive(Debug, Clone, Default)]
 struct TokenSlots {
     entries: Vec<TokenSlot>,
@@ -218,8 +226,9 @@ struct TokenSlot {
     epoch: u32,
     token: u32,
     slot: u32,
-    /// The last expert that named the token; below it, the place of its count.
+    /// The last expert that proposed the token.
     expert: u32,
+    /// The index of the token's count for that expert.
     count: u32,
 }
 
@@ -234,7 +243,8 @@ impl TokenSlots {
         }
     }
 
-    /// The slot of a token; a new token gets the index `num_scored`. `None` where there is no room.
+    /// Returns the entry of a token. A new token gets the slot `num_scored`, or `None` if the node is
+    /// full.
     fn slot_of(&mut self, token: u32, num_scored: usize) -> Option<&mut TokenSlot> {
         let mut index = hash::<ENTRIES_BITS>(token);
         loop {

@@ -1,32 +1,33 @@
-//! From the estimated probability of a path to how often such paths are accepted.
+//! Calibration of path probabilities by the outcomes of earlier drafts.
 //!
-//! The likeliest of many estimates erred upwards. So what became of earlier paths corrects the probability
-//! of a path: by monotone curves over its log odds, straight between knots, one for each sum of the
-//! probabilities of a tree's nodes up to it. All curves learn from every node, those next to its sum more:
-//! a change of domain is soon learned by all.
+//! The tree takes the likeliest of many estimates, so its estimates are biased upward. Monotone,
+//! piecewise linear curves over the log odds of a path correct them. There is one curve for each sum of
+//! the probabilities of the tree up to the node. Each outcome updates all curves and, more strongly, the
+//! curves next to its sum, so that all curves adapt quickly to a new domain.
 
 use crate::draft::token_tree::TokenTree;
 use crate::portable_math::{exp, greater, ln, log2};
 use crate::weights::adaptation::{TenantAdaptation, TenantWeights};
 use crate::weights::initial::{CALIBRATION, NUM_KNOTS, NUM_SUMS, Weights};
 
-/// The learning rate of all curves; below it, what is added for the curves next to a sum.
+/// The learning rate of all curves.
 const RATE: f32 = 0.02;
+/// The additional learning rate of the two curves next to the sum of a node.
 const OWN_RATE: f32 = 0.01;
 
-/// The last knot lies at this log odds, the first as far below 0.
+/// The log odds of the last knot, and the negated log odds of the first.
 const LIMIT: f32 = (NUM_KNOTS / 2) as f32;
 
-/// The sum of the first curve; that of each later curve is twice as much.
+/// The sum of the first curve. Each further curve doubles it.
 const FIRST_SUM: f32 = 0.25;
 
-/// The knots around a probability on the curves around a sum, and the share of each.
+/// A probability and a sum as bilinear weights of the four surrounding knots.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CalibrationPoint([(usize, f32); 4]);
 
 impl CalibrationPoint {
-    /// The corners of a node: `sum` is what the probabilities of the tree's nodes up to this one, itself
-    /// included, add up to.
+    /// Returns the point of a node. `sum` adds up the probabilities of the tree up to and including this
+    /// node.
     pub(crate) fn of(prob: f32, sum: f32) -> Self {
         let prob = prob.clamp(1e-6, 1.0 - 1e-6);
         let log_odds = ln(prob / (1.0 - prob)).clamp(-LIMIT, LIMIT);
@@ -42,7 +43,7 @@ impl CalibrationPoint {
         ])
     }
 
-    /// The calibrated probability: never less for a likelier path.
+    /// Returns the calibrated probability, which is monotone in the uncalibrated one.
     pub(crate) fn calibrated(&self, weights: TenantWeights<'_>) -> f32 {
         self.probability(|knot| weights.get(CALIBRATION.key(knot)))
     }
@@ -53,7 +54,7 @@ impl CalibrationPoint {
     }
 }
 
-/// The knot below a number, and how far on the way to the next knot the number is.
+/// Returns the index of the knot below `at`, and the fraction of the distance to the next knot.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -64,8 +65,8 @@ fn between(at: f32, num: usize) -> (usize, f32) {
     (below, (at - below as f32).min(1.0))
 }
 
-/// Moves the knots by what became of each node. Below a node that was not verified only misses would be known,
-/// so nothing is learned there.
+/// Updates the knots by the outcome of each node. A child of an unverified node is skipped, because only
+/// its rejection could be observed.
 pub(crate) fn learn(
     start: &Weights,
     adaptation: &mut TenantAdaptation,
@@ -85,7 +86,7 @@ pub(crate) fn learn(
         let outcome = match usize::try_from(parent) {
             Ok(parent) if parent >= num_verified => None,
             Ok(parent) if outcomes[parent] != Some(true) => outcomes[parent],
-            // Where a request ended, the rest is not known.
+            // The outcome after the end of the emitted tokens is unknown.
             _ => {
                 tokens.get(depths[node] as usize - 1).map(|&token| token == tree.token_ids()[node])
             }

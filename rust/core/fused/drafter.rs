@@ -26,13 +26,16 @@ use specds_index::{Datastore, Error, MAX_VOCAB_SIZE, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+/// Options of [`FusedDrafter`].
 pub struct FusedConfig {
-    /// Whether the request's own text is a source.
+    /// Use the tokens of the request itself as a source.
     pub context: bool,
-    /// Whether the target model's predictions at verified nodes are a source: to tell them costs it some time.
+    /// Use the target model's predictions at verified nodes as a source. Reporting them costs the caller
+    /// time.
     pub recycled: bool,
-    /// Whether what is accepted changes the weights.
+    /// Adapt the tenant's weights to accepted and rejected tokens.
     pub learns: bool,
+    /// The search effort of a draft.
     pub effort: Effort,
 }
 
@@ -42,16 +45,17 @@ impl Default for FusedConfig {
     }
 }
 
-/// The sources, and the weights that all tenants start from.
+/// Sources and initial weights shared by the sessions of all tenants.
 ///
-/// What a tenant's requests taught lies in the memory: drafts read it and [`observe`](Session::observe)
-/// changes it. So a tenant's drafts depend on the order of its calls, on no thread, and on no other
-/// tenant's texts.
+/// The adaptation of a tenant is stored in the memory: drafts read it and [`observe`](Session::observe)
+/// updates it. Drafts of a tenant therefore depend on the order of its calls, but not on threads or on
+/// other tenants.
 #[derive(Debug)]
 pub struct FusedDrafter {
     datastore: Option<Arc<Datastore>>,
-    /// Where the caller gave no memory, one that keeps no texts, only what tenants taught.
+    /// The memory of the caller, or one that stores only tenant adaptations.
     memory: Arc<Memory>,
+    /// Set if the caller passed a memory, so that it is a source.
     has_texts: bool,
     model_tables: Option<Arc<ModelTables>>,
     config: FusedConfig,
@@ -87,8 +91,8 @@ impl FusedDrafter {
         })
     }
 
-    /// Adds a source: what the target model predicts after a single token. A model may lack a few tokens of its
-    /// tokenizer: Gemma 3's 1B model has none for images.
+    /// Adds the target model's predictions after a single token as a source. A model may lack about 1 %
+    /// of its tokenizer's vocabulary: Gemma 3 1B has no image token.
     pub fn with_model_tables(mut self, tables: Arc<ModelTables>) -> Result<Self> {
         let found = tables.vocab_size();
         let is_other = |expected: &u32| found < expected - expected / 100;
@@ -99,13 +103,13 @@ impl FusedDrafter {
         Ok(self)
     }
 
-    /// Starts from other weights than those in the crate.
+    /// Replaces the initial weights of the crate.
     #[must_use]
     pub fn with_weights(self, weights: Weights) -> Self {
         Self { weights, ..self }
     }
 
-    /// The bytes of what a tenant's requests taught, as a snapshot stores them; empty where they taught nothing.
+    /// Returns the serialized adaptation of a tenant, or no bytes if it has none.
     pub fn adaptation(&self, tenant: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Some(tenant) = self.memory.find(tenant)
@@ -116,6 +120,7 @@ impl FusedDrafter {
         bytes
     }
 
+    /// Returns the number of accepted tokens of each source.
     pub fn accepted(&self) -> [u64; Source::NAMES.len()] {
         std::array::from_fn(|source| self.accepted[source].load(Ordering::Relaxed))
     }
@@ -124,7 +129,7 @@ impl FusedDrafter {
         self.datastore.as_deref()
     }
 
-    /// The vocabulary of the datastore or the memory; `None` without either.
+    /// Returns the vocabulary size of the datastore or the memory, or `None` without either.
     pub fn vocab_size(&self) -> Option<u32> {
         let datastore = self.datastore.as_ref().map(|datastore| datastore.vocab_size());
         let memory = self.has_texts.then(|| self.memory.options().vocab_size);
@@ -152,25 +157,27 @@ fn other_vocabulary(name: &'static str, expected: u32, found: u32) -> Error {
     Error::invalid(name, reason)
 }
 
-/// One request that is drafted for from all sources.
+/// A request that drafts from all sources.
 #[derive(Debug, Clone)]
 pub struct FusedSession {
     drafter: Arc<FusedDrafter>,
     tenant: Arc<Tenant>,
     context: IndexedTokens,
     prompt_length: Option<usize>,
-    /// So many tokens of it were given to the memory.
+    /// The number of context tokens that the memory has received.
     num_given: usize,
     group: RequestGroup,
     predicted_output: Option<IndexedTokens>,
+    /// The external proposal for the next tokens.
     suggestion: Option<Suggestion>,
+    /// The number of uses of each recent token.
     counts: TokenCounts,
     search: SearchLimits,
     builder: TreeBuilder,
 }
 
 impl FusedSession {
-    /// At most this many of the prompt's last tokens count as used: the model uses earlier ones less.
+    /// The number of last prompt tokens that are counted as used. The model reuses earlier ones less.
     const MAX_COUNTED: usize = 400;
 
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
@@ -189,9 +196,9 @@ impl FusedSession {
         })
     }
 
-    /// Enters the request into a group, before its prompt is observed: samples of one prompt, turns of one
-    /// task, edits of one file. By default it is the group of the shortest earlier prompt of at least 16
-    /// tokens that this one begins with.
+    /// Assigns the request to a group before its prompt is observed: samples of one prompt, turns of one
+    /// task, edits of one file. The default is the group of the shortest earlier prompt of at least 16
+    /// tokens that is a prefix of this prompt.
     pub fn set_group(&mut self, group: &str) -> Result<()> {
         let (most, length) = (Memory::MAX_NAME, group.len());
         if !(1..=most).contains(&length) {
@@ -202,8 +209,8 @@ impl FusedSession {
         Ok(())
     }
 
-    /// Takes a text that the target model is expected to write, such as one to edit. The request's path is
-    /// matched in it as in the context. O(tokens).
+    /// Sets a predicted output, such as a text to edit. The path is matched in it as in the context.
+    /// O(tokens).
     pub fn set_predicted_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.predicted_output.get_or_insert_default().extend(tokens);
@@ -211,12 +218,12 @@ impl FusedSession {
         Ok(())
     }
 
-    /// All tokens that were observed, at most [`IndexedTokens::MAX_LENGTH`].
+    /// Returns the observed tokens, at most [`IndexedTokens::MAX_LENGTH`].
     pub fn context(&self) -> &[u32] {
         self.context.tokens()
     }
 
-    /// What the memory was not given yet.
+    /// Returns the tokens that the memory has not received yet.
     pub(crate) fn take_finished(&mut self) -> Option<FinishedSequence> {
         let tokens = self.context.tokens();
         let before = std::mem::replace(&mut self.num_given, tokens.len());
@@ -224,7 +231,7 @@ impl FusedSession {
         is_new.then(|| FinishedSequence {
             memory: Arc::clone(&self.drafter.memory),
             tenant: Arc::clone(&self.tenant),
-            // Its last tokens lead on.
+            // The preceding tokens let matches cross the boundary.
             tokens: tokens[before.saturating_sub(FinishedSequence::MAX_LEAD)..].to_vec(),
             prompt_length: match before {
                 0 => self.prompt_length.unwrap_or(0),
@@ -234,7 +241,7 @@ impl FusedSession {
         })
     }
 
-    /// How many of the next tokens are a path of the last draft.
+    /// Updates the weights by emitted tokens, of which `accepted` are on a path of the last draft.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
         let FusedDrafter { memory, weights, .. } = &*self.drafter;
         let adaptation = memory.learn(&self.tenant, |adaptation| {
@@ -265,8 +272,8 @@ impl FusedSession {
 }
 
 impl Session for FusedSession {
-    /// The first call brings the prompt. The weights learn from all later ones, which bring what the target model
-    /// wrote.
+    /// The first call passes the prompt. All later calls pass tokens of the target model, which update
+    /// the weights.
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         let num_verified = num_verified.unwrap_or(usize::MAX);
@@ -288,8 +295,8 @@ impl Session for FusedSession {
         Ok(())
     }
 
-    /// A node's probability is how likely the target model accepts it, calibrated by earlier drafts: 1 plus
-    /// the probabilities of the first k nodes is their expected acceptance length.
+    /// The probability of a node is its calibrated chance of acceptance: 1 plus the sum over the first k
+    /// nodes is their expected acceptance length.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         static NOTHING: LazyLock<TenantAdaptation> = LazyLock::new(TenantAdaptation::default);
         let drafter = &*self.drafter;
@@ -368,7 +375,7 @@ impl Session for FusedSession {
         self.builder.match_length()
     }
 
-    /// Puts the request into the memory; of one that went on after that, what is new.
+    /// Stores the request in the memory, or its new tokens if it was stored before.
     fn finish(&mut self) {
         if let Some(text) = self.take_finished() {
             text.store();

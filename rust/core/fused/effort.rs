@@ -1,26 +1,28 @@
-//! How much of the sources a draft reads.
+//! Search effort of a draft.
 
 use serde::{Deserialize, Serialize};
 
-/// Reading more pays where the target model is slow: it takes some ten microseconds a draft.
+/// The amount of search per draft. More search costs about ten microseconds a draft, which a slow target
+/// model repays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Effort {
-    /// The time of a step of the target model decides; normal until it is known.
+    /// Choose by the time of a decode step; normal until it is known.
     #[default]
     Auto,
-    /// Each source is searched for the context alone; nodes inherit what was found.
+    /// Search each source for the context only. Nodes filter the occurrences of their parents.
     Low,
-    /// Likely nodes are searched for as well.
+    /// Also search for likely nodes.
     Normal,
 }
 
 impl Effort {
-    /// Normal effort accepts 2 to 4 % more than low, for 35 to 75 µs, and several times that between two
-    /// passes of a model, where caches are cold.
+    /// Normal effort accepts 2 to 4 % more tokens than low effort. It costs 35 to 75 µs, and several
+    /// times that between forward passes of a model, where caches are cold.
     const NORMAL_FROM_S: f64 = 0.008;
 
     #[must_use]
+    /// Return the effort for a target model with this step time.
     pub fn for_steps_of(seconds: f64) -> Self {
         if seconds < Self::NORMAL_FROM_S { Self::Low } else { Self::Normal }
     }
@@ -62,45 +64,48 @@ impl Effort {
 }
 
 #[derive(Debug, Clone, Copy)]
+/// Limits of the search for one draft.
 pub(crate) struct SearchLimits {
-    /// The weights correct at most this many of a node's likeliest tokens in a tree that has no room for
-    /// more nodes.
+    /// The maximum number of candidates of a node if the tree has room for no more nodes than this.
     pub(crate) min_candidates: usize,
-    /// At most this many passages are read of each match of the context.
+    /// The maximum number of continuations that are read for each match of the context.
     pub(crate) max_continuations: usize,
-    /// The same for a match where a longer one says enough.
+    /// The maximum number of continuations read for a match that is covered by a longer match.
     pub(crate) max_continuations_if_covered: usize,
-    /// At most this many of a text's latest places are read for a node, half as many in a long text.
+    /// The maximum number of occurrences in a token sequence that are read for a node; half of it in a
+    /// long sequence.
     pub(crate) max_occurrences: usize,
-    /// In a long text, at most this many places after the root's last token alone are read.
+    /// The maximum number of occurrences of the last token alone that are read for the root in a long
+    /// sequence.
     pub(crate) max_unigram_occurrences: usize,
-    /// Skip-grams of a text come from at most this many of its places.
+    /// The maximum number of occurrences from which skip-grams of a sequence are collected.
     pub(crate) max_skip_grams: usize,
-    /// A node this likely has all experts: skip-grams, and what follows its token alone beside longer
+    /// Nodes with at least this path probability use all experts, including skip-grams and unigram
     /// matches.
     pub(crate) full_search_min_prob: f32,
-    /// A node this likely is looked up in the datastore again where few of its parent's passages are left.
+    /// Nodes with at least this path probability query the datastore again if few continuations of their
+    /// parent remain.
     pub(crate) requery_min_prob: f32,
-    /// The same for a search in a text that is too long for the cache.
+    /// Nodes with at least this path probability are searched for in a sequence that exceeds the cache.
     pub(crate) requery_min_prob_long_text: f32,
-    /// A child is looked up only if this times its parent's probability could win a place in the tree. At a
-    /// half, half of all nodes are leaves that are never looked up.
+    /// A node is expanded only if a child with this conditional probability could enter the tree. At 0.5,
+    /// half of all nodes are leaves that are never expanded.
     pub(crate) child_ratio: f32,
-    /// A node with at least this many places in a text is not searched for again.
+    /// A node with at least this many occurrences in a sequence is not searched for again.
     pub(crate) min_occurrences: usize,
-    /// Whether experts tell places by how far they match beyond an edit.
+    /// Compute the gapped length of occurrences and use it in experts.
     pub(crate) match_gapped: bool,
-    /// Prune candidates below this times the least likely path that still fits: the correction seldom
-    /// doubles a probability.
+    /// Candidates below this factor times the least likely path that still fits are pruned: the
+    /// correction rarely doubles a probability.
     pub(crate) prune_ratio: f32,
 }
 
-/// A tree with room for more nodes is large.
+/// The maximum number of nodes of a small tree.
 const LARGE: usize = 64;
 
 impl SearchLimits {
-    /// In a large tree, a node whose path is less likely than 0.01 gets fewer experts: with 256 nodes, that saves
-    /// a sixth of the instructions.
+    /// Returns the limits for a tree size. In a large tree, nodes with a path probability below 0.01 use
+    /// fewer experts, which saves a sixth of the instructions at 256 nodes.
     pub(crate) fn for_nodes(self, max_nodes: usize) -> Self {
         let full_search_min_prob = if max_nodes > LARGE {
             self.full_search_min_prob.max(0.01)

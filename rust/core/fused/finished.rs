@@ -1,4 +1,4 @@
-//! What of a request goes into the memory.
+//! Tokens of a request that are stored in the memory.
 
 use std::sync::Arc;
 
@@ -7,18 +7,19 @@ use crate::memory::groups::GroupKey;
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
 
-/// A copy: it is filed while the request may go on.
+/// A copy of new tokens, because the request may continue while they are stored.
 pub(crate) struct FinishedSequence {
     pub(crate) memory: Arc<Memory>,
     pub(crate) tenant: Arc<Tenant>,
     pub(crate) tokens: Vec<u32>,
-    /// Of these tokens; 0 where they go on from earlier ones.
+    /// The number of prompt tokens at the beginning of `tokens`; 0 if they continue earlier ones.
     pub(crate) prompt_length: usize,
     pub(crate) group: GroupKey,
 }
 
 impl FinishedSequence {
-    /// Of what the memory has already, at most this many of the last tokens are kept again.
+    /// The maximum number of already stored tokens that are repeated, so that matches lead into the new
+    /// ones.
     pub(crate) const MAX_LEAD: usize = 16;
 
     pub(crate) fn store(self) {

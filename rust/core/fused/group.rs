@@ -1,4 +1,4 @@
-//! The texts of a request's group, or of groups like it.
+//! Token sequences of a request group and of similar groups.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -8,13 +8,13 @@ use crate::memory::groups::GroupKey;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::tenant::{Tenant, TenantData};
 
-/// The texts of a request's group, or of groups like it, as one text: short, so every place of it is read,
-/// and a source of its own, so the mixer learns what it is worth.
+/// The token sequences of a request's group, or of similar groups, as one sequence. It is short, so all
+/// occurrences in it are read, and it is a source of its own, so the mixer weighs it separately.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestGroup {
-    /// The group of the request; `None` before the prompt, unless the group has a name.
+    /// The group of the request; `None` before the prompt unless the caller named the group.
     pub(crate) key: Option<GroupKey>,
-    /// The text that it reads; `None` where it reads no group.
+    /// The sequence that the request reads; `None` if it reads no group.
     text: Option<Arc<RwLock<GroupText>>>,
 }
 
@@ -25,7 +25,7 @@ impl RequestGroup {
         self.text = (!groups.is_empty()).then(|| tenant.group_text(groups));
     }
 
-    /// What other requests of these groups have written so far, the same for all that read them.
+    /// Returns the current sequence of the groups, which all their readers share.
     pub(crate) fn current(&self, kept: &TenantData) -> Option<RwLockReadGuard<'_, GroupText>> {
         let text = self.text.as_ref()?;
         let current = text.read().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +40,8 @@ impl RequestGroup {
     }
 }
 
-/// The group of a prompt, and those that it reads: its own first, then similar ones, the most similar first.
+/// Returns the group of a prompt and the groups to read: its own first, then similar ones by descending
+/// similarity.
 fn read_by(tenant: &Tenant, named: Option<GroupKey>, prompt: &[u32]) -> (GroupKey, Vec<GroupKey>) {
     let kept = tenant.read();
     let key = named.unwrap_or_else(|| GroupKey::of_prompt(prompt, kept.texts.groups()));
@@ -55,19 +56,20 @@ fn read_by(tenant: &Tenant, named: Option<GroupKey>, prompt: &[u32]) -> (GroupKe
     (key, groups)
 }
 
-/// The other groups whose texts a prompt repeats most, such as an agent's earlier trials of a task. A run
-/// of tokens at n places counts 1 / n for each.
+/// Returns the groups whose sequences share most with a prompt, such as earlier attempts of an agent at a
+/// task. A run of tokens with n occurrences counts 1 / n for each.
 ///
-/// Evenly chosen runs are looked up, some at a time, so that no step of another request waits for long.
+/// Evenly spaced runs are looked up in small batches, so that the lock never delays a step of another
+/// request for long.
 fn similar(tenant: &Tenant, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
-    /// At most so many of the prompt's last tokens are looked at.
+    /// The maximum number of last prompt tokens that are searched for.
     const MAX_TOKENS: usize = 4096;
     const NUM_REPEATED: usize = 8;
     const MAX_RUNS: usize = 128;
     const RUNS_A_TIME: usize = 16;
     const MIN_SHARE: f32 = 0.05;
     const MAX_GROUPS: usize = 4;
-    // The memory keeps a template once, in the first request's text: it must not count for that one.
+    // The memory stores a template only with the first request, so it must not count for that one.
     let template = longest_match(tenant.read().texts(), prompt);
     let tail = &prompt[prompt.len().saturating_sub(MAX_TOKENS).max(template)..];
     let step = tail.len().div_ceil(MAX_RUNS).max(1);
@@ -92,10 +94,10 @@ fn similar(tenant: &Tenant, prompt: &[u32], own: GroupKey) -> Vec<GroupKey> {
     others.into_iter().map(|(group, _)| group).collect()
 }
 
-/// The groups of the latest texts with a run of tokens, one for each place.
+/// Returns the group of each of the latest occurrences of a run.
 ///
-/// Its places are found by the pair of its tokens that seems to be rarest: whose last two places are farthest
-/// apart.
+/// Occurrences are found by the pair of tokens that appears rarest: the one whose last two occurrences
+/// are farthest apart.
 fn groups_of(kept: &TenantData, run: &[u32]) -> Vec<GroupKey> {
     const MAX_PLACES: usize = 32;
     let texts = kept.texts();
@@ -115,7 +117,7 @@ fn groups_of(kept: &TenantData, run: &[u32]) -> Vec<GroupKey> {
     same.filter_map(|start| kept.texts.group_at(start)).collect()
 }
 
-/// How many tokens at the beginning of a prompt the memory has already: a template, or earlier turns.
+/// Returns the number of leading prompt tokens that the memory has already: a template or earlier turns.
 pub(crate) fn num_known(texts: &IndexedTokens, prompt: &[u32]) -> usize {
     const MIN_LENGTH: usize = 16;
     let mut known = 0;
@@ -128,7 +130,7 @@ pub(crate) fn num_known(texts: &IndexedTokens, prompt: &[u32]) -> usize {
     }
 }
 
-/// How many of these tokens, from the first on, stand together in some text.
+/// Returns the length of the longest prefix of `tokens` that occurs in `texts`.
 fn longest_match(texts: &IndexedTokens, tokens: &[u32]) -> usize {
     const MAX_PLACES: usize = 64;
     let [first, second, ..] = *tokens else {

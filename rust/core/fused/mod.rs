@@ -1,8 +1,7 @@
 //! The drafter that joins all sources in one tree.
 //!
-//! Each file of `sources` is one source of drafts, and each row of `registry` names one; `mixer` makes
-//! one prediction of what they say, by weights that learn; `grow` grows the tree best-first. It may
-//! import every other folder.
+//! Each file of `sources` is one source of drafts, listed in `registry`. `mixer` combines their counts
+//! into one prediction by weights that adapt to the tenant. `grow` builds the tree best-first.
 
 pub(crate) mod arena;
 mod calibration;

@@ -1,6 +1,6 @@
-//! The list of all sources.
+//! Registry of all sources.
 //!
-//! A new source is a file in `sources` and a row here.
+//! A new source is a file in `sources` and an entry here.
 
 use crate::draft::token_tree::Source;
 use crate::fused::source::DraftSource;
@@ -11,10 +11,10 @@ use crate::fused::sources::history::HistorySource;
 use crate::fused::sources::recycled::RecycledSource;
 use crate::fused::sources::suggested::SuggestedSource;
 
-/// The public name of a source, and the constructor of its state for one request.
+/// The public label of a source, and the constructor of its state for one request.
 type RegistryEntry = (Source, fn(Source) -> Box<dyn DraftSource>);
 
-/// All sources, in the order in which they are asked.
+/// All sources, in the order in which they add experts.
 pub(crate) const REGISTRY: [RegistryEntry; 9] = [
     (Source::Datastore, |_| Box::new(DatastoreSource::default())),
     (Source::Context, |label| Box::new(HistorySource::new(label))),

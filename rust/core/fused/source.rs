@@ -1,7 +1,7 @@
-//! What the tree builder asks of a source of drafts.
+//! Interface between the tree builder and the sources of drafts.
 //!
-//! It keeps what it knows of each node by the node's number: a child begins where its parent's matches left
-//! off.
+//! A source stores the matches of each node by node index, so that a child starts from the matches of its
+//! parent.
 
 use std::fmt;
 
@@ -17,44 +17,45 @@ use crate::weights::kind::ExpertKind;
 use specds_index::Datastore;
 
 #[derive(Clone, Copy)]
+/// Read-only inputs of the sources for one draft.
 pub(crate) struct SourceInputs<'a> {
     pub(crate) search: SearchLimits,
     pub(crate) weights: TenantWeights<'a>,
     pub(crate) datastore: Option<&'a Datastore>,
-    /// The request's own text.
+    /// The tokens of the request itself.
     pub(crate) context: &'a IndexedTokens,
-    /// Earlier texts of the request's tenant.
+    /// Earlier token sequences of the tenant.
     pub(crate) memory: Option<&'a IndexedTokens>,
-    /// The texts of other requests of its group.
+    /// Token sequences of other requests of the group.
     pub(crate) group: Option<&'a GroupText>,
-    /// The output that the caller expects.
+    /// The predicted output that the caller passed.
     pub(crate) predicted_output: Option<&'a IndexedTokens>,
-    /// What a caller suggested for what follows the context.
+    /// The external proposal for the tokens after the context.
     pub(crate) suggestion: Option<&'a Suggestion>,
     pub(crate) model_tables: Option<&'a ModelTables>,
-    /// Tokens are below this; the tables of a model may hold larger ones.
+    /// The vocabulary size. Tables of a model may contain larger tokens.
     pub(crate) vocab_size: u32,
 }
 
-/// A node whose next token is asked for.
+/// A node whose continuations are collected.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeView<'a> {
-    /// Its parent's number among the nodes asked for in this draft, in order; `None` at the root, number 0.
+    /// The index of the parent among the expanded nodes; `None` for the root, which has index 0.
     pub(crate) parent: Option<usize>,
     /// The last tokens of the context, then the path to the node.
     pub(crate) tail: &'a [u32],
-    /// The path to the node; empty at the root.
+    /// The path to the node, empty for the root.
     pub(crate) path: &'a [u32],
     /// The estimated probability of the path.
     pub(crate) prob: f32,
-    /// A token with a smaller share cannot become a node.
+    /// Tokens with a smaller conditional probability cannot enter the tree.
     pub(crate) min_child_prob: f32,
 }
 
-/// One source of drafts of one request: a file in `sources` and a row of
+/// One source of drafts for one request: a file in `sources` and an entry of
 /// [`REGISTRY`](crate::fused::registry::REGISTRY).
 pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
-    /// Adds an expert for each match at a node. Every node is asked for once, parents before children.
+    /// Adds an expert for each match of a node. It is called once per node, parents before children.
     fn add_experts(
         &mut self,
         inputs: &SourceInputs<'_>,
@@ -62,12 +63,13 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
         arena: &mut DraftArena,
     );
 
-    /// The kind of its skip-grams, and how much less each of their tokens counts than the one before.
+    /// Returns the kind of its skip-grams, and the decay of a skip-gram's count relative to the one
+    /// before.
     fn skip_gram_kind(&self, _inputs: &SourceInputs<'_>) -> Option<(ExpertKind, f32)> {
         None
     }
 
-    /// Collects what followed a node's matches after another token than `token`.
+    /// Collects the continuations of a node's matches after a token other than `token`.
     fn collect_skip_grams(
         &self,
         _node: usize,
@@ -79,15 +81,15 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
 
     fn clear(&mut self) {}
 
-    /// Learns for all requests of the tenant that `token` came after `context`.
+    /// Updates the tenant's adaptation: `token` came after `context`.
     fn learn(&self, _adaptation: &mut TenantAdaptation, _context: &IndexedTokens, _token: u32) {}
 
-    /// How many of the target model's likeliest tokens at each verified node the source uses.
+    /// Returns the number of top-k predictions at each verified node that the source uses.
     fn num_predictions(&self) -> usize {
         0
     }
 
-    /// Takes the target model's `k` likeliest tokens after the context and after each node of `tree`.
+    /// Stores the target model's top-`k` predictions after the context and after each node of `tree`.
     fn observe_predictions(
         &mut self,
         _context: &[u32],
@@ -97,7 +99,7 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     ) {
     }
 
-    /// The length of the longest match at the root; 0 where nothing matched.
+    /// Returns the length of the longest match at the root, or 0.
     fn match_length(&self) -> usize {
         0
     }
@@ -120,15 +122,15 @@ impl Clone for Box<dyn DraftSource> {
     }
 }
 
-/// A skip-gram: the tokens two places after a node's matches, wherever the token in between is another one.
+/// Skip-grams: the tokens two positions after a node's matches, for any other token in between.
 ///
-/// A name or a number that changes ends every match, yet what comes after it often stays. So a source that
-/// knows the parent's matches has one more expert, for no search.
+/// A renamed identifier or a changed number ends every match, but the tokens after it often stay the
+/// same. A source that has the matches of the parent adds this expert without a search.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct SkipGrams {
     /// The length of the longest match before the skipped token.
     order: u32,
-    /// The tokens after the skipped one, each with the length of its match; the latest come first.
+    /// The tokens after the skipped one, each with the length of its match, latest first.
     pub(crate) tokens: Vec<(u32, u32)>,
 }
 
@@ -146,8 +148,8 @@ impl SkipGrams {
         }
     }
 
-    /// Adds an expert in which a token counts in proportion to the length of its match: after a long match, few
-    /// of the many places that the last token alone leads to are right.
+    /// Adds an expert that weights a token by the length of its match: after a long match, few of the
+    /// many occurrences of the last token alone are relevant.
     pub(crate) fn add_expert(&self, kind: ExpertKind, decay: f32, arena: &mut DraftArena) {
         let order = self.order as usize;
         let matched = Matched { kind, order, rank: 0, num_matches: self.tokens.len() as f32 };

@@ -1,18 +1,18 @@
-//! A suggestion of the caller, and how far the text has followed it.
+//! External proposal for the next tokens.
 
 use crate::draft::token_tree::TokenTree;
 use specds_index::{Error, Result};
 
-/// A tree for what follows the context. It stays while the text follows it.
+/// A proposed tree, kept while the emitted tokens follow it.
 #[derive(Debug, Clone)]
 pub(crate) struct Suggestion {
     pub(crate) tree: TokenTree,
-    /// The node that the text has come to; -1 for none yet.
+    /// The node that the emitted tokens have reached; -1 for the root.
     pub(crate) reached: i32,
 }
 
 impl Suggestion {
-    /// The most nodes of a suggestion, because every one is looked at for each node of a draft.
+    /// The maximum size of a proposal, because each node of a draft scans all its nodes.
     const MAX_NODES: usize = 1024;
 
     pub(crate) fn new(tree: TokenTree) -> Result<Self> {
@@ -24,7 +24,7 @@ impl Suggestion {
         Ok(Self { tree, reached: -1 })
     }
 
-    /// The suggestion after the text went on with `tokens`; `None` where the text leaves it.
+    /// Returns the proposal after `tokens` were emitted, or `None` if they leave it.
     pub(crate) fn after(mut self, tokens: &[u32]) -> Option<Self> {
         for &token in tokens {
             self.reached = self.child(self.reached, token)?;
