@@ -1,7 +1,7 @@
-//! The growth of the tree of which the target model is expected to accept most.
+//! Best-first construction of the tree with the highest expected acceptance.
 //!
-//! The tree grows best-first: the likeliest path that is not in it becomes its next node, and what may
-//! follow that node is looked up and mixed. So every prefix of the nodes is the best tree of its size.
+//! The likeliest path outside the tree becomes its next node, and the continuations of that node are
+//! looked up and mixed. Every prefix of the nodes is therefore the best tree of its size.
 
 use crate::draft::session::DraftLimits;
 use crate::draft::token_tree::{Source, TokenTree};
@@ -18,39 +18,41 @@ use crate::weights::adaptation::TenantAdaptation;
 use crate::weights::initial::Weights;
 use specds_index::Datastore;
 
-/// How many tokens before a path are matched.
+/// The number of context tokens that matches may use.
 const TAIL: usize = 32;
 
-/// The least probability of a path: no tree of a few hundred nodes has a less likely one.
+/// The minimum path probability: trees of a few hundred nodes contain none below it.
 const MIN_PROB: f32 = 1.0 / 2048.0;
 
-/// A child that is this likely after its parent follows however unlikely the path is: so a copy goes on for as
-/// long as there is room, though it began with a match of one token.
+/// A child with at least this conditional probability is always expanded, even on an improbable path.
+/// This lets copies run to the size limit although they start from a one-token match.
 const ALWAYS_EXPAND_PROB: f32 = 0.75;
 
-/// A chain seldom goes on with a path less likely than the first, or than the second times its parent.
+/// The minimum path probability of a chain.
 const CHAIN_MIN_PATH_PROB: f32 = 1.0 / 256.0;
+/// The minimum probability of a child in a chain, relative to its parent.
 const CHAIN_MIN_CHILD_PROB: f32 = 0.1;
 
-/// At most this many of a node's likeliest tokens are corrected by the weights.
+/// The maximum number of candidates of a node.
 const MAX_CANDIDATES: usize = 32;
 
-/// The same limit for a chain, which goes on with one of them.
+/// The maximum number of candidates of a node in a chain, which continues with only one of them.
 const MAX_CANDIDATES_OF_CHAIN: usize = 8;
 
 #[derive(Debug, Default)]
+/// The part of the last draft that emitted tokens follow.
 pub(crate) struct Accepted {
-    /// The numbers of the expanded nodes that the tokens came after, the root first.
+    /// The expanded nodes that precede the tokens, the root first.
     expanded: Vec<usize>,
-    /// The nodes of the tree that the tokens follow.
+    /// The tree nodes that the tokens follow.
     pub(crate) nodes: Vec<usize>,
 }
 
-/// A node whose children were expanded for.
+/// A node whose continuations were predicted.
 #[derive(Debug, Clone, Default)]
 struct Expanded {
     prediction: NodePrediction,
-    /// The number of its node in the tree; -1 for the root, the last accepted token.
+    /// The index of the node in the tree; -1 for the root.
     index: i32,
 }
 
@@ -60,37 +62,41 @@ struct Pending {
     prob: f32,
     token: u32,
     source: Source,
-    /// The number of its parent among the expanded nodes.
+    /// The index of the parent among the expanded nodes.
     parent: usize,
 }
 
-/// The state of a growing tree, whose buffers are kept for the next draft.
+/// The state of a growing tree, whose buffers are reused by the next draft.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeBuilder {
     pub(crate) sources: Vec<Box<dyn DraftSource>>,
-    /// For each source, the skip-grams of the root; below them, those of the node that is expanded.
+    /// The skip-grams of the root, for each source.
     root_skip_grams: Vec<SkipGrams>,
+    /// The skip-grams of the node that is being expanded.
     node_skip_grams: SkipGrams,
     pub(crate) tree: TokenTree,
-    /// For each node: where its probability is calibrated, its path's probability before calibration, its
-    /// depth, and its number among the expanded nodes.
+    /// The calibration point of each node.
     points: Vec<CalibrationPoint>,
+    /// The path probability of each node before calibration.
     path_probs: Vec<f32>,
+    /// The depth of each node.
     depths: Vec<u32>,
+    /// The index of each node among the expanded ones, or `None` for a leaf.
     expansion_index: Vec<Option<usize>>,
-    /// The sum of the path probabilities of all nodes.
+    /// The sum of `path_probs`.
     sum: f32,
     expanded: Vec<Expanded>,
-    /// The likeliest paths that fit in the tree, the likeliest last.
+    /// The likeliest paths that still fit, in ascending order.
     pending: Vec<Pending>,
-    /// The last tokens of the context, and the path to the node that is expanded for.
+    /// The last tokens of the context, then the path to the node that is being expanded.
     tail: Vec<u32>,
+    /// The number of context tokens in `tail`.
     tail_length: usize,
     arena: DraftArena,
 }
 
 impl TreeBuilder {
-    /// Asks those sources of [`REGISTRY`] whose label is wanted.
+    /// Opens the sources of [`REGISTRY`] with a wanted label.
     pub(crate) fn new(is_wanted: impl Fn(Source) -> bool) -> Self {
         let rows = REGISTRY.into_iter().filter(|&(label, _)| is_wanted(label));
         let sources: Vec<_> = rows.map(|(label, open)| open(label)).collect();
@@ -142,7 +148,7 @@ impl TreeBuilder {
         {
             let sum = self.sum + next.prob;
             let points = CalibrationPoint::of(next.prob, sum);
-            // Curves of different sums may cross.
+            // Curves of different sums may cross, so monotonicity is enforced.
             let prob = points.calibrated(inputs.weights);
             let prob = min_finite(prob, self.tree.probs().last().copied().unwrap_or(1.0));
             if prob < limits.min_prob {
@@ -185,14 +191,14 @@ impl TreeBuilder {
         self.expansion_index.push(None);
     }
 
-    /// How many pending paths may become nodes. A chain goes on with one: the likeliest child of its last
-    /// node.
+    /// Returns the number of pending paths that may become nodes. A chain has room for one: the best
+    /// child of its last node.
     fn remaining(&self, request: &DraftRequest<'_>) -> usize {
         let remaining = request.limits.max_nodes - self.tree.len();
         if request.limits.is_chain { remaining.min(1) } else { remaining }
     }
 
-    /// Asks for the children of a node, if one of them may be among the next nodes.
+    /// Expands a node if one of its children may be among the next nodes.
     fn expand_children(&mut self, request: &DraftRequest<'_>, node: usize) {
         let DraftRequest { inputs, limits, .. } = *request;
         let path_prob = self.path_probs[node];
@@ -222,9 +228,8 @@ impl TreeBuilder {
         self.add_pending(number, path_prob, remaining);
     }
 
-    /// The probability that a child must exceed. In a tree, that is the least likely path that still
-    /// fits; in a chain, a
-    /// fixed floor.
+    /// Returns the probability that a child must exceed: that of the least likely path that still fits
+    /// or, in a chain, a fixed floor.
     fn threshold(&self, request: &DraftRequest<'_>, prob: f32, remaining: usize) -> f32 {
         if request.limits.is_chain {
             CHAIN_MIN_PATH_PROB.min(prob * CHAIN_MIN_CHILD_PROB)
@@ -233,13 +238,13 @@ impl TreeBuilder {
         }
     }
 
-    /// The least probability of the `room` likeliest pending paths; `None` where there are fewer.
-    fn kth_best(&self, room: usize) -> Option<f32> {
-        let least = self.pending.len().checked_sub(room)?;
+    /// Returns the probability of the `k`-th best pending path, or `None` if there are fewer.
+    fn kth_best(&self, k: usize) -> Option<f32> {
+        let least = self.pending.len().checked_sub(k)?;
         self.pending.get(least).map(|least| least.prob)
     }
 
-    /// Adds those children of a node that are among the `remaining` likeliest paths.
+    /// Adds the children of a node that are among the `remaining` likeliest paths.
     fn add_pending(&mut self, parent: usize, prob: f32, remaining: usize) {
         let candidates = self.expanded[parent].prediction.candidates.clone();
         for candidate in &self.arena.candidates[candidates] {
@@ -250,11 +255,11 @@ impl TreeBuilder {
                 parent,
             };
             let fits = self.kth_best(remaining).is_none_or(|least| new.prob > least);
-            // Weights from elsewhere may give NaN: that fits nowhere.
+            // Foreign weights may yield NaN, which never fits.
             if !fits || new.prob < floor(prob) || new.prob.is_nan() {
                 continue;
             }
-            // Of equal paths, the first is taken first.
+            // The first of equal paths is taken first.
             let at = self.pending.partition_point(|other| other.prob < new.prob);
             if self.pending.len() < remaining {
                 self.pending.insert(at, new);
@@ -335,7 +340,7 @@ impl TreeBuilder {
         self.tail[self.tail_length..].reverse();
     }
 
-    /// Finds the path that `tokens` follow.
+    /// Returns the part of the tree that `tokens` follow.
     pub(crate) fn accepted(&self, tokens: &[u32]) -> Accepted {
         let nodes = self.tree.follow(tokens);
         let root = (!self.expanded.is_empty()).then_some(0);
@@ -360,7 +365,7 @@ impl TreeBuilder {
         }
     }
 
-    /// Keeps what the next draft needs of this one.
+    /// Collects the skip-grams of the next root, and clears the tree.
     pub(crate) fn advance(&mut self, search: SearchLimits, accepted: &Accepted, tokens: &[u32]) {
         if let Some((&token, before)) = tokens.split_last() {
             let node = accepted.expanded.get(before.len());
@@ -380,7 +385,7 @@ impl TreeBuilder {
     }
 }
 
-/// The least probability of a path that goes on with a path of this probability.
+/// Returns the minimum path probability of a child, given the path probability of its parent.
 fn floor(prob: f32) -> f32 {
     MIN_PROB.min(ALWAYS_EXPAND_PROB * prob)
 }

@@ -1,4 +1,7 @@
-//! The mixture of all experts of a node, and how its weights learn.
+//! Mixture of the experts of a node, and the updates of its weights.
+//!
+//! A prediction has two stages. The first mixes the counts of the experts by weights that depend on their
+//! matches:
 //!
 //! In two stages. The first mixes the experts' shares by weights that depend on what each matched:
 //!
@@ -6,19 +9,19 @@
 //! p(t) = sum over e of w(e) c(e, t) / N(e)      w = softmax of the sums of e's weights, and of 0 for none
 //! ```
 //!
-//! The second corrects the likeliest tokens by what is known of them besides, and by what each
-//! expert's opinion has been worth as a factor:
+//! The second corrects the likeliest tokens by features of the token, and by the log-likelihood ratio of
+//! each expert, scaled by its reliability:
 //!
 //! ```text
-//! P(t) ~ p(t) exp(use(t) + token(t) + recent(t) + pair(t) + sum over e of trust(e, t) x(e, t))
+//! P(t) ~ p(t) exp(use(t) + token(t) + recent(t) + pair(t) + sum over e of reliability(e, t) x(e, t))
 //! x(e, t) = ln of (c(e, t) + s p(t)) / ((N(e) + s) p(t)), within -3..=3       s = 0.3 D(e), e's tokens
 //! ```
 //!
-//! Trust in an expert is in the expert and, of tokens that it names, in the token as well. Every weight
-//! moves by the gradient of the log likelihood of the token that came.
+//! The reliability of an expert has one term for the expert and, for tokens that it proposes, one for the
+//! token. Every weight follows the gradient of the log-likelihood of the emitted token.
 //!
-//! Each weight has learned from few tokens, so their sums are too far from 0. A prediction therefore
-//! multiplies a sum by less than 1; learning takes it whole.
+//! Each weight was trained on few tokens, so sums of weights are too extreme. Scores are shrunk by 0.8 to
+//! 0.85 for prediction, but not for learning.
 
 use std::cmp::Reverse;
 use std::hint::select_unpredictable;
@@ -39,42 +42,48 @@ use crate::weights::initial::{
 };
 use crate::weights::kind::ExpertKind;
 
-/// The learning rates of an expert's weights: of those for what it matched, and of all others.
+/// The learning rate of the weight that an expert selects by its match.
 const ORDER_RATE: f32 = 0.3;
+/// The learning rate of all other weights of an expert.
 const EXPERT_RATE: f32 = 0.12;
-/// The learning rates of a candidate's weights: by its shape and by its token; then of the trust in experts, and of
-/// that by token.
+/// The learning rate of a candidate's weights that no token selects.
 const CANDIDATE_RATE: f32 = 0.03;
+/// The learning rate of a candidate's weights that a token selects.
 const TOKEN_RATE: f32 = 0.06;
+/// The learning rate of the reliability of an expert.
 const RELIABILITY_RATE: f32 = 0.006;
+/// The learning rate of the reliability of a kind of expert for a token.
 const TOKEN_RELIABILITY_RATE: f32 = 0.009;
 
-/// Which share of an expert's score counts in a prediction; below it, of a candidate's.
+/// The factor of an expert's score in a prediction.
 const EXPERT_SHRINKAGE: f32 = 0.85;
+/// The factor of a candidate's score in a prediction.
 const CANDIDATE_SHRINKAGE: f32 = 0.8;
 
-/// The probability that a token is taken to have which no expert names.
+/// Probability assigned to tokens that no expert proposes.
 const UNPROPOSED_PROB: f32 = 1e-3;
+/// The bound of a score.
 const MAX_SCORE: f32 = 20.0;
-/// The largest log ratio that an expert's opinion counts.
+/// The bound of a log-likelihood ratio.
 const MAX_RATIO: f32 = 3.0;
 
-/// What is known of a request besides its experts.
+/// Features of the request that are not experts.
 pub(crate) struct MixerInputs<'a> {
-    /// The last tokens before the one that is predicted.
+    /// The last tokens before the predicted one.
     pub(crate) tail: &'a [u32],
+    /// The number of uses of each token in the request.
     pub(crate) uses: &'a TokenCounts,
-    /// The same of its group.
+    /// The number of uses of each token in the group of the request.
     pub(crate) uses_of_group: Option<&'a TokenCounts>,
-    /// For each token of the corpus, half the logarithm of how often it occurs.
+    /// Half the log2 frequency of each token in the corpus.
     pub(crate) frequencies: &'a [u8],
-    /// A token with a smaller share is no candidate.
+    /// Tokens with a smaller probability are not candidates.
     pub(crate) min_child_prob: f32,
-    /// The most candidates, at least 1.
+    /// The maximum number of candidates, at least 1.
     pub(crate) max_candidates: usize,
 }
 
-/// Predicts what comes after the node whose experts were added last.
+/// Predicts the token after the node whose experts were added last.
 pub(crate) fn predict(
     weights: TenantWeights<'_>,
     arena: &mut DraftArena,
@@ -135,7 +144,7 @@ fn set_expert_keys(arena: &mut DraftArena, node: &NodePrediction, inputs: &Mixer
     }
 }
 
-/// The level of a match's length: lengths of one level share weights, and long matches share more.
+/// Returns the bucket of a match length. Long matches share buckets.
 fn order_level(order: usize) -> usize {
     match order {
         0 => 1,
@@ -147,7 +156,8 @@ fn order_level(order: usize) -> usize {
     }
 }
 
-/// The level of variety: 0 where one token followed, 1 where few did for the number of matches, else 2.
+/// Returns the support size bucket: 0 for a single continuation, 1 for few distinct ones relative to the
+/// matches, else 2.
 fn support_bucket(expert: &Expert) -> usize {
     match expert.counts.len() {
         1 => 0,
@@ -232,9 +242,9 @@ impl Recent {
         recent
     }
 
-    /// How long ago a token came last, from 1 on; 0 where it is none of them.
+    /// Returns the distance to the latest use of a token, or 0 if it is not among the last ones.
     fn recency_of(&self, token: u32) -> usize {
-        // All at once: most tokens are at no place.
+        // Compared without branches, because most tokens occur nowhere.
         let mut places = 0_u32;
         for (slot, &other) in self.0.iter().enumerate() {
             places |= u32::from(other == token) << slot;
@@ -310,11 +320,11 @@ fn correct(weights: TenantWeights<'_>, arena: &mut DraftArena, node: &NodePredic
     }
 }
 
-/// How much likelier than the mixture an expert holds a token to be.
+/// Log-likelihood ratios of an expert against the mixture.
 struct LogRatios {
     scale: f32,
     smoothing: f32,
-    /// The log ratio for tokens that the expert does not name.
+    /// The log-likelihood ratio of tokens that the expert does not propose.
     unproposed: f32,
 }
 
@@ -325,14 +335,14 @@ impl LogRatios {
         Self { scale, smoothing, unproposed: ln(smoothing * scale).clamp(-MAX_RATIO, MAX_RATIO) }
     }
 
-    /// The log ratio for a token that the expert names.
+    /// Returns the log-likelihood ratio of a token that the expert proposes.
     fn proposed(&self, count: f32, prob: f32) -> f32 {
         let ratio = (count / prob + self.smoothing) * self.scale;
         ln(ratio).clamp(-MAX_RATIO, MAX_RATIO)
     }
 }
 
-/// Learns that `token` came after the node of this prediction.
+/// Updates the weights: `token` was emitted after the node of this prediction.
 pub(crate) fn learn(
     adaptation: &mut TenantAdaptation,
     arena: &DraftArena,
@@ -354,7 +364,7 @@ fn learn_experts(
     let scored = &arena.scored[node.scored.clone()];
     let slot = scored.iter().position(|scored| scored.token == token);
     let experts = &arena.experts[node.experts.clone()];
-    // For each expert its weight, and the part of it that is for the token.
+    // The weight of each expert, and its part that supports the token.
     let weigh = |expert: &Expert| {
         let weight = exp(expert.score);
         let mut counts = arena.counts[expert.counts.clone()].iter();

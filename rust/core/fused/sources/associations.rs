@@ -1,6 +1,6 @@
-//! What the request repeats after the anchors of the last token.
+//! Source of tokens that follow associated tokens in the context.
 //!
-//! [`TokenAssociations`](crate::weights::associations) says what they are.
+//! See [`TokenAssociations`](crate::weights::associations) for their definition.
 
 use crate::draft::token_tree::Source;
 use crate::fused::arena::{DraftArena, Matched};
@@ -12,12 +12,12 @@ use crate::weights::kind::{ExpertKind, MatchForm};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Context, MatchForm::Associated);
 
-/// At most this many of the latest places of a token are read, and at most this many anchors are
-/// learned from them.
-const MAX_PLACES: usize = 8;
+/// The maximum number of latest occurrences of a token that are read.
+const MAX_OCCURRENCES: usize = 8;
+/// The maximum number of associations that one token updates.
 const MAX_LEARNED: usize = 4;
 
-/// Anchors that were right in less than one of this many cases are not followed.
+/// Associations that were right in less than one of this many cases are ignored.
 const MAX_CASES_PER_HIT: u32 = 5;
 
 #[derive(Debug, Clone, Copy)]
@@ -39,14 +39,15 @@ impl DraftSource for AssociationSource {
     }
 }
 
-/// Learns that `token` came after a text.
+/// Updates the associations: `token` came after `text`.
 fn learn(associations: &mut TokenAssociations, text: &IndexedTokens, token: u32) {
     if let Some(&last) = text.tokens().last() {
         associations.learn(last, associated_with(text, token));
     }
 }
 
-/// Adds an expert for what the anchors of the last token of a path lead to: `path` comes after `text`.
+/// Adds an expert for the tokens that follow the associated tokens of the last token. `path` comes after
+/// `text`.
 fn add_expert(
     associations: &TokenAssociations,
     text: &IndexedTokens,
@@ -57,24 +58,24 @@ fn add_expert(
     let Some(known) = last.and_then(|&last| associations.of(last)) else {
         return;
     };
-    let mut led_to = LedTo::default();
+    let mut followers = Followers::default();
     for (associated, count) in known.counts() {
         let is_often_right = u32::from(count) * MAX_CASES_PER_HIT >= u32::from(known.total);
         if is_often_right && let Some(token) = follower(text, path, associated) {
-            led_to.add(token, count);
+            followers.add(token, count);
         }
     }
-    led_to.add_expert(known.total, arena);
+    followers.add_expert(known.total, arena);
 }
 
-/// The tokens that anchors lead to, each with the largest of their counts.
+/// The tokens that follow associated tokens, each with the largest of their counts.
 #[derive(Default)]
-struct LedTo {
+struct Followers {
     tokens: [(u32, u8); NUM_ASSOCIATIONS],
     number: usize,
 }
 
-impl LedTo {
+impl Followers {
     fn add(&mut self, token: u32, count: u8) {
         let mut known = self.tokens[..self.number].iter_mut();
         if let Some((_, known)) = known.find(|(other, _)| *other == token) {
@@ -93,12 +94,12 @@ impl LedTo {
         let total = f32::from(total) + 1.0;
         let matched =
             Matched { kind: KIND, order: confidence(largest / total), rank: 0, num_matches: total };
-        // Several anchors may have been right at once.
+        // Several associations may have been right at once.
         arena.add(matched, Some(total.max(sum)), counts);
     }
 }
 
-/// The share of the cases in which an anchor was right, in eighths, from 1 on.
+/// Returns the fraction of cases in which an association was right, in eighths, counted from 1.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -108,23 +109,23 @@ fn confidence(share: f32) -> usize {
     1 + (8.0 * share) as usize
 }
 
-/// The tokens whose latest follower in the text is `token`.
+/// Returns the tokens whose latest successor in the text is `token`.
 fn associated_with(text: &IndexedTokens, token: u32) -> impl Iterator<Item = u32> {
-    let places = text.of_token(token).take(MAX_PLACES);
-    let associations = places.filter_map(move |place| {
-        let before = place.checked_sub(1)?;
+    let positions = text.of_token(token).take(MAX_OCCURRENCES);
+    let associations = positions.filter_map(move |position| {
+        let before = position.checked_sub(1)?;
         let associated = text.tokens()[before];
         (latest(text, associated, text.tokens().len() - 1) == Some(before)).then_some(associated)
     });
     associations.take(MAX_LEARNED)
 }
 
-/// The latest place of a token before `end`.
+/// Returns the latest occurrence of a token before `end`.
 fn latest(text: &IndexedTokens, token: u32, end: usize) -> Option<usize> {
-    text.of_token(token).find(|&place| place < end)
+    text.of_token(token).find(|&position| position < end)
 }
 
-/// What came after the latest place of a token that anything comes after.
+/// Returns the token after the latest occurrence of a token that has a successor.
 fn follower(text: &IndexedTokens, path: &[u32], associated: u32) -> Option<u32> {
     let (before, after) = (path, path.get(1..).unwrap_or_default());
     let in_path = before.iter().zip(after).rev().find(|(token, _)| **token == associated);
@@ -153,7 +154,7 @@ mod tests {
         associations
     }
 
-    /// What comes next by the anchors, the likeliest first.
+    /// Returns the tokens that the associations propose, likeliest first.
     fn expected(associations: &TokenAssociations, text: &[u32]) -> Vec<u32> {
         let (mut history, mut arena) = (IndexedTokens::default(), DraftArena::default());
         history.extend(text);
@@ -173,7 +174,7 @@ mod tests {
         bytes
     }
 
-    /// Sums with new results, each of which is said twice.
+    /// Returns sums with new results, each of which is repeated once.
     fn sums(results: std::ops::Range<u32>) -> Vec<u32> {
         let sum = |result| [EQUALS, result, THEN, result, 3];
         results.flat_map(sum).collect()

@@ -1,4 +1,4 @@
-//! The target model's own predictions after a single token.
+//! Source of the target model's own predictions after a single token.
 
 use crate::draft::token_tree::Source;
 use crate::fused::arena::{DraftArena, Matched};
@@ -7,7 +7,7 @@ use crate::weights::kind::{ExpertKind, MatchForm};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Bigram, MatchForm::Exact);
 
-/// How many tokens of a row are used: less likely ones hardly ever come.
+/// The number of tokens used of a row; less likely ones are rarely accepted.
 const MAX_TOKENS: usize = 8;
 
 #[derive(Debug, Clone, Copy)]

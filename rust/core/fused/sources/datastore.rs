@@ -1,4 +1,4 @@
-//! What followed the longest matches in the datastore, and how it goes on along a path.
+//! Source of continuations after the longest matches in the datastore.
 
 use std::ops::Range;
 
@@ -14,31 +14,31 @@ use specds_index::{Datastore, Match, Samples};
 const KIND: ExpertKind = ExpertKind::of(Source::Datastore, MatchForm::Exact);
 const SKIP_KIND: ExpertKind = ExpertKind::of(Source::Datastore, MatchForm::SkipGram);
 
-/// How many tokens of a passage are read.
+/// The length of a continuation.
 const CONTINUATION_LENGTH: usize = 8;
 
-/// At most this many of the context's longest matches are read.
+/// The maximum number of matches of the context that are read, longest first.
 const MAX_MATCHES: usize = 3;
 
-/// At most this many passages are read for a node that is searched for again.
+/// The maximum number of continuations for a node that is queried again.
 const MAX_CONTINUATIONS_OF_NODE: usize = 32;
 
-/// A node that has this many of its parent's passages is not searched for again.
+/// A node that keeps this many of its parent's continuations is not queried again.
 const ENOUGH_CONTINUATIONS: usize = 16;
 
-/// A match with this many passages covers a node: fewer are read of shorter matches.
+/// A match with this many continuations covers a node: shorter matches read fewer.
 const COVERED: usize = 8;
 
-/// The lengths of the context's suffixes that are searched for.
+/// The suffix lengths of the context that are searched for.
 const ORDERS: [usize; 9] = [2, 3, 4, 5, 6, 7, 8, 12, 16];
 
-/// The lengths with which likely nodes are searched for again, as indices of [`ORDERS`]: three tokens, then two.
+/// The suffix lengths of likely nodes that are queried again, as indices of [`ORDERS`].
 const REQUERY: [usize; 2] = [1, 0];
 
 #[derive(Debug, Default, Clone)]
 pub(crate) struct DatastoreSource {
     continuations: Continuations,
-    /// The groups of passages of each node.
+    /// The continuation groups of each expanded node.
     nodes: Vec<CorpusMatch>,
 }
 
@@ -87,14 +87,15 @@ impl DraftSource for DatastoreSource {
     }
 }
 
-/// What of `tail` is of its last document: no match reaches across a separator.
+/// Returns the part of `tail` in its last document: matches do not cross separators.
 fn last_document<'t>(datastore: &Datastore, tail: &'t [u32]) -> &'t [u32] {
     let separator = datastore.separator();
     let mut documents = tail.rsplit(|&token| token == separator);
     documents.next().unwrap_or_default()
 }
 
-/// Adds the expert for what follows a node's token alone: tokens with a share of at least `min_child_prob`.
+/// Adds the expert for the continuations of a node's last token alone, with a probability of at least
+/// `min_share`.
 fn add_next_tokens(
     datastore: &Datastore,
     token: u32,
@@ -113,25 +114,26 @@ fn add_next_tokens(
 }
 
 #[derive(Debug, Clone)]
+/// The sampled continuations of one match.
 struct ContinuationGroup {
     /// The length of the match.
     order: usize,
-    /// How often it occurs.
+    /// The number of occurrences of the match.
     num_matches: f32,
     rows: Range<usize>,
 }
 
-/// The groups of one node, the longest match first.
+/// The continuation groups of one node, the longest match first.
 type CorpusMatch = Range<usize>;
 
 #[derive(Debug, Default, Clone)]
 struct Continuations {
     groups: Vec<ContinuationGroup>,
-    /// For each passage of each group, the position in `tokens` at which it continues.
+    /// The position in `tokens` of each continuation of each group.
     rows: Vec<u32>,
-    /// The tokens of all passages, each passage with an [`END`].
+    /// The tokens of all continuations, each followed by [`END`].
     tokens: Vec<u32>,
-    /// For each of [`ORDERS`], its last match.
+    /// The last match of each of [`ORDERS`].
     found: Vec<Match>,
     samples: Samples,
 }
@@ -143,8 +145,8 @@ impl Continuations {
         self.tokens.clear();
     }
 
-    /// At the root by searches, elsewhere the parent's passages that continue with the node's token, and
-    /// searches again where these are few and the node is likely.
+    /// Queries the root. Other nodes filter the continuations of their parent, and likely ones query
+    /// again if few remain.
     fn find(
         &mut self,
         datastore: &Datastore,
@@ -164,8 +166,8 @@ impl Continuations {
         }
     }
 
-    /// Searches for longer and longer suffixes until one has all its occurrences read. Still longer matches
-    /// need no search: they are its passages whose preceding tokens agree too.
+    /// Searches for suffixes of increasing length until all occurrences of one are read. Longer matches
+    /// then need no search: they are its continuations with a longer context overlap.
     fn look_up(
         &mut self,
         datastore: &Datastore,
@@ -194,7 +196,7 @@ impl Continuations {
                 Some(group) if group.rows.len() >= COVERED => search.max_continuations_if_covered,
                 _ => search.max_continuations,
             };
-            // A match as frequent as a longer one adds nothing.
+            // A match that is as frequent as a longer one adds nothing.
             if self.found[index].count() as f32 > num_longer {
                 self.read(datastore, index, max_continuations);
             }
@@ -202,7 +204,7 @@ impl Continuations {
         start..self.groups.len()
     }
 
-    /// Searches for the suffix of one of [`ORDERS`], and gives how often it occurs.
+    /// Searches for the suffix of one of [`ORDERS`], and returns its number of occurrences.
     fn search(&mut self, datastore: &Datastore, tail: &[u32], index: usize) -> u64 {
         let found = &mut self.found[index];
         match tail.len().checked_sub(ORDERS[index]) {
@@ -212,7 +214,7 @@ impl Continuations {
         found.count()
     }
 
-    /// Reads all passages of a match, and adds the groups of the longest matches among them.
+    /// Reads all continuations of a match, and adds the groups of the longest matches among them.
     fn read_complete(
         &mut self,
         datastore: &Datastore,
@@ -259,7 +261,7 @@ impl Continuations {
         self.add_group(order, count, first, 0);
     }
 
-    /// Keeps the samples as passages, and gives the position of the first.
+    /// Stores the samples as continuations, and returns the position of the first.
     fn keep_samples(&mut self) -> u32 {
         let first = saturating_u32(self.tokens.len());
         for row in self.samples.iter() {
@@ -269,7 +271,7 @@ impl Continuations {
         first
     }
 
-    /// Adds those samples that reach this far back; `first` is the position of the first sample.
+    /// Adds the samples with at least this context overlap. `first` is the position of the first sample.
     fn add_group(&mut self, order: usize, num_matches: f32, first: u32, context_overlap: usize) {
         let (start, mut next) = (self.rows.len(), first);
         for (row, of_row) in self.samples.iter().zip(self.samples.overlaps()) {
@@ -281,7 +283,7 @@ impl Continuations {
         self.groups.push(ContinuationGroup { order, num_matches, rows: start..self.rows.len() });
     }
 
-    /// Adds the parent's passages that continue with `token`.
+    /// Adds the continuations of the parent that continue with `token`.
     fn follow(&mut self, parent: &CorpusMatch, token: u32) -> CorpusMatch {
         let first = self.groups.len();
         for group in parent.clone() {
@@ -306,18 +308,18 @@ impl Continuations {
         first..self.groups.len()
     }
 
-    /// Searches for a likely node's last tokens, where its parent's passages say too little.
+    /// Queries the last tokens of a likely node if the continuations of its parent are too few.
     fn requery(&mut self, datastore: &Datastore, tail: &[u32], found: &CorpusMatch) -> CorpusMatch {
         let [longest, ..] = REQUERY.map(|index| ORDERS[index]);
-        let says_little = |group: &ContinuationGroup| {
+        let is_sparse = |group: &ContinuationGroup| {
             let num_rows = group.rows.len();
             group.order <= longest
                 && num_rows < ENOUGH_CONTINUATIONS
                 && (num_rows as f32) < group.num_matches
         };
         let groups = &self.groups[found.clone()];
-        let num_kept = groups.iter().position(says_little).unwrap_or(groups.len());
-        self.groups.truncate(found.start + num_kept);
+        let num_retained = groups.iter().position(is_sparse).unwrap_or(groups.len());
+        self.groups.truncate(found.start + num_retained);
         for index in REQUERY {
             let shortest = self.groups[found.start..].last();
             if shortest.is_none_or(|group| group.order > ORDERS[index]) {
@@ -330,7 +332,8 @@ impl Continuations {
         found.start..self.groups.len()
     }
 
-    /// Adds an expert for each match that occurs more often than all longer ones, and gives how many.
+    /// Adds an expert for each match that is more frequent than all longer ones, and returns their
+    /// number.
     fn add_experts(&self, found: &CorpusMatch, arena: &mut DraftArena) -> usize {
         let (mut rank, mut last) = (0, 0.0);
         for group in &self.groups[found.clone()] {
@@ -343,7 +346,7 @@ impl Continuations {
                     rank,
                     num_matches: group.num_matches,
                 };
-                // Passages are sorted: equal first tokens stand together.
+                // Continuations are sorted, so equal first tokens are adjacent.
                 let next = runs(rows.map(|&row| self.tokens[row as usize]));
                 rank += usize::from(arena.add(matched, None, next));
             }
@@ -351,8 +354,8 @@ impl Continuations {
         rank
     }
 
-    /// Collects the second tokens of passages whose first is not `token`, after the longest match of at
-    /// least two tokens that has some.
+    /// Collects the second tokens of continuations whose first token is not `token`, after the longest
+    /// match of at least two tokens that has enough.
     fn collect_skip_grams(&self, found: &CorpusMatch, token: u32, skip_grams: &mut SkipGrams) {
         const MIN_CONTINUATIONS: usize = 4;
         let mut groups = self.groups[found.clone()].iter();

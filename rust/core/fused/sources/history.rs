@@ -1,4 +1,4 @@
-//! What came next where a text has the end of a path.
+//! Source of continuations after earlier occurrences of the end of a path in a token sequence.
 
 use crate::draft::token_tree::Source;
 use crate::fused::arena::DraftArena;
@@ -9,7 +9,7 @@ use crate::memory::group_text::GroupText;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::weights::kind::{ExpertKind, MatchForm};
 
-/// The request's own text, earlier ones of its tenant or group, or an expected output.
+/// The context, earlier sequences of the tenant or group, or a predicted output.
 #[derive(Debug, Clone)]
 pub(crate) struct HistorySource {
     label: Source,
@@ -17,7 +17,7 @@ pub(crate) struct HistorySource {
     skip_kind: ExpertKind,
     gapped_kind: ExpertKind,
     occurrences: Occurrences,
-    /// The places of each node that was asked for.
+    /// The occurrences of each expanded node.
     nodes: Vec<NodeOccurrences>,
 }
 

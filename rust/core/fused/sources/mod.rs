@@ -1,4 +1,4 @@
-//! What does each source of the fused drafter say may follow a node? One file a source.
+//! Sources of the fused drafter, one per file.
 
 pub(crate) mod associations;
 pub(crate) mod bigrams;

@@ -1,4 +1,4 @@
-//! The places of a growing text where the end of a path came before.
+//! Earlier occurrences of the end of a path in a growing token sequence.
 
 use std::ops::Range;
 
@@ -9,45 +9,45 @@ use crate::memory::indexed_tokens::IndexedTokens;
 use crate::portable_math::saturating_u32;
 use crate::weights::kind::ExpertKind;
 
-/// The longest length of a match: longer ones are not told apart.
+/// The maximum match length that is computed.
 const MAX_LENGTH: usize = 32;
 
-/// The largest level of a length, because levels are bits of a 64-bit number.
+/// The largest length bucket, because buckets are bits of a 64-bit number.
 const LONGEST: u32 = u64::BITS - 1;
 
-/// A match goes on beyond an edit where at least this many tokens are the same.
+/// The minimum gapped length for which a gapped match is an expert.
 const MIN_GAPPED: u32 = 3;
 
-/// How many of the longest match lengths are experts of their own.
+/// The number of longest match lengths that are experts of their own.
 const MAX_EXPERTS: usize = 3;
 
-/// Each earlier place counts this much of the one after it.
+/// The count of an occurrence relative to the next later one.
 pub(super) const DECAY: f32 = 0.95;
 
-/// A text of at most this many tokens is near: a core's own cache holds it.
+/// The maximum length of a near sequence, which fits the cache of a core.
 const NEAR: usize = 1 << 17;
 
-/// A node of probability p reads at most p times this many of the latest places of a near text.
+/// The number of latest occurrences in a near sequence that a node of probability 1 reads; others read
+/// proportionally fewer.
 const OCCURRENCES_AT_ONE: f32 = 512.0;
 
-/// How many of the latest places of a text are read for a node.
+/// Limits of the search for one node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OccurrenceLimits {
-    /// The most places after the last two tokens.
+    /// The maximum number of occurrences of the last two tokens.
     bigrams: usize,
-    /// The most places after the last token alone.
+    /// The maximum number of occurrences of the last token alone.
     unigrams: usize,
-    /// A node with this many of its parent's places is not searched for; with this many after its last two
-    /// tokens, it gets none after the last alone.
+    /// A node that keeps this many of its parent's occurrences is not searched for. With this many of its
+    /// last two tokens, it does not search for the last one alone.
     enough: usize,
-    /// Whether places say how far they match beyond an edit.
+    /// Compute `gapped_len`.
     match_gapped: bool,
 }
 
 impl OccurrenceLimits {
-    /// The reach for a root, or for a child that is this likely. In a text that is not near, each place
-    /// waits for main
-    /// memory.
+    /// Returns the limits for the root, or for a child of this probability. In a sequence that is not
+    /// near, each occurrence costs a main memory access.
     pub(super) fn of(child: Option<f32>, text: &IndexedTokens, search: SearchLimits) -> Self {
         let prob = child.unwrap_or(1.0);
         let is_near = text.tokens().len() <= NEAR;
@@ -77,29 +77,30 @@ impl OccurrenceLimits {
     }
 }
 
-/// A place after the last tokens of a path.
+/// An occurrence of the last tokens of a path.
 #[derive(Debug, Clone, Copy)]
 struct Occurrence {
-    /// Where the text continues; below it, the token there.
+    /// The position of the continuation.
     next: u32,
+    /// The token at `next`.
     token: u32,
-    /// The token after that one.
+    /// The token after `token`.
     after: u32,
-    /// How many tokens before it equal those of the path.
+    /// The number of tokens before `next` that equal the end of the path.
     length: u32,
-    /// How many tokens are equal before these and before one token that was changed, put in or left out.
+    /// The number of tokens that match before these if one token was changed, inserted or deleted.
     gapped_len: u32,
 }
 
-/// The places of one node, in [`Occurrences`].
+/// The occurrences of one node, in [`Occurrences`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeOccurrences {
     range: Range<usize>,
-    /// Whether there may be more of them.
+    /// Set if the search stopped at a limit.
     is_cut: bool,
 }
 
-/// The places of all nodes of a draft, node after node.
+/// The occurrences of all nodes of a draft, node after node.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Occurrences(Vec<Occurrence>);
 
@@ -108,8 +109,8 @@ impl Occurrences {
         self.0.clear();
     }
 
-    /// Finds the parent's places that continue with the node's token, if enough, otherwise the latest
-    /// places after the last tokens of `tail`.
+    /// Returns the parent's occurrences that continue with the node's token if they are enough, else the
+    /// latest occurrences of the end of `tail`.
     pub(super) fn find(
         &mut self,
         text: &IndexedTokens,
@@ -165,7 +166,7 @@ impl Occurrences {
         }
     }
 
-    /// Adds places after the last two tokens, and says whether there are more.
+    /// Adds occurrences of the last two tokens, and returns true if there are more.
     fn add_after_bigram(
         &mut self,
         text: &IndexedTokens,
@@ -177,7 +178,7 @@ impl Occurrences {
         let tokens = text.tokens();
         let start = self.0.len();
         let is_cut = self.add(text, text.of_pair(before, last), limit);
-        // Only now, so that the reads of one loop overlap.
+        // A separate loop, so that the memory reads of each loop overlap.
         for occurrence in &mut self.0[start..] {
             let pairs = tokens[..occurrence.next as usize].iter().rev().zip(tail.iter().rev());
             let is_same = |(a, b): &(&u32, &u32)| a == b;
@@ -186,7 +187,7 @@ impl Occurrences {
         is_cut
     }
 
-    /// Adds places after the last token where another token came before it, and says whether there are more.
+    /// Adds occurrences of the last token after a different token, and returns true if there are more.
     fn add_after_unigram(
         &mut self,
         text: &IndexedTokens,
@@ -210,7 +211,7 @@ impl Occurrences {
         is_cut
     }
 
-    /// Adds the places after at most `limit` of these ends, and says whether there are more.
+    /// Adds at most `limit` occurrences, and returns true if there are more.
     fn add(
         &mut self,
         text: &IndexedTokens,
@@ -218,7 +219,7 @@ impl Occurrences {
         limit: usize,
     ) -> bool {
         let mut end = ends.next();
-        // A request's own text does not go on at its end.
+        // The end of the context itself has no continuation.
         if end.is_some_and(|end| end + 1 == text.tokens().len()) {
             end = ends.next();
         }
@@ -238,8 +239,8 @@ impl Occurrences {
         end.is_some()
     }
 
-    /// Adds an expert for each of the longest lengths, of the places with at least that length. A place counts
-    /// once more for each token that is equal beyond an edit.
+    /// Adds an expert for each of the longest lengths, from the occurrences of at least that length. An
+    /// occurrence counts once more for each token of its gapped length.
     pub(super) fn add_experts(
         &self,
         found: &NodeOccurrences,
@@ -247,7 +248,7 @@ impl Occurrences {
         arena: &mut DraftArena,
     ) {
         let occurrences = &self.0[found.range.clone()];
-        // A bit for each length that there is.
+        // One bit for each length that occurs.
         let mut lengths = 0_u64;
         for occurrence in occurrences {
             lengths |= 1 << occurrence.length;
@@ -273,8 +274,8 @@ impl Occurrences {
         }
     }
 
-    /// Adds an expert for places that match far beyond an edit: a name, a value or a word has changed, and
-    /// what comes next is the same.
+    /// Adds an expert for occurrences with a long gapped match: a name, a value or a word changed, and
+    /// the rest is the same.
     pub(super) fn add_gapped(
         &self,
         found: &NodeOccurrences,
@@ -299,7 +300,7 @@ impl Occurrences {
         arena.add(matched, None, occurrences.map(|occurrence| occurrence.token).zip(counts));
     }
 
-    /// Collects the second tokens after places whose first is not `token`, at most `max_skip_grams`, the
+    /// Collects the second tokens after occurrences whose first is not `token`, at most `max_skip_grams`,
     /// latest first.
     pub(super) fn collect_skip_grams(
         &self,
@@ -324,7 +325,8 @@ impl Occurrences {
     }
 }
 
-/// How many tokens are equal before a match of `length` and one token more of the text, of the tail, or of both.
+/// Returns the number of equal tokens before a match of `length` and one further token of the text, of
+/// the tail, or of both.
 fn gapped_len(text: &[u32], tail: &[u32], length: usize) -> u32 {
     if length >= MAX_LENGTH {
         return 0;
@@ -349,8 +351,8 @@ mod tests {
     use crate::fused::effort::Effort;
     use crate::memory::indexed_tokens::IndexedTokens;
 
-    /// What follows 1, 2 in a text of more than `num_tokens` tokens: 3, or 4 where only the 2 is the
-    /// same.
+    /// Returns the continuations of 1, 2 in a text of more than `num_tokens` tokens: 3, and 4 where only
+    /// the 2 matches.
     fn tokens_found(num_tokens: usize, child: Option<f32>, effort: Effort) -> Vec<u32> {
         let mut text = IndexedTokens::default();
         text.extend(&vec![0; num_tokens]);

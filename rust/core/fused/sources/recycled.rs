@@ -1,4 +1,4 @@
-//! What the target model itself predicted after these tokens before.
+//! Source of recycled predictions of the target model (Token Recycling, Luo et al., 2024).
 
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::fused::arena::{DraftArena, Matched};
@@ -7,22 +7,22 @@ use crate::weights::kind::{ExpertKind, MatchForm};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Recycled, MatchForm::Exact);
 
-/// How many predictions of each node are kept.
+/// The number of predictions that are stored for each node.
 pub(crate) const NUM_KEPT: usize = 8;
 
 const NUM_SLOTS: usize = 4096;
 
-/// Each prediction counts this much of the likelier one before it.
+/// The count of a prediction relative to the likelier one before it.
 const DECAY: f32 = 0.5;
 
-/// The target model's latest predictions at verified nodes after each token and each pair, rejected
-/// branches included. Keys that share a slot replace each other.
+/// The target model's latest predictions at verified nodes, after each token and each pair of tokens,
+/// including rejected branches. Keys that share a slot replace each other.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct RecycledSource {
     slots: Vec<Slot>,
 }
 
-/// The last token, and the one before it where the key is a pair, each plus one; 0 stands for none.
+/// The last token and, for a pair, the one before it, each plus one; 0 stands for none.
 type Key = (u64, u64);
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -99,7 +99,7 @@ impl RecycledSource {
     }
 }
 
-/// The last token and the one before it.
+/// Returns the last token and the one before it.
 fn ends(tokens: &[u32]) -> (Option<u32>, Option<u32>) {
     let mut tokens = tokens.iter().rev().copied();
     (tokens.next(), tokens.next())

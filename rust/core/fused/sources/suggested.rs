@@ -1,4 +1,4 @@
-//! What somebody else suggests: a draft model, a grammar, the known arguments of a tool.
+//! Source of external proposals: a draft model, a grammar, known arguments of a tool.
 
 use crate::draft::token_tree::Source;
 use crate::fused::arena::{DraftArena, Matched};
@@ -7,14 +7,14 @@ use crate::weights::kind::{ExpertKind, MatchForm};
 
 const KIND: ExpertKind = ExpertKind::of(Source::Suggested, MatchForm::Exact);
 
-/// A probability counts as what is known of so many occurrences: other experts know of a few, and a
-/// few would say less of a token than its probability does.
+/// The number of occurrences that a proposal counts as. Other experts know few occurrences, which would
+/// outweigh a probability.
 const NUM_OCCURRENCES: f32 = 64.0;
 
-/// The source of suggestions. It is one expert, and learns what it is worth as any other.
+/// The source of external proposals. It is one expert, weighted like any other.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SuggestedSource {
-    /// The node of the suggestion that each asked node is.
+    /// The proposal node that corresponds to each expanded node.
     nodes: Vec<Option<i32>>,
 }
 
@@ -46,7 +46,7 @@ impl DraftSource for SuggestedSource {
             kind: KIND,
             order: 1,
             rank: 0,
-            // Tells certain suggestions from others.
+            // Distinguishes certain proposals from others.
             num_matches: 1.0 / (1.0 - top).max(1e-4),
         };
         arena.add(matched, None, counts);
