@@ -1,8 +1,8 @@
-//! How many nodes of the drafts of a batch pay.
+//! Number of verified nodes of each draft in a batch.
 //!
-//! A step verifies the nodes with which most tokens are expected a second: [`StepCost`] tells the
-//! seconds, as an operator knows them or as [`StepTimes`] saw them, and [`DraftStats`] expects tokens by what
-//! came of earlier drafts. The loop of transformers and the engines follow this one rule.
+//! A step verifies the nodes with the highest expected tokens per second. [`StepCost`] predicts the
+//! seconds, from the operator or from [`StepTimes`]. [`DraftStats`] predicts the tokens from the outcomes
+//! of earlier drafts. Both `generate` and the engines follow this rule.
 
 pub(crate) mod reliability;
 pub(crate) mod rule;

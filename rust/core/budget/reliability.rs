@@ -1,22 +1,22 @@
-//! The trust in the probabilities that a drafter promises, by depth and by row.
+//! Reliability of the probabilities of a drafter, by depth and by row.
 
 use crate::draft::token_tree::TokenTree;
 
-/// The weight of a step in the next one: after fifty steps it is a third.
+/// The decay of the counts with each step: after fifty steps a third remains.
 const DECAY: f64 = 0.98;
-/// The trust in the depth above counts as much as the evidence of so many promised tokens.
+/// The number of promised tokens that the reliability of the previous depth counts as.
 const PRIOR_TOKENS: f64 = 2.0;
-/// The trust in all rows counts as much as the evidence of so many promised tokens of one row.
+/// The number of promised tokens of one row that the reliability over all rows counts as.
 const PRIOR_TOKENS_OF_ROW: f64 = 4.0;
-/// The trust in an unknown drafter. Cheap nodes are verified all the same; where nodes are expensive, its
-/// first tokens tell as much at no cost.
+/// The initial reliability. Cheap nodes are verified anyway, and where nodes are expensive, even
+/// unverified first nodes yield evidence.
 const FIRST: f64 = 0.3;
-/// Deeper nodes are trusted as the deepest of these.
+/// The number of depths with their own counts. Deeper nodes use the last one.
 const DEPTHS: usize = 16;
-/// No probability is raised by a larger factor.
+/// The upper bound of a factor.
 const MOST: f64 = 2.0;
 
-/// The tokens that were promised, and those that came.
+/// Promised tokens and accepted tokens, decayed.
 #[derive(Debug, Clone, Copy, Default)]
 struct AcceptanceCounts {
     promised: f64,
@@ -29,7 +29,7 @@ impl AcceptanceCounts {
         self.came *= DECAY;
     }
 
-    /// The share that came, where `prior_tokens` tokens count as if `prior` of them had come.
+    /// Returns the accepted fraction, with a prior of `prior_tokens` tokens.
     fn factor(self, prior: f64, prior_tokens: f64) -> f64 {
         let promised = self.promised + prior_tokens;
         let factor = (self.came + prior_tokens * prior) / promised;
@@ -37,15 +37,17 @@ impl AcceptanceCounts {
     }
 }
 
-/// The share of the expected tokens that came, over all requests of a drafter.
+/// The accepted fraction of the promised tokens over all requests of a drafter.
 ///
-/// It is by depth, since drafters other than `fused` exaggerate more the deeper they draft; a depth with little
-/// evidence is trusted as the one above it. The evidence is the verified nodes and their children, whose
-/// outcome every step shows: so a drafter none of whose nodes are verified can win trust.
+/// It depends on the depth, because drafters other than `fused` are more overconfident the deeper they
+/// draft. A depth with few counts follows the previous one. The counts include the unverified children of
+/// verified nodes, whose outcome every step shows, so a drafter can gain reliability although none of its
+/// nodes are verified.
 #[derive(Debug, Clone)]
 pub(crate) struct Reliability {
-    /// From depth 1 on.
+    /// The counts of each depth, starting at depth 1.
     depths: [AcceptanceCounts; DEPTHS],
+    /// The factor of each depth, computed from `depths`.
     factors: [f64; DEPTHS],
 }
 
@@ -63,7 +65,7 @@ impl From<f64> for Reliability {
     }
 }
 
-/// The same of one row, beside the trust in all.
+/// The reliability of one row relative to that over all rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RowReliability(AcceptanceCounts);
 
@@ -74,14 +76,14 @@ impl RowReliability {
 }
 
 impl Reliability {
-    /// The largest factor by which a probability of these rows may be too small, at least 1.
+    /// Returns the largest factor that a probability of these rows may need, at least 1.
     pub(crate) fn most(&self, rows: impl Iterator<Item = RowReliability>) -> f64 {
         let of_rows = rows.map(RowReliability::factor).fold(0.0, f64::max);
         let of_depths = self.factors.iter().copied().fold(0.0, f64::max);
         (of_rows * of_depths).clamp(1.0, MOST)
     }
 
-    /// The tokens to expect of each node.
+    /// Returns the expected tokens of each node.
     pub(crate) fn gains(&self, row: RowReliability, tree: &TokenTree) -> Vec<f64> {
         let factor = row.factor();
         let nodes = tree.depths().into_iter().zip(promises(tree));
@@ -91,7 +93,7 @@ impl Reliability {
         nodes.map(gain).map(|gain| gain.min(1.0)).collect()
     }
 
-    /// Compares drafts, whose first nodes were verified, with what was emitted.
+    /// Updates the counts by drafts, whose first nodes were verified, and the emitted tokens.
     pub(crate) fn learn<'a>(
         &mut self,
         outcomes: impl Iterator<Item = (&'a mut RowReliability, TokenTree, usize, &'a [u32])>,
@@ -140,7 +142,7 @@ fn index(depth: u32) -> usize {
     (depth as usize).min(DEPTHS) - 1
 }
 
-/// The probabilities of a tree; 1 for each node if the drafter gives none.
+/// Returns the probabilities of a tree, or 1 for each node if the drafter gives none.
 fn promises(tree: &TokenTree) -> impl Iterator<Item = f64> {
     let has_none = tree.probs().iter().all(|&prob| prob == 0.0);
     let promise = move |&prob: &f32| if has_none { 1.0 } else { f64::from(prob) };

@@ -1,4 +1,4 @@
-//! The rule that says how many nodes of each row's draft are verified, and which rows draft at all.
+//! Rule for the number of verified nodes of each row, and for the rows that draft.
 
 use crate::budget::reliability::{Reliability, RowReliability};
 use crate::budget::selection::{Passes, Selection, to_f64};
@@ -6,45 +6,49 @@ use crate::budget::step_cost::StepCost;
 use crate::budget::step_times::StepTimes;
 use crate::draft::token_tree::TokenTree;
 
-/// The weight of a new value in an average.
+/// The weight of a new value in a moving average.
 const AVERAGING: f64 = 0.1;
-/// The weight of a draft that took less time than usual.
+/// The weight of a draft time below the average.
 const AVERAGING_DOWN: f64 = 0.5;
-/// While drafts lose, they take at most this share of the time.
+/// The maximum fraction of the time that unprofitable drafts take.
 const LOSING_SHARE: f64 = 0.01;
+/// The maximum number of steps without a draft.
 const MAX_BACKOFF: f64 = 31.0;
 
-/// What a step costs.
+/// The source of the cost of a step.
 #[derive(Debug)]
 pub enum Costs<'a> {
     Known(&'a StepCost),
     Measured(&'a mut StepTimes),
 }
 
-/// What a budget knows of one row.
+/// The state of one row.
 #[derive(Debug, Clone, Default)]
 pub struct RowBudget {
     reliability: RowReliability,
-    /// What drafts gained lately, less their own time, in tokens.
+    /// The moving average of the net gain of a draft, in tokens.
     avg_net_gain: f64,
+    /// The remaining steps without a draft.
     backoff: usize,
+    /// The last draft.
     draft: TokenTree,
+    /// The number of its verified nodes.
     num_verified: usize,
 }
 
 impl RowBudget {
-    /// Whether the row drafts in the next step.
+    /// Returns true if the row drafts in the next step.
     pub fn drafts(&self) -> bool {
         self.backoff == 0
     }
 
-    /// Lets a step pass without a draft.
+    /// Counts a step without a draft.
     pub fn pause(&mut self) {
         self.draft = TokenTree::default();
         self.backoff = self.backoff.saturating_sub(1);
     }
 
-    /// Takes what a draft gained, less what it cost, in tokens; while drafts lose on average, they wait.
+    /// Updates the average net gain. While it is not positive, the row backs off.
     fn update(&mut self, profit: f64, backoff: f64) {
         self.avg_net_gain += AVERAGING * (profit - self.avg_net_gain);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 31")]
@@ -53,21 +57,21 @@ impl RowBudget {
     }
 }
 
-/// What a drafter has been worth in all rows.
+/// Statistics of a drafter over all rows.
 #[derive(Debug, Clone, Default)]
 pub struct DraftStats {
     reliability: Reliability,
-    /// The usual time of a row's draft.
+    /// The moving average of the draft time of a row, in seconds.
     draft_s: Option<f64>,
 }
 
 impl DraftStats {
-    /// With this trust in a drafter that is not known yet.
+    /// Returns statistics with this initial reliability.
     pub fn with_reliability(reliability: f64) -> Self {
         Self { reliability: reliability.into(), draft_s: None }
     }
 
-    /// The least probability of a node that could pay in a step of so many rows.
+    /// Returns the minimum probability of a node that can improve throughput in a step of these rows.
     pub fn least_gain<'a>(
         &self,
         rows: impl Iterator<Item = &'a RowBudget>,
@@ -77,11 +81,10 @@ impl DraftStats {
         (cost.least_gain(start) / self.reliability.most(rows.map(|row| row.reliability))).min(1.0)
     }
 
-    /// How many nodes of the draft of each of these rows are verified.
+    /// Returns the number of verified nodes of each draft.
     ///
-    /// Rows that drafted nothing for want of a session or of worth may be left out; `num_rows` is all
-    /// rows of the step. `draft_s` is the time of all drafts and of what is learned for them, 0 where it must
-    /// not count. The drafts are kept until [`learn`](Self::learn).
+    /// Rows without a draft may be omitted; `num_rows` counts all rows of the step. `draft_s` is the time
+    /// of all drafts and updates, or 0 to ignore it. Drafts are stored until [`learn`](Self::learn).
     pub fn choose(
         &mut self,
         rows: &mut [&mut RowBudget],
@@ -118,7 +121,7 @@ impl DraftStats {
         sizes
     }
 
-    /// Learns from the tokens that rows emitted after their last drafts.
+    /// Updates the statistics by the tokens that rows emitted after their last drafts.
     pub fn learn<'a>(&mut self, rows: impl Iterator<Item = (&'a mut RowBudget, &'a [u32])>) {
         let emitting = rows.filter(|(_, emitted)| !emitted.is_empty());
         let mut drafts = emitting.map(|(row, emitted)| {
@@ -130,7 +133,7 @@ impl DraftStats {
 
     fn usual_draft(&mut self, seconds: f64) -> f64 {
         let usual = self.draft_s.unwrap_or(seconds);
-        // Interrupted drafts, and the first ones, whose data is in no cache, say little of the next.
+        // Interrupted drafts, and first ones with cold caches, say little about the next.
         let rate = if seconds > usual { AVERAGING } else { AVERAGING_DOWN };
         let usual = usual + rate * (seconds.min(3.0 * usual) - usual);
         self.draft_s = Some(usual);
@@ -138,7 +141,7 @@ impl DraftStats {
     }
 }
 
-/// The nodes to verify, and the cost by which they were chosen, where it is known.
+/// Returns the number of nodes to verify, and the cost behind the choice if it is known.
 fn choose_size(
     selection: &Selection,
     costs: Costs<'_>,

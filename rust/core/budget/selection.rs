@@ -1,31 +1,31 @@
-//! The order in which the nodes of several drafts are added to a step, and how many of them pay.
+//! Order in which the nodes of several drafts enter a step, and their best number.
 
-/// A step must promise to be better than one without drafts by this factor: predictions are no better
-/// than that.
+/// The minimum expected speedup of a step with drafts, which is the accuracy of the predictions.
 pub(crate) const MIN_SPEEDUP: f64 = 1.03;
 
-/// What a pass over several rows costs.
+/// The padding of a forward pass over several rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Passes {
-    /// The tokens of all rows, so each node goes to the row where it gains most.
+    /// The pass costs the tokens of all rows, so each node goes to the row where it gains most.
     Packed,
-    /// The tokens of its longest row, to which all others are padded.
+    /// The pass costs the tokens of its longest row, to which all rows are padded.
     Padded,
 }
 
 /// The nodes of drafts in the order in which they are added to a step.
 #[derive(Debug)]
 pub(crate) struct Selection {
-    /// Tokens of a step without drafts: those that it costs, and that it gives.
+    /// Returns the tokens that a step without drafts processes.
     start: f64,
-    /// What each further node gains; in padded passes a node of every row, on average.
+    /// The gain of each further node. In padded passes, a node of every row, on average.
     gains: Vec<f64>,
     /// The row of each node; empty in padded passes.
     rows: Vec<usize>,
 }
 
 impl Selection {
-    /// `gains` has the tokens to expect of each node of the drafts; the rows of a step may be more.
+    /// Returns the order. `gains` has the expected tokens of each node of each draft; the step may have
+    /// more rows.
     pub(crate) fn new(gains: &[Vec<f64>], num_rows: usize, passes: Passes) -> Self {
         match passes {
             Passes::Packed => Self::packed(gains, num_rows),
@@ -36,7 +36,7 @@ impl Selection {
     fn packed(gains: &[Vec<f64>], num_rows: usize) -> Self {
         let mut nodes = Vec::new();
         for (row, gains) in gains.iter().enumerate() {
-            // Trust may make a node seem likelier than one before it, which must come first all the same.
+            // Reliability may rank a node above its predecessor, which must still come first.
             let mut rank = f64::INFINITY;
             for (node, &gain) in gains.iter().enumerate() {
                 rank = rank.min(gain);
@@ -66,7 +66,7 @@ impl Selection {
         self.start
     }
 
-    /// How many nodes give most tokens a second.
+    /// Returns the number of nodes with the highest tokens per second.
     pub(crate) fn best(&self, seconds: &dyn Fn(f64) -> f64) -> usize {
         let (mut tokens, mut places) = (self.start, self.start);
         let mut best = MIN_SPEEDUP * tokens / seconds(places);
@@ -82,7 +82,7 @@ impl Selection {
         num_best
     }
 
-    /// The nodes of each draft among the first `num_nodes` of all.
+    /// Returns the number of nodes of each draft among the first `num_nodes` of all.
     pub(crate) fn sizes(&self, num_nodes: usize, gains: &[Vec<f64>]) -> Vec<usize> {
         if self.rows.is_empty() {
             return gains.iter().map(|row| row.len().min(num_nodes)).collect();

@@ -1,17 +1,17 @@
-//! The seconds that a step takes by its tokens.
+//! Duration of a step as a function of its tokens.
 
 use crate::budget::selection::to_f64;
 use specds_index::{Error, Result};
 
-/// The seconds of a step by its tokens: linear between points, level before the first, and as steep as
-/// between the last two beyond.
+/// The seconds of a step by its number of tokens: piecewise linear, constant before the first point, and
+/// extrapolated beyond the last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepCost {
     points: Vec<(f64, f64)>,
 }
 
 impl StepCost {
-    /// Points of tokens and seconds, in any unit.
+    /// Returns a cost through points of tokens and seconds, in any unit of time.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Self> {
         let rises = |two: &[(f64, f64)]| two[0].0 < two[1].0 && two[0].1 <= two[1].1;
         let is_usable = |&(tokens, seconds): &(f64, f64)| {
@@ -26,8 +26,8 @@ impl StepCost {
         Ok(Self { points })
     }
 
-    /// As measured, which may fall in places: some kernels are slower for odd sizes. Beyond the largest size a
-    /// token is taken to cost what it costs on average.
+    /// Returns a measured cost, which need not be monotone: some kernels are slower for odd sizes. Beyond
+    /// the largest size, a token costs the average.
     pub(crate) fn measured(mut points: Vec<(f64, f64)>) -> Self {
         let beyond = points.last().map(|last| (2.0 * last.0, 2.0 * last.1));
         points.extend(beyond);
@@ -43,10 +43,11 @@ impl StepCost {
         }
     }
 
-    /// The least probability with which a node could pay in a step that has `start` tokens without it.
+    /// Returns the minimum probability of a node that can improve throughput in a step of `start` other
+    /// tokens.
     ///
-    /// A first node may cost nothing, since a pass over one token uses other kernels: this is the least
-    /// average cost of a node beyond those that cost as much as the first.
+    /// A first node may be free, because a pass over one token uses other kernels. The result is
+    /// therefore the least average cost of a node beyond those that cost as much as the first.
     pub fn least_gain(&self, start: usize) -> f64 {
         let start = to_f64(start);
         let with_one = self.seconds(start + 1.0);

@@ -1,51 +1,56 @@
-//! The seconds that steps take by their tokens, learned from the steps that ran.
+//! Step cost measured from the steps of the engine.
 
 use std::collections::BTreeMap;
 
 use crate::budget::selection::to_f64;
 use crate::budget::step_cost::StepCost;
 
-/// The times of the steps that ran, by size.
+/// Estimates of the step cost from observed steps, by batch size.
 ///
-/// A machine is faster or slower by the minute, and other work falls into some steps. So the times of sizes
-/// are compared by way of the pace of the steps between them, not by the clock. What a size costs is
-/// believed only after steps of that size: `probe` names the sizes that deserve one.
+/// The speed of a machine drifts, and other load disturbs single steps. Sizes are therefore compared by
+/// the machine speed of the steps between them, not by the clock. A size is used only after two
+/// observations; `probe` selects the sizes that are worth one.
 #[derive(Debug, Clone, Default)]
 pub struct StepTimes {
-    /// Seconds of a step over its relative time.
+    /// The seconds of a step divided by its relative time.
     machine_speed: f64,
+    /// The statistics of each size.
     sizes: BTreeMap<usize, SizeStats>,
     num_steps: usize,
+    /// The time of all steps, in seconds.
     total_s: f64,
-    /// What trials took beyond steps without drafts.
+    /// The time of probes beyond that of baseline steps, in seconds.
     probes_s: f64,
-    /// If the next step is a trial, the seconds of one without a draft, and the most that count.
+    /// The seconds of a baseline step, and the maximum that counts, if the next step is a probe.
     probe_bounds: Option<(f64, f64)>,
-    /// The time of the last step over what its size usually takes.
+    /// The time of the last step divided by the usual time of its size.
     last_deviation: f64,
-    /// The last step, if it is to tell what its size costs.
+    /// The last step, if it is a measurement.
     pending_probe: Option<PendingProbe>,
-    /// The size of a step without drafts.
+    /// The size of a baseline step.
     baseline: Option<usize>,
-    /// Whether the next step is without drafts, to be measured anew.
+    /// Set if the next step is a baseline step, to be measured again.
     is_baseline_due: bool,
 }
 
-/// A step that tells what its size costs once the next one has told the pace behind it: between the two, other
-/// work may have begun or ended.
+/// A measured step. It is used after the next step has shown the machine speed on its other side, because
+/// other load may have started or stopped in between.
 #[derive(Debug, Clone, Copy)]
 struct PendingProbe {
     tokens: usize,
     seconds: f64,
 }
 
-/// Steps of similar numbers of tokens.
+/// Statistics of steps with similar numbers of tokens.
 #[derive(Debug, Clone)]
 struct SizeStats {
+    /// The average number of tokens.
     tokens: f64,
-    /// Seconds of a step at a pace of 1.
+    /// The seconds of a step at a machine speed of 1.
     relative: f64,
+    /// The number of steps that were measured.
     num_steps: usize,
+    /// The index of the last step of this size.
     last_step: usize,
 }
 
@@ -56,40 +61,42 @@ impl Default for SizeStats {
 }
 
 impl SizeStats {
-    /// Forgets the steps that ran, so that the size is measured anew.
+    /// Discards the measurements, so that the size is measured again.
     fn forget(&mut self) {
         (self.num_steps, self.relative) = (0, f64::INFINITY);
     }
 }
 
-/// One step may have met other work of the machine, or the first use of a kernel; of two that differ much the
-/// faster one tells, otherwise both.
+/// The number of measurements after which a size is used. One step may be disturbed by other load or by
+/// the first use of a kernel. The faster of two counts if they differ much, else both.
 const STEPS_KNOWN: usize = 2;
-/// A size without a step for so long is measured anew.
+/// The number of steps after which an unused size is measured again.
 const STEPS_FORGOTTEN: usize = 256;
-/// Everything hangs on the step without drafts: it is measured anew after a share of all steps, at least and at
-/// most so many.
+/// The baseline step is the reference for all decisions. It is measured again after `num_steps /
+/// BASELINE_SHARE` steps, within [`STEPS_WITHOUT_BASELINE`].
 const BASELINE_SHARE: usize = 4;
+/// The minimum and maximum number of steps between two measurements of the baseline.
 const STEPS_WITHOUT_BASELINE: (usize, usize) = (32, 128);
-/// Steps that are off by this factor met other work, or its end.
+/// A step that deviates by this factor was disturbed by other load.
 const MAX_DEVIATION: f64 = 1.5;
-/// No size is tried while steps are off by this one.
+/// No size is probed while steps deviate by this factor.
 const STEADY_DEVIATION: f64 = 1.3;
-/// A step counts at least this much in the time of its size.
+/// The minimum weight of a step in the time of its size.
 const LEARNED: f64 = 0.01;
-/// A step without drafts that is measured anew has become slower by at most this factor.
+/// The maximum rise of the baseline in one measurement.
 const MOST_RISE: f64 = 1.05;
-/// How much of a step's deviation the pace follows at once. As the pace and a size follow the same steps, a
-/// size that is
-/// alone drifts by no more than a thirtieth of what the pace does.
+/// The exponent with which the machine speed follows a deviation. Since the machine speed and a size
+/// follow the same steps, the drift of a size without others is at most a thirtieth of this.
 const MACHINE_SPEED_RATE: f64 = 0.3;
-/// Trials may lose so many seconds at first, or so many steps, and such a share of all time later.
+/// The time that the first probes may take, in seconds.
 const FIRST_PROBES_S: f64 = 0.4;
+/// The time that the first probes may take, in baseline steps.
 const FIRST_PROBES: f64 = 4.0;
+/// The fraction of all time that later probes may take.
 const PROBES_SHARE: f64 = 0.005;
 
 impl StepTimes {
-    /// Takes a step that ran. Times that are none, and steps without tokens, are ignored.
+    /// Adds an observed step. Invalid times and steps without tokens are ignored.
     pub fn add(&mut self, num_tokens: usize, seconds: f64) {
         let probe_bounds = self.probe_bounds.take();
         if !(seconds > 0.0 && seconds.is_finite() && num_tokens > 0) {
@@ -133,7 +140,8 @@ impl StepTimes {
         self.last_deviation = off;
     }
 
-    /// Learns from a step between two paces, by the one that is worse for drafts.
+    /// Updates a size by a step between two machine speeds, using the one that is less favorable for
+    /// drafts.
     fn update(&mut self, pending_probe: PendingProbe, machine_speed_after: f64) {
         let place = bucket(pending_probe.tokens);
         let is_baseline = self.baseline == Some(place) && self.is_known(place);
@@ -167,15 +175,15 @@ impl StepTimes {
         size.is_some_and(|size| size.num_steps >= STEPS_KNOWN)
     }
 
-    /// The seconds of a step like the last one; 0 where none ran.
+    /// Returns the expected seconds of a step like the last one, or 0 before any.
     pub fn usual(&self) -> f64 {
         let latest = self.sizes.values().max_by_key(|size| size.last_step);
         latest.map_or(0.0, |size| size.relative * self.machine_speed)
     }
 
-    /// What is known by steps that ran; `None` while a step of `start` tokens, that of no draft, is not.
+    /// Returns the measured cost, or `None` while the baseline step of `start` tokens is not measured.
     ///
-    /// Beyond the largest size that is known, a token is taken to cost what it costs on average.
+    /// Beyond the largest measured size, a token costs the average.
     pub fn cost(&mut self, start: usize) -> Option<StepCost> {
         let (least, most) = STEPS_WITHOUT_BASELINE;
         let patience = (self.num_steps / BASELINE_SHARE).clamp(least, most);
@@ -192,7 +200,7 @@ impl StepTimes {
         let baseline_relative = baseline.relative;
         let known = self.sizes.iter();
         let known = known.filter(|(_, size)| size.num_steps >= STEPS_KNOWN);
-        // No draft makes a step faster.
+        // No draft makes a step faster than the baseline.
         let seconds = |(&place, size): (&usize, &SizeStats)| {
             let is_larger = place > bucket(start);
             let least = if is_larger { baseline_relative } else { 0.0 };
@@ -201,11 +209,11 @@ impl StepTimes {
         Some(StepCost::measured(known.map(seconds).collect()))
     }
 
-    /// The tokens that the next step should have, to learn what they cost.
+    /// Returns the tokens of the next step if it is a probe.
     ///
-    /// `most_worth` is how many would be worth their time by a cost. A size is tried if it would pay at the
-    /// cost of the next smaller one, and has more than the `best` number of nodes that is known. The smallest
-    /// comes first, so that no step is much slower than one that ran.
+    /// `most_worth` returns the best number of tokens for a cost. A size is probed if it is worth its
+    /// time at the cost of the next smaller one and exceeds the `best` measured number of nodes. The
+    /// smallest comes first, so that no step is much slower than an earlier one.
     pub(crate) fn probe(
         &mut self,
         start: usize,
@@ -227,12 +235,12 @@ impl StepTimes {
         let first = sizes.find(|&tokens| self.is_due(bucket(tokens)))?;
         let same = |tokens: &usize| bucket(*tokens) == bucket(first);
         let last = (first..=most).take_while(same).last()?;
-        // What a step takes beyond as many plain ones is other work's.
+        // Time beyond that of as many baseline steps is due to other load.
         self.probe_bounds = Some((baseline_s, baseline_s * to_f64(last) / to_f64(start)));
         Some(last)
     }
 
-    /// What a step takes at least: as long as one of the next smaller size that is known.
+    /// Returns a lower bound of the seconds of a step: those of the next smaller measured size.
     fn least_seconds(&self, tokens: f64, start: usize, cost: &StepCost) -> f64 {
         #[expect(
             clippy::cast_possible_truncation,
@@ -249,7 +257,7 @@ impl StepTimes {
         cost.seconds(known.next().map_or(to_f64(start), |(_, tokens)| tokens))
     }
 
-    /// Whether a size has not been tried often enough, or not lately.
+    /// Returns true while a measurement of another size than the baseline is pending.
     fn is_waiting(&self, start: usize) -> bool {
         self.pending_probe
             .is_some_and(|pending_probe| bucket(pending_probe.tokens) != bucket(start))
@@ -262,7 +270,7 @@ impl StepTimes {
     }
 }
 
-/// Up to 8 tokens a size of its own each, then two for each doubling.
+/// Returns the bucket of a size: one each up to 8 tokens, then two per power of two.
 fn bucket(num_tokens: usize) -> usize {
     if num_tokens <= 8 {
         return num_tokens;

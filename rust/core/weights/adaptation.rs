@@ -1,4 +1,4 @@
-//! What the requests of one tenant have taught.
+//! Adaptation of the weights to one tenant.
 
 use std::hint::select_unpredictable;
 
@@ -6,18 +6,20 @@ use crate::portable_math::{hash, saturating_u32};
 use crate::weights::associations::TokenAssociations;
 use crate::weights::initial::{NUM_SHAPES, VERSION, Weights};
 
-/// A tenant's changes of the weights that all start from, and its anchors: of one size. No other tenant's
-/// drafts depend on it.
+/// A tenant's offsets from the initial weights, and its token associations. The size is constant. Drafts
+/// of other tenants do not depend on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TenantAdaptation {
+    /// The offsets of weights that no token selects.
     shapes: Box<[f32; NUM_SHAPES]>,
+    /// A two-way set-associative table of offsets that a token selects.
     tokens: Box<[TokenWeightPair; NUM_SETS]>,
     pub(crate) associations: TokenAssociations,
-    /// How many tokens taught the weights.
+    /// The number of tokens that updated the weights.
     num_updates: u32,
 }
 
-/// A weight of a token. Of the many tokens that a request meets, those keep one whose weights changed most.
+/// The offset of a weight that a token selects. The table keeps the weights with the largest offsets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct TokenWeight {
     key: u32,
@@ -31,11 +33,12 @@ type TokenWeightPair = [TokenWeight; 2];
 
 const FREE: TokenWeight = TokenWeight { key: u32::MAX, change: 0.0 };
 
-/// A first lesson counts this much more than a late one, and the one of this number half as much more.
+/// The additional weight of the first update, relative to a late one.
 const EARLY_BOOST: f32 = 2.0;
+/// The number of updates after which the additional weight has halved.
 const NUM_EARLY_UPDATES: f32 = 300.0;
 
-/// The share of a new change that is taken from the weaker of the two that it competes with.
+/// The fraction of a new offset that is subtracted from the weaker of the two entries it competes with.
 const EVICTION_RATE: f32 = 0.3;
 
 impl Default for TenantAdaptation {
@@ -54,7 +57,7 @@ impl TenantAdaptation {
         self.shapes[key] += change;
     }
 
-    /// Counts a token that teaches; says how much more it counts than one of a tenant that is well known.
+    /// Counts an update, and returns its weight relative to one of a tenant with many updates.
     pub(crate) fn count_update(&mut self) -> f32 {
         let number = self.num_updates as f32;
         self.num_updates = self.num_updates.saturating_add(1);
@@ -81,20 +84,20 @@ impl TenantAdaptation {
     fn of_token(&self, key: usize) -> f32 {
         let key = saturating_u32(key);
         let [first, second] = &self.tokens[hash::<SET_BITS>(key) % NUM_SETS];
-        // No processor could predict a branch, and only integers are selected without one.
+        // A branch would be unpredictable, and only integers are selected without one.
         let of = |known: &TokenWeight| {
             f32::from_bits(select_unpredictable(known.key == key, known.change.to_bits(), 0))
         };
         of(first) + of(second)
     }
 
-    /// How many bytes of memory it takes: as many for each tenant.
+    /// The size in memory, which is equal for all tenants.
     pub(crate) const NUM_BYTES: usize = size_of::<Self>()
         + 4 * NUM_SHAPES
         + size_of::<TokenWeightPair>() * NUM_SETS
         + TokenAssociations::NUM_BYTES;
 
-    /// Appends its bytes.
+    /// Appends the serialized adaptation.
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.push(VERSION);
         bytes.extend(self.num_updates.to_le_bytes());
@@ -109,7 +112,7 @@ impl TenantAdaptation {
         self.associations.put(bytes);
     }
 
-    /// Reads what [`put`](Self::put) wrote; `None` if something else or another version did.
+    /// Parses the output of [`put`](Self::put), or returns `None` for other data or another version.
     pub(crate) fn take(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
         let mut adaptation = Self::default();
@@ -141,14 +144,16 @@ fn number(bytes: &mut &[u8]) -> Option<f32> {
     Some(f32::from_le_bytes(four(bytes)?)).filter(|number| number.is_finite())
 }
 
-/// The keys of an expert's or a candidate's weights: of those that tell no tokens apart, and of those of tokens.
+/// The keys of the weights of an expert or a candidate.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Keys {
+    /// The keys that do not depend on a token.
     pub(crate) shapes: [usize; 2],
+    /// The keys that depend on a token.
     pub(crate) tokens: [usize; 2],
 }
 
-/// The weights that all tenants start from, and the changes of one.
+/// The initial weights and the adaptation of one tenant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TenantWeights<'a> {
     pub(crate) start: &'a Weights,
@@ -156,14 +161,15 @@ pub(crate) struct TenantWeights<'a> {
 }
 
 impl TenantWeights<'_> {
-    /// A weight that tells no tokens apart.
+    /// Returns a weight that no token selects.
     #[inline]
     pub(crate) fn get(&self, key: usize) -> f32 {
-        // A key within the shorter of the two is within both.
+        // A key within the shorter of the two arrays is within both.
         let change = self.adaptation.shapes[key];
         self.start.get(key) + change
     }
 
+    /// Returns the offset of a weight that a token selects.
     #[inline]
     pub(crate) fn of_token(&self, key: usize) -> f32 {
         self.adaptation.of_token(key)

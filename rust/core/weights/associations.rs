@@ -1,10 +1,10 @@
-//! Anchors: the tokens after which a tenant's requests wrote what they write again after another token.
+//! Token associations: for each token, earlier tokens with the same successor.
 //!
-//! What comes after one token is often what came after another one a while ago: the result of a sum
+//! The token after one token is often the token that came after another one earlier: the result of a sum
 //! after `=` comes again after `>>`, and the name after `by` again after `of`. No match finds these,
-//! as the results and the names are new each time. So each token has *anchors*: earlier tokens whose
-//! latest successor was, again and again, also the successor of this token. They are learned across
-//! the requests of a tenant, and lead only to tokens of the request's own text.
+//! because the results and names are new each time. Each token therefore has *associated tokens*, whose
+//! latest successor repeatedly was also the successor of this token. They are counted over all requests
+//! of a tenant, and propose only tokens of the context.
 
 use crate::portable_math::hash;
 
@@ -12,18 +12,18 @@ const SLOT_BITS: u32 = 12;
 const NUM_SLOTS: usize = 1 << SLOT_BITS;
 pub(crate) const NUM_ASSOCIATIONS: usize = 5;
 
-/// The anchors of the most frequent tokens: tokens that share a slot displace each other.
+/// The associations of frequent tokens. Tokens that share a slot compete for it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TokenAssociations(Box<[AssociatedTokens]>);
 
-/// The anchors of one token.
+/// The associations of one token.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct AssociatedTokens {
     token: u32,
     associations: [u32; NUM_ASSOCIATIONS],
-    /// How often each of them was right: 0 where there is none.
+    /// The number of times that each association was right; 0 for a free entry.
     counts: [u8; NUM_ASSOCIATIONS],
-    /// How often the token came.
+    /// The number of occurrences of the token.
     pub(crate) total: u8,
 }
 
@@ -36,7 +36,7 @@ impl Default for TokenAssociations {
 impl TokenAssociations {
     pub(crate) const NUM_BYTES: usize = NUM_SLOTS * size_of::<AssociatedTokens>();
 
-    /// Learns that `last` came once more, and which anchors were right.
+    /// Counts an occurrence of `last`, and the associations that were right.
     pub(crate) fn learn(&mut self, last: u32, associations: impl Iterator<Item = u32>) {
         let slot = &mut self.0[index(last)];
         if slot.take_in(last) {
@@ -48,13 +48,13 @@ impl TokenAssociations {
         }
     }
 
-    /// What is known of a token; `None` if the slot is free or another token's.
+    /// Returns the associations of a token, or `None` if another token has the slot.
     pub(crate) fn of(&self, token: u32) -> Option<&AssociatedTokens> {
         let slot = &self.0[index(token)];
         (slot.total > 0 && slot.token == token).then_some(slot)
     }
 
-    /// Appends all of them, O(tokens that have any).
+    /// Appends the serialized associations. O(tokens with associations).
     pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         for slot in self.0.iter().filter(|slot| slot.total > 0) {
             bytes.extend(slot.token.to_le_bytes());
@@ -64,7 +64,7 @@ impl TokenAssociations {
         }
     }
 
-    /// Reads what [`put`](Self::put) wrote; `None` where it is no whole slots, each in its place.
+    /// Parses the output of [`put`](Self::put), or returns `None` for other data.
     pub(crate) fn take(bytes: &[u8]) -> Option<Self> {
         let (slots, rest) = bytes.as_chunks::<SLOT_BYTES>();
         let mut associations = Self::default();
@@ -80,16 +80,17 @@ impl TokenAssociations {
     }
 }
 
-/// The bytes of a slot in a file.
+/// The serialized size of a slot.
 const SLOT_BYTES: usize = 4 + 4 * NUM_ASSOCIATIONS + NUM_ASSOCIATIONS + 1;
 
 impl AssociatedTokens {
-    /// Each anchor, and how often it was right.
+    /// Returns each association with its count.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u32, u8)> {
         self.associations.into_iter().zip(self.counts)
     }
 
-    /// Whether the slot is the token's. A frequent token is displaced only after some attempts.
+    /// Returns true if the slot belongs to the token. A frequent token is evicted only after several
+    /// attempts.
     fn take_in(&mut self, token: u32) -> bool {
         if self.token == token {
             return true;
@@ -101,7 +102,8 @@ impl AssociatedTokens {
         self.total == 0
     }
 
-    /// Halves all counts when the total is full: old ones count less, and unused anchors make room.
+    /// Halves all counts when the total is full, so that recent occurrences count more and unused
+    /// associations free their entries.
     fn halve_if_full(&mut self) {
         if self.total == u8::MAX {
             for count in self.counts.iter_mut().chain([&mut self.total]) {
@@ -110,7 +112,7 @@ impl AssociatedTokens {
         }
     }
 
-    /// Counts an anchor. Where there is no room for it, the least frequent one counts one less.
+    /// Counts an association. If it has no entry, the count of the least frequent one decreases.
     fn add(&mut self, associated: u32) {
         let known = self.associations.iter().zip(&mut self.counts);
         let mut known = known.filter(|(other, count)| **other == associated && **count > 0);

@@ -1,41 +1,44 @@
-//! Kinds of experts: a source times what its experts look at. Each kind has weights of its own.
+//! Kinds of experts: a source and a form of match. Each kind has its own weights.
 
 use crate::draft::token_tree::Source;
 
-/// What an expert looks at.
+/// The form of the matches behind an expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MatchForm {
-    /// The tokens that followed the source's matches.
+    /// Continuations of exact matches.
     Exact,
-    /// The second tokens after matches whose first one was another than the path's.
+    /// The second tokens after matches whose first one differs from the path.
     SkipGram,
-    /// The tokens after matches that go on beyond a changed token.
+    /// Continuations of matches with a changed, inserted or deleted token.
     Gapped,
-    /// The tokens after the [anchors](crate::weights::associations) of the last token.
+    /// Tokens after the [associations](crate::weights::associations) of the last token.
     Associated,
 }
 
-/// What an expert's weight is before anything was learned.
+/// The initial weight of an expert.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InitialWeight {
-    /// A longer match counts more; the number is added.
+    /// A weight that grows with the match length, plus a constant.
     ByLength(f32),
+    /// A weight that does not depend on the match length.
     Fixed(f32),
 }
 
-/// A kind of expert: the number of a row of [`ROWS`].
+/// A kind of expert: the index of a row of [`ROWS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ExpertKind(u8);
 
-/// A corpus counts less than texts of the request.
+/// The weight of a corpus, which is less than that of sequences of the request.
 const CORPUS: InitialWeight = InitialWeight::ByLength(0.0);
+/// The weight of sequences that belong to the request or its tenant.
 const REQUEST_TEXT: InitialWeight = InitialWeight::ByLength(1.5);
-/// A match that leaves out a token counts least.
+/// The weight of matches that skip a token, which is the smallest.
 const INEXACT: InitialWeight = InitialWeight::Fixed(-1.0);
-/// A suggestion counts as much as a long match, because it comes from someone who knows the model.
+/// The weight of external proposals. It equals that of a long match, because a proposal comes from a
+/// model.
 const SUGGESTED: InitialWeight = InitialWeight::Fixed(5.0);
 
-/// All kinds. A row's place is the place of its weights in every table, so a new row goes to the end.
+/// All kinds. The index of a row is the index of its weights in every table, so new rows are appended.
 const ROWS: [(Source, MatchForm, InitialWeight); 18] = [
     (Source::Datastore, MatchForm::Exact, CORPUS),
     (Source::Context, MatchForm::Exact, REQUEST_TEXT),
@@ -64,7 +67,7 @@ impl ExpertKind {
     pub(crate) const CONTEXT: Self = Self::of(Source::Context, MatchForm::Exact);
     pub(crate) const MEMORY: Self = Self::of(Source::Memory, MatchForm::Exact);
 
-    /// The kind of a source and a form that have a row; a constant without a row does not compile.
+    /// Returns the kind of a source and a form. A constant without a row does not compile.
     pub(crate) const fn of(source: Source, form: MatchForm) -> Self {
         let mut row = 0;
         while ROWS[row as usize].0 as u8 != source as u8 || ROWS[row as usize].1 as u8 != form as u8
@@ -78,18 +81,18 @@ impl ExpertKind {
         self.0 as usize
     }
 
-    /// The name by which users know its source.
+    /// Returns the public label of its source.
     pub(crate) const fn source(self) -> Source {
         ROWS[self.index()].0
     }
 
-    /// How far its opinion on a candidate counts before anything was learned. A suggestion tells the
-    /// likely tokens from one another; what counts occurrences has nothing to add to its share.
+    /// Returns the initial reliability of its log-likelihood ratios. Only proposals distinguish likely
+    /// tokens beyond their counts; all other experts start at 0.
     pub(crate) fn initial_reliability(index: usize) -> f32 {
         if matches!(ROWS[index].0, Source::Suggested) { 0.3 } else { 0.0 }
     }
 
-    /// Its weight for matches of the level `order` before anything was learned.
+    /// Returns its initial weight for matches of the length bucket `order`.
     pub(crate) fn initial_weight(index: usize, order: usize) -> f32 {
         match ROWS[index].2 {
             InitialWeight::ByLength(more) => 0.9 * order as f32 + more,

@@ -1,6 +1,4 @@
-//! Weights of the evidence for a token: those that all tenants start from, and what a tenant learned.
-//!
-//! It imports `base` and `draft`.
+//! Weights of experts and candidates: the initial ones, and the adaptation of each tenant.
 
 pub(crate) mod adaptation;
 pub(crate) mod associations;
