@@ -1,6 +1,6 @@
-//! Exponentials, logarithms and hashes that are the same on every machine, and small numbers.
+//! Exponentials, logarithms and hashes with identical results on every machine, and helpers for numbers.
 
-/// e to the power of `x`, for |x| below 80; relative error below 1e-6.
+/// Returns e to the power of `x` for |x| below 80, with a relative error below 1e-6.
 pub(crate) fn exp(x: f32) -> f32 {
     let bits = x * std::f32::consts::LOG2_E;
     // Rounds: a number this large has no room for a fraction.
@@ -13,7 +13,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     power * f32::from_bits(exponent)
 }
 
-/// The natural logarithm of a positive normal number; absolute error below 1e-6.
+/// Returns the natural logarithm of a positive normal number, with an absolute error below 1e-6.
 pub(crate) fn ln(x: f32) -> f32 {
     let bits = x.to_bits();
     // Mantissa in 2/3..4/3.
@@ -31,7 +31,7 @@ pub(crate) fn log2(x: f32) -> f32 {
     ln(x) * std::f32::consts::LOG2_E
 }
 
-/// In one instruction: the standard library's `min` also handles NaN.
+/// Returns the smaller number in one instruction: the standard library's `min` also handles NaN.
 pub(crate) fn min_finite(a: f32, b: f32) -> f32 {
     if a < b { a } else { b }
 }
@@ -40,7 +40,7 @@ pub(crate) fn greater(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Orders tokens by a positive number, the greatest first, then by token.
+/// Returns a sort key: larger numbers first, then smaller tokens.
 pub(crate) fn rank_of(number: f32, token: u32) -> u64 {
     // Bits of positive numbers compare as these do.
     u64::from(number.to_bits()) << 32 | u64::from(!token)
@@ -50,7 +50,7 @@ pub(crate) fn saturating_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// A number below 2 to the power of `BITS`.
+/// Returns a hash of `BITS` bits.
 pub(crate) fn hash<const BITS: u32>(token: u32) -> usize {
     (mixed(token) >> (32 - BITS)) as usize
 }
@@ -59,7 +59,7 @@ pub(crate) fn hash_of_two<const BITS: u32>(first: u32, second: u32) -> usize {
     hash::<BITS>(mixed(first) ^ second)
 }
 
-/// Times 2 to the power of 32 over the golden ratio: nearby numbers lie far apart.
+/// Multiplies by 2^32 over the golden ratio, which separates nearby numbers.
 fn mixed(token: u32) -> u32 {
     token.wrapping_mul(0x9E37_79B1)
 }

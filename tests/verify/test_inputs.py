@@ -65,5 +65,5 @@ def test_memory_of_no_whole_rows_is_refused(width):
 
 @pytest.mark.parametrize("row", [[8], [-1, *range(16)], [8, *range(16)], [0, *range(15)]])
 def test_what_is_no_report_is_refused(row):
-    with pytest.raises(ValueError, match="no report of a row of 8 places"):
+    with pytest.raises(ValueError, match="not a report of a row of 8 positions"):
         read_outcomes(torch.tensor([row]).numpy(), 8)

@@ -1,6 +1,7 @@
-//! Drafts, and what a session promises that makes them.
+//! Drafts as token trees, and the session interface of all drafters.
 //!
-//! Beside them: tables of a target model, top-k, multinomial draws, and how a verification lies in memory. It imports `base`.
+//! The folder also has the tables of a target model, top-k, multinomial draws, and the memory layout of a
+//! verification pass.
 
 pub mod model_tables;
 pub(crate) mod multinomial;

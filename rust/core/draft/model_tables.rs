@@ -1,9 +1,9 @@
-//! The target model's own predictions, without a context and after a single token.
+//! Tables of the target model's predictions without a context and after a single token.
 
 use specds_index::base::checks::check_tokens;
 use specds_index::{Error, Result};
 
-/// Tables of a target model's likeliest tokens, made once for a model and shared by requests.
+/// The likeliest tokens of a target model, computed once per model and shared by requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTables {
     vocab_size: u32,
@@ -14,8 +14,8 @@ pub struct ModelTables {
 }
 
 impl ModelTables {
-    /// Takes for each token a row of the `k` likeliest tokens after it, best first; their probabilities;
-    /// and the vocabulary by its unigram, best first.
+    /// Creates tables from the `k` likeliest tokens after each token, best first, their probabilities,
+    /// and the vocabulary in unigram order, best first.
     pub fn new(bigram: Vec<u32>, bigram_probs: Vec<f32>, unigram: Vec<u32>) -> Result<Self> {
         let vocab_size = u32::try_from(unigram.len()).unwrap_or(0);
         let k = bigram.len().checked_div(unigram.len()).unwrap_or(0);
@@ -40,7 +40,7 @@ impl ModelTables {
         self.k
     }
 
-    /// The tokens that follow each token, `k` a row.
+    /// Returns the likeliest tokens after each token, `k` a row.
     pub fn bigram(&self) -> &[u32] {
         &self.bigram
     }
@@ -53,8 +53,8 @@ impl ModelTables {
         &self.unigram
     }
 
-    /// The likeliest tokens after `token`, best first, with probabilities; none after a token outside the
-    /// vocabulary.
+    /// Returns the likeliest tokens after `token` with their probabilities, best first. A token outside
+    /// the vocabulary has none.
     pub(crate) fn after(&self, token: u32) -> impl Iterator<Item = (u32, f32)> + '_ {
         let start = (token as usize).saturating_mul(self.k);
         let row = start..start.saturating_add(self.k);

@@ -1,22 +1,23 @@
-//! Multinomial draws by given random numbers.
+//! Multinomial draws from given random numbers.
 
-/// So many tokens are looked at together: few of them may win once some were seen.
+/// The number of tokens that are compared together; few blocks can win after the first.
 const BLOCK: usize = 64;
 
-/// Rates this close, relatively, are equal: the last bits of a logarithm depend on the library.
+/// The relative difference below which rates are tied: the last bits of a logarithm depend on the
+/// library.
 const TIE: f32 = 1e-6;
 
-/// What `torch.multinomial` draws given its uniform numbers u: the token of the largest p / -ln(1 - u).
-/// `probs` need not sum to one. O(tokens), with few logarithms.
+/// Returns the draw of `torch.multinomial` for its uniform numbers u: the token of the largest p / -ln(1
+/// - u). `probs` need not sum to one. O(tokens), with few logarithms.
 ///
-/// `None` where the two largest are too close to tell apart, a probability is infinite, or none is above 0.
+/// Returns `None` if the two largest are tied, a probability is infinite, or none is positive.
 #[must_use]
 pub fn multinomial(probs: &[f32], uniforms: &[f64]) -> Option<usize> {
     let mut race = Race::default();
     let blocks = probs.chunks(BLOCK).zip(uniforms.chunks(BLOCK));
     for ((probs, uniforms), start) in blocks.zip((0..).step_by(BLOCK)) {
         let least = race.least();
-        // All of them, so that the processor compares many at a time.
+        // No early exit, so that the loop is vectorized.
         let pairs = || probs.iter().zip(uniforms);
         let any = pairs().map(|(&prob, &uniform)| u8::from(may_win(prob, uniform, least)));
         if any.fold(0, |any, may_win| any | may_win) > 0 {
@@ -30,7 +31,7 @@ pub fn multinomial(probs: &[f32], uniforms: &[f64]) -> Option<usize> {
     race.winner()
 }
 
-/// Whether p / t may be above `least`: t is never less than u.
+/// Returns true if p / t may exceed `least`: t is at least u.
 fn may_win(prob: f32, uniform: f64, least: f64) -> bool {
     f64::from(prob) > least * uniform
 }
@@ -43,7 +44,7 @@ struct Race {
 }
 
 impl Race {
-    /// A rate below this neither wins nor comes close.
+    /// Returns the rate below which a token can neither win nor tie.
     fn least(&self) -> f64 {
         f64::from(self.best) * (1.0 - 2.0 * f64::from(TIE))
     }

@@ -1,4 +1,4 @@
-//! The numbers of a verification: its rows as they lie in memory, and its answer.
+//! Memory layout of a verification pass: its input rows and its report.
 //!
 //! One block of numbers goes to the device and one comes back, so that each is a single copy.
 
@@ -6,16 +6,19 @@ use crate::draft::token_tree::TokenTree;
 use specds_index::{Error, Result};
 
 #[derive(Debug, Clone, Copy)]
+/// One row of a verification pass.
 pub struct PassRow<'a> {
+    /// The last accepted token.
     pub last: i64,
+    /// The draft to verify.
     pub tree: Option<&'a TokenTree>,
-    /// How many tokens come before the last one.
+    /// The number of tokens before the last one.
     pub length: i64,
 }
 
-/// Writes rows of `width` places into `numbers`, as `specds.verify.inputs.Inputs` reads them: the tokens of
-/// all rows, their depths and parents, the lengths of the rows, and which places of its row each place
-/// sees, as bits. Padding sees itself, and no place sees it. O(numbers).
+/// Writes rows of `width` positions into `numbers`, in the layout of `specds.verify.inputs.Inputs`: the
+/// tokens of all rows, their depths and parents, the lengths of the rows, and a bit mask of the attended
+/// positions of each position. Padding attends to itself only. O(numbers).
 pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Result<()> {
     let words = width.div_ceil(64);
     let size = width.saturating_mul(3 + words).saturating_add(1);
@@ -23,7 +26,7 @@ pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Res
     let fits = |row: &PassRow<'_>| row.tree.map_or(0, TokenTree::len) < width;
     let is_whole = width > 0 && numbers.len() == num_rows * size;
     if !is_whole || rows.len() > num_rows || !rows.iter().all(fits) {
-        let reason = format!("must hold {} rows of {width} places", rows.len());
+        let reason = format!("must hold {} rows of {width} positions", rows.len());
         return Err(Error::invalid("numbers", reason));
     }
     numbers.fill(0);
@@ -70,16 +73,17 @@ fn see(seen: &mut [i64], place: usize) {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
+/// The outcome of one row of a verification pass.
 pub struct Outcome<'a> {
-    /// The accepted nodes, root to leaf.
+    /// The accepted nodes, from the root to the leaf.
     pub nodes: Vec<i64>,
     /// The tokens of those nodes, and the token after them.
     pub tokens: &'a [i64],
-    /// The likeliest tokens at every place.
+    /// The top-1 token at every position.
     pub predictions: &'a [i64],
 }
 
-/// Reads what `specds.accept.on_device.report` wrote for a row of `width` places.
+/// Parses the report of `specds.accept.on_device.report` for a row of `width` positions.
 pub fn read_outcome(reported: &[i64], width: usize) -> Result<Outcome<'_>> {
     let split = || {
         let (&count, rest) = reported.split_first()?;
@@ -93,7 +97,7 @@ pub fn read_outcome(reported: &[i64], width: usize) -> Result<Outcome<'_>> {
         })
     };
     split().ok_or_else(|| {
-        let reason = format!("is no report of a row of {width} places");
+        let reason = format!("is not a report of a row of {width} positions");
         Error::invalid("reported", reason)
     })
 }

@@ -1,17 +1,19 @@
-//! The session of one request, and the limits of its drafts.
+//! Session interface of drafters, and the limits of a draft.
 
 use crate::draft::token_tree::TokenTree;
 use specds_index::Result;
 use specds_index::base::threads::{batch_size, in_parallel};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
+/// Limits of one draft.
 pub struct DraftLimits {
+    /// The maximum number of nodes.
     pub max_nodes: usize,
-    /// The least probability of a node that is worth its verification.
+    /// The minimum probability of a node.
     pub min_prob: f32,
-    /// The depth of the deepest node; a child of the context has depth 1.
+    /// The maximum depth of a node. Children of the context have depth 1.
     pub max_depth: usize,
-    /// Whether neither a node nor the context has two children.
+    /// Draft a chain: neither the context nor a node has two children.
     pub is_chain: bool,
 }
 
@@ -20,6 +22,7 @@ impl DraftLimits {
         Self { max_nodes, min_prob: 0.0, max_depth: usize::MAX, is_chain: false }
     }
 
+    /// Cuts a tree to the limits. Drafters that search without limits apply it once.
     pub(crate) fn cut(self, tree: TokenTree) -> TokenTree {
         let tree = if self.is_chain { tree.best_chain() } else { tree };
         let mut tree = tree.limited(self.max_nodes, self.max_depth);
@@ -29,35 +32,36 @@ impl DraftLimits {
     }
 }
 
-/// One request that is drafted for.
+/// One request with a drafter.
 pub trait Session: BoxedClone + Send {
-    /// Appends the prompt, then what the target model emitted, which verified the first `num_verified`
-    /// nodes of the last draft, or all. Where a token is not in the vocabulary, the context stays as it
-    /// was. O(tokens).
+    /// Appends the prompt, or the emitted tokens after the target model verified the first `num_verified`
+    /// nodes of the last draft, or all. The context is unchanged if a token is not in the vocabulary.
+    /// O(tokens).
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()>;
 
-    /// Drafts the likeliest continuations, best first, so that a prefix of the tree is the best smaller
-    /// tree. A node's probability is that of its whole path. Empty where nothing matches.
+    /// Drafts the likeliest continuations within `limits`, best first, so that each prefix of the tree is
+    /// the best smaller tree. The probability of a node is that of its path. The tree is empty without a
+    /// match.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
-    /// Drafts as if `tokens` had been observed, but learns nothing. The session stays as it is.
+    /// Drafts as if `tokens` had been observed, without any update. The session is unchanged.
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
         let mut trial = self.boxed_clone();
         trial.observe(tokens, None)?;
         trial.draft(DraftLimits::nodes(max_nodes))
     }
 
-    /// Tells how many seconds a step of the target model takes without a draft: a draft may cost a share of
-    /// that.
+    /// Sets the duration of a step of the target model without a draft, of which a draft may take a
+    /// fraction.
     fn set_step_time(&mut self, _step_seconds: f64) {}
 
-    /// How many of the target model's likeliest tokens at each verified node the session uses.
+    /// Returns the number of top-k predictions at each verified node that the session uses.
     fn num_predictions(&self) -> usize {
         0
     }
 
-    /// Takes what the target model predicted where it verified a draft, before the emitted tokens are
-    /// observed: its `k` likeliest tokens after the context, then after each node of the tree.
+    /// Takes the target model's predictions of a verification, before the emitted tokens are observed:
+    /// its `k` likeliest tokens after the context, then after each node of the tree.
     fn observe_predictions(
         &mut self,
         _tree: &TokenTree,
@@ -67,17 +71,17 @@ pub trait Session: BoxedClone + Send {
         Ok(())
     }
 
-    /// Suggests what follows the context, from outside; a node's probability is that of its token after its
-    /// parent. It replaces an earlier suggestion, and stays while the text follows it. Tells whether the
-    /// session uses suggestions.
+    /// Sets an external proposal for the tokens after the context. The probability of a proposed node is
+    /// conditional on its parent. It replaces an earlier proposal and remains while the emitted tokens
+    /// follow it. Returns true if the session uses proposals.
     fn suggest(&mut self, _tree: TokenTree) -> Result<bool> {
         Ok(false)
     }
 
-    /// The longest context suffix, in tokens, that the last draft was made from; 0 where nothing matched.
+    /// Returns the length of the longest context suffix that the last draft matched, or 0.
     fn match_length(&self) -> usize;
 
-    /// Ends the request: nothing is observed or drafted after it.
+    /// Ends the request. The session is not used afterwards.
     fn finish(&mut self) {}
 }
 
@@ -93,7 +97,7 @@ impl<S: Session + Clone + 'static> BoxedClone for S {
 }
 
 /// Drafts for every session within its limits, on at most `num_threads` threads, or all. The trees do not
-/// depend on the number.
+/// depend on the number of threads.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [(&mut S, DraftLimits)],
     num_threads: Option<usize>,

@@ -2,6 +2,7 @@
 
 use specds_index::{Error, Result};
 
+/// The source of a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
 pub enum Source {
@@ -10,21 +11,21 @@ pub enum Source {
     Other,
     /// The corpus of a datastore.
     Datastore,
-    /// The request's own text.
+    /// The tokens of the request itself.
     Context,
-    /// The texts of earlier requests.
+    /// Earlier requests of the tenant.
     Memory,
     /// A matrix of tri-grams.
     Trigram,
     /// The target model's predictions at nodes that it has verified.
     Recycled,
-    /// The output that the caller expects.
+    /// The predicted output that the caller passed.
     PredictedOutput,
-    /// What the target model predicts after one token without a context.
+    /// The target model's predictions after one token without a context.
     Bigram,
-    /// What the target model predicts without any context.
+    /// The target model's predictions without any context.
     Unigram,
-    /// What the caller suggests.
+    /// An external proposal.
     Suggested,
     /// Earlier requests of the same group.
     Group,
@@ -47,8 +48,8 @@ impl Source {
     ];
 }
 
-/// A tree of drafted tokens: a node comes after its parent; the parent -1 is the last accepted token. Mask,
-/// depths and paths are views of its four flat arrays.
+/// A tree of drafted tokens as flat arrays. The parent -1 is the last accepted token. Mask, depths and
+/// paths are derived views.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenTree {
     token_ids: Vec<u32>,
@@ -58,8 +59,9 @@ pub struct TokenTree {
 }
 
 impl TokenTree {
-    /// Makes a tree of one element a node: the token, the parent's index, and the estimated probability
-    /// that the target model emits the whole path. All nodes are of [`Source::Other`]. O(n log n).
+    /// Creates a tree from one element per node: the token, the index of the parent, and the estimated
+    /// probability that the target model emits the whole path. All nodes have [`Source::Other`]. O(n log
+    /// n).
     pub fn new(token_ids: Vec<u32>, parents: Vec<i32>, probs: Vec<f32>) -> Result<Self> {
         if parents.len() != token_ids.len() {
             return Err(unequal("parents", parents.len(), token_ids.len()));
@@ -96,7 +98,7 @@ impl TokenTree {
         }
     }
 
-    /// Drops all nodes from this number on, and keeps the memory.
+    /// Removes all nodes from this index on, and retains the allocation.
     pub(crate) fn truncate(&mut self, num_nodes: usize) {
         self.token_ids.truncate(num_nodes);
         self.parents.truncate(num_nodes);
@@ -104,7 +106,7 @@ impl TokenTree {
         self.sources.truncate(num_nodes);
     }
 
-    /// Adds a node, which keeps what [`TokenTree::new`] demands.
+    /// Adds a node. The caller maintains the invariants of [`TokenTree::new`].
     pub(crate) fn push(&mut self, token: u32, parent: i32, prob: f32, source: Source) {
         self.token_ids.push(token);
         self.parents.push(parent);
@@ -134,7 +136,7 @@ impl TokenTree {
         &self.probs
     }
 
-    /// The source of each node: where several drafted it, the one that gave it the largest share of its probability.
+    /// Returns the source of each node; of several, the one with the largest part of its probability.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
@@ -148,8 +150,8 @@ impl TokenTree {
         depths
     }
 
-    /// The tree attention mask, row-major of shape `(n, n)`: whether node `column` is node `row` or an
-    /// ancestor of it. O(n²).
+    /// Returns the tree attention mask, row-major of shape `(n, n)`: true if node `column` is node `row`
+    /// or an ancestor of it. O(n²).
     pub fn mask(&self) -> Vec<bool> {
         let n = self.len();
         let mut mask = vec![false; n * n];
@@ -175,9 +177,9 @@ impl TokenTree {
         leaves.map(|leaf| self.path(leaf)).collect()
     }
 
-    /// The nodes that a target model accepts that chooses one token after the context, the first of
-    /// `predictions`, and one after each node; and the tokens to emit: theirs, and the model's own after
-    /// the last of them. O(n).
+    /// Returns the accepted nodes and the emitted tokens for a target model that predicts one token after
+    /// the context, the first of `predictions`, and one after each node. The last emitted token is the
+    /// model's own. O(n).
     pub fn accept(&self, predictions: &[u32]) -> Result<(Vec<usize>, Vec<u32>)> {
         let (found, expected) = (predictions.len(), self.len() + 1);
         if found != expected {
@@ -194,7 +196,7 @@ impl TokenTree {
         Ok((path, tokens))
     }
 
-    /// The nodes of the longest path whose tokens a text begins with, in the order of the text. O(n).
+    /// Returns the longest path whose tokens are a prefix of `text`. O(n).
     pub fn follow(&self, text: &[u32]) -> Vec<usize> {
         let mut path = Vec::new();
         for &token in text {
@@ -211,7 +213,7 @@ impl TokenTree {
         self.child(path.last().map_or(-1, last), token)
     }
 
-    /// The child of a node, or of the context for -1, that holds a token. O(n).
+    /// Returns the child of a node, or of the context for -1, with this token. O(n).
     pub fn child(&self, parent: i32, token: u32) -> Option<usize> {
         // A child comes after its parent, so that following a path looks at each node once.
         let first = usize::try_from(parent.saturating_add(1)).unwrap_or(0);
@@ -219,8 +221,8 @@ impl TokenTree {
         (first..self.len()).find(is_it)
     }
 
-    /// The first `max_nodes` of those nodes that are not deeper than `max_depth`. A drafter puts its best
-    /// nodes first, so these are its best tree of that size. O(n).
+    /// Returns the first `max_nodes` of the nodes within `max_depth`. Drafters put the best nodes first,
+    /// so this is the best tree of that size. O(n).
     #[must_use]
     pub fn limited(mut self, max_nodes: usize, max_depth: usize) -> Self {
         if self.len() > max_depth {
@@ -243,7 +245,7 @@ impl TokenTree {
         kept
     }
 
-    /// The nodes before the first one whose token is outside a vocabulary. O(n).
+    /// Returns the nodes before the first one whose token is outside a vocabulary. O(n).
     #[must_use]
     pub fn known(mut self, vocab_size: u32) -> Self {
         let tokens = self.token_ids.iter();
@@ -251,8 +253,8 @@ impl TokenTree {
         self
     }
 
-    /// The path whose probabilities sum to most, of equal ones the longest, of these the first: without
-    /// probabilities, the longest path. O(n).
+    /// Returns the path with the largest sum of probabilities; of equal ones the longest, then the first.
+    /// Without probabilities, this is the longest path. O(n).
     #[must_use]
     pub fn best_chain(&self) -> Self {
         let mut sums: Vec<f32> = Vec::with_capacity(self.len());

@@ -1,12 +1,12 @@
-//! The largest scores of a row.
+//! Top-k of a row of scores.
 
 use crate::portable_math::saturating_u32;
 
-/// So many scores are looked at together: few of them are above all before.
+/// The number of scores that are compared together; few blocks exceed all earlier ones.
 const BLOCK: usize = 64;
 
-/// The places of the `k` largest scores, the largest first; of equal ones the first. NaN comes last.
-/// O(scores) while `k` is small.
+/// Returns the indices of the `k` largest scores, largest first, then by index. NaN comes last. O(scores)
+/// for a small `k`.
 #[must_use]
 pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     let k = k.min(scores.len());
@@ -18,7 +18,7 @@ pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     let blocks = rest.chunks(BLOCK).zip((k..).step_by(BLOCK));
     for (block, start) in blocks {
         let least = best.least();
-        // All of them, so that the processor compares many at a time.
+        // No early exit, so that the loop is vectorized.
         let above = block.iter().map(|&score| u8::from(score > least));
         if above.fold(0, |any, is_above| any | is_above) > 0 {
             for (&score, place) in block.iter().zip(start..) {
@@ -31,7 +31,7 @@ pub fn top_k(scores: &[f32], k: usize) -> Vec<u32> {
     best.0.into_iter().map(|(_, place)| place).collect()
 }
 
-/// The best scores so far, the best first, and how many are kept.
+/// The best scores so far, best first, and their maximum number.
 struct Best(Vec<(f32, u32)>, usize);
 
 impl Best {

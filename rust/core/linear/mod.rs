@@ -1,8 +1,8 @@
-//! Linear layers of a few tokens.
+//! Linear layers for a few tokens.
 //!
-//! A step of a model over one token reads each weight once, and takes as long as that. Libraries of matrices
-//! take twice as long for two to nine tokens: they copy the weights into another order first, or read them
-//! once for each token. [`product`] reads them once, where they lie.
+//! A decode step over one token is bound by reading the weights. Matrix libraries take twice as long for
+//! two to nine tokens, because they first copy the weights into another order or read them once per
+//! token. [`product`] reads them once, in place.
 
 mod product;
 #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,11 @@
-//! The product of some tokens' states and the weights of a linear layer, by threads.
+//! Product of the states of a few tokens and the weights of a linear layer, on several threads.
 
 use specds_index::{Error, Result};
 
-/// Fewer weights take less time than a thread needs to begin.
+/// The minimum number of weights per thread: fewer take less time than starting one.
 const MIN_BLOCK: usize = 1 << 17;
 
-/// The weights of a linear layer, row after row, one for each of its outputs.
+/// The weights of a linear layer, one row per output.
 #[derive(Debug, Clone, Copy)]
 pub enum LayerWeights<'a> {
     F32(&'a [f32]),
@@ -13,10 +13,10 @@ pub enum LayerWeights<'a> {
     BF16(&'a [u16]),
 }
 
-/// Some rows of the weights.
+/// A block of rows with their outputs.
 pub(crate) struct RowBlock<'a> {
     pub(crate) weights: LayerWeights<'a>,
-    /// The outputs of these rows, a slice for each token.
+    /// The outputs of the rows, one slice per token.
     pub(crate) outputs: Vec<&'a mut [f32]>,
 }
 
@@ -42,7 +42,7 @@ impl LayerWeights<'_> {
     }
 }
 
-/// Whether this processor has the instructions that [`product`] needs.
+/// Returns true if this processor has the instructions that [`product`] needs.
 pub fn is_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
     return super::x86::is_available();
@@ -50,14 +50,14 @@ pub fn is_fast() -> bool {
     false
 }
 
-/// Writes, for each token, the product of each row of the weights with its states.
+/// Writes the product of each row of the weights and the states of each token.
 ///
-/// `states` and `outputs` are those of one token after the other; a row of the weights has `size` numbers, as
-/// the states of a token have. The sum of a product does not depend on the number of tokens.
+/// `states` and `outputs` hold one token after the other. A row of the weights has `size` numbers, like
+/// the states of a token. The order of summation does not depend on the number of tokens.
 ///
 /// # Errors
 ///
-/// The sizes do not fit together, `size` is not a multiple of 16, or it is not [`is_fast`].
+/// An error if the sizes do not match, `size` is not a multiple of 16, or [`is_fast`] is false.
 pub fn product(
     weights: LayerWeights<'_>,
     states: &[f32],
@@ -98,7 +98,7 @@ pub fn product(
     Ok(())
 }
 
-/// The rows of the weights, divided evenly.
+/// Splits the rows evenly into blocks.
 fn parts<'a>(
     mut weights: LayerWeights<'a>,
     size: usize,

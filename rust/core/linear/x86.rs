@@ -1,7 +1,7 @@
-//! The same for rows of the weights on one thread, by the vectors of x86-64.
+//! Product of a block of rows on one thread, with vector instructions of x86-64.
 //!
-//! Some rows times some tokens are kept in registers. The rows that come next are fetched meanwhile: their order
-//! in memory is none that a processor foresees.
+//! Tiles of rows and tokens stay in registers. The next rows are prefetched, because hardware prefetchers
+//! do not predict their order.
 
 use super::product::{LayerWeights, RowBlock};
 use std::arch::x86_64::{
@@ -16,14 +16,14 @@ pub(crate) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// Writes the outputs of a part; nothing where it is not [`is_available`].
+/// Writes the outputs of a block if [`is_available`].
 pub(crate) fn multiply(part: RowBlock<'_>, states: &[&[f32]]) {
     if is_available() {
         by_vectors(part, states, is_x86_feature_detected!("avx512f"));
     }
 }
 
-/// The same for a processor with wide vectors, or one that is taken to have narrow ones.
+/// Writes the outputs of a block with wide or narrow vectors.
 fn by_vectors(mut part: RowBlock<'_>, states: &[&[f32]], is_wide: bool) {
     let outputs = part.outputs.as_mut_slice();
     #[expect(unsafe_code, reason = "the compiler cannot know the processor")]
@@ -38,9 +38,9 @@ fn by_vectors(mut part: RowBlock<'_>, states: &[&[f32]], is_wide: bool) {
     }
 }
 
-/// A module with `product` for one kind of weights and of vectors.
+/// Defines a module with `product` for one type of weights and vectors.
 ///
-/// `$rows` and the last of `$tokens` are how many of them fit in the registers.
+/// `$rows` and the last of `$tokens` are the largest tile that fits the registers.
 macro_rules! kernel {
     (
         $name:ident, $features:literal, $weight:ty, $vector:ident, $lanes:literal,
@@ -66,7 +66,7 @@ macro_rules! kernel {
                 }
             }
 
-            /// The outputs of some rows, which are the first of the weights.
+            /// Writes the outputs of the first `ROWS` rows of the weights.
             #[inline]
             #[target_feature(enable = $features)]
             fn of_rows<const ROWS: usize>(

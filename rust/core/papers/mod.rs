@@ -1,7 +1,7 @@
-//! The drafters of the papers, each as its paper says.
+//! Reproductions of published drafters.
 //!
-//! Every file is one drafter or a part of one: REST ([`rest`]), N-Grammys ([`n_grammys`]), prompt
-//! lookup ([`prompt_lookup`]), ADED ([`aded`]). It imports all but `fused`.
+//! Each file is one drafter or a part of one: REST ([`rest`]), N-Grammys ([`n_grammys`]), prompt lookup
+//! ([`prompt_lookup`]), ADED ([`aded`]).
 
 pub mod aded;
 pub mod n_grammys;

@@ -1,4 +1,4 @@
-//! N-Grammys: short N-grams by the model's weights and from the request's own text.
+//! N-Grammys: short n-grams from the tables of the model and from the request itself.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,31 +14,32 @@ use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, Result};
 
+/// The source of the rows of a draft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// As many rows as the request's own text gives, the rest from the extended bigram.
+    /// Rows from the request first, the rest from the extended bigram.
     #[default]
     Mixed,
-    /// What followed the last tokens of the context earlier in it.
+    /// Continuations of earlier occurrences of the last tokens of the context.
     Context,
-    /// The tokens that the model holds likeliest after the last one: rows of one token.
+    /// The likeliest tokens after the last one: rows of one token.
     Bigram,
-    /// Each of these, continued by the likeliest token after it, and so on.
+    /// The likeliest tokens after the last one, each continued greedily by bigrams.
     ExtendedBigram,
-    /// The tokens that are likeliest by the model's embeddings alone: rows of one token.
+    /// The likeliest tokens by the model's embeddings alone: rows of one token.
     Unigram,
 }
 
-/// The defaults are the paper's.
+/// Options of N-Grammys, with the defaults of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NGrammysConfig {
-    /// The rows, up to 1024.
+    /// The number of rows, up to 1024.
     pub k: usize,
-    /// The tokens of a row, up to 1024: the depth of the tree.
+    /// The number of tokens of a row, up to 1024, which is the depth of the tree.
     pub w: usize,
-    /// The tokens at the end of the context that are looked for earlier in it.
+    /// The number of last tokens that are searched for in the context.
     pub q: usize,
     pub strategy: Strategy,
 }
@@ -76,15 +77,15 @@ impl NGrammysConfig {
     }
 }
 
-/// One request that is drafted for without any data: N-Grammys (Stewart et al., 2024).
+/// A request that drafts without a corpus: N-Grammys (Stewart et al., 2024).
 ///
-/// A draft is `k` rows of `w` tokens, merged into a tree where they begin alike, the first row first. Rows
-/// from the request's own text are the distinct sequences of `w` tokens that followed its last `q` tokens
-/// before, the most frequent first, of equals the latest. Row i of the extended bigram begins with the i-th
-/// likeliest token after the last one, and goes on with the likeliest token after each.
+/// A draft is `k` rows of `w` tokens, merged into a tree by common prefixes, the first row first. Context
+/// rows are the distinct sequences of `w` tokens after earlier occurrences of the last `q` tokens, the
+/// most frequent first, then the latest. Row i of the extended bigram starts with the i-th likeliest
+/// token after the last one, and continues with the likeliest token after each.
 ///
-/// A node's probability is that of its own source: the share of earlier occurrences that went on with its
-/// path; the product of the bigrams along it; 0 for unigrams, which are only ranked.
+/// The probability of a node depends on its source: the fraction of earlier occurrences that continue
+/// with its path, the product of the bigrams along it, or 0 for unigrams, which are only ranked.
 #[derive(Debug, Clone)]
 pub struct NGrammysSession {
     tables: Option<Arc<ModelTables>>,
@@ -100,7 +101,7 @@ impl NGrammysSession {
         Ok(Self { tables, config, history: IndexedTokens::default(), match_length: 0 })
     }
 
-    /// Each with its share of the matches.
+    /// Returns the rows, each with its fraction of the matches.
     fn context_rows(&self) -> Vec<(&[u32], f64)> {
         let tokens = self.history.tokens();
         let NGrammysConfig { k, w, q, .. } = self.config;
@@ -173,7 +174,7 @@ impl Session for NGrammysSession {
     }
 }
 
-/// Rows that are merged into a tree.
+/// A tree that merges rows by common prefixes.
 struct Rows {
     max_nodes: usize,
     nodes: Vec<RowNode>,
@@ -223,8 +224,8 @@ impl Rows {
         }
     }
 
-    /// The child of a node or of the context that holds `token`, added with `prob` if it is new; `None`
-    /// where the tree is full.
+    /// Returns the child of a node or the context with `token`, and adds it with `prob` if it is new.
+    /// Returns `None` if the tree is full.
     fn child(
         &mut self,
         parent: Option<usize>,

@@ -1,4 +1,4 @@
-//! Prompt lookup: what followed the first earlier occurrence of the end of the request's own text.
+//! Prompt lookup: the continuation of an earlier occurrence of the end of the context.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::Result;
 use specds_index::base::checks::check_within;
 
-/// The defaults are those of the published method.
+/// Options of prompt lookup, with the published defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PromptLookupConfig {
-    /// The longest context suffix that is looked for, up to 1024.
+    /// The maximum length of the matched context suffix, up to 1024.
     pub max_match: usize,
-    /// Up to 1024.
+    /// The maximum number of drafted tokens, up to 1024.
     pub num_tokens: usize,
 }
 
@@ -33,12 +33,12 @@ impl PromptLookupConfig {
     }
 }
 
-/// One request that is drafted for from its own text alone: prompt lookup decoding (Saxena, 2023).
+/// A request that drafts from its own tokens: prompt lookup decoding (Saxena, 2023).
 ///
-/// The tokens that followed the *first* occurrence of the longest suffix of the context, of at most
-/// `max_match` tokens, are the draft: one path of probability 1. Fewer than `num_tokens` may have
-/// followed, as in transformers' `PromptLookupCandidateGenerator` (5.23); the method's own first program
-/// would take a shorter match then.
+/// The draft is the continuation of the *first* occurrence of the longest context suffix of at most
+/// `max_match` tokens: one path of probability 1. It may have fewer than `num_tokens` tokens, as in
+/// transformers' `PromptLookupCandidateGenerator` (5.23); the original program falls back to a shorter
+/// match.
 #[derive(Debug, Clone)]
 pub struct PromptLookupSession {
     config: PromptLookupConfig,
@@ -52,8 +52,8 @@ impl PromptLookupSession {
         Ok(Self { config, history: IndexedTokens::default(), match_length: 0 })
     }
 
-    /// The longest suffix that came before, and where its first occurrence ends; (0, 0) where there is
-    /// none.
+    /// Returns the length of the longest suffix that occurred before, and the end of its first
+    /// occurrence, or (0, 0).
     fn longest_match(&self) -> (usize, usize) {
         let tokens = self.history.tokens();
         let Some(&last) = tokens.last() else {

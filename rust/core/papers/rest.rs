@@ -1,4 +1,4 @@
-//! REST: what followed the longest suffix of the context that is in a datastore.
+//! REST: continuations of the longest context suffix in a datastore.
 
 use std::collections::BinaryHeap;
 use std::ops::Range;
@@ -14,15 +14,18 @@ use specds_index::{Datastore, Match, Result, Samples};
 const MAX_DEPTH: usize = 1 << 10;
 const MAX_SAMPLES: usize = 1 << 16;
 
+/// Options of REST.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RestConfig {
+    /// The maximum length of a match.
     pub max_match: usize,
+    /// The minimum length of a match.
     pub min_match: usize,
-    /// The tokens of each continuation, up to 1024: the depth of the tree.
+    /// The length of a continuation, up to 1024, which is the depth of the tree.
     pub continuation: usize,
-    /// The continuations of a match, up to 65,536: an even sample ranks the nodes, and bounds the time of a
-    /// draft.
+    /// The maximum number of continuations of a match, up to 65,536. An even sample ranks the nodes in
+    /// bounded time.
     pub max_samples: usize,
 }
 
@@ -40,19 +43,19 @@ impl RestConfig {
     }
 }
 
-/// One request that is drafted for from a datastore alone: REST (He et al., 2024).
+/// A request that drafts from a datastore alone: REST (He et al., 2024).
 ///
-/// The most frequent nodes of the trie of what followed the longest suffix of the context are the draft.
-/// Two things differ from the paper's program, as they cost it accepted tokens: continuations are an even
-/// sample of all occurrences, not the lexicographically first; and the nodes are the most frequent ones,
-/// exactly as many as asked for.
+/// The draft is the most frequent nodes of the trie of continuations of the longest context suffix. Two
+/// differences from the authors' program increase acceptance: continuations are an even sample of all
+/// occurrences instead of the lexicographically first ones, and the draft has exactly the requested
+/// number of nodes, the most frequent ones.
 #[derive(Debug, Clone)]
 pub struct RestSession {
     datastore: Arc<Datastore>,
     config: RestConfig,
-    /// At most `max_match` tokens, all after the last separator.
+    /// The last `max_match` tokens of the context after the last separator.
     context: Vec<u32>,
-    /// No longer suffix of the context occurs in the datastore.
+    /// The maximum length of a context suffix that can occur in the datastore.
     longest_possible: usize,
     found: Match,
     samples: Samples,
@@ -108,22 +111,22 @@ impl Session for RestSession {
     }
 }
 
-/// The children of a tree's nodes that are not nodes yet, each with its parent: the next node on top.
+/// A priority queue of candidate children, each with its parent.
 ///
-/// A child occurs at most as often as its parent, so they leave in the order of all nodes of the trie, most
-/// of which are never made.
+/// A child is at most as frequent as its parent, so nodes leave the queue in the order of the whole trie,
+/// most of which is never built.
 #[derive(Debug, Clone, Default)]
 struct Frontier(BinaryHeap<(Rank, i32)>);
 
-/// Orders nodes by count descending, depth ascending, and first row ascending, the lexicographic order of
-/// paths.
+/// The order of nodes: count descending, depth ascending, and first row ascending, which is the
+/// lexicographic order of paths.
 type Rank = u64;
 
 const ROW_BITS: u32 = MAX_SAMPLES.ilog2();
 const DEPTH_BITS: u32 = MAX_DEPTH.ilog2() + 1;
 
 impl Frontier {
-    /// The tree of the `max_nodes` most frequent beginnings of continuations.
+    /// Returns the tree of the `max_nodes` most frequent prefixes of continuations.
     fn grow(&mut self, samples: &Samples, max_nodes: usize) -> TokenTree {
         let num_rows = samples.len();
         let mut tree = TokenTree::with_capacity(max_nodes.min(samples.num_tokens()));
@@ -142,7 +145,7 @@ impl Frontier {
         tree
     }
 
-    /// These rows go through the node at `place`, down to `depth`.
+    /// Adds the children of the node `place` at `depth`, whose continuations are `rows`.
     fn open(&mut self, samples: &Samples, rows: Range<usize>, depth: usize, place: i32) {
         let next = |row| samples.row(row).get(depth);
         let mut first = rows.start;

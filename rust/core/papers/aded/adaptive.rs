@@ -1,4 +1,4 @@
-//! What a request has taught its tri-grams.
+//! Tri-grams that adapt to a request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
@@ -6,10 +6,10 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use crate::papers::aded::config::AdedConfig;
 use crate::papers::aded::trigrams::{Prefix, Trigrams, Word};
 
-/// The most words of all rows that were learned: 8 bytes each.
+/// The maximum number of words in adapted rows, 8 bytes each.
 const CAPACITY: usize = if cfg!(test) { 64 } else { 1 << 22 };
 
-/// What a row counts beside its words.
+/// The overhead of a row, in words.
 const ROW_SIZE: usize = 8;
 
 /// Algorithm 2 of ADED for one n-gram.
@@ -21,10 +21,10 @@ fn adapt(words: &mut Vec<Word>, token: u32, config: &AdedConfig) {
     words.sort_by(Word::compare); // linear in what is sorted but for a word
 }
 
-/// A matrix of tri-grams and what was learned since, for one request or for several.
+/// A matrix of tri-grams with adapted rows, for one or several requests.
 ///
-/// The matrix itself is shared and never changes: learning copies a row. When copies exceed some 32 MiB,
-/// all of them are dropped.
+/// The matrix is shared and immutable: an update copies a row. All copies are dropped when they exceed
+/// about 32 MiB.
 #[derive(Debug)]
 pub struct AdaptiveTrigrams {
     trigrams: Arc<Trigrams>,
@@ -34,7 +34,7 @@ pub struct AdaptiveTrigrams {
 #[derive(Debug, Default)]
 struct AdaptedRows {
     rows: HashMap<Prefix, Vec<Word>>,
-    /// What they take of [`CAPACITY`].
+    /// The part of [`CAPACITY`] that the rows take.
     size: usize,
 }
 
@@ -47,7 +47,7 @@ impl AdaptiveTrigrams {
         &self.trigrams
     }
 
-    /// Nothing is learned meanwhile.
+    /// Returns a reader that blocks updates.
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader {
             trigrams: &self.trigrams,
@@ -55,7 +55,7 @@ impl AdaptiveTrigrams {
         }
     }
 
-    /// Each token came after the prefix beside it. O(words of their rows).
+    /// Updates the rows: each token followed its prefix. O(words of their rows).
     pub(crate) fn learn(&self, grams: &[(Prefix, u32)], config: &AdedConfig) {
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
         for &(prefix, token) in grams {

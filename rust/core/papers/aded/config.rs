@@ -1,43 +1,43 @@
-//! How ADED drafts and learns.
+//! Options of ADED.
 
 use serde::{Deserialize, Serialize};
 
 use specds_index::Result;
 use specds_index::base::checks::check_within;
 
-/// How sentences are found.
+/// The search for sentences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SearchMethod {
-    /// The paper's search of Monte Carlo.
+    /// Monte Carlo tree search, as in the paper.
     #[default]
     Mcts,
-    /// The paper's ablation: the likeliest word at each place, without a search.
+    /// The likeliest word at each position, without a search; the ablation of the paper.
     Greedy,
 }
 
-/// The defaults are ADED's, which names the last two numbers and does not state them.
+/// Options of ADED. Defaults are the paper's; it names the last two without values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdedConfig {
     pub search: SearchMethod,
-    /// The iterations of a search (s), up to 65,536.
+    /// The number of iterations of a search (s), up to 65,536.
     pub searches: usize,
-    /// The tokens of a sentence (l), up to 1024.
+    /// The number of tokens of a sentence (l), up to 1024.
     pub depth: usize,
-    /// The sentences of a draft (n).
+    /// The number of sentences of a draft (n).
     pub candidates: usize,
-    /// How much a search explores, beside what was found to be good.
+    /// The weight of exploration.
     pub c1: f64,
-    /// How late it comes to explore more.
+    /// The number of visits after which exploration grows.
     pub c2: f64,
-    /// The seed of the random numbers, which begin anew with each draft.
+    /// The seed of the random numbers, which restart with each draft.
     pub seed: u64,
-    /// Whether the matrix learns from the text.
+    /// Adapt the matrix to the context.
     pub adaptive: bool,
-    /// What an n-gram that occurs gains, and what a new one begins with.
+    /// The increment of the probability of an occurring n-gram, and the probability of a new one.
     pub increment: f32,
-    /// No n-gram that occurs is likelier thereafter.
+    /// The upper bound of an incremented probability.
     pub max_prob: f32,
 }
 

@@ -1,4 +1,4 @@
-//! The counts of a datastore's n-grams, from which the matrix is made.
+//! N-gram counts of a datastore, from which the matrix is built.
 
 use specds_index::{Datastore, Report, Result, Stage};
 

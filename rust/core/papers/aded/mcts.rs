@@ -1,4 +1,4 @@
-//! Which sentences are likely by tri-grams? ADED's search.
+//! Monte Carlo tree search of ADED for likely sentences.
 
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::papers::aded::adaptive::Reader;
@@ -30,27 +30,27 @@ struct SearchNode<'a> {
     prob: f64,
     parent: usize,
     depth: usize,
-    /// What can come after it.
+    /// The words that can follow.
     row: &'a [Word],
     prefix: Prefix,
-    /// Of the first of these words.
+    /// The nodes of the first of these words.
     children: Vec<usize>,
     visits: u32,
-    /// Those that went on to a child.
+    /// The visits that continued to a child.
     passes: usize,
     score: f64,
-    /// 1 and the probabilities of the words down to it.
+    /// 1 plus the probabilities of the words of the path.
     path_score: f64,
 }
 
 /// Algorithm 1 of ADED: Monte Carlo tree search for sentences.
 ///
-/// What the paper leaves open is read so that it agrees with itself:
+/// Where the paper is ambiguous, this implementation follows its stated results:
 ///
 /// * A sentence has `depth` tokens, not counting the root, the last token of the context.
 /// * `Q(s, a)` is the mean of what was backed up ("the average reward", Appendix E), 0 before the
 ///   first visit. A sum would grow with each visit, so that soon one child alone was visited.
-/// * An expansion goes on with `children.last()`: the likeliest word, as PUCT would have it. Of
+/// * An expansion continues with `children.last()`: the likeliest word, as PUCT would have it. Of
 ///   equals, PUCT takes the likelier one, then the smaller token.
 /// * Sentences are the paths to leaves that were visited, by the sum of what was backed up to the
 ///   leaf; of equals, the one that was found first comes first.
@@ -146,7 +146,7 @@ impl<'a> Search<'a> {
         Some(index)
     }
 
-    /// Goes on from a node at random, to the end of a sentence, and gives its score.
+    /// Completes a sentence from a node at random, and returns its score.
     fn simulate(&mut self, node: usize) -> f64 {
         let SearchNode { depth, mut row, mut prefix, path_score: mut score, .. } = self.nodes[node];
         for depth in depth + 1..=self.config.depth {
@@ -210,7 +210,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// A word as likely as it says.
+/// Draws a word by its probability.
 fn sample(row: &[Word], random: &mut Random) -> Option<Word> {
     let last = row.last()?;
     let prob = |word: &Word| f64::from(word.prob);

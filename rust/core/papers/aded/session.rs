@@ -1,4 +1,4 @@
-//! ADED's session: what tri-grams that adapt to the text make likely.
+//! Session of ADED.
 
 use std::sync::Arc;
 
@@ -11,11 +11,10 @@ use crate::papers::aded::trigrams::Prefix;
 use specds_index::Result;
 use specds_index::base::checks::check_tokens;
 
-/// One request that is drafted for by tri-grams: ADED (Liu et al., 2024).
+/// A request that drafts from tri-grams: ADED (Liu et al., 2024).
 ///
-/// The matrix learns every tri-gram of the request (Algorithm 2), and Monte Carlo tree search finds
-/// sentences that are likely by it (Algorithm 1). Sessions that share an [`AdaptiveTrigrams`] learn from
-/// each other.
+/// The matrix adapts to every tri-gram of the request (Algorithm 2), and Monte Carlo tree search finds
+/// likely sentences (Algorithm 1). Sessions with the same [`AdaptiveTrigrams`] share their updates.
 #[derive(Debug, Clone)]
 pub struct AdedSession {
     trigrams: Arc<AdaptiveTrigrams>,
@@ -23,7 +22,7 @@ pub struct AdedSession {
     exploration: Vec<f64>,
     /// The last `order - 1` tokens of the context.
     prefix: Prefix,
-    /// Of the prefix, after the last separator.
+    /// The number of tokens of the prefix after the last separator.
     num_tokens: usize,
     match_length: usize,
 }
@@ -55,7 +54,7 @@ impl AdedSession {
         self.prefix = self.prefix.then(token, trigrams.options().order);
     }
 
-    /// `None` where the context is shorter.
+    /// Returns the prefix, or `None` if the context is shorter.
     fn prefix(&self) -> Option<Prefix> {
         (self.num_tokens == self.prefix_len()).then_some(self.prefix)
     }

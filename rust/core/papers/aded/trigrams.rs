@@ -1,4 +1,4 @@
-//! What follows two tokens, and how often? ADED's matrix of tri-grams.
+//! Tri-gram matrix of ADED.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use specds_index::base::checks::check_within;
 
 const TOKEN_BITS: u32 = 21;
 
-/// Three tokens fit 64 bits.
+/// The maximum vocabulary size, so that three tokens fit 64 bits.
 pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub const MAX_VOCAB_SIZE: u32 = 1 << TOKEN_BITS;
 pub struct TrigramOptions {
     /// The tokens of an n-gram, 2 to 4: a word and those before it.
     pub order: usize,
-    /// At most this many words are kept after each prefix, the likeliest: ADED's threshold `t`.
+    /// The maximum number of words after each prefix, likeliest first: the threshold `t` of ADED.
     pub max_words: usize,
 }
 
@@ -62,9 +62,9 @@ pub struct Trigrams {
     options: TrigramOptions,
     vocab_size: u32,
     pub(crate) separator: u32,
-    /// Ascending.
+    /// The prefixes, ascending.
     prefixes: Vec<Prefix>,
-    /// Where the words of each prefix begin, and where the last ones end.
+    /// The start of the words of each prefix, and the end of the last ones.
     starts: Vec<usize>,
     words: Vec<Word>,
 }
