@@ -1,4 +1,4 @@
-//! Folders of a crate import only folders to their left, and no files import each other in a circle.
+//! Layers of the crates: a folder imports only folders before it in a list, and files import without circles.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,21 +31,37 @@ fn read(root: &Path) -> Sources {
     sources.filter(|(module, _)| module != "lib" && !module.ends_with("mod")).collect()
 }
 
-/// The files that a file names by their paths, outside of comments and of its unit tests; a path that
-/// leads to no file stands for itself.
-fn imports(text: &str, sources: &Sources) -> Vec<String> {
+/// The files that a file names by their paths, outside of comments and of its unit tests.
+///
+/// A path of `crate::` that leads to no file stands for itself. In paths of `super::` and `self::`, which
+/// start at the folder and at the file, only names of files count: they may lead to items or inner modules.
+fn imports(module: &str, text: &str, sources: &Sources) -> Vec<String> {
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
-    let code = text.lines().filter(|line| !line.trim().starts_with("//"));
-    let paths = code.flat_map(|line| line.split("crate::").skip(1));
+    let code: Vec<_> = text.lines().filter(|line| !line.trim().starts_with("//")).collect();
+    let code = code.join("\n");
     let is_part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-    let paths = paths.map(|path| path.split(|c| !is_part(c)).next().unwrap_or_default());
     let file = |path: &str| {
         let whole = format!("{path}::");
         let in_file = |module: &&String| whole.starts_with(&format!("{module}::"));
-        let found = sources.keys().find(in_file);
-        found.map_or(path.to_owned(), String::clone)
+        sources.keys().find(in_file).cloned()
     };
-    paths.map(file).collect()
+    let paths = |start: &'static str| code.split(start).skip(1);
+    let first = |path: &str| path.split(|c| !is_part(c)).next().unwrap_or_default().to_owned();
+    let whole = paths("crate::").map(first).map(|path| file(&path).unwrap_or(path));
+    let mut found: Vec<_> = whole.collect();
+    let folder = module.rsplit_once("::").map_or("", |(folder, _)| folder);
+    for (start, root) in [("super::", folder), ("self::", module)] {
+        for path in paths(start) {
+            let in_braces = path.strip_prefix('{').and_then(|path| path.split(['}', ';']).next());
+            let names = in_braces.map_or_else(
+                || vec![first(path)],
+                |names| names.split(',').map(|name| first(name.trim())).collect(),
+            );
+            found.extend(names.iter().filter_map(|name| file(&format!("{root}::{name}"))));
+        }
+    }
+    found.retain(|name| name != module);
+    found
 }
 
 fn layer(folders: &[&str], module: &str) -> Option<usize> {
@@ -53,10 +69,10 @@ fn layer(folders: &[&str], module: &str) -> Option<usize> {
     folders.iter().position(|name| folder == Some(name))
 }
 
-/// What is wrong, one line for each import.
+/// Returns a description of each wrong import.
 fn faults(folders: &[&str], sources: &Sources) -> Vec<String> {
     let edges = sources.iter().flat_map(|(module, text)| {
-        let names = imports(text, sources).into_iter();
+        let names = imports(module, text, sources).into_iter();
         names.map(move |name| (module.clone(), name))
     });
     let mut edges: Vec<_> = edges.collect();
@@ -79,7 +95,7 @@ fn faults(folders: &[&str], sources: &Sources) -> Vec<String> {
 }
 
 #[test]
-fn folders_import_only_to_their_left_and_files_in_no_circle() {
+fn folders_import_only_lower_layers_and_files_without_circles() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR"));
     for (root, folders) in [("../index", &INDEX[..]), (".", &CORE)] {
         let sources = read(&core.join(root));
@@ -91,11 +107,11 @@ fn folders_import_only_to_their_left_and_files_in_no_circle() {
 }
 
 #[test]
-fn an_import_to_the_right_a_circle_and_a_folder_as_a_whole_are_found() {
+fn imports_of_higher_layers_circles_and_whole_folders_are_found() {
     let texts = [
         ("draft::a", "/// [`crate::x`]\nuse crate::memory::b::B;"),
-        ("memory::b", "use crate::memory::c::{C};\ncrate::draft::A;"),
-        ("memory::c", "fn f() { crate::memory::b::g(); }"),
+        ("memory::b", "use super::{c::C};\ncrate::draft::A;"),
+        ("memory::c", "fn f() { super::b::g(); } use super::{$vector};"),
         ("fused::d", "use crate::memory::c;\n#[cfg(test)]\ncrate::x"),
     ];
     let sources = texts.map(|(module, text)| (module.to_owned(), text.to_owned()));

@@ -1,51 +1,17 @@
 //! Product of the states of a few tokens and the weights of a linear layer, on several threads.
 
+use crate::linear::layer_weights::{LayerWeights, RowBlock};
+#[cfg(target_arch = "x86_64")]
+use crate::linear::x86::{is_available, multiply};
 use specds_index::{Error, Result};
 
 /// The minimum number of weights per thread: fewer take less time than starting one.
 const MIN_BLOCK: usize = 1 << 17;
 
-/// The weights of a linear layer, one row per output.
-#[derive(Debug, Clone, Copy)]
-pub enum LayerWeights<'a> {
-    F32(&'a [f32]),
-    /// The upper halves of 32-bit floats.
-    BF16(&'a [u16]),
-}
-
-/// A block of rows with their outputs.
-pub(crate) struct RowBlock<'a> {
-    pub(crate) weights: LayerWeights<'a>,
-    /// The outputs of the rows, one slice per token.
-    pub(crate) outputs: Vec<&'a mut [f32]>,
-}
-
-impl LayerWeights<'_> {
-    fn len(self) -> usize {
-        match self {
-            Self::F32(weights) => weights.len(),
-            Self::BF16(weights) => weights.len(),
-        }
-    }
-
-    fn split_at(self, place: usize) -> (Self, Self) {
-        match self {
-            Self::F32(weights) => {
-                let (first, rest) = weights.split_at(place);
-                (Self::F32(first), Self::F32(rest))
-            }
-            Self::BF16(weights) => {
-                let (first, rest) = weights.split_at(place);
-                (Self::BF16(first), Self::BF16(rest))
-            }
-        }
-    }
-}
-
 /// Returns true if this processor has the instructions that [`product`] needs.
 pub fn is_fast() -> bool {
     #[cfg(target_arch = "x86_64")]
-    return super::x86::is_available();
+    return is_available();
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -116,9 +82,6 @@ fn parts<'a>(
     }
     parts
 }
-
-#[cfg(target_arch = "x86_64")]
-use super::x86::multiply;
 
 #[cfg(not(target_arch = "x86_64"))]
 fn multiply(_: RowBlock<'_>, _: &[&[f32]]) {}

@@ -3,7 +3,7 @@
 //! Tiles of rows and tokens stay in registers. The next rows are prefetched, because hardware prefetchers
 //! do not predict their order.
 
-use super::product::{LayerWeights, RowBlock};
+use crate::linear::layer_weights::{LayerWeights, RowBlock};
 use std::arch::x86_64::{
     __m256, __m512, _MM_HINT_T0, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps,
     _mm_prefetch, _mm_shuffle_ps, _mm256_castps256_ps128, _mm256_castsi256_ps,
