@@ -46,9 +46,9 @@ def test_rows_are_packed_place_by_place(seed, sizes, padding):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"trees": [TokenTree(range(8), [-1] * 8)]}, "rows of 8 places"),
+        ({"trees": [TokenTree(range(8), [-1] * 8)]}, "rows of 8 positions"),
         ({"trees": [None, None]}, "one for each row"),
-        ({"token_ids": [1] * 3, "lengths": [1] * 3, "trees": [None] * 3}, "3 rows of 8 places"),
+        ({"token_ids": [1] * 3, "lengths": [1] * 3, "trees": [None] * 3}, "3 rows of 8 positions"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, said):
