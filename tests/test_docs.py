@@ -1,14 +1,20 @@
 """Consistency of the documentation with the repository."""
 
+import functools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
 
 import tables
+from specds.cli import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "scripts/README.md"]
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)|(?:src|srcset)=\"([^\"]+)\"")
 
 
@@ -29,8 +35,7 @@ def test_acceptance_tables_equal_the_committed_rows(page: Path) -> None:
 def test_pages_within_length_limits() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 110
     assert len((ROOT / "docs/ARCHITECTURE.md").read_text().split()) <= 2500
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
-    assert sum(len(page.read_text().split()) for page in pages) < 36_000
+    assert sum(len(page.read_text().split()) for page in DOCS) < 36_000
 
 
 def test_tests_named_by_guarantees_exist() -> None:
@@ -45,8 +50,72 @@ def test_make_rules_named_by_docs_exist() -> None:
     rules = {rule for line in rules for rule in line.split()}
     named = {
         rule
-        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+        for page in DOCS
         for rule in re.findall(r"(?:`|^    )make ([a-z][\w-]*)", page.read_text(), re.M)
     }
     assert len(named) > 10
     assert named - rules == set()
+
+
+# Options of other programs: pip, engines, cargo, transformers.
+FOREIGN = {
+    "--additional-config",
+    "--speculative-config",
+    "--max-model-len",
+    "--speculative-algorithm",
+    "--speculative-num-draft-tokens",
+    "--model-path",
+    "--spec-type",
+    "--spec-extern-lib",
+    "--spec-extern-config",
+    "--spec-extern-n-max",
+    "--ubatch-size",
+    "--index-url",
+    "--no-deps",
+    "--trust-remote-code",
+    "--release",
+    "--test",
+    "--check",
+    "--open",
+}
+OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*\w")
+COMMAND = re.compile(r"(?:^    (?:[^`\n]*\| )?|`|&& |-m )specds ((?:[a-z-]+ )+)([^`|\n]*)", re.M)
+
+
+@functools.cache
+def help_of(*command: str) -> str:
+    """Return the help of a command, and fail if there is none."""
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0, command
+    return result.output
+
+
+def names_of(command: str) -> tuple[str, ...]:
+    """Return the words of a command line that are names of commands."""
+    words = command.split()
+    groups = [name for name, each in get_command(app).commands.items() if hasattr(each, "commands")]
+    return tuple(words[: 2 if words[0] in groups else 1])
+
+
+def bench_options() -> set[str]:
+    """Return the options of the benchmarks, from their parsers."""
+    sources = (ROOT / "benches").rglob("*.py")
+    return {option for path in sources for option in re.findall(r'"(--[\w-]+)"', path.read_text())}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_options_named_by_docs_exist(page: Path) -> None:
+    text = page.read_text().split("\n## Word list")[0].replace("\\\n", " ")
+    for command, arguments in COMMAND.findall(text):
+        options = set(OPTION.findall(arguments.split(" -- ")[0]))
+        help_text = help_of(*names_of(command))
+        assert options <= set(OPTION.findall(help_text)), (command, options)
+    every = {"--version", "--help", *FOREIGN, *bench_options()}
+    for command in commands():
+        every.update(OPTION.findall(help_of(*command)))
+    assert set(OPTION.findall(text)) - every == set()
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    for name, command in get_command(app).commands.items():
+        yield from [(name, each) for each in getattr(command, "commands", {})] or [(name,)]
