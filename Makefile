@@ -20,19 +20,19 @@ $(VENV)/installed: $(SOURCES)
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
 	touch $@
 
-test: lint ## every test there is: lints, types, Rust, Python, documentation, the wheel
+test: lint ## every test: lints, types, Rust, Python, documentation, the wheel
 	cargo test --quiet
 	cargo bench --quiet -- --test
 	$(BIN)/pytest --durations=20
 	$(MAKE) wheel
 
-lint: dev docs ## formatting, clippy, ruff, layers, mypy, the stub held against the extension, the site's links
+lint: dev docs ## formatting, clippy, ruff, layers, mypy, stub and extension, links of the site
 	cargo fmt --all --check && cargo clippy --quiet --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/lint-imports
 	$(BIN)/mypy && $(BIN)/python -m mypy.stubtest specds._core
 
-format: dev ## format and mend what can be mended
+format: dev ## format, and apply automatic fixes
 	cargo fmt --all && $(BIN)/ruff check --fix && $(BIN)/ruff format
 
 docs: dev ## the site with the API, into target/site; fails on a broken link
@@ -41,7 +41,7 @@ docs: dev ## the site with the API, into target/site; fails on a broken link
 demo: dev ## build a datastore from real code and watch a small model write faster with it
 	$(BIN)/specds demo
 
-# Tests that take long, or need what most machines lack.
+# Long tests, and tests with special requirements.
 
 test-slow: dev ## the tests that take more than ten seconds each
 	$(BIN)/pytest -m slow --timeout 600
@@ -52,7 +52,7 @@ test-browser: dev
 test-gpu: dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu --timeout 1800
 
-test-matrix: dev ## the tests with the oldest (of Python 3.10 and 3.11) and newest torch, transformers, numpy, by older processors' kernels
+test-matrix: dev ## the tests with the oldest (for Python 3.10 and 3.11) and newest torch, transformers and numpy, and with kernels of older processors
 	for packages in 'torch==2.7.* transformers==5.19.* numpy==1.24.* pandas==2.2.* pyarrow==21.*' 'torch transformers numpy'; do \
 	  rm -rf target/matrix && $(BIN)/pip install --quiet --target target/matrix $$packages || exit 1; \
 	  for kernels in 'default SSE41 SSE4_2' 'avx2 AVX2 AVX2'; do set -- $$kernels; \
@@ -65,15 +65,15 @@ $(VENV)-llama/installed $(VENV)-sglang/installed $(VENV)-vllm/installed: $(VENV)
 python/specds/_core.abi3.so: $(SOURCES)
 	PYO3_BUILD_EXTENSION_MODULE=1 cargo build --quiet --release -p specds-py && cp target/release/lib_core.so $@
 
-# By any environment that there is by then.
+# Runs in the first environment that exists.
 target/engines/prompts.json: benches/engines/workload.py
 	PYTHONPATH=python:benches $(firstword $(wildcard $(BIN)/python $(VENV)-*/bin/python)) -m engines.workload
 
 target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installed target/engines/prompts.json
 	$(VENV)-llama/bin/python $< packages/demo/specds_demo/main $@
 
-# Engines lie in environments of their own, where specds is read from its sources: `dev` is not needed.
-test-llama: target/engines/demo.gguf ## the adapter in a real llama-cpp-python (0.3 GB); test-sglang, test-vllm, test-llama-server in these (6.6, 6.3, 0.7 GB)
+# Each engine has its own environment and reads specds from its sources, without `dev`.
+test-llama: target/engines/demo.gguf ## the adapter in llama-cpp-python (0.3 GB); also test-sglang, test-vllm, test-llama-server (6.6, 6.3, 0.7 GB)
 
 test-llama test-sglang test-vllm: test-%: python/specds/_core.abi3.so $(VENV)-%/installed target/engines/prompts.json
 	for test in $(wildcard $(addprefix tests/integrations/engines/test_$*,.py _v2.py)) \
@@ -81,7 +81,7 @@ test-llama test-sglang test-vllm: test-%: python/specds/_core.abi3.so $(VENV)-%/
 	  PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
 	  python -m pytest -m engine -W default -s $$test --timeout 600 || exit 1; done
 
-# Built of the sources that llama-cpp-python carries, plain and with our drafter.
+# Builds the sources that llama-cpp-python carries, without and with the drafter.
 target/llama.cpp/extern: integrations/llama.cpp/build.sh $(wildcard integrations/llama.cpp/*) rust/c/specds.h
 	$< target/llama.cpp
 
@@ -103,7 +103,7 @@ fuzz-sanitized:
 	sanitized='cargo +nightly test --release --quiet --target x86_64-unknown-linux-gnu'; \
 	$$sanitized --test core fuzz::$(READER) && $$sanitized -p specds-c --test c calls::
 
-reliability: dev ## what was tried to break it, into docs/RELIABILITY.md (hours); ARGS="fuzz faults"
+reliability: dev ## faults, fuzzing, model families; writes the tables of docs/RELIABILITY.md (hours); ARGS="fuzz faults"
 	$(BENCH_WITH_HELPERS) -m reliability $(ARGS)
 
 audit: dev
@@ -118,19 +118,19 @@ audit: dev
 bench: dev ## microbenchmarks of the core on the standard library
 	cargo bench
 
-bench-against: dev ## this version beside a commit, in turn; COMMIT=9e3915c ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
+bench-against: dev ## this version and a commit in turn; COMMIT=9e3915c ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
 	$(BENCH) benches/against.py --commit $(COMMIT) $(ARGS)
 
 bench-acceptance: dev $(VENV)-baselines/installed ## drafters and published baselines over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused"
 	$(BENCH) -m baselines --baselines-python $(VENV)-baselines/bin/python $(ARGS)
 
-bench-engines: dev target/engines/prompts.json ## tokens a row step in each engine that is installed (bench-llama-server, bench-vllm: with a real model)
+bench-engines: dev target/engines/prompts.json ## tokens per decode step in each installed engine (bench-llama-server, bench-vllm: a real model)
 	$(BENCH) -m engines
 
 bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
 	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_real $(ARGS)
 
-bench-real: dev ## real models write nine kinds of requests; ARGS="--models smollm2 --kinds edit chat --limit 3 --clock cpu"
+bench-real: dev ## speed of real models on nine kinds of requests; ARGS="--models smollm2 --kinds edit chat --limit 3 --clock cpu"
 	$(BENCH) -m real $(ARGS)
 
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."
@@ -155,7 +155,7 @@ c-library: ## the library for C with its header, into target/c
 
 wheel: dev
 	rm -rf target/wheel && $(BIN)/maturin build --quiet --release --out target/wheel
-	test -z "$$(find target/wheel -name '*.whl' -size +8M)" # a bar
+	test -z "$$(find target/wheel -name '*.whl' -size +8M)" # size limit
 	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
 	cd target/wheel && venv/bin/python -W error ../../tests/smoke.py
 

@@ -1,4 +1,4 @@
-"""A datastore of a folder of texts: built once, asked, and drafted from."""
+"""Datastore of a folder of texts: build, query, draft."""
 
 import tempfile
 from pathlib import Path

@@ -1,19 +1,19 @@
-"""A text with drafts: the one that `model.generate` writes, in fewer passes."""
+"""Generation with drafts: the text of `model.generate` in fewer forward passes."""
 
 import torch
 
 import specds
 from specds.models.load import load_model
 
-# A name on the hub or a folder; `demo` is the small model of code that `specds[demo]` brings.
+# A name on the hub or a folder; `demo` is the small code model of `specds[demo]`.
 model, tokenizer = load_model("demo")
 prompt = tokenizer("def merge(left, right):\n", return_tensors="pt")
 
-# Drafts come from the prompt, the text so far and, by the memory, from earlier requests.
+# Drafts come from the prompt, the text so far and the request cache.
 drafter = specds.FusedDrafter(memory=specds.Memory(len(tokenizer)))
 output = specds.generate(model, prompt["input_ids"], drafter, max_new_tokens=48, do_sample=False)
 print(tokenizer.decode(output.sequences[0]))
 print(output.stats)
 
-plain = model.generate(**prompt, max_new_tokens=48, do_sample=False)
-assert torch.equal(output.sequences, plain)
+baseline = model.generate(**prompt, max_new_tokens=48, do_sample=False)
+assert torch.equal(output.sequences, baseline)

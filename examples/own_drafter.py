@@ -1,11 +1,11 @@
-"""A drafter of one's own: any object with `session`, whose sessions draft and observe."""
+"""Custom drafter: an object with `session`, whose sessions draft and observe."""
 
 import specds
 from specds.models.load import load_model
 
 
 class RepeatSession(specds.Session):
-    """Drafts what followed the last occurrence of the last token."""
+    """Draft the continuation of the last occurrence of the last token."""
 
     def __init__(self, prompt_ids):
         self.token_ids = [int(token) for token in prompt_ids]
@@ -23,7 +23,7 @@ class RepeatSession(specds.Session):
 
 
 class RepeatDrafter:
-    vocab_size = None  # it works with any
+    vocab_size = None  # any vocabulary
 
     def session(self, prompt_ids):
         return RepeatSession(prompt_ids)

@@ -1,4 +1,4 @@
-"""What README and the tutorial say works, with a model that ships in the real one's place."""
+"""Code of README and the tutorial, run with a demo model."""
 
 import io
 import re
@@ -14,20 +14,20 @@ BLOCK = re.compile(r"^```python\n(.*?)^```|^((?: {4}specds [^\n]*\n)+)", re.MULT
 
 
 def steps(page, section=""):
-    """The blocks of Python and the commands of a page, in order: `(code, commands)`."""
+    """Return the Python blocks and commands of a page in order: `(code, commands)`."""
     text = (ROOT / page).read_text()
     return BLOCK.findall(text[text.index(section) :])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_what_is_written_runs(page, run, chat_model, tmp_path, monkeypatch, capsys):
+def test_page_code_runs(page, run, chat_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a.py").write_text("def main(argv):\n    return len(argv)\n" * 9)
     names, done, wrote = {}, [], ""
     for code, commands in steps(page):
         if code and ">>>" not in code:
-            # Here the clock is not the point.
+            # Shorter texts suffice.
             code = NAME.sub(str(chat_model), code).replace("=256", "=24").replace("=64", "=24")
             exec(compile(code, page, "exec"), names)
             done.append(code)
@@ -43,7 +43,7 @@ def test_what_is_written_runs(page, run, chat_model, tmp_path, monkeypatch, caps
     assert " tokens in " in wrote
 
 
-def test_a_memory_makes_the_second_run_faster(chat_model, tmp_path, monkeypatch, capsys):
+def test_second_run_with_memory_accepts_more(chat_model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code = NAME.sub(str(chat_model), steps("docs/tutorial.md")[0][0])
     accepted, said = [], []
