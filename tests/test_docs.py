@@ -99,8 +99,10 @@ def names_of(command: str) -> tuple[str, ...]:
 
 def bench_options() -> set[str]:
     """Return the options of the benchmarks, from their parsers."""
-    sources = (ROOT / "benches").rglob("*.py")
-    return {option for path in sources for option in re.findall(r'"(--[\w-]+)"', path.read_text())}
+    texts = [path.read_text() for path in (ROOT / "benches").rglob("*.py")]
+    options = {option for text in texts for option in re.findall(r'"(--[\w-]+)"', text)}
+    names = [name for text in texts for name in re.findall(r"^    (\w+): Annotated", text, re.M)]
+    return options | {"--" + name.replace("_", "-") for name in names}
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
