@@ -88,7 +88,7 @@ def test_a_file_that_is_no_transcripts_is_told(tmp_path, demo_tokenizer):
     with pytest.raises(TranscriptError, match=r"broken\.jsonl:1: not JSON"):
         read(tmp_path / "broken.jsonl", demo_tokenizer)
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(TranscriptError, match="holds no transcripts"):
+    with pytest.raises(TranscriptError, match="has no transcripts"):
         read(tmp_path / "empty.jsonl", demo_tokenizer)
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(json.dumps(GOOD).encode())[:-4])
     with pytest.raises(ValueError, match="damaged or cut short"):

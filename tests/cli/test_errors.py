@@ -45,15 +45,21 @@ USAGE = [
     (f"{GENERATE} a --drafter hierarchy:", "`hierarchy:` names no models: try `hierarchy:SMALL"),
     (f"{GENERATE} a --drafter fusd", "unknown drafter `fusd`: choose from fused, rest, aded"),
     (f"{REPLAY} one.jsonl --datastore d --max-nodes 8,x", "`x` is no size"),
-    (f"{REPLAY} one.jsonl --datastore d --max-nodes 0", "max_nodes `0` is no number of nodes"),
+    (f"{REPLAY} one.jsonl --datastore d --max-nodes 0", "max_nodes `0` is not a valid node count"),
     (f"{REPLAY} one.jsonl --datastore d --shape best", "'best' is not one of"),
-    ("bench generate --model demo --limit 3 --batch 1,4", "3 prompts make no batch of 4: give a"),
+    (
+        "bench generate --model demo --limit 3 --batch 1,4",
+        "not enough prompts for a batch of 4: got 3",
+    ),
     (f"{MEASURE} one.jsonl", "Missing option '--model'"),
     (f"{MEASURE} one.jsonl --model demo-tiny --runs 0", "runs must be at least 1, got 0"),
     (f"{MEASURE} one.jsonl --model demo-tiny --batch 0", "batch must be at least 1, got 0"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --baseline best", "no baseline `best`: choose of gen"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --modes best", "no mode `best`: choose of greedy"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --modes ,", "no mode ``: choose of greedy, sampled"),
+    (
+        f"{MEASURE} one.jsonl --model demo-tiny --baseline best",
+        "unknown baseline `best`: choose from",
+    ),
+    (f"{MEASURE} one.jsonl --model demo-tiny --modes best", "unknown mode `best`: choose from"),
+    (f"{MEASURE} one.jsonl --model demo-tiny --modes ,", "unknown mode ``: choose from greedy"),
 ]
 # What does not fit, or is not there: exit code 1. These are told before torch is imported.
 AT_ONCE = [
@@ -112,11 +118,14 @@ FAILURES = [
         "unknown drafter `best`: choose from",
     ),
     (f"{REPLAY} none.jsonl --datastore d", "no such file"),
-    (f"{REPLAY} one.jsonl one.jsonl --datastore d", "rename those that share a name"),
+    (f"{REPLAY} one.jsonl one.jsonl --datastore d", "rename those that share one"),
     ("bench generate --model demo-tiny", "no prompts"),
     (f"{MEASURE} large.jsonl --model demo-tiny", "holds 4096 at position 0"),
     (f"{MEASURE} large.jsonl --model demo-tiny --tokenizer other", "the model has 4096"),
-    (f"{MEASURE} one.jsonl --model demo-tiny --batch 3", "1 prompts make no batch of 3"),
+    (
+        f"{MEASURE} one.jsonl --model demo-tiny --batch 3",
+        "not enough prompts for a batch of 3: got 1",
+    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""How many tokens do drafters get accepted, and how fast is generation with them? `specds bench`.
+"""Benchmarks of drafters: accepted tokens and speed of generation (`specds bench`).
 
 `replay` needs recorded answers alone, `generation` runs a model. Read in this order: `transcripts`
 (what is replayed or completed), `drafters`, `harness` (how rows are shown), `replay`

@@ -1,4 +1,4 @@
-"""What both benchmarks share: loading what options name, and showing rows as tables.
+"""Shared parts of the benchmarks: loading of inputs, and tables of rows.
 
 A benchmark turns options into a document of plain values, whose `rows` have the fields that
 docs/measuring.md lists. The document is the JSON; tables are drawn from it alone.
@@ -27,11 +27,11 @@ Columns = tuple[tuple[str, str, str], ...]
 """The figures of a table: the field of a row, its title, and the format of its value."""
 
 Progress = Callable[[str, int], None]
-"""Called before each step with what runs next and the total number of steps."""
+"""Called before each step with the name of the step and the total number of steps."""
 
 
 def circumstances() -> Document:
-    """When, where and by which command: `date`, `machine`, `command`."""
+    """Return `date`, `machine` and `command`."""
     now = datetime.now().astimezone()
     cores = f"{os.cpu_count()} cores"
     return {
@@ -42,7 +42,7 @@ def circumstances() -> Document:
 
 
 def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
-    """Opens datastores and reads them into memory, so that no draft waits for the disk."""
+    """Open datastores and read them into memory, so that no draft waits for the disk."""
     datastores = [Datastore(path) for path in paths]
     for datastore in datastores:
         datastore.warm()
@@ -50,10 +50,10 @@ def open_datastores(paths: Iterable[Path]) -> list[Datastore]:
 
 
 def tokenizer_of(name: str | None, datastores: Sequence[Datastore]) -> tuple[str, Tokenizer]:
-    """The tokenizer of the transcripts and its name, by default the datastores'."""
+    """Return the name and the tokenizer of the transcripts, by default the datastores'."""
     if name is None:
         if not datastores:
-            raise ValueError("no tokenizer: give one by --tokenizer, or a datastore that names it")
+            raise ValueError("no tokenizer: pass --tokenizer, or a datastore that names one")
         name = datastores[0].tokenizer_name
     tokenizer = load_tokenizer(name)
     for datastore in datastores:
@@ -62,7 +62,7 @@ def tokenizer_of(name: str | None, datastores: Sequence[Datastore]) -> tuple[str
 
 
 def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
-    """The name of a row, with those fields in which rows of the same name differ."""
+    """Return the name of a row, with the fields in which rows of that name differ."""
     alike = [other for other in rows if name_of(other) == name_of(row)]
     parts = [name_of(row)]
     for name in fields:
@@ -76,7 +76,7 @@ def name_of(row: Row) -> str:
 
 
 class _Figures(Table):
-    """A table that shows as many of its columns as fit, each whole."""
+    """Table that drops its last columns until the rest fit."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unbounded = options.update_width(1000)
@@ -89,10 +89,7 @@ class _Figures(Table):
 
 
 def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: Columns) -> Table:
-    """A table for the terminal: the name of each row and its figures, or its status.
-
-    Where not all columns fit, the last ones are left out.
-    """
+    """Return a table for the terminal with the name and figures of each row, or its status."""
     figures = (Column(heading, justify="right", no_wrap=True) for _, heading, _ in columns)
     made = _Figures(Column(no_wrap=True), *figures, title=title, title_justify="left", box=SIMPLE)
     made.pad_edge, made.collapse_padding, made.caption_justify = False, True, "left"
@@ -108,5 +105,5 @@ def shown(value: Any, form: str) -> str:
 
 
 def reasons(rows: Iterable[Row]) -> list[str]:
-    """Why rows could not be measured, each reason once."""
+    """Return the distinct reasons of rows that could not be measured."""
     return list(dict.fromkeys(f"{name_of(row)}: {row['reason']}" for row in rows if row["reason"]))

@@ -1,7 +1,6 @@
-"""The options of each benchmark: one record, passed whole from the command line to `run`.
+"""Options of the benchmarks: one record each, passed whole from the command line to `run`.
 
-The command line has an option for each field, with the text that stands here. Nothing is imported
-that takes long.
+The command line derives an option and its help from each field. Imports are fast.
 """
 
 from collections.abc import Sequence
@@ -11,23 +10,23 @@ from typing import Literal
 
 MODES = ("greedy", "sampled")
 BASELINES = ("generate", "static", "compiled", "plain", "transformers-prompt-lookup")
-"""What drafters are held against: see docs/measuring.md."""
+"""Baselines of drafters: see docs/measuring.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What both benchmarks are asked for.
+    """Options of both benchmarks.
 
     Attributes:
         transcripts (FILE): A file of recorded answers, JSONL of `prompt` and `completion`.
         datastores (FOLDER,...): A folder made by `specds build`, or several.
         drafters: Drafters by name; each runs with each number of nodes.
-        max_nodes (NODES,...): The most nodes of a draft; `auto`, for `generate`: what pays.
-        tokenizer: Of the transcripts; by default the model's or the datastore's.
+        max_nodes (NODES,...): Maximum nodes of a draft; `auto`, for `generate`, by measured cost.
+        tokenizer: Tokenizer of the transcripts; by default the model's or the datastore's.
         model: The target: a name on the hub, a local folder, or `demo`. A replay needs it for
             drafters that are made of its weights.
-        limit: Requests of a file at most.
-        warm_memory: Whether one drafter serves all requests of a run and keeps what they taught it.
+        limit: Maximum requests of a file.
+        warm_memory: Whether one drafter serves all requests of a run and learns from them.
     """
 
     transcripts: Sequence[Path] = ()
@@ -42,19 +41,19 @@ class Options:
     def __post_init__(self) -> None:
         least = min((each for each in self.max_nodes if each != "auto"), default=1)
         if least < 1:
-            raise ValueError(f"max_nodes `{least}` is no number of nodes: try 8,16,32,64")
+            raise ValueError(f"max_nodes `{least}` is not a valid node count: try 8,16,32,64")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, got {self.limit}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceOptions(Options):
-    """What to replay.
+    """Options of `specds bench acceptance`.
 
     Attributes:
-        shape: Of a draft: chains are what vLLM and llama.cpp verify.
-        memory_tokens: Tokens of the datastore that are in the memory of `fused` at first, so that
-            its time is that of a server which has run for a while.
+        shape: Shape of drafts; vLLM and llama.cpp verify chains.
+        memory_tokens: Tokens of the datastore that the memory of `fused` holds at first, as on a
+            server that has run for a while.
     """
 
     max_nodes: Sequence[int | Literal["auto"]] = (64,)
@@ -64,23 +63,23 @@ class AcceptanceOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if "auto" in self.max_nodes:
-            raise ValueError("max_nodes `auto` is no number of nodes: try 8,16,32,64")
+            raise ValueError("max_nodes `auto` is not a valid node count: try 8,16,32,64")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(Options):
-    """What to measure: the prompts of transcripts are completed.
+    """Options of `specds bench generate`, which completes the prompts of transcripts.
 
     Attributes:
-        baselines: Of `generate`, `static`, `compiled`, `plain`, `transformers-prompt-lookup`; by
-            default all, on a CPU without `compiled`.
+        baselines: Any of `generate`, `static`, `compiled`, `plain`,
+            `transformers-prompt-lookup`; by default all, on a CPU without `compiled`.
         modes: `greedy`, `sampled`.
-        temperature: Of the sampled mode.
-        max_new_tokens: For each prompt.
-        seed: Of the samples, and of the demo's prompts.
-        runs: How often all is measured.
-        batches (PROMPTS,...): Prompts a call.
-        verification: How drafts are verified.
+        temperature: Temperature of the sampled mode.
+        max_new_tokens: New tokens of each prompt.
+        seed: Seed of the samples, and of the demo's prompts.
+        runs: Number of measurements.
+        batches (PROMPTS,...): Prompts in one call.
+        verification: Verification backend.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bf16`, ...
     """
@@ -114,14 +113,14 @@ class GenerateOptions(Options):
         ):
             for name in names:
                 if name not in known:
-                    raise ValueError(f"no {kind} `{name}`: choose of {', '.join(known)}")
+                    raise ValueError(f"unknown {kind} `{name}`: choose from {', '.join(known)}")
         if self.limit is not None and self.limit < most:
             raise ValueError(
-                f"{self.limit} prompts make no batch of {most}: give a larger --limit, or a "
-                "smaller --batch"
+                f"not enough prompts for a batch of {most}: got {self.limit}; use a larger --limit "
+                "or a smaller --batch"
             )
 
     @property
     def is_demo(self) -> bool:
-        """Whether the demo's own prompts are completed; they need no datastore either."""
+        """Return whether to complete the demo's own prompts, which need no datastore."""
         return self.model == "demo" and not self.transcripts

@@ -1,4 +1,4 @@
-"""Which tokens did a model once write, and after which prompt?"""
+"""Transcripts: recorded answers of models, with their prompts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from specds.corpora.files import decompressed, line_rows, readable
 from specds.models.tokenization import Tokenizer, vocab_size
 
 ALL = "all"
-"""The group of all transcripts together, where there are several files of them."""
+"""Name of the row of all transcripts together, where there are several files."""
 
 
 class TranscriptError(ValueError):
@@ -21,18 +21,18 @@ class TranscriptError(ValueError):
 
 @dataclass(frozen=True)
 class Transcript:
-    """An answer that a model once gave.
+    """Recorded answer of a model.
 
     Attributes:
-        source: The group of the report that it belongs to: the row's `workload`, by default the
-            name of its file without suffixes.
+        source: Its set in the report: the row's `workload`, by default the name of its file without
+            suffixes.
         prompt_ids: Shape `(n,)`, n >= 1.
         completion_ids: Shape `(n,)`, n >= 1; text ends in the end-of-sequence token.
-        group: Requests of one group are samples of one prompt, turns of one task, ...; by default
-            those of the same prompt, or as a drafter finds them.
-        predicted_ids: What the caller expected of the answer, shape `(n,)`; None if nothing.
-        suggested: For each token of the completion, how many tokens a recorded drafter had right
-            there, and how many it drafted; empty where none was recorded.
+        group: Name of a request group, such as samples of one prompt or turns of one task; by
+            default requests of the same prompt, or the groups that a drafter finds.
+        predicted_ids: Predicted output, shape `(n,)`, or None.
+        suggested: Accepted and drafted tokens of a recorded drafter at each token of the
+            completion; empty without one.
     """
 
     source: str
@@ -46,11 +46,11 @@ class Transcript:
 def read_transcripts(
     path: Path, tokenizer: Tokenizer, vocab_size: int, limit: int | None = None
 ) -> list[Transcript]:
-    """Reads a JSONL file, packed by gzip or zstd or not, of recorded answers.
+    """Read a JSONL file of recorded answers, plain or compressed by gzip or zstd.
 
-    A row holds `prompt` and `completion` as text, or `prompt_ids` and `completion_ids` as the token
-    ids that were recorded; where it has both, the ids are taken. It may hold `predicted_output`, or
-    its ids, and `workload`, `group` and `suggested`: see `Transcript`. Ids are below `vocab_size`.
+    A row has `prompt` and `completion` as text, or `prompt_ids` and `completion_ids`, which take
+    precedence. It may have `predicted_output`, or its ids, and `workload`, `group` and `suggested`:
+    see `Transcript`. Ids are below `vocab_size`.
     """
     source, transcripts = _name(path), []
     with readable(str(path)), path.open("rb") as file:
@@ -61,7 +61,7 @@ def read_transcripts(
             except ValueError as error:
                 raise TranscriptError(f"{path}:{number}: {error}") from error
     if not transcripts:
-        raise TranscriptError(f"{path} holds no transcripts: give one JSON object a line")
+        raise TranscriptError(f"{path} has no transcripts: write one JSON object per line")
     return transcripts
 
 
@@ -73,8 +73,8 @@ def read_files(
     groups = {transcript.source for transcript in read}
     if len(set(map(_name, files))) < len(files) or (len(groups) > 1 and ALL in groups):
         raise ValueError(
-            f"files of transcripts are told apart by their names, `{ALL}` is all of them together: "
-            "rename those that share a name"
+            f"files of transcripts need distinct names other than `{ALL}`: rename those that share "
+            "one"
         )
     return read
 
@@ -103,7 +103,7 @@ _TEXTS = ("prompt", "completion", "predicted_output")
 
 
 def _ids(row: dict[str, Any], name: str, tokenizer: Tokenizer, vocab_size: int) -> np.ndarray:
-    """The recorded ids where the row has them, else those of the text."""
+    """Return the recorded ids if the row has them, else those of its text."""
     field, kind = (f"{name}_ids", list) if row.get(f"{name}_ids") is not None else (name, str)
     value: Any = row.get(field)
     if value is None and name != "predicted_output":
@@ -117,7 +117,7 @@ def _ids(row: dict[str, Any], name: str, tokenizer: Tokenizer, vocab_size: int) 
     if isinstance(value, str):
         _require_characters(field, value)
         ids = tokenizer.encode(value, add_special_tokens=name == "prompt")
-        # The model stopped there, and had to be right about that as well.
+        # The model stopped there, and a draft can predict that too.
         if name == "completion" and isinstance(tokenizer.eos_token_id, int):
             ids = [*ids, tokenizer.eos_token_id]
     if value and not ids:
@@ -140,7 +140,7 @@ def _text(row: dict[str, Any], field: str) -> str | None:
 
 
 def _require_characters(field: str, text: str) -> None:
-    """Refuses the halves of characters that JSON can hold: no tokenizer takes them."""
+    """Reject lone surrogates, which JSON can hold and no tokenizer accepts."""
     for position, character in enumerate(text):
         if "\ud800" <= character <= "\udfff":
             raise ValueError(
@@ -153,7 +153,7 @@ _MOST_SUGGESTED = 1024
 
 
 def _suggested(value: Any, num_tokens: int) -> list[tuple[int, int]]:
-    # The end-of-sequence token that is added to a text was recorded by nobody.
+    # A recorder does not see the end-of-sequence token that is added to a text.
     if not isinstance(value, list) or len(value) not in (0, num_tokens - 1, num_tokens):
         raise ValueError(f"`suggested` must be a list of {num_tokens} pairs, one for each token")
     for position, pair in enumerate(value):

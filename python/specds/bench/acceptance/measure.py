@@ -1,7 +1,7 @@
-"""How many tokens of recorded answers does a drafter predict, and how long does it take?
+"""Replay of recorded answers: accepted tokens and times of a drafter.
 
-Greedy acceptance depends on the tokens that the target writes and on nothing else: draft, compare
-with what was written, go on behind it.
+Greedy acceptance depends only on the tokens that the target generates: each step drafts, compares
+the draft with the recorded tokens, and continues after the accepted ones.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
 
 Shape: TypeAlias = Literal["tree", "chain"]
-"""Of a draft; drafters that verify no trees take chains."""
+"""Shape of a draft; engines without tree verification take chains."""
 
 
 @dataclass
 class Replayed:
-    """One step of a replay, which the session has not observed yet.
+    """Step of a replay, which the session has not observed yet.
 
     Attributes:
         draft_ns: Time of `draft` in nanoseconds; None if it was not called.
@@ -46,10 +46,10 @@ class Replayed:
 def follow(
     session: Session, transcript: Transcript, max_nodes: int, shape: Shape = "tree"
 ) -> Generator[Replayed, None, None]:
-    """Yields the steps of one answer. The session has its prompt, and is finished at the end.
+    """Yield the steps of one answer, with a session that has its prompt; finish it at the end.
 
-    The last token of an answer is the target's own: a draft is cut to the tokens left, less one, as
-    generation cuts it at `max_length`.
+    The last token of an answer is the target's own, so a draft has at most the remaining tokens
+    less one, as generation cuts it at `max_length`.
     """
     truth, position = transcript.completion_ids, 0
     try:
@@ -83,17 +83,17 @@ def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> To
 
 
 def _elapsed(session: Session, start: int) -> int:
-    """Nanoseconds of a call that has just returned, by the session's own clock if it has one."""
+    """Return the time of the last call, by the session's own clock if it has one."""
     elapsed = perf_counter_ns() - start
     own: int | None = getattr(session, "elapsed_ns", None)
     return elapsed if own is None else own
 
 
 def suggestion(transcript: Transcript, position: int) -> list[int]:
-    """The recorded draft for the answer's token at `position`.
+    """Return the recorded draft for the answer's token at `position`.
 
-    A record says only how many tokens were right. A wrong one is the true token less 1 (1 for 0),
-    so every run has the same. It is easier to tell from a right one than a real mistake.
+    A record has only the number of right tokens. A wrong one becomes the true token less 1 (1 for
+    0), the same in every run. It is easier to distinguish from a right one than a real mistake.
     """
     if position >= len(transcript.suggested):
         return []
@@ -104,7 +104,7 @@ def suggestion(transcript: Transcript, position: int) -> list[int]:
 
 
 class SuggestedDrafter:
-    """A recorded drafter alone: drafts exactly what is suggested to it."""
+    """Recorded drafter alone: it drafts exactly the external proposal."""
 
     vocab_size = None
 
@@ -135,22 +135,22 @@ EXTERNAL_DRAFTERS["suggested"] = ExternalDrafter(
 
 
 TARGET = "target"
-"""The source of bonus tokens."""
+"""Source of bonus tokens."""
 
 
 @dataclass
 class Trace:
-    """The record of one or several answers; lists have one element for each draft.
+    """Record of one or several answers; lists have one element for each draft.
 
     Attributes:
         stats: Counts, and times of `draft` and `observe`.
-        expected: Accepted tokens that the drafter expected: the sum of its probabilities.
-        requests: Number of the request in the run.
-        samples: Requests of the same group that were served before.
-        lengths: Tokens and forwards of each request.
+        expected: Expected accepted tokens: the sum of the drafter's probabilities.
+        requests: Index of the request in the run.
+        samples: Earlier requests of the same group.
+        lengths: Tokens and forward passes of each request.
         num_predicted_tokens: Tokens of predicted outputs; None if no request had one.
         observe_ns: Time of each `observe` after the prompt.
-        sources: Emitted tokens by the source that drafted them, or the target.
+        sources: New tokens by the source that drafted them, or the target.
     """
 
     stats: GenerationStats = field(default_factory=GenerationStats)
@@ -166,7 +166,7 @@ class Trace:
     sources: Counter[str] = field(default_factory=Counter)
 
     def record(self, replayed: Replayed) -> None:
-        """Appends a step; its `observe_ns` is not known yet."""
+        """Append a step, whose `observe_ns` is not known yet."""
         step = replayed.step
         self.stats.record_draft(len(step.tree), len(step.path))
         self.sources.update(source or TARGET for source in step.sources)
@@ -193,7 +193,7 @@ _LISTS = tuple(each.name for each in fields(Trace) if each.default_factory is li
 def replay(
     session: Session, transcript: Transcript, max_nodes: int, shape: Shape = "tree"
 ) -> Trace:
-    """Replays one answer with a session that has its prompt."""
+    """Replay one answer with a session that has its prompt."""
     trace, steps = Trace(num_requests=1), []
     for replayed in follow(session, transcript, max_nodes, shape):
         trace.record(replayed)
@@ -231,9 +231,9 @@ def measure(
     shape: Shape = "tree",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Cell]:
-    """Yields each cell as it is measured.
+    """Yield each cell as it is measured, with a new drafter.
 
-    No cell profits from another. `progress` is told the drafter's name before each request.
+    `progress` receives the drafter's name before each request.
     """
     for drafter in drafters:
         left = list(limits)
@@ -258,7 +258,7 @@ def replay_all(
     progress: Callable[[], None] = lambda: None,
     shape: Shape = "tree",
 ) -> dict[str, Trace]:
-    """Replays every transcript in turn: a trace for each file of transcripts, by name."""
+    """Replay every transcript in turn; return a trace for each file of transcripts, by name."""
     traces: dict[str, Trace] = {}
     served: Counter[Hashable] = Counter()
     for number, transcript in enumerate(transcripts):

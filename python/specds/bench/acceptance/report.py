@@ -1,6 +1,6 @@
-"""The figures of a replay: one row a file of transcripts, a drafter, a datastore and a limit.
+"""Figures of a replay: one row per file of transcripts, drafter, datastore and draft size.
 
-A rival that is absent, refused or failed has one row, for ``all``, and null for every figure.
+A baseline that is absent, rejected or failed has one row, for ``all``, with null figures.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from specds.bench.transcripts import ALL
 
 
 def sentence(document: Document) -> str:
-    """How requests were replayed, for people."""
+    """Describe the replay in one sentence."""
     tokens = document["memory_tokens"]
     memory = "one drafter for all requests" if document["warm_memory"] else "a new drafter for each"
     memory += f", {tokens:,} tokens in its memory" if tokens else ""
@@ -26,7 +26,7 @@ def sentence(document: Document) -> str:
 
 
 def rows_of(cell: Cell) -> list[Row]:
-    """The rows of a cell, one a group of transcripts."""
+    """Return the rows of a cell, one per set of transcripts."""
     traces: dict[str, Trace | None] = dict(cell.traces) or {ALL: None}
     datastore = cell.drafter.datastore
     about = {
@@ -41,7 +41,7 @@ def rows_of(cell: Cell) -> list[Row]:
 
 
 def figures(trace: Trace | None) -> Row:
-    """The figures of a trace; all null where there is none."""
+    """Return the figures of a trace, all null without one."""
     if trace is None:
         return dict.fromkeys(figures(Trace()))
     stats = trace.stats
@@ -78,7 +78,7 @@ def _percentile_us(elapsed_ns: Sequence[int], percentile: float) -> float | None
 
 
 def _interval(trace: Trace) -> list[float] | None:
-    """Where the mean acceptance length lies with 95 %, by bootstrap over requests."""
+    """Return the 95 % interval of the mean acceptance length, by bootstrap over requests."""
     if len(trace.lengths) < 2:
         return None
     tokens, forwards = np.array(trace.lengths).T
@@ -89,7 +89,7 @@ def _interval(trace: Trace) -> list[float] | None:
 
 
 def _of_predicted_output(trace: Trace) -> Row:
-    """How many tokens of predicted outputs were drafted and accepted, and how many were not."""
+    """Return the accepted and the other tokens of predicted outputs."""
     accepted = rejected = None
     if trace.num_predicted_tokens is not None:
         accepted = trace.sources["predicted_output"]
@@ -98,7 +98,7 @@ def _of_predicted_output(trace: Trace) -> Row:
 
 
 def _acceptance_by(name: str, keys: Sequence[int], trace: Trace) -> list[Row] | None:
-    """The mean acceptance length of the drafts of each key; None where the keys are not known."""
+    """Return the mean acceptance length of the drafts of each key; None without keys."""
     if not keys:
         return None
     accepted: dict[int, list[int]] = defaultdict(list)
@@ -115,14 +115,14 @@ def _acceptance_by(name: str, keys: Sequence[int], trace: Trace) -> list[Row] | 
 
 
 def _tenths(numbers: Sequence[int]) -> list[int]:
-    """The first number of the tenth that each is in."""
+    """Return the first number of the tenth that each number is in."""
     parts = np.array_split(sorted(set(numbers)), 10)
     first_of = {int(number): int(part[0]) for part in parts for number in part}
     return [first_of[number] for number in numbers]
 
 
 def tables(document: Document) -> list[Table]:
-    """All rows for people: a table for each group of transcripts."""
+    """Return a table for each set of transcripts."""
     rows = document["rows"]
     shown = [
         table(f"Replay of {group}", chosen, lambda row: label(row, rows, "datastore"), FIGURES)
@@ -138,14 +138,13 @@ FIGURES: Columns = (
     ("mean_acceptance_length", "tokens", "{:.3f}"),
     ("interval", "95 %", "{0[0]:.2f} to {0[1]:.2f}"),
     ("draft_acceptance_rate", "rate", "{:.0%}"),
-    ("accepted_over_expected", "hoped", "{:.2f}"),
+    ("accepted_over_expected", "calib", "{:.2f}"),
     ("draft_p50_us", "p50", "{:.1f}"),
     ("draft_p99_us", "p99", "{:.0f}"),
     ("observe_p50_us", "learn", "{:.1f}"),
 )
 CAPTION = (
-    "nodes: drafted; of: the most; tokens: per forward, bonus token included; 95 %: where that "
-    "lies, by bootstrap over requests; rate: of the drafted tokens, those accepted; hoped: tokens "
-    "accepted over those that the drafter expected; p50, p99: µs to draft; learn: median µs to "
-    "observe what was accepted."
+    "nodes: mean of a draft; of: maximum; tokens: per forward pass, bonus token included; 95 %: "
+    "interval of that, by bootstrap over requests; rate: accepted of the drafted tokens; calib: "
+    "accepted over expected tokens; p50, p99: µs to draft; learn: median µs to observe new tokens."
 )

@@ -1,4 +1,4 @@
-"""Runs `specds bench acceptance`: from options to a document of rows."""
+"""Run of `specds bench acceptance`: from options to a document of rows."""
 
 from specds._core import __version__
 from specds.bench.acceptance.measure import measure
@@ -12,10 +12,10 @@ from specds.models.load import load_model
 
 
 def run_acceptance(options: AcceptanceOptions, progress: Progress = lambda *_: None) -> Document:
-    """Replays every drafter with every number of nodes; `rows` are ordered by transcripts."""
+    """Replay every drafter with every number of nodes; `rows` are ordered by transcripts."""
     for name in options.drafters:
         if name.startswith("hierarchy"):
-            raise ValueError(f"drafter `{name}` samples: measure it by `specds bench generate`")
+            raise ValueError(f"drafter `{name}` samples: measure it with `specds bench generate`")
     has_model = options.model is not None
     check_names(options.drafters, datastore=bool(options.datastores), model=has_model)
     datastores = open_datastores(options.datastores)

@@ -1,1 +1,1 @@
-"""Drafters against plain decoding on a running model: what `specds bench generate` measures."""
+"""Speed of drafters and baselines on a running model: `specds bench generate`."""

@@ -1,4 +1,4 @@
-"""Ways to generate, each over the same requests in turn: a drift of the machine hits all."""
+"""Ways to generate, measured call by call in turn, so that a drift of the machine affects all."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ from specds.generation import generate
 
 PLAIN, PROMPT_LOOKUP = "plain", "transformers-prompt-lookup"
 Batch: TypeAlias = "Sequence[list[int]]"
-"""Prompts that are completed in one call, as token ids."""
+"""Prompts of one call, as token ids."""
 
 
 class Result(NamedTuple):
-    """The new tokens of each prompt, and if our loop ran its statistics, and what was drafted."""
+    """New tokens of each prompt; of our loop also its statistics, and which tokens were drafted."""
 
     token_ids: list[list[int]]
     stats: GenerationStats | None = None
@@ -30,12 +30,12 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A way to generate.
+    """Way to generate.
 
     Attributes:
-        start: Starts a run with a new drafter; returns the function that does its calls, which
-            takes a batch and arguments of `model.generate`.
-        is_plain: Whether it makes one token a forward.
+        start: Starts a run with a new drafter; returns a function of a batch and arguments of
+            `model.generate`, which does a call.
+        is_plain: Whether it generates one token per forward pass.
         is_ours: Whether it is our loop, which reports its phases.
         max_nodes: Nodes of a draft; None for `model.generate`.
     """
@@ -50,13 +50,13 @@ class Way:
 
 @dataclass(frozen=True)
 class Target:
-    """The model, and how drafts are verified on it."""
+    """Model, and its verification backend."""
 
     model: PreTrainedModel
     verification: str = "auto"
 
     def inputs(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The prompts padded on the left, int64 `(num_rows, length)`, and their mask."""
+        """Return the prompts padded on the left, int64 `(num_rows, length)`, and their mask."""
         length = max(map(len, batch))
         ids = [[0] * (length - len(prompt)) + prompt for prompt in batch]
         mask = [[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in batch]
@@ -64,7 +64,7 @@ class Target:
         return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
     def emitted(self, sequences: torch.Tensor, prompt_length: int) -> list[list[int]]:
-        """The new tokens of each row, up to its end of sequence."""
+        """Return the new tokens of each row, up to its end of sequence."""
         eos = getattr(self.model.generation_config, "eos_token_id", None)
         ends = [eos] if isinstance(eos, int) else eos or []
         rows = sequences[:, prompt_length:].tolist()
@@ -77,7 +77,7 @@ class Target:
 def own_calls(
     target: Target, make: Callable[[], Drafter], max_nodes: int | Literal["auto"]
 ) -> Callable[[Batch, dict[str, Any]], Result]:
-    """Calls of our `generate` with a new drafter."""
+    """Return a function that calls our `generate` with a new drafter."""
     drafter = make()
 
     def call(batch: Batch, settings: dict[str, Any]) -> Result:
@@ -103,7 +103,7 @@ def baseline_way(name: str, target: Target) -> Way:
         start = partial(own_calls, target, PromptLookupDrafter, 0)
         return Way(name, start, is_plain=True, is_ours=True, max_nodes=0)
     static, compilation = {"cache_implementation": "static"}, CompileConfig()
-    # Transformers compiles on a GPU alone unless it is asked so.
+    # Transformers compiles only on a GPU by default.
     compilation._compile_all_devices = target.model.device.type == "cpu"  # type: ignore[assignment]
     arguments: dict[str, dict[str, Any]] = {
         "generate": {},
@@ -136,7 +136,7 @@ def drafter_way(
 
 @dataclass
 class Run:
-    """One way once over all requests: the time of each call, prefill included, and its result."""
+    """Run of a way over all requests: the time of each call, prefill included, and its result."""
 
     seconds: list[float] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
@@ -151,17 +151,17 @@ class Run:
 
     @property
     def stats(self) -> GenerationStats:
-        """The statistics of all calls of our loop; of `model.generate` there are none."""
+        """Return the statistics of all calls; `model.generate` has none."""
         return sum((each.stats for each in self.results if each.stats), GenerationStats())
 
 
 @dataclass
 class Cell:
-    """One way in one mode and one size of batch.
+    """One way in one mode and one batch size.
 
     Attributes:
-        profile: A run whose times wait for the device; on a CPU the last of `runs`.
-        reason: Why the way could not run; None if it did.
+        profile: Run whose timings synchronize with the device; on a CPU the last of `runs`.
+        reason: Error of a way that could not run, or None.
     """
 
     mode: str
@@ -174,14 +174,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Plan of a measurement.
 
     Attributes:
-        modes: How tokens are chosen: keyword arguments of `model.generate`, by name.
-        batches: The calls, by size of batch.
-        seed: Every way starts a call from the same state of the random generator.
-        warm_memory: Whether one drafter serves all calls of a run; no run profits from another.
-        warm_up: What is different in calls that warm up.
+        modes: Keyword arguments of `model.generate` by mode.
+        batches: Calls by batch size.
+        seed: Seed of each call, the same for every way.
+        warm_memory: Whether one drafter serves all calls of a run; each run has a new one.
+        warm_up: Keyword arguments that override those of a mode while warming up.
     """
 
     target: Target
@@ -195,20 +195,20 @@ class Plan:
 
     @property
     def has_queue(self) -> bool:
-        """Whether phases can only be timed by waiting for the device, which takes time itself."""
+        """Return whether timing a phase needs a synchronization, which costs time itself."""
         return self.target.model.device.type != "cpu"
 
     @property
     def num_rounds(self) -> int:
-        """Rounds of the plan; in a round every way does the same call."""
+        """Return the rounds of the plan; in each, every way does the same call."""
         calls = sum(len(batches) for batches in self.batches.values())
         return calls * len(self.modes) * (self.runs + self.has_queue)
 
 
 def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
-    """Measures every way in every mode and size of batch.
+    """Measure every way in every mode and batch size.
 
-    `progress` gets the mode before each round of calls.
+    `progress` receives the mode before each round of calls.
     """
     cells = []
     for size, batches in plan.batches.items():
@@ -231,24 +231,24 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
 
 
 def batches_of(prompts: Sequence[list[int]], size: int) -> list[Batch]:
-    """Cuts prompts into batches of `size`; an incomplete last batch is left out.
+    """Split prompts into batches of `size`, without an incomplete last batch.
 
-    Single prompts keep their order. Larger batches are made of prompts of about the same length.
+    Single prompts keep their order. Larger batches have prompts of about the same length.
     """
     if len(prompts) < size:
         raise ValueError(
-            f"{len(prompts)} prompts make no batch of {size}: give more prompts, or a smaller "
-            "--batch"
+            f"not enough prompts for a batch of {size}: got {len(prompts)}; pass more prompts or a "
+            "smaller --batch"
         )
     ordered = sorted(prompts, key=len) if size > 1 else prompts
     return [ordered[start : start + size] for start in range(0, len(ordered) - size + 1, size)]
 
 
 def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
-    """Lets every way do the longest and the shortest call; returns those that fail, and why.
+    """Do the longest and the shortest call of every way; return the ways that fail, with reasons.
 
-    The longest sizes the static cache. Where passes are recorded as CUDA graphs, our loop does all
-    calls, as drafts need passes of many sizes.
+    The longest call sizes the static cache. With CUDA graphs our loop does all calls, because
+    drafts need graphs of many sizes.
     """
     ordered = sorted(batches, key=lambda batch: max(map(len, batch)), reverse=True)
     refused: dict[Way, str] = {}
@@ -258,7 +258,7 @@ def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
             call = way.start()
             for settings, batch in product(plan.modes.values(), chosen):
                 call(batch, {**settings, **plan.warm_up})
-        except (ValueError, RuntimeError) as error:  # whatever transformers or torch cannot do
+        except (ValueError, RuntimeError) as error:  # unsupported by transformers or torch
             refused[way] = " ".join(str(error).split()) or type(error).__name__
     return refused
 
@@ -266,7 +266,7 @@ def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
 def _run(
     plan: Plan, cells: Sequence[Cell], settings: dict[str, Any], progress: Callable[[], None]
 ) -> list[Run]:
-    """Lets the way of each cell do every call once, call by call."""
+    """Do every call once with the way of each cell, in turn."""
     starts = [cell.way.start for cell in cells]
     calls = [start() if plan.warm_memory else None for start in starts]
     runs, device = [Run() for _ in cells], plan.target.model.device
@@ -284,6 +284,6 @@ def _run(
 
 
 def synchronise(device: torch.device) -> None:
-    """Waits until the device has done what is in its queue."""
+    """Wait for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

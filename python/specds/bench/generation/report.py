@@ -1,4 +1,4 @@
-"""The rows of the report, one for each mode, size of batch and way to generate; tables.
+"""Rows of the report, one for each mode, batch size and way to generate, and their tables.
 
 docs/measuring.md lists the fields of a row.
 """
@@ -20,7 +20,7 @@ _COSTS = ("nodes_per_draft", "pass_cost", "expected_speed_up", "shares", "outsid
 
 
 def rows_of(cells: Sequence[Cell]) -> list[Row]:
-    """The rows of all cells; speed-ups are over the baselines of the same mode and batch."""
+    """Return the rows of all cells, with speedups over baselines of the same mode and batch."""
     rows = []
     for _, chosen in groupby(cells, key=lambda cell: (cell.mode, cell.batch)):
         beside = list(chosen)
@@ -59,7 +59,7 @@ def _speeds(cell: Cell) -> list[float]:
 
 
 def _ratios(cell: Cell, other: Cell | None) -> list[float]:
-    """How many times as fast each run was as that of another cell."""
+    """Return the speed of each run over that of another cell."""
     pairs = zip(_speeds(cell), [] if other is None else _speeds(other), strict=False)
     return [mine / theirs for mine, theirs in pairs]
 
@@ -73,7 +73,7 @@ def _spread(name: str, values: Sequence[float]) -> Row:
 
 
 def _drafting(cell: Cell, plain: Cell | None) -> Row:
-    """What came of drafts; all null where our loop did not run."""
+    """Return the figures of drafting, all null where our loop did not run."""
     if not cell.way.is_ours or cell.profile is None:
         return dict.fromkeys((*_COUNTS, *_COSTS))
     stats = sum((run.stats for run in cell.runs), GenerationStats())
@@ -93,7 +93,7 @@ def _drafting(cell: Cell, plain: Cell | None) -> Row:
 
 
 def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
-    """How many times as long a pass took as one of our loop without drafts, in the same run."""
+    """Return the time of a pass over that of our loop without drafts, in the same run."""
     runs = [of.profile.stats for of in (cell, plain) if of is not None and of.profile is not None]
     if len(runs) < 2 or not all(stats.num_drafts and stats.forward_s for stats in runs):
         return None
@@ -110,7 +110,7 @@ def _num_differing(cell: Cell, generate: Cell | None) -> int | None:
 
 
 def altered(document: Document) -> list[Row]:
-    """The rows of drafters that changed a greedy text in a precision where none may change."""
+    """Return the rows of drafters that changed a greedy text in full precision."""
     if document["dtype"] not in ("float32", "float64"):
         return []
     rows = (row for row in document["rows"] if row["kind"] == "drafter")
@@ -118,7 +118,7 @@ def altered(document: Document) -> list[Row]:
 
 
 def sentence(document: Document) -> str:
-    """One sentence on model, machine and versions."""
+    """Describe the model, machine and versions in one sentence."""
     threads = f", {document['num_threads']} threads" if document["device"] == "cpu" else ""
     runs = "one run" if document["runs"] == 1 else f"{document['runs']} runs"
     versions = ", ".join(f"{name} {document[name]}" for name in ("specds", "torch", "transformers"))
@@ -127,7 +127,7 @@ def sentence(document: Document) -> str:
 
 
 def tables(document: Document) -> list[Any]:
-    """A table for each mode and size of batch, and the sentence."""
+    """Return a table for each mode and batch size, and the sentence."""
     rows = document["rows"]
     shown = [
         table(title, chosen, lambda row: way_label(row, rows), FIGURES)
@@ -142,7 +142,7 @@ def title_of(row: Row) -> str:
 
 
 def way_label(row: Row, rows: Sequence[Row]) -> str:
-    """The name of a way, with datastore and nodes where several ways share the name."""
+    """Return the name of a way, with datastore and nodes where several ways share the name."""
     return label(row, rows, "datastore", "max_nodes")
 
 

@@ -1,4 +1,4 @@
-"""Runs `specds bench generate`: from options to a document of rows."""
+"""Run of `specds bench generate`: from options to a document of rows."""
 
 import tempfile
 from contextlib import ExitStack
@@ -33,9 +33,9 @@ _USUAL_PROMPTS = 12
 
 
 def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
-    """Measures what the options ask for."""
+    """Measure the drafters and baselines of the options."""
     if not options.transcripts and not options.is_demo:
-        raise ValueError("no prompts: give recorded answers by --transcripts")
+        raise ValueError("no prompts: pass recorded answers with --transcripts")
     given = bool(options.datastores) or options.is_demo
     check_names(options.drafters, datastore=given, model=True)
     with ExitStack() as stack:
@@ -88,8 +88,7 @@ def _prompts(
     largest = max(map(max, chosen))
     if largest >= known:
         raise ValueError(
-            f"a prompt holds token {largest}, the model has {known}: take a model of the same "
-            "tokenizer"
+            f"a prompt has token {largest}, the model only {known}: use one of the same tokenizer"
         )
     return chosen
 
