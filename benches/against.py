@@ -1,11 +1,11 @@
-"""Is this version better than a commit? Both replay the same recorded answers, in turn.
+"""Comparison of this version with a commit on the same recorded answers, in turn.
 
     make bench-against COMMIT=9e3915c \\
         ARGS="--corpus chat --tokenizer NAME --transcripts FILE --max-nodes 16,64"
 
 Each version runs its own `specds bench acceptance`, so names in the code may differ, and formats of
 files: with --corpus each builds a datastore of its own. What is not an option of this script goes
-to both replays. Sources, compiled extensions and datastores stay in `target/against`.
+to both replays. Sources, extensions and datastores stay in `target/against`.
 """
 
 import json
@@ -29,14 +29,14 @@ FOLDER = ROOT / "target" / "against"
 
 @dataclass
 class Version:
-    """What is measured: the sources of a version, with the extension in them."""
+    """Sources of a version, with its extension."""
 
     name: str
     root: Path
     arguments: list[str]
 
     def specds(self, *arguments: str) -> str:
-        """The output of a command of this version."""
+        """Return the output of a command of this version."""
         command = [sys.executable, "-m", "specds", *arguments]
         environment = os.environ | {"PYTHONPATH": str(self.root / "python")}
         return subprocess.run(
@@ -44,13 +44,13 @@ class Version:
         ).stdout
 
     def replay(self) -> list[dict[str, Any]]:
-        """The rows of a replay, of all transcripts together where there are several."""
+        """Return the rows of a replay, of all transcripts together where there are several."""
         verb = "acceptance" if "acceptance" in self.specds("bench", "--help") else "replay"
         rows = json.loads(self.specds("bench", verb, "--json", *self.arguments))["rows"]
         return [row for row in rows if row["transcripts"] == rows[-1]["transcripts"]]
 
     def build(self, corpus: str, tokenizer: str) -> None:
-        """Takes a datastore of its own into the replay."""
+        """Build a datastore of this version for the replay."""
         kept = FOLDER / f"{self.name}-{Path(corpus).stem}.specds"
         if not kept.exists():
             self.specds("build", "--corpus", corpus, "--tokenizer", tokenizer, "--out", str(kept))
@@ -58,7 +58,7 @@ class Version:
 
 
 def check_out(commit: str) -> Path:
-    """The sources of a commit, with its extension compiled once."""
+    """Extract the sources of a commit, and compile its extension once."""
     root = FOLDER / commit
     extension = root / "python" / "specds" / "_core.abi3.so"
     if not extension.exists():
@@ -74,7 +74,7 @@ def check_out(commit: str) -> Path:
 
 
 def time_us(row: dict[str, Any]) -> float:
-    """Microseconds of the median draft and of the median call that tells what came of one."""
+    """Return the time of the median draft plus that of the median `observe`."""
     return float(row["draft_p50_us"] + row["observe_p50_us"])
 
 
@@ -87,7 +87,7 @@ def main(
     then: Annotated[str, typer.Option(help="More arguments of the commit's replay.")] = "",
     runs: Annotated[int, typer.Option(min=1, help="Replays of each, in turn.")] = 5,
 ) -> None:
-    """Prints a row for each cell of the replay: times, their ratios, tokens per forward."""
+    """Print a row for each cell of the replay: times, their ratios, tokens per forward pass."""
     both = ["--tokenizer", tokenizer, *context.args]
     before = Version(commit, check_out(commit), both + shlex.split(then))
     after = Version("now", ROOT, both + shlex.split(now))

@@ -1,8 +1,8 @@
-"""Random requests by `model.generate` and by specds: all that comes back must be the same.
+"""Random requests by `model.generate` and by specds, whose results must be the same.
 
-Families, processors, budgets, ways to verify, batches, stops, drafters and seeds are drawn for each
-request, on tiny models with random weights. What differs is tried again in float64: where it is
-equal there, rounding broke a tie, which is counted apart.
+Each request draws a family, processors, a draft size, a verification backend, a batch, stops, a
+drafter and a seed, on tiny models with random weights. A different result is repeated in float64:
+if it is equal there, rounding broke a tie, which is counted separately.
 """
 
 import argparse
@@ -39,7 +39,7 @@ PAD = 1
 
 
 class Shift(LogitsProcessor):
-    """Keeps no state and says so."""
+    """Stateless processor, marked as such."""
 
     rowwise = True
 
@@ -48,7 +48,7 @@ class Shift(LogitsProcessor):
 
 
 class AsksInOrder(LogitsProcessor):
-    """Keeps a state: right only where it is called once per token in order."""
+    """Stateful processor, which must be called once per token in order."""
 
     def __init__(self):
         self.next_length = None
@@ -60,7 +60,7 @@ class AsksInOrder(LogitsProcessor):
 
 
 class Sees(StoppingCriteria):
-    """Keeps what it is called with."""
+    """Criterion that records its arguments."""
 
     def __init__(self):
         self.seen = []
@@ -94,7 +94,7 @@ WARPERS = {
 
 
 def drawn(rng: random.Random) -> dict:
-    """A request: what both sides are given, and what only ours is."""
+    """Draw a request: the arguments of both sides, and those of specds."""
     rows = rng.choice([1, 1, 1, 2, 4])
     settings: dict = {"max_new_tokens": rng.randint(1, 40), "pad_token_id": PAD}
     settings["do_sample"] = rng.random() < 0.5
@@ -126,7 +126,7 @@ def drawn(rng: random.Random) -> dict:
 
 
 def inputs(request: dict) -> dict:
-    """The prompts, padded on the left."""
+    """Return the prompts, padded on the left."""
     width = max(request["lengths"]) + request["padding"]
     ids = torch.full((len(request["lengths"]), width), PAD)
     mask = torch.zeros_like(ids)
@@ -146,7 +146,7 @@ MAKERS = {
 
 
 class Knowing(Drafter):
-    """Drafts for each text by a drafter made for it, found by its prompt."""
+    """Drafter that uses another drafter for each text, by its prompt."""
 
     def __init__(self, texts, lengths, make):
         super().__init__(None)
@@ -158,7 +158,7 @@ class Knowing(Drafter):
 
 
 def given_by(settings: dict, seed: int) -> dict:
-    """Settings as a request takes them, with a streamer and processors of its own."""
+    """Return the arguments of a request, with its own streamer and processors."""
     own = settings.get("own")
     given = {name: value for name, value in settings.items() if name not in ("own", "sees")}
     if own is not None:
@@ -170,7 +170,7 @@ def given_by(settings: dict, seed: int) -> dict:
 
 
 def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
-    """What is not as `model.generate` has it, and how many tokens were accepted."""
+    """Return the differences from `model.generate`, and the number of accepted tokens."""
     device, seed = request.get("device", "cpu"), request["seed"]
     make = request.get("make", partial(tiny_model, request["family"]))
     model = make(dtype).to(device)
@@ -207,12 +207,12 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
 
 
 def calls_of(given: dict) -> list:
-    """What the criteria of a request were called with."""
+    """Return the arguments of a request's criteria."""
     return [criterion.seen for criterion in given.get("stopping_criteria", [])]
 
 
 def are_near(ours, plain, name, width) -> bool:
-    """Whether scores are near those of plain decoding; zeros where a sequence has ended."""
+    """Return whether scores are near the baseline's; zeros where a sequence has ended."""
     pairs = zip(getattr(ours, name), getattr(plain, name), strict=True)
     for step, (mine, theirs) in enumerate(pairs):
         for row, (one, other) in enumerate(zip(mine, theirs, strict=True)):
@@ -223,7 +223,7 @@ def are_near(ours, plain, name, width) -> bool:
 
 
 def is_booked(output, drafter, texts, lengths) -> bool:
-    """Whether sessions saw their texts, once finished, and the statistics add up."""
+    """Return whether sessions saw their texts, finished once, and the statistics add up."""
     stats, drafted = output.stats, output.drafted_by_row
     num_new = [*map(len, drafted)]
     sums = (

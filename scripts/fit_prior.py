@@ -1,13 +1,12 @@
-"""Fits the prior that all fused drafters start from, `rust/core/weights/prior.bin`.
+"""Training of the prior weights of all fused drafters, `rust/core/weights/prior.bin`.
 
     python scripts/fit_prior.py CODE.specds CHAT.specds
 
-Every second document of each datastore goes into a new one. The beginnings of some others are
-drafted for, of the corpora in turn, as if a model had written them. A new drafter serves each: it
-starts from the prior so far, and what it learns of the weights that tell no tokens apart is added
-to that. The result is the mean over the second half of a pass, and over passes of other documents.
-After the tables of `rust/core/weights/initial.rs` have changed, empty the file, set `NUM_WEIGHTS`,
-and build first.
+Every second document of each datastore goes into a new one. Some of the others are replayed as if
+a model had generated them, each with a new drafter that starts from the prior so far; its changes
+of the token-independent weights are added to the prior. The result is the mean over the second half
+of a pass, and over passes of other documents. After a change of the tables of
+`rust/core/weights/initial.rs`, empty the file, set `NUM_WEIGHTS`, and build first.
 """
 
 import sys
@@ -19,7 +18,7 @@ import numpy as np
 from specds._core import Datastore, DatastoreBuilder, FusedState, Memory
 
 PRIOR = Path(__file__).parents[1] / "rust/core/weights/prior.bin"
-# In `learned`, the changes follow the version of the weights and the number of lessons.
+# In `learned`, the changes follow the version of the weights and the number of updates.
 NUM_WEIGHTS, AT = 7803, 5
 NUM_DOCUMENTS, NUM_PASSES = 800, 3
 PROMPT, LONGEST, NODES = 48, 350, 32
@@ -36,7 +35,7 @@ def main() -> None:
 
 
 def fitted(corpora: list[tuple[Datastore, list[np.ndarray]]], number: int) -> np.ndarray:
-    """The prior of one pass over every so manieth of the documents."""
+    """Return the prior of one pass over every `NUM_PASSES`-th document."""
     prior, priors = np.zeros(NUM_WEIGHTS, "<f4"), []
     for turn in range(number, NUM_PASSES * NUM_DOCUMENTS, NUM_PASSES):
         for store, documents in corpora:
@@ -47,7 +46,7 @@ def fitted(corpora: list[tuple[Datastore, list[np.ndarray]]], number: int) -> np
 
 
 def split(corpus: Datastore, path: Path) -> tuple[Datastore, list[np.ndarray]]:
-    """A datastore of every second document, and some of the others, evenly chosen."""
+    """Build a datastore of every second document; return it with some of the others."""
     given = {"vocab_size": corpus.vocab_size, "separator": corpus.separator}
     with DatastoreBuilder(path, **given) as builder:
         for number in range(0, corpus.num_documents, 2):
@@ -60,7 +59,7 @@ def split(corpus: Datastore, path: Path) -> tuple[Datastore, list[np.ndarray]]:
 
 
 def learned(store: Datastore, document: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """What a new drafter learns of the weights while it serves one document."""
+    """Return the weight changes of a new drafter that serves one document."""
     state = FusedState(store, Memory(store.vocab_size), effort="normal", prior=prior.tobytes())
     session, text, at = state.session(), document[:LONGEST].tolist(), PROMPT
     session.observe(text[:PROMPT])

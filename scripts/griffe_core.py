@@ -1,4 +1,4 @@
-"""For the site's API pages: the docstrings of the compiled core, whose stub has the types alone."""
+"""Griffe extension for API pages: docstrings of the compiled core, whose stub has only types."""
 
 import inspect
 from operator import attrgetter
@@ -12,7 +12,7 @@ _PREFIX = "specds._core."
 
 
 class RunTimeDocs(griffe.Extension):
-    """Takes docstrings from the running module."""
+    """Extension that takes docstrings from the running module."""
 
     def on_instance(
         self, *, obj: griffe.Object, agent: griffe.Visitor | griffe.Inspector, **kwargs: Any

@@ -1,5 +1,5 @@
-"""The demo's model in real serving engines on a CPU: each in an environment of its own.
+"""The demo's model in real serving engines on a CPU, each in its own virtual environment.
 
-`install.sh` makes an environment; `workload` is what every engine is given; `llama`, `vllm` and
-`sglang` open one, for their tests and for `python -m engines`, which measures all that are there.
+`install.sh` makes an environment, `workload` has the requests, and `llama`, `vllm` and `sglang`
+open an engine, for their tests and for `python -m engines`, which measures installed engines.
 """

@@ -1,9 +1,9 @@
-"""What each engine that is installed accepts a row step, plain, by its own n-grams and by specds.
+"""Tokens per decode step of each installed engine: without drafts, with n-grams, with specds.
 
     python -m engines
 
 An engine is installed where `.venv-ENGINE` is, which `make test-ENGINE` makes. The demo's model
-writes 128 greedy tokens after each of 12 prompts that it never saw, four rows at a time.
+generates 128 greedy tokens after each of 12 held-out prompts, four rows at a time.
 """
 
 import json
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(engine, *way):
-    """What `engines.ENGINE` prints last, in the engine's own environment."""
+    """Return the last line that `engines.ENGINE` prints, in the engine's own environment."""
     programs = ROOT / f".venv-{engine}" / "bin"
     folders = ("python", "benches", "benches/engines/sglang_cpu")
     environment = {
@@ -32,7 +32,7 @@ def run(engine, *way):
 
 
 def main():
-    print("| engine | drafts | tokens a row step | tokens a CPU second |")
+    print("| engine | drafts | tokens per decode step | tokens per CPU second |")
     print("| --- | --- | ---: | ---: |")
     for engine in ENGINES:
         if not (ROOT / f".venv-{engine}" / "installed").exists():

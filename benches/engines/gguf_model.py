@@ -1,4 +1,4 @@
-"""A folder of a Llama-like model as a float32 GGUF file: `python gguf_model.py FOLDER FILE`."""
+"""Conversion of a Llama-like model to a float32 GGUF file: `python gguf_model.py FOLDER FILE`."""
 
 import json
 import sys
@@ -60,7 +60,7 @@ def add_tokenizer(writer, tokenizer, vocab_size):
 
 
 def in_pairs(rows, num_heads):
-    """llama.cpp rotates neighbours, where the hub's models rotate halves of a head."""
+    """Reorder rows: llama.cpp rotates adjacent pairs, and hub models rotate halves of a head."""
     halves = rows.reshape(num_heads, 2, -1, *rows.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 

@@ -1,4 +1,4 @@
-"""llama-server on loopback: asked as OpenAI clients ask."""
+"""llama-server on the loopback interface, with the API of OpenAI clients."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ LIBRARY = ROOT / "target" / "release" / "libspecds.so"
 
 
 def drafting(options=None, library=LIBRARY, **switches):
-    """The arguments of a server that drafts with a library by a configuration."""
+    """Return the arguments of a server that drafts with a library and its configuration."""
     config = options if isinstance(options, str) else json.dumps(options or {})
     command = ["--spec-type", "extern", "--spec-extern-lib", str(library)]
     more = (text for name, value in switches.items() for text in (option(name), str(value)))
@@ -26,7 +26,7 @@ def option(name):
 
 
 class Server(Served):
-    """A server of FOLDER."""
+    """Server of a build in FOLDER."""
 
     def __init__(self, build, arguments, log, *, model="smollm2", threads=1, slots=1, context=2048):
         numbers = {"threads": threads, "threads-batch": threads}
@@ -36,14 +36,14 @@ class Server(Served):
         super().__init__([*command, *(text for pair in pairs for text in pair)], log)
 
     def chat(self, messages, max_tokens=32, **more):
-        """The text and all else that is said."""
+        """Return the text and the whole answer."""
         body = {**PLAINLY, "messages": messages, "max_tokens": max_tokens, **more}
         with self.asked("POST", CHAT, **body) as response:
             answer = json.load(response)
         return answer["choices"][0]["message"]["content"], answer
 
     def stream(self, messages, max_tokens=32, **more):
-        """The text in the parts in which it comes."""
+        """Return the text in its streamed parts."""
         events = self.events(messages, max_tokens, **more)
         deltas = [choice["delta"] for event in events for choice in event.get("choices", [])]
         return [delta["content"] for delta in deltas if delta.get("content")]
@@ -56,17 +56,17 @@ class Server(Served):
                     yield json.loads(line[6:])
 
     def complete(self, prompt, n_predict=48, **more):
-        """The server's own answer, with the text as `content`."""
+        """Return the server's own answer, with the text as `content`."""
         body = {**PLAINLY, "prompt": prompt, "n_predict": n_predict, **more}
         with self.asked("POST", "/completion", **body) as response:
             return json.load(response)
 
     def cpu_seconds(self):
-        """Of all threads of the server."""
+        """Return the CPU time of all threads of the server."""
         seconds = 0.0
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             try:
                 seconds += int((task / "schedstat").read_text().split()[0]) / 1e9
-            except OSError:  # it has ended
+            except OSError:  # the thread has ended
                 continue
         return seconds

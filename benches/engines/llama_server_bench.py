@@ -1,4 +1,4 @@
-"""`make bench-llama-server`: llama-server plain, with its own n-grams, and with specds."""
+"""Speed of llama-server without drafts, with its n-grams, and with specds."""
 
 import argparse
 import json
@@ -13,12 +13,12 @@ from statistics import mean
 from engines.llama_server import Server, drafting
 from real.kinds import every_kind, kinds, log, messages
 
-AS_ON_A_GPU = 0.03  # what a drafted token costs there, in passes
+AS_ON_A_GPU = 0.03  # cost of a drafted token there, in passes
 NGRAMS = "--spec-type ngram-mod --spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 0"
 COSTS = {"step_cost": [[1, 1], [101, 1 + 100 * AS_ON_A_GPU]]}
 WAYS = {
     "plain": ("plain", []),
-    "plain again": ("plain", []),  # how far apart two measurements of the same lie
+    "plain again": ("plain", []),  # the noise of a measurement
     "ngram-mod": ("plain", [*NGRAMS.split(), "--spec-ngram-mod-n-max", "8"]),
     "specds": ("extern", drafting({"memory_scope": "shared"})),
     "specds, a GPU's costs": ("extern", drafting({"memory_scope": "shared", **COSTS})),
@@ -64,7 +64,7 @@ def parsed(arguments):
 
 
 def ways(asked):
-    """The ways that are asked for, with more options for ours."""
+    """Return the selected ways, with more options for specds."""
     found = {way: WAYS[way] for way in asked.ways}
     for way, (build, options) in found.items():
         if build == "extern":
@@ -74,7 +74,7 @@ def ways(asked):
 
 
 def written(server, conversation, new_tokens):
-    """A request's decoding, its prompt and first token apart."""
+    """Measure the decoding of a request without its prompt and first token."""
     start = server.cpu_seconds()
     first = None
     parts = []

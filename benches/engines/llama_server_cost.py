@@ -1,4 +1,4 @@
-"""What a step of k tokens costs llama-server, in steps of one: garbage is drafted.
+"""Cost of a step of k tokens in llama-server, in steps of one token, by drafting garbage.
 
 `PYTHONPATH=benches python -m engines.llama_server_cost --threads 2`
 """

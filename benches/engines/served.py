@@ -11,11 +11,11 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-MOST_S = 600  # a server that loads a model beside other work
+MOST_S = 600  # a server may load its model on a busy machine
 
 
 class Served:
-    """What a command serves, its log in a file; leaves with its process.
+    """Server started by a command, with its log in a file; its process ends with the context.
 
     `--host` and `--port` are added to the command.
     """

@@ -19,7 +19,7 @@ class Engine:
     """An engine in processes of its own.
 
     `algorithm` is SGLang's; `options` configure specds in it, without them it is the built-in one.
-    `num_row_steps` counts the row steps of its last texts, those of the prompts included.
+    `num_row_steps` counts the decode steps of its last texts, prompts included.
     """
 
     def __init__(self, algorithm=None, num_nodes=15, options=None, sabotage="", **about):
@@ -79,7 +79,7 @@ class Engine:
 
 
 def cpu_seconds():
-    """Of this process and of those that it started."""
+    """Return the CPU time of this process and its children."""
     own = psutil.Process()
     times = [process.cpu_times() for process in [own, *own.children(recursive=True)]]
     return sum(time.user + time.system for time in times)

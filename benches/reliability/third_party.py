@@ -1,6 +1,6 @@
-"""Models and machines as strangers have them: how often each was tried, and what went wrong.
+"""Experiments with third-party models, packages and machines.
 
-Packages of models that specds does not need are read where they are installed.
+Cases whose package is not installed are skipped.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ from models import (
 from specds import Datastore, FusedConfig, FusedDrafter, Memory, UnsupportedModelError
 
 Tried = Iterator[bool | None]
-"""Of each try, whether it went as it should; None where it was refused by name."""
+"""Result of each try; None if it was rejected with an error that names the reason."""
 
 
 def _alike(model: torch.nn.Module) -> Tried:
-    """Greedy and sampled texts beside `model.generate`."""
+    """Compare greedy and sampled texts with `model.generate`."""
     for seed, mode in enumerate((GREEDY, SAMPLING)):
         expected = plain_generate(model, seed, 24, **mode)
         try:
@@ -129,7 +129,7 @@ def forks(folder: Path) -> Tried:
 
 
 def _build(corpus: Path, out: Path, around: str = "{}", options: str = "") -> tuple[int, str]:
-    """Runs `specds build` in a shell; its exit code, and what it says as an error."""
+    """Run `specds build` in a shell; return its exit code and error message."""
     command = f"exec {sys.executable} -m specds build --corpus {corpus} --tokenizer demo"
     shell = ["sh", "-c", around.format(f"{command} --out {out} {options}")]
     ran = subprocess.run(shell, capture_output=True, text=True)
@@ -193,7 +193,7 @@ def kills(folder: Path) -> Tried:
 
 
 def bombs(folder: Path) -> Tried:
-    """Files that unpack to 2 GiB, with 4 GB of address space: skipped, or refused by name."""
+    """Files that unpack to 2 GiB, with 4 GB of address space: skipped or rejected."""
     good = b'{"text": "some words of a text"}\n'
     for name, start, filling in (
         ("a.jsonl.gz", b'{"text": "', b"a"),
@@ -227,8 +227,8 @@ def small_files(folder: Path) -> Tried:
 CASES: dict[str, Callable[[Path], Tried]] = {
     "PEFT adapters switched between calls": adapters,
     "models by `torch.compile`": compiled,
-    "models quantised by torchao": torchao,
-    "models quantised by bitsandbytes": bitsandbytes,
+    "models quantized by torchao": torchao,
+    "models quantized by bitsandbytes": bitsandbytes,
     "drafters in forked workers of a DataLoader": forks,
     "builds under a quota on the size of files": quotas,
     "builds on a disk that fills": full_disks,
@@ -239,16 +239,16 @@ CASES: dict[str, Callable[[Path], Tried]] = {
 
 
 def tried(name: str) -> list[bool | None] | None:
-    """What came of a case; None where its package is not installed."""
+    """Return the results of a case; None if its package is not installed."""
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ImportError):
         return [*CASES[name](Path(folder))]
     return None
 
 
 def figures() -> list[str]:
-    """The lines of the section: a table of cases."""
+    """Return the lines of the section: a table of cases."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    rows = ["| case | tried | refused | wrong |", "| --- | ---: | ---: | ---: |"]
+    rows = ["| case | tried | rejected | wrong |", "| --- | ---: | ---: | ---: |"]
     for name in CASES:
         found = tried(name)
         count = "not installed | | "

@@ -32,9 +32,9 @@ struct common_speculative_impl_extern : public common_speculative_impl {
     std::vector<slot_state> slots;
 
     size_t  n_rows      = 0;
-    size_t  n_positions = 0; // of each row of the step, the longest draft's
+    size_t  n_positions = 0; // of each row of the step, for its longest draft
     int64_t t_drafted   = 0; // when the step began
-    size_t  n_expected  = 0; // tokens of a step that does nothing but go on from the drafts
+    size_t  n_expected  = 0; // tokens of a step that only continues from the drafts
     size_t  n_seen      = 0;
 
     size_t n_predictions = 0; // of each position
@@ -109,7 +109,7 @@ struct common_speculative_impl_extern : public common_speculative_impl {
         slot.in_step = false;
     }
 
-    // nobody tells when a request ends: slots that the last step left out are free by now, or draft anew
+    // the end of a request is not reported: slots that the last step left out are free by now, or draft anew
     void begin(llama_seq_id seq_id, const llama_tokens & /*prompt*/) override {
         for (uint32_t id = 0; id < n_seq; ++id) {
             if (id == (uint32_t) seq_id || !slots[id].in_step) {

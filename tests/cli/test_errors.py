@@ -121,7 +121,7 @@ FAILURES = [
     (f"{REPLAY} one.jsonl one.jsonl --datastore d", "rename those that share one"),
     ("bench generate --model demo-tiny", "no prompts"),
     (f"{MEASURE} large.jsonl --model demo-tiny", "holds 4096 at position 0"),
-    (f"{MEASURE} large.jsonl --model demo-tiny --tokenizer other", "the model has 4096"),
+    (f"{MEASURE} large.jsonl --model demo-tiny --tokenizer other", "the model only 4096"),
     (
         f"{MEASURE} one.jsonl --model demo-tiny --batch 3",
         "not enough prompts for a batch of 3: got 1",

@@ -1,4 +1,4 @@
-"""SGLang's attention in torch verifies trees here; and what tests do to drafts."""
+"""Tree verification by SGLang's attention in torch, and sabotage of drafts for tests."""
 
 import json
 import os
@@ -6,11 +6,11 @@ import random
 from pathlib import Path
 
 STATS, SABOTAGE = "SPECDS_TEST_STATS", "SPECDS_TEST_SABOTAGE"
-"""Environment variables: a file for the drafter's counters; how drafts are spoilt."""
+"""Environment variables: a file for the drafter's counters, and the kind of sabotage."""
 
 
 def register():
-    """What the entry point of this stand-in names: SGLang calls it in each of its processes."""
+    """Install the stubs; SGLang calls this entry point in each of its processes."""
     if STATS in os.environ:
         watch()
     unpin()
@@ -22,7 +22,7 @@ def register():
 
 
 def unpin():
-    """SGLang's layers of LoRA pin memory, which torch refuses without a GPU."""
+    """Ignore pinning of memory by SGLang's LoRA layers, which torch rejects without a GPU."""
     import torch
 
     def unpinned(make):
@@ -33,7 +33,7 @@ def unpin():
 
 
 def watch():
-    """Writes down what drafts came to, and spoils them where a test says how."""
+    """Write statistics to a file, and sabotage drafts if a test asks for it."""
     from specds.integrations.sglang import Corpus, _fill
 
     how = os.environ.get(SABOTAGE)

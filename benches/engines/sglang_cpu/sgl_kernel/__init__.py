@@ -1,6 +1,6 @@
-"""Stands in for SGLang's kernels for CPUs, which no index has: what a Llama-like model needs.
+"""Stubs of SGLang's CPU kernels, which are not on PyPI, for tests of a Llama-like model.
 
-For tests: in plain torch, as slow as that is. Anything else raises its name where it is called.
+They are slow, in pure torch. Any other kernel raises an error with its name when called.
 """
 
 import ctypes
@@ -76,6 +76,6 @@ def __getattr__(name):
         raise AttributeError(name)
 
     def missing(*_, **__):
-        raise NotImplementedError(f"sgl_kernel.{name} has no stand-in")
+        raise NotImplementedError(f"sgl_kernel.{name} has no stub")
 
     return missing

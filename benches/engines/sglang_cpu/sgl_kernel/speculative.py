@@ -1,4 +1,4 @@
-"""The links of a draft tree, from its mask alone."""
+"""Links of a draft tree, from its mask alone."""
 
 from sgl_kernel import __getattr__  # noqa: F401
 
