@@ -38,6 +38,14 @@ def test_pages_within_length_limits() -> None:
     assert sum(len(page.read_text().split()) for page in DOCS) < 36_000
 
 
+def test_architecture_describes_each_folder() -> None:
+    described = set(re.findall(r"\*\*`(\w+)`", (ROOT / "docs/ARCHITECTURE.md").read_text()))
+    crates = [ROOT / "rust/index", ROOT / "rust/core", ROOT / "python/specds"]
+    names = ("mod.rs", "__init__.py")
+    folders = {path.parent.name for of in crates for each in names for path in of.glob(f"*/{each}")}
+    assert folders - described == set()
+
+
 def test_tests_named_by_guarantees_exist() -> None:
     table = (ROOT / "docs/RELIABILITY.md").read_text().split("## Tests by guarantee")[1]
     named = set(re.findall(r"`([\w/]+\.(?:py|rs))`", table))
@@ -121,3 +129,11 @@ def test_options_named_by_docs_exist(page: Path) -> None:
 def commands() -> Iterator[tuple[str, ...]]:
     for name, command in get_command(app).commands.items():
         yield from [(name, each) for each in getattr(command, "commands", {})] or [(name,)]
+
+
+def test_environment_variables_of_the_package_are_documented() -> None:
+    texts = [path.read_text() for path in (ROOT / "python").rglob("*.py")]
+    variables = {name for text in texts for name in re.findall(r'"((?:SPECDS|XDG)_[A-Z_]+)"', text)}
+    page = (ROOT / "docs/environment.md").read_text()
+    assert variables
+    assert [name for name in variables if f"`{name}`" not in page] == []
