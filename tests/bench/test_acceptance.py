@@ -53,11 +53,11 @@ def naive_replay(drafter, prompt, completion, max_nodes):
 
 
 @given(texts, texts, st.integers(1, 12), st.integers(0, 99))
-def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nodes, seed):
+def test_replay_matches_a_naive_loop(datastore, prompt, completion, max_nodes, seed):
     answer = transcript(prompt, completion)
 
     def random_trees(_):
-        """Of every size, deep and shallow nodes mixed."""
+        """Return a tree of any size, with deep and shallow nodes."""
         return Drafter(lambda _, at, n: random_tree(np.random.default_rng([seed, at]), n % 7, 4))
 
     # One for each replay: the fused drafter learns.
@@ -70,7 +70,7 @@ def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nod
         assert stats.num_accepted_tokens == sum(accepted for accepted, _ in steps)
         assert stats.num_draft_tokens == sum(nodes for _, nodes in steps)
         assert stats.num_emitted_tokens == len(completion)
-        # Every token of the answer was accepted or the target's own, and tells which.
+        # Every token of the answer was accepted or is the target's own.
         assert stats.num_accepted_tokens + stats.num_drafts == len(completion)
         assert trace.sources["target"] == stats.num_drafts
         assert sum(trace.sources.values()) == len(completion)
@@ -80,7 +80,7 @@ def test_a_replay_is_that_of_a_naive_loop(datastore, prompt, completion, max_nod
         assert len(trace.observe_ns) == len(steps)
 
 
-def test_a_drafter_that_knows_the_answer_has_its_known_acceptance():
+def test_replay_of_known_drafter_has_known_acceptance():
     prompt, completion = [9], list(range(30))
     known = Drafter(lambda _, at, n: chain(completion[at - 1 :][:n]))
     trace = replay(known.session(prompt), transcript(prompt, completion), 5)
@@ -94,7 +94,7 @@ def test_a_drafter_that_knows_the_answer_has_its_known_acceptance():
     assert [session.finished for session in known.sessions] == [1]
 
 
-def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
+def test_acceptance_is_counted_by_length_and_request():
     # Two samples of a prompt, then another prompt: each right about its first two tokens.
     completion = [0, 0, 0, 1, 1, 1, 0]
     drafter = Drafter(lambda *_: chain([0, 0, 0]))
@@ -113,7 +113,7 @@ def test_drafts_are_counted_by_what_was_accepted_and_by_where_they_were_made():
     assert row["accepted_prediction_tokens"] is row["rejected_prediction_tokens"] is None
 
 
-def test_an_interval_holds_the_means_of_most_samples_of_the_requests():
+def test_bootstrap_interval_covers_most_sample_means():
     few, many = [0, 1, 0, 1], [0] * 4
     answers = [transcript([9], few)] * 30 + [transcript([9], many)] * 10
     right = Drafter(lambda *_: chain([0, 0, 0]))
@@ -124,7 +124,7 @@ def test_an_interval_holds_the_means_of_most_samples_of_the_requests():
     assert figures(replay_all(lambda: right, 4, answers[:1])["a"])["interval"] is None
 
 
-def test_an_expected_output_is_drafted_and_counted():
+def test_predicted_output_is_drafted_and_counted():
     answer = [5, 6, 7, 8, 9, 10, 11, 12]
     expected = replace(transcript([1, 2], answer), predicted_ids=np.array([*answer, 30, 31]))
     memory = Memory(40)
@@ -142,14 +142,14 @@ def recorded(num_right, length=4):
 
 
 @pytest.mark.parametrize(("num_right", "expected"), [(0, 1), (1, 2), (4, 5)])
-def test_a_recorded_drafter_alone_accepts_what_was_recorded(num_right, expected):
+def test_recorded_drafter_alone_has_the_recorded_acceptance(num_right, expected):
     with EXTERNAL_DRAFTERS["suggested"].open(None, []) as new:
         trace = replay_all(new, 4, [recorded(num_right)])["a"]
     assert trace.stats.mean_acceptance_length == expected
     assert suggestion(recorded(2), 3) == [8, 9, 9, 10]
 
 
-def test_a_recorded_drafter_is_one_more_source():
+def test_recorded_drafter_is_an_additional_source():
     memory = Memory(40)
     alone = replay_all(lambda: FusedDrafter(), 4, [recorded(0)])["a"].stats
     joined = replay_all(lambda: FusedDrafter(memory=memory), 4, [recorded(3)])["a"]
@@ -157,7 +157,7 @@ def test_a_recorded_drafter_is_one_more_source():
     assert joined.sources["suggested"] > 10
 
 
-def test_rows_of_a_group_draft_from_each_other_as_one():
+def test_rows_of_a_request_group_share_drafts():
     def expected(groups):
         drafter = FusedDrafter(memory=Memory(64))
         answers = [transcript([60 + n], list(range(20))) for n in range(2)]
@@ -188,7 +188,7 @@ def replay_command(run, monkeypatch):
     return partial(run, "bench", "acceptance")
 
 
-def test_the_command_prints_a_row_for_each_cell(replay_command, files):
+def test_command_prints_a_row_for_each_cell(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", f"{files}/code.specds,{files}/large.specds"),
@@ -215,7 +215,7 @@ def test_the_command_prints_a_row_for_each_cell(replay_command, files):
     assert groups == sorted(groups, key=lambda name: (name == "all", name))
 
 
-def test_a_table_for_people_answers_first_who_gives_how_many_tokens(replay_command, files):
+def test_table_shows_tokens_per_pass_first(replay_command, files):
     code, out, _ = replay_command(
         *("--transcripts", files / "one.jsonl"),
         *("--datastore", files / "code.specds", "--datastore", files / "large.specds"),

@@ -58,7 +58,7 @@ def rows_by(model, ways):
     return rows_of(measure(Plan(Target(model), ways, {"greedy": GREEDY}, calls, 2, 0, True)))
 
 
-def test_figures_are_those_of_the_clock(clock, tiny_model):
+def test_figures_follow_the_clock(clock, tiny_model):
     ways = [
         Way("generate", FakeWay(clock, 3).start, is_plain=True),
         Way("plain", FakeWay(clock, 2, forward_s=4.0).start, is_plain=True, is_ours=True),
@@ -70,9 +70,9 @@ def test_figures_are_those_of_the_clock(clock, tiny_model):
     fused = rows["fused"]
     assert (fused["num_requests"], fused["num_tokens"]) == (2, 8)
     assert fused["tokens_per_s"] == fused["tokens_per_s_min"] == fused["tokens_per_s_max"] == 1
-    # Plain decoding takes 1 + 3 * 2 seconds for 4 tokens, and in the second run twice that.
+    # The baseline takes 1 + 3 * 2 seconds for 4 tokens, and in the second run twice that.
     assert rows["plain"]["tokens_per_s"] == pytest.approx((4 / 7 + 4 / 14) / 2)
-    # Prompt lookup is faster than plain decoding, and is not plain.
+    # Prompt lookup is faster than the baselines of one token per pass.
     assert {row["fastest_plain"] for row in rows.values()} == {"plain"}
     names = ("speed_up_min", "speed_up", "speed_up_max")
     assert [fused[name] for name in names] == pytest.approx([7 / 4, 10.5 / 4, 14 / 4])
@@ -88,7 +88,7 @@ def test_figures_are_those_of_the_clock(clock, tiny_model):
     assert fused["expected_speed_up"] == fused["mean_acceptance_length"] / 0.5
 
 
-def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(clock, tiny_model):
+def test_differing_text_is_counted_and_fails_in_float32(clock, tiny_model):
     ways = [
         Way("generate", FakeWay(clock, 1).start, is_plain=True),
         Way("fused", FakeWay(clock, 1, text=(7, 8, 0, 0)).start, is_ours=True),
@@ -101,7 +101,7 @@ def test_a_text_that_differs_is_counted_and_fails_where_rounding_is_no_excuse(cl
     assert altered({**document, "rows": [{**other, "mode": "sampled"}]}) == []
 
 
-def test_statistics_are_a_sentence_where_next_to_nothing_was_done_too():
+def test_statistics_of_tiny_runs_are_complete():
     few = {"num_emitted_tokens": 5, "num_drafts": 1, "num_accepted_tokens": 3, "total_s": 24.5}
     assert str(GenerationStats(**few)) == "5 tokens in 24.50 s, 0.2/s; 1 pass, 4.0 tokens each"
     assert str(GenerationStats()) == "0 tokens in 0.00 s, 0/s; 0 passes, 1.0 tokens each"
@@ -126,7 +126,7 @@ def command(run):
 TINY = ("--model", "demo-tiny", "--device", "cpu", "--runs", "1", "--max-new-tokens", "6")
 
 
-def test_the_command_prints_a_row_for_each_way(command, files):
+def test_command_prints_a_row_for_each_way(command, files):
     code, out, _ = command(
         *(*TINY, "--transcripts", files / "one.jsonl", files / "two.jsonl"),
         *("--datastore", files / "code.specds", "--drafter", "rest", "--max-nodes", "2,auto"),
@@ -155,7 +155,7 @@ def test_the_command_prints_a_row_for_each_way(command, files):
     }
 
 
-def test_a_changed_text_fails_the_command(command, files, monkeypatch):
+def test_changed_text_fails_the_command(command, files, monkeypatch):
     monkeypatch.setattr(report, "altered", lambda _: [{}])
     code, _, err = command(
         *(*TINY, "--transcripts", files / "one.jsonl", "--datastore", files / "code.specds"),

@@ -1,4 +1,4 @@
-"""Transcripts: what a row may hold, and how a bad one is told."""
+"""Transcripts: fields of a row, and errors of invalid rows."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ def read(path, demo_tokenizer, limit=None):
 GOOD = {"id": "1", "prompt": "def add(", "completion": "a, b):\n    return a + b\n"}
 
 
-def test_text_is_tokenised_and_an_answer_ends(tmp_path, demo_tokenizer):
+def test_text_is_tokenized_and_completion_ends_with_eos(tmp_path, demo_tokenizer):
     (tmp_path / "good.jsonl").write_text(json.dumps(GOOD) + "\n\n" + json.dumps(GOOD))
     first, second = read(tmp_path / "good.jsonl", demo_tokenizer)
     assert first.source == second.source == "good"
@@ -26,7 +26,7 @@ def test_text_is_tokenised_and_an_answer_ends(tmp_path, demo_tokenizer):
     assert len(read(tmp_path / "good.jsonl", demo_tokenizer, limit=1)) == 1
 
 
-def test_recorded_ids_are_taken_as_they_are(tmp_path, demo_tokenizer):
+def test_recorded_ids_are_used_unchanged(tmp_path, demo_tokenizer):
     row = {**GOOD, "prompt_ids": [1, 2], "completion_ids": [3, 4]}
     with gzip.open(tmp_path / "ids.jsonl.gz", "wt") as file:
         file.write(json.dumps(row))
@@ -35,7 +35,7 @@ def test_recorded_ids_are_taken_as_they_are(tmp_path, demo_tokenizer):
     assert found == ("ids", [1, 2], [3, 4])
 
 
-def test_a_row_may_tell_more_than_its_texts(tmp_path, demo_tokenizer):
+def test_row_may_have_optional_fields(tmp_path, demo_tokenizer):
     suggested = [[1, 2], [0, 2]]
     more = {"workload": "edits", "group": "g", "completion_ids": [3, 4], "suggested": suggested}
     rows = [{**GOOD, **more, "predicted_output": "a, b"}, {**GOOD, "predicted_output_ids": [7]}]
@@ -74,7 +74,7 @@ for field in ("prompt", "predicted_output", "group", "workload"):
 
 
 @pytest.mark.parametrize("name", BAD_ROWS)
-def test_a_bad_row_is_told_with_its_place(tmp_path, demo_tokenizer, name):
+def test_bad_row_is_reported_with_its_position(tmp_path, demo_tokenizer, name):
     row, message = BAD_ROWS[name]
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(GOOD) + "\n" + json.dumps(row))
@@ -83,7 +83,7 @@ def test_a_bad_row_is_told_with_its_place(tmp_path, demo_tokenizer, name):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_no_transcripts_is_told(tmp_path, demo_tokenizer):
+def test_file_without_transcripts_is_rejected(tmp_path, demo_tokenizer):
     (tmp_path / "broken.jsonl").write_text("{")
     with pytest.raises(TranscriptError, match=r"broken\.jsonl:1: not JSON"):
         read(tmp_path / "broken.jsonl", demo_tokenizer)

@@ -34,7 +34,7 @@ def drafted(tree):
 
 @pytest.fixture(scope="module")
 def datastore(folder):
-    """Words that a few others follow, at random and with a favourite."""
+    """Return words that a few others follow, one of them most often."""
     documents = np.random.default_rng(0).zipf(1.5, (20, 400)) % 30
     return build(folder / "words", documents.tolist(), vocab_size=31, separator=31)
 
@@ -52,7 +52,7 @@ def trigrams(datastore):
     max_words=st.integers(1, 5),
     shard=st.sampled_from([25, 40, 1000]),
 )
-def test_the_matrix_is_equation_1(folder, documents, separator, order, max_words, shard):
+def test_matrix_follows_equation_1(folder, documents, separator, order, max_words, shard):
     built = build(folder / "d", documents, separator=separator, max_shard_tokens=shard)
     limits = {"order": order, "max_words": max_words}
     trigrams = Trigrams.build(built, **limits)
@@ -90,7 +90,7 @@ LEARNING = st.fixed_dictionaries(
     adaptive=st.booleans(),
     learning=LEARNING,
 )
-def test_every_draft_is_that_of_the_paper_s_algorithms(
+def test_drafts_match_the_paper_s_algorithms(
     folder, documents, separator, order, max_words, pieces, search, adaptive, learning
 ):
     built = build(folder / "d", documents, separator=separator)
@@ -108,7 +108,7 @@ def test_every_draft_is_that_of_the_paper_s_algorithms(
         assert drafted(session.draft(5)) == drafted(tree)[:5]
 
 
-def test_a_request_learns_and_the_next_one_only_if_told_to(trigrams):
+def test_requests_share_adaptation_only_if_configured(trigrams):
     new = [29, 28, 27, 26]
     for across in (False, True):
         drafter = AdedDrafter(trigrams, AdedConfig(across_requests=across))
@@ -123,7 +123,7 @@ def test_a_request_learns_and_the_next_one_only_if_told_to(trigrams):
     assert one == other
 
 
-def test_what_progress_raises_stops_a_count(datastore):
+def test_error_in_progress_callback_stops_counting(datastore):
     def stop(stage, done, total):
         assert (stage, total) == ("read", datastore.num_tokens)
         raise KeyboardInterrupt
@@ -133,13 +133,13 @@ def test_what_progress_raises_stops_a_count(datastore):
 
 
 @pytest.mark.parametrize(("searches", "depth", "num_nodes"), [(1, 1, 1), (65_536, 1024, 3)])
-def test_the_smallest_and_the_largest_search_work(tmp_path, searches, depth, num_nodes):
+def test_smallest_and_largest_search_work(tmp_path, searches, depth, num_nodes):
     built = build(tmp_path / "d", [[1, 2, 3, 0], [1, 2, 3], [1, 2, 0]])
     config = AdedConfig(searches=searches, depth=depth, candidates=2**60, adaptive=False)
     assert len(AdedDrafter(Trigrams.build(built), config).session([1, 2]).draft(2**60)) == num_nodes
 
 
-def test_a_drafter_opens_what_a_path_holds(tmp_path, datastore, trigrams):
+def test_drafter_opens_paths(tmp_path, datastore, trigrams):
     stages = []
     sources = (trigrams, datastore, datastore.path, str(datastore.path))
     drafters = [AdedDrafter(of, progress=lambda *now: stages.append(now)) for of in sources]
@@ -177,6 +177,6 @@ def test_options_make_the_ablations(tmp_path, datastore, trigrams):
         ("prompt-lookup:q=1", "drafter `prompt-lookup` has no option `q` and takes none"),
     ],
 )
-def test_options_that_are_not_there_are_told_with_those_that_are(name, message):
+def test_unknown_options_are_reported_with_known_ones(name, message):
     with pytest.raises(ValueError, match=message):
         make_drafter(name, DrafterInputs())

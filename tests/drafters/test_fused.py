@@ -1,4 +1,4 @@
-"""The fused drafter: every draft against a naive twin, and the Python face of it."""
+"""Fused drafter: drafts compared with the reference implementation, and its Python interface."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -37,7 +37,7 @@ PROBS = [0.5, 0.3, 0.0]
     effort=st.sampled_from(get_args(Effort)),
     pace=st.sampled_from([*PACES]),
 )
-def test_every_draft_is_that_of_a_naive_twin(
+def test_drafts_match_the_reference_implementation(
     folder, documents, separator, earlier, bigrams, offset, pieces, limits, effort, pace
 ):
     documents = [[token for token in text if token < separator] for text in documents]
@@ -82,9 +82,7 @@ def test_every_draft_is_that_of_a_naive_twin(
     st.lists(st.lists(texts, min_size=1, max_size=6), min_size=1, max_size=3),
     st.sampled_from([0, 1, 2, 7, 19, 64, 1000]),
 )
-def test_trees_are_sound_and_the_same_in_every_run(
-    folder, corpus, has_datastore, requests, max_nodes
-):
+def test_trees_are_valid_and_deterministic(folder, corpus, has_datastore, requests, max_nodes):
     size = corpus.vocab_size
     store = corpus.build(folder / "d") if has_datastore else None
     following = np.stack([(np.arange(size) + 1) % size, np.arange(size)], axis=1)
@@ -110,12 +108,12 @@ def test_trees_are_sound_and_the_same_in_every_run(
         assert all(tree.token_ids < size)
         probs = tree.probs.tolist()
         assert probs == sorted(probs, reverse=True)
-        TokenTree(tree.token_ids, tree.parents, tree.probs)  # which refuses what is no tree
+        TokenTree(tree.token_ids, tree.parents, tree.probs)  # which rejects an invalid tree
 
 
 @settings(max_examples=40)
 @given(corpora(most=8), st.lists(texts, min_size=1, max_size=3))
-def test_no_cut_into_shards_changes_a_draft_that_reads_all_occurrences(folder, corpus, contexts):
+def test_shards_do_not_change_exhaustive_drafts(folder, corpus, contexts):
     cut = corpus.build(folder / "cut")
     whole = corpus.build(folder / "whole", max_shard_tokens=1 << 20)
     whole.warm()  # what follows tokens is then looked up at once
@@ -124,7 +122,7 @@ def test_no_cut_into_shards_changes_a_draft_that_reads_all_occurrences(folder, c
         assert shown(one) == shown(other)
 
 
-def test_what_the_memory_has_of_a_prompt_is_not_kept_twice():
+def test_known_prompt_is_stored_once():
     memory, turns = Memory(1000), list(range(100))
     for length in (40, 70, 100):
         session = FusedDrafter(memory=memory).session(turns[: length - 10])
@@ -140,7 +138,7 @@ def test_what_the_memory_has_of_a_prompt_is_not_kept_twice():
     assert kept == [[*turns[:40], 500], [*turns[24:40], 600], [*turns[24:40], 700]]
 
 
-def test_only_nodes_of_enough_probability_are_drafted_until_a_gain():
+def test_min_prob_limits_nodes():
     random = np.random.default_rng(1)
     session = FusedDrafter().session(text_of(random, phrases(random, 6, 6, 30), 300))
     whole = paths(session.draft(64))
@@ -157,7 +155,7 @@ ALL = {"datastore", "context", "memory", "recycled", "model_tables"}
 
 
 @pytest.mark.parametrize("source", sorted(ALL))
-def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
+def test_each_source_drafts_alone_and_not_when_disabled(tmp_path, source):
     store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=9, separator=9)
     memory = Memory(9)
     memory.insert("", [1, 2, 4])
@@ -185,7 +183,7 @@ def test_each_source_drafts_alone_and_not_where_it_is_off(tmp_path, source):
             assert drafter.stats() == {named: 1}
 
 
-def test_no_token_is_drafted_that_the_other_sources_do_not_have():
+def test_tokens_outside_the_vocabulary_are_not_drafted():
     tables = ModelTables([[8, 7, 3]] * 9, [[0.5, 0.3, 0.1]] * 9, [8, 7, 6, 5, 4, 3, 2, 1, 0])
     drafter = FusedDrafter(None, None, Memory(5), model_tables=tables)
     drafted = set(drafter.session([1]).draft(30).token_ids.tolist())
@@ -200,7 +198,7 @@ def test_no_token_is_drafted_that_the_other_sources_do_not_have():
         FusedDrafter(memory=Memory(201), model_tables=tables)
 
 
-def test_a_drafter_goes_on_where_it_was_saved(tmp_path):
+def test_saved_drafter_resumes(tmp_path):
     store = build(tmp_path / "d", [[1, 2, 3]], vocab_size=100, separator=100)
     path = tmp_path / "requests.bin"
     drafter = FusedDrafter.resume(path, store)
@@ -218,7 +216,7 @@ def test_a_drafter_goes_on_where_it_was_saved(tmp_path):
     assert predicted.session([51]).draft(1).token_ids.tolist() == [60]
 
 
-def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
+def test_failed_resume_or_save_names_a_remedy(tmp_path):
     path = tmp_path / "requests.bin"
     with pytest.raises(ValueError, match="pass `tokenizer=` or a datastore"):
         FusedDrafter.resume(path)
@@ -234,7 +232,7 @@ def test_a_memory_that_cannot_be_resumed_or_saved_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize("recycled", [False, True])
-def test_texts_are_those_of_plain_decoding_and_learned_from(recycled):
+def test_texts_equal_the_baseline_and_are_learned(recycled):
     model = tiny_model("llama")
     drafter = FusedDrafter(config=FusedConfig(recycled=recycled), memory=Memory(VOCAB_SIZE))
     lengths = []
@@ -273,9 +271,7 @@ def test_threads_share_a_drafter():
 @pytest.mark.parametrize(
     ("edit_every", "max_nodes", "least"), [(None, 64, 63), (None, 128, 120), (50, 64, 45)]
 )
-def test_a_copy_is_drafted_as_deep_as_the_budget_allows_and_goes_on_after_an_edit(
-    edit_every, max_nodes, least
-):
+def test_copy_is_drafted_to_the_size_limit_and_after_an_edit(edit_every, max_nodes, least):
     text = np.random.default_rng(1).integers(10, 32_000, 4000)
     prompt = [*text.tolist(), 1]
     if edit_every:
@@ -285,7 +281,7 @@ def test_a_copy_is_drafted_as_deep_as_the_budget_allows_and_goes_on_after_an_edi
     assert len(text) / len(steps) > least
 
 
-def test_a_tree_with_room_goes_on_with_a_copy_however_unlikely_it_is_at_first():
+def test_unlikely_copy_fills_remaining_nodes():
     text = [*range(10, 100)]
     tree = FusedDrafter(memory=Memory(1000)).session([*text, 10]).draft(100)
     assert len(tree.follow(text[1:])) == len(text) - 1

@@ -1,4 +1,4 @@
-"""What fused drafters learn from what is accepted, and how soon."""
+"""Adaptation of fused drafters to accepted tokens."""
 
 import argparse
 import configparser
@@ -19,7 +19,7 @@ from specds.models.load import load_encoder
 
 
 def replayed(drafter, text, start, max_nodes):
-    """Where each step began, and how many tokens it emitted, as if a model wrote the text."""
+    """Return the position and new tokens of each step, as if a model wrote the text."""
     found, written = [], transcript(text[:start], text[start:])
     for step in follow(drafter.session(text[:start]), written, max_nodes):
         found.append((start, len(step.step.token_ids)))
@@ -31,7 +31,7 @@ def stored(path, documents):
     return build(path, documents, vocab_size=64, separator=64)
 
 
-def test_a_drafter_learns_and_a_drafter_that_does_not_stays_as_it_is():
+def test_weights_change_only_if_learning_is_enabled():
     random = np.random.default_rng(2)
     text = text_of(random, phrases(random, 6, 6, 30), 300)
     for learns in (True, False):
@@ -41,9 +41,9 @@ def test_a_drafter_learns_and_a_drafter_that_does_not_stays_as_it_is():
         assert drafter.stats()["context"] > 50
 
 
-def test_when_the_useful_source_changes_the_new_one_is_trusted_within_some_tens_of_tokens(tmp_path):
+def test_new_useful_source_gains_weight_within_tens_of_tokens(tmp_path):
     random = np.random.default_rng(3)
-    # Both know how every pair of tokens goes on, and each is wrong in the other's domain.
+    # Both know the continuation of every pair of tokens, and are wrong in the other's domain.
     known, remembered = (phrases(random, 40, 12, 12) for _ in range(2))
     store = stored(tmp_path / "d", [text_of(random, known, 4000)] * 4)
     memory = Memory(64)
@@ -58,7 +58,7 @@ def test_when_the_useful_source_changes_the_new_one_is_trusted_within_some_tens_
         assert speed(change + 50, change + 250) > 0.85 * speed(change + 300, change + 580)
 
 
-def test_a_datastore_that_does_not_fit_the_text_costs_next_to_nothing(tmp_path):
+def test_unrelated_datastore_costs_little_acceptance(tmp_path):
     random = np.random.default_rng(4)
     useless = stored(tmp_path / "d", [random.integers(0, 40, 20_000).tolist()] * 3)
     text = text_of(random, phrases(random, 60, 8, 40), 12_000)
@@ -67,7 +67,7 @@ def test_a_datastore_that_does_not_fit_the_text_costs_next_to_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("verified", "tolerance"), [([16, 16, 16], 0.03), ([0, 1, 4], 0.1)])
-def test_the_expected_acceptance_length_is_what_comes_also_of_few_nodes(verified, tolerance):
+def test_expected_acceptance_length_is_calibrated(verified, tolerance):
     random = np.random.default_rng(5)
     text = text_of(random, phrases(random, 50, 6, 30), 12_000)
     session, begin, expected, came = FusedDrafter().session(text[:10]), 10, 0.0, 0
@@ -82,7 +82,7 @@ def test_the_expected_acceptance_length_is_what_comes_also_of_few_nodes(verified
     assert expected / came == pytest.approx(1, abs=tolerance)
 
 
-def test_a_bonus_token_that_was_drafted_and_not_verified_is_not_accepted():
+def test_unverified_bonus_token_is_not_accepted():
     drafter = FusedDrafter()
     session = drafter.session([1, 2, 3, 1, 2])
     assert session.draft(2).token_ids.tolist() == [3, 1]
@@ -90,7 +90,7 @@ def test_a_bonus_token_that_was_drafted_and_not_verified_is_not_accepted():
     assert drafter.stats() == {"context": 1}
 
 
-def test_the_prior_drafts_better_from_the_start(tmp_path):
+def test_prior_improves_first_drafts(tmp_path):
     tokenizer, size = load_encoder("demo"), 4096
 
     def tokens(module):

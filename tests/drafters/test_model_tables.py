@@ -33,7 +33,7 @@ def small_model(tied=True, dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_the_unigram_is_the_distance_of_the_papers_text(tied, dtype):
+def test_unigram_follows_the_paper_s_distance(tied, dtype):
     model = small_model(tied, dtype)
     embeddings = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
     assert (embeddings[0] is embeddings[1]) is tied
@@ -44,7 +44,7 @@ def test_the_unigram_is_the_distance_of_the_papers_text(tied, dtype):
 @torch.no_grad()
 @pytest.mark.parametrize("batch_elements", [1 << 25, 7 * VOCAB_SIZE, 1])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "opt"])
-def test_bigrams_are_those_of_a_pass_for_each_token(monkeypatch, family, batch_elements):
+def test_bigrams_match_one_pass_per_token(monkeypatch, family, batch_elements):
     monkeypatch.setattr("specds.drafters.model_tables._BATCH_ELEMENTS", batch_elements)
     model = tiny_model(family, torch.float64)
     token_ids, probs = bigram_table(model, 5)
@@ -69,7 +69,7 @@ def test_tables_are_computed_once(monkeypatch, tmp_path):
         load_tables(model, 6, tmp_path)
 
 
-def test_no_byte_of_a_file_makes_other_tables_or_an_error(tmp_path):
+def test_corrupted_byte_never_changes_tables_or_raises(tmp_path):
     path = tmp_path / "tables.npz"
     tables = ModelTables(np.arange(20).reshape(10, 2) % 10, np.full((10, 2), 0.5), np.arange(10))
     model_tables._write(path, tables)
@@ -98,7 +98,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_file_is_computed_again(tmp_path, damage):
+def test_damaged_file_is_recomputed(tmp_path, damage):
     expected = load_tables(small_model(), 3, tmp_path)
     (path,) = tmp_path.iterdir()
     good = path.read_bytes()
@@ -119,7 +119,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_model_with_other_weights_has_another_name(name):
+def test_fingerprint_changes_with_weights(name):
     model = small_model(tied=False)
     before = fingerprint(model)
     with torch.no_grad():
@@ -129,7 +129,7 @@ def test_a_model_with_other_weights_has_another_name(name):
     assert len(bytes.fromhex(before)) == len(bytes.fromhex(after)) == 16
 
 
-def test_a_model_has_the_same_name_wherever_it_comes_from(tmp_path):
+def test_fingerprint_does_not_depend_on_the_path(tmp_path):
     model = small_model()
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
@@ -137,7 +137,7 @@ def test_a_model_has_the_same_name_wherever_it_comes_from(tmp_path):
     assert fingerprint(small_model(tied=False)) != fingerprint(model)
 
 
-def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
+def test_cache_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "own"))
     load_tables(small_model(), 2)
     assert [path.parent.name for path in tmp_path.rglob("*.npz")] == ["own"]
@@ -150,7 +150,7 @@ def test_the_cache_is_where_the_user_says(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / ".cache" / "specds"
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning_and_left_as_it_was(monkeypatch, tmp_path):
+def test_unwritable_cache_is_a_warning(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="are not cached .*: set SPECDS_CACHE"):
         assert load_tables(small_model(), 2, tmp_path / "file").k == 2
@@ -160,7 +160,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning_and_left_as_it_was(monkeypa
     assert names(tmp_path) == ["file"]
 
 
-def test_several_may_write_at_a_time(tmp_path):
+def test_concurrent_writes_are_safe(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         found = [*pool.map(load_tables, [small_model()] * 4, [99] * 4, [tmp_path] * 4)]
     # No more are known than there are.
@@ -168,7 +168,7 @@ def test_several_may_write_at_a_time(tmp_path):
     assert len(names(tmp_path)) == 1
 
 
-def test_what_has_no_tables_is_refused():
+def test_model_without_tables_is_rejected():
     with pytest.raises(ValueError, match="k must be positive, got 0"):
         load_tables(small_model(), 0)
     with pytest.raises(ValueError, match=r"in training mode.*: call eval\(\)"):

@@ -35,7 +35,7 @@ def small_tables(draw):
     st.integers(0, 14),
 )
 @settings(max_examples=300)
-def test_drafts_are_the_rows_of_the_paper(arrays, pieces, strategy, k, w, q, max_nodes):
+def test_drafts_match_the_paper_s_rows(arrays, pieces, strategy, k, w, q, max_nodes):
     bigram, probs, unigram = arrays
     config = NGrammysConfig(k, w, q, strategy)
     context = [0, *pieces[0]]
@@ -77,7 +77,7 @@ def check_probs(tree, bigram, probs, shares):
 
 @given(st.lists(tokens, min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 5))
 @settings(max_examples=200)
-def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
+def test_prompt_lookup_matches_transformers(pieces, max_match, num_tokens):
     """Held against the class of the installed release; the rule is that of 5.19 to 5.24."""
     theirs = PromptLookupCandidateGenerator(
         num_output_tokens=num_tokens, max_matching_ngram_size=max_match, max_length=1000
@@ -95,7 +95,7 @@ def test_prompt_lookup_is_that_of_transformers(pieces, max_match, num_tokens):
         assert session.match_length == reference.longest_match(context, max_match)[0]
 
 
-def test_a_strategy_that_needs_a_model_says_so():
+def test_strategy_without_its_model_is_rejected():
     for strategy in set(STRATEGIES) - {"context"}:
         with pytest.raises(ValueError, match="`tables` are needed for all strategies but context"):
             NGrammysDrafter(None, NGrammysConfig(strategy=strategy))
@@ -106,7 +106,7 @@ def test_a_strategy_that_needs_a_model_says_so():
 
 
 @pytest.mark.parametrize("verification", ["model", PathRows])
-def test_the_whole_of_k_rows_of_w_tokens_is_verified(verification):
+def test_all_k_rows_of_w_tokens_are_verified(verification):
     model = tiny_model("llama")
     drafter = NGrammysDrafter(model, NGrammysConfig(k=25, w=14, strategy="extended-bigram"))
     settings = {"max_nodes": "auto", "verification": verification}

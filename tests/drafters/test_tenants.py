@@ -1,5 +1,4 @@
-"""Tenants are apart: nothing that one of them writes is in another's drafts, nor in what is left of
-one who is forgotten."""
+"""Isolation of tenants: no tenant's text is in another's drafts, or left after its deletion."""
 
 from collections import deque
 from itertools import chain
@@ -14,7 +13,7 @@ from specds import FusedDrafter
 from specds.drafters import Memory
 
 VOCAB_SIZE = 40
-# Less than three tenants teach and write in most of the tests.
+# Less than three tenants need in most of the tests.
 MAX_BYTES = 1 << 21
 
 
@@ -42,7 +41,7 @@ def drafts(*arguments):
 
 
 def drafts_of_bob(requests, ann="ann", bob="bob", group=None, store=None):
-    """Serves what both ask for in turn, a step each: Bob's drafts, and what he taught."""
+    """Serve both tenants in turn, step by step; return Bob's drafts and adaptation."""
     drafter, trees = drafter_of(store=store), []
     for of_ann, of_bob in requests:
         hers, his = (
@@ -70,7 +69,7 @@ OF_ANN = TEXTS | TEXTS | TEXTS | st.builds(poison, st.integers(0, 9)) | st.just(
 
 @settings(max_examples=25)
 @given(st.lists(st.tuples(OF_ANN, OF_ANN, TEXTS), min_size=1, max_size=3), *[st.booleans()] * 2)
-def test_worlds_that_differ_in_anns_text_alone_are_one_to_bob(folder, world, is_stored, is_grouped):
+def test_drafts_do_not_depend_on_other_tenants(folder, world, is_stored, is_grouped):
     text = np.random.default_rng(1).integers(0, 6, 300).tolist()
     store = build(folder / "d", [text], vocab_size=VOCAB_SIZE, separator=VOCAB_SIZE)
     settings = {"group": "both" if is_grouped else None, "store": store if is_stored else None}
@@ -78,8 +77,8 @@ def test_worlds_that_differ_in_anns_text_alone_are_one_to_bob(folder, world, is_
     assert one == drafts_of_bob([(second, bob) for _, second, bob in world], **settings)
 
 
-def test_of_two_requests_of_one_tenant_each_is_in_the_others_drafts():
-    """The same worlds tell apart what Ann wrote as soon as she goes by Bob's name."""
+def test_requests_of_one_tenant_share_drafts():
+    """Control: drafts depend on Ann's text if she has Bob's name."""
     secrets = [7, 8, 9, 10] * 6, [7, 9, 8, 10] * 6
     one, other = (drafts_of_bob([(s, [1, 2, 3, 7, 1, 2, 3, 7])], ann="bob") for s in secrets)
     assert one != other
@@ -92,7 +91,7 @@ def drafts_after_ann(tenant, group, first, then):
     return drafts(drafter, tenant, then, group)
 
 
-def test_a_group_is_of_one_tenant_and_of_one_prompt_unless_it_is_named():
+def test_group_belongs_to_one_tenant_and_one_prompt_unless_named():
     texts = [[prompt] * 4 + [1, 2, 3, 5, 6, 7] for prompt in (9, 8)]
     for tenant in ("ann", "bob"):
         task, other = (drafts_after_ann(tenant, group, *texts) for group in ("task", "other"))
@@ -103,7 +102,7 @@ def test_a_group_is_of_one_tenant_and_of_one_prompt_unless_it_is_named():
     assert drafts_after_ann("ann", None, *same) != drafts_after_ann("ann", "other", *same)
 
 
-def test_no_volume_of_anns_takes_anything_from_bob_who_has_an_equal_share():
+def test_one_tenant_cannot_evict_another_below_its_fair_share():
     bob, found = np.random.default_rng(3).integers(0, 10, 400).tolist() * 2, []
     for length in (10, 3000, 40_000):
         random, memory = np.random.default_rng(4), Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
@@ -116,7 +115,7 @@ def test_no_volume_of_anns_takes_anything_from_bob_who_has_an_equal_share():
     assert found[0] == found[1] == found[2]
 
 
-def test_nothing_of_a_forgotten_tenant_is_saved_and_an_open_request_brings_nothing_back(tmp_path):
+def test_deleted_tenant_is_not_saved_or_restored_by_open_requests(tmp_path):
     def saved(with_ann):
         memory = Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
         drafter = drafter_of(memory)
@@ -138,7 +137,7 @@ def test_nothing_of_a_forgotten_tenant_is_saved_and_an_open_request_brings_nothi
 
     without, one = saved(False), saved(True)
     assert one[1:] == without[1:]
-    # Only the mark of a name, and numbers that tell that somebody was served, may differ.
+    # Only the tombstone and counters of served requests may differ.
     differing = sum(a != b for a, b in zip(one[0], without[0], strict=True))
     assert differing < 32 + 16
 
@@ -146,7 +145,7 @@ def test_nothing_of_a_forgotten_tenant_is_saved_and_an_open_request_brings_nothi
 TEXT = [1, 2, 3, 4, 1, 2, 5, 6] * 9
 
 
-def test_what_a_tenant_taught_is_counted_saved_and_brought_back(tmp_path):
+def test_tenant_adaptation_is_counted_saved_and_restored(tmp_path):
     memory = Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
     drafter = drafter_of(memory)
     memory.insert("bob", TEXT)
@@ -161,7 +160,7 @@ def test_what_a_tenant_taught_is_counted_saved_and_brought_back(tmp_path):
 
 
 def test_weights_are_evicted_with_their_tenants():
-    """Where memory is short, what a tenant taught goes before a longer text does."""
+    """Evict a tenant's adaptation before a longer text if memory is short."""
     memory = Memory(VOCAB_SIZE, max_bytes=MAX_BYTES)
     drafter = drafter_of(memory)
     for number in range(60):

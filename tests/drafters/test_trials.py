@@ -1,4 +1,4 @@
-"""What a session drafts after tokens on trial, and what it makes of suggestions."""
+"""Drafts after speculative tokens, and external proposals."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def drafters(store):
 
 @CASES
 @given(FEW, TOKENS, TOKENS, st.lists(TOKENS, min_size=1, max_size=3), st.integers(0, 20))
-def test_a_draft_on_trial_is_that_of_a_session_which_observed_the_tokens(
+def test_draft_after_matches_a_session_that_observed_the_tokens(
     folder, corpus, prompt, suggested, trials, max_nodes
 ):
     for drafter in drafters(corpus.build(folder / "d")):
@@ -63,7 +63,7 @@ def test_a_draft_on_trial_is_that_of_a_session_which_observed_the_tokens(
 
 @CASES
 @given(FEW, TOKENS, st.lists(st.tuples(TOKENS, st.lists(TOKENS, max_size=3)), min_size=1))
-def test_a_session_that_drafted_on_trial_is_as_one_that_never_did(folder, corpus, prompt, pieces):
+def test_draft_after_leaves_the_session_unchanged(folder, corpus, prompt, pieces):
     store = corpus.build(folder / "d")
 
     def run(drafter, has_trials):
@@ -89,7 +89,7 @@ def test_a_session_that_drafted_on_trial_is_as_one_that_never_did(folder, corpus
         assert run(one, True) == run(other, False)
 
 
-def test_a_token_outside_the_vocabulary_is_refused_and_changes_nothing(folder):
+def test_token_outside_the_vocabulary_is_rejected_without_effect(folder):
     num_refused = 0
     for drafter in drafters(build(folder / "d", [[1, 2, 3]])):
         session = drafter.session([1, 2])
@@ -103,7 +103,7 @@ def test_a_token_outside_the_vocabulary_is_refused_and_changes_nothing(folder):
     assert num_refused == 3
 
 
-def test_a_suggestion_is_drafted_while_the_text_follows_it():
+def test_suggestion_is_drafted_while_the_text_follows_it():
     session = FusedDrafter().session([1, 2, 3])
     assert session.suggest([7, 8, 9, 4])
     tree = session.draft(8)
@@ -121,7 +121,7 @@ def test_a_suggestion_is_drafted_while_the_text_follows_it():
     assert not Session().suggest([1])
 
 
-def test_suggestions_get_the_trust_that_they_earn():
+def test_suggestions_are_weighted_by_their_acceptance():
     # The text foretells one token; the suggestion another one, right in the first half alone.
     session, first = FusedDrafter().session([1, 2, 3]), []
     for step in range(60):

@@ -1,4 +1,4 @@
-"""Hierarchies of real models: the text is the target's, caches roll back, failures are told."""
+"""Hierarchies of real models: unchanged text, rollback of caches, errors."""
 
 import copy
 from functools import cache
@@ -59,7 +59,7 @@ def levels(family="llama", dtype=torch.float32):
         max_size=5,
     ),
 )
-def test_a_cached_model_is_a_function_of_the_text_whatever_ran_before(family, length, steps):
+def test_cached_model_depends_only_on_its_tokens(family, length, steps):
     model, rng = tiny_model(family), np.random.default_rng(1)
     cached, tokens = CachedModel(model), prompt(length)[0].tolist()
     for taken_back, num_new, num_nodes, leaf in steps:
@@ -86,7 +86,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_greedy_text_is_that_of_plain_decoding(family, name):
+def test_greedy_text_equals_the_baseline(family, name):
     for seed, penalty in enumerate([1.0, 1.3]):
 
         def make(expected, has_retrieval=seed or "join" in name):
@@ -100,14 +100,14 @@ def test_greedy_text_is_that_of_plain_decoding(family, name):
 
 
 @pytest.mark.parametrize("verification", ["packed", "model"])
-def test_sequences_of_a_batch_have_levels_of_their_own(verification):
+def test_sequences_of_a_batch_have_separate_levels(verification):
     settings = {"ids": torch.cat([prompt(seed=0), prompt(seed=1)]), "verification": verification}
     drafter = HierarchyDrafter(levels())
     output = decodes_alike(tiny_model("llama"), drafter, 20, max_nodes="auto", **settings)
     assert output.stats.levels["middle"].num_drafted == output.stats.num_draft_tokens
 
 
-def test_a_level_that_is_the_target_has_all_its_tokens_accepted():
+def test_level_equal_to_the_target_has_all_tokens_accepted():
     model = tiny_model("llama")
     drafter = HierarchyDrafter([model], HierarchyConfig.ablation("sd"))
     for mode in (GREEDY, {"do_sample": True, "top_k": 5, "repetition_penalty": 1.2}):
@@ -116,7 +116,7 @@ def test_a_level_that_is_the_target_has_all_its_tokens_accepted():
         assert stats.target_utilization == pytest.approx(1 / 10, abs=0.03)
 
 
-def test_self_verify_drafts_no_further_than_the_model_is_sure():
+def test_self_verify_stops_at_uncertain_tokens():
     model = tiny_model("llama")
     configs = (HierarchyConfig.ablation(name) for name in ("sd", "self"))
     drafters = (HierarchyDrafter(levels(), config) for config in configs)
@@ -141,7 +141,7 @@ def test_levels_are_counted_by_name_and_merged():
 
 
 class TrialSession(Session):
-    """One that also drafts after tokens on trial, and notes them."""
+    """Session that also drafts after speculative tokens, and records them."""
 
     def __init__(self, grow, prompt_ids):
         super().__init__(grow, prompt_ids)
@@ -152,7 +152,7 @@ class TrialSession(Session):
         return self.grow(self.rng, len(self.token_ids) + len(token_ids), max_nodes)
 
 
-def test_retrieval_serves_every_pass_of_a_long_draft_where_it_drafts_on_trial():
+def test_retrieval_with_draft_after_serves_every_pass():
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
 
@@ -179,20 +179,20 @@ def test_retrieval_serves_every_pass_of_a_long_draft_where_it_drafts_on_trial():
     assert session.asked[:2] == [expected[22:25], expected[22:28]]
 
 
-def test_what_is_retrieved_is_counted_where_it_is_handed_up():
+def test_retrieved_nodes_are_counted_when_returned():
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
     config = HierarchyConfig(joined=True)
     drafter = HierarchyDrafter({"retrieval": mixed_drafter(expected)}, config)
     stats = tree_generate(model, drafter, max_nodes=32, **GREEDY).stats
     level = stats.levels["retrieval"]
-    # At the end of the text, nodes that are too deep are handed up and not verified.
+    # At the end of the text, nodes that are too deep are returned and not verified.
     assert stats.num_draft_tokens <= level.num_drafted < stats.num_draft_tokens + 2 * 32
     assert stats.num_accepted_tokens <= level.num_accepted <= stats.num_accepted_tokens + 1
     assert level.num_accepted > 0
 
 
-def test_a_draft_ends_with_the_text():
+def test_draft_ends_at_eos():
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
     eos = expected[30]
@@ -204,7 +204,7 @@ def test_a_draft_ends_with_the_text():
 @pytest.mark.filterwarnings("ignore:a draft with token 97 is cut there")
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("known", [VOCAB_SIZE + 1, 60])
-def test_a_retrieval_drafter_may_know_more_or_fewer_tokens_than_the_models(known, joined):
+def test_retrieval_drafter_may_have_another_vocabulary_size(known, joined):
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
     right = mixed_drafter(expected)
@@ -270,20 +270,18 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("message", "make"), WRONG)
-def test_what_is_no_hierarchy_is_refused(message, make):
+def test_invalid_hierarchy_is_rejected(message, make):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_no_more_nodes_go_up_than_the_configuration_says():
+def test_max_nodes_limits_the_draft():
     drafter = HierarchyDrafter([tiny_model("llama")], HierarchyConfig(window=9, max_nodes=4))
     assert len(drafter.session([1, 2, 3]).draft(64)) <= 4
 
 
 @given(num_nodes=st.integers(0, 12), seed=st.integers(0, 99))
-def test_a_ranked_tree_is_suggested_with_all_its_tokens_and_the_likeliest_beside_them(
-    num_nodes, seed
-):
+def test_suggestion_has_the_tree_and_top_tokens(num_nodes, seed):
     rng, vocab = np.random.default_rng(seed), 7
     tree = random_tree(rng, num_nodes, vocab)
     probs = torch.from_numpy(rng.dirichlet(np.ones(vocab), 1 + num_nodes).astype(np.float32))
@@ -301,7 +299,7 @@ def test_a_ranked_tree_is_suggested_with_all_its_tokens_and_the_likeliest_beside
 
 
 def tokens_of_paths(tree):
-    """Of each node the tokens from the context to it."""
+    """Return the tokens from the context to each node."""
     paths = {-1: []}
     for node, (token, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
         paths[node] = [*paths[int(parent)], int(token)]
@@ -309,7 +307,7 @@ def tokens_of_paths(tree):
 
 
 @pytest.mark.parametrize(("noise", "right"), [(0.0, 1.0), (3.0, 0.2)])
-def test_a_model_that_ranks_finds_the_next_token_in_one_pass_where_nothing_else_does(noise, right):
+def test_ranking_model_finds_the_next_token_in_one_pass(noise, right):
     model, ranker = tiny_model("llama"), like("llama", noise)
     levels = {"fused": FusedDrafter(), "ranker": ranker}
     drafter = HierarchyDrafter(levels, HierarchyConfig(joined=True))

@@ -35,7 +35,7 @@ class Runner:
         return proposer.propose(sampled, self.lengths, self.tokens, slot_mappings=None)
 
 
-def test_vllm_gets_chains_for_padded_arrays_of_moving_rows():
+def test_vllm_receives_chains_for_moving_rows():
     proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
     proposer.load_model(None)
     drafts = runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT, 4], 1), ([9, 9, 9], 0)])
@@ -51,7 +51,7 @@ def test_vllm_gets_chains_for_padded_arrays_of_moving_rows():
     assert proposer.num_failures == 0
 
 
-def test_vllm_never_gets_drafts_beyond_the_length_of_its_model():
+def test_vllm_drafts_end_at_the_model_length():
     proposer, runner = vllm.Proposer(config_of(**WHOLE, max_model_len=12)), Runner(max_model_len=12)
     lengths = []
     for end in (8, 9, 10, 11, 12):
@@ -60,7 +60,7 @@ def test_vllm_never_gets_drafts_beyond_the_length_of_its_model():
     assert lengths == [3, 2, 1, 0, 0]
 
 
-def test_a_drafter_that_raises_drafts_nothing_and_is_told_at_growing_intervals(caplog):
+def test_failing_drafter_is_logged_at_growing_intervals(caplog):
     proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
     with caplog.at_level(logging.ERROR):
         for garbage in (None, np.zeros(3), "tokens") * 3:
@@ -73,7 +73,7 @@ def test_a_drafter_that_raises_drafts_nothing_and_is_told_at_growing_intervals(c
     assert runner.step(proposer, [(TEXT, 1)]) == [[3, 1, 2, 3]]
 
 
-def test_drafts_wait_for_the_time_of_a_step_and_without_times_are_likely():
+def test_drafts_depend_on_step_times_or_min_prob():
     def drafts(times_steps, **options):
         adapter = Adapter(options, 4, times_steps=times_steps)
         adapter.drafter.sync([TEXT])
@@ -84,7 +84,7 @@ def test_drafts_wait_for_the_time_of_a_step_and_without_times_are_likely():
     assert drafts(True, min_prob=1.0, step_cost=None) == drafts(False, min_prob=1.0) == [[]]
 
 
-def test_what_it_drafts_from_is_told_and_what_does_nothing_is_warned_of(tmp_path, caplog):
+def test_start_logs_the_configuration_and_ineffective_options(tmp_path, caplog):
     store = build(tmp_path / "d", [[1, 2]])
     options = {"datastore": str(store.path), "memory_scope": "tenant", "min_prob": 0.2}
     with caplog.at_level(logging.INFO):
@@ -98,7 +98,7 @@ def test_what_it_drafts_from_is_told_and_what_does_nothing_is_warned_of(tmp_path
     assert "8 rows with drafts has 168 tokens: raise max_num_batched_tokens above 64" in waits
 
 
-def test_wishes_of_a_request_are_read_from_what_its_engine_carries():
+def test_request_options_are_parsed_from_extra_arguments():
     none = {"tenant": ""}
     assert (
         parse_request_options(None)
@@ -114,7 +114,7 @@ def test_wishes_of_a_request_are_read_from_what_its_engine_carries():
         assert parse_request_options({"specds_predicted_output": predicted}) == none
 
 
-def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path):
+def test_configuration_is_checked_at_start(tmp_path):
     with pytest.raises(ValueError, match="unknown field `min_probability`"):
         vllm.Proposer(config_of(min_probability=0.1))
     with pytest.raises(ValueError, match="SGLang does not support `step_cost`"):
@@ -124,7 +124,7 @@ def test_what_the_operator_configures_is_checked_when_an_engine_starts(tmp_path)
         llama_cpp.DraftModel({"datastore": str(store.path)}, tokenizer="demo")
 
 
-def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
+def test_damaged_snapshot_is_logged_and_drafting_continues(tmp_path, caplog):
     (tmp_path / "kept").write_bytes(b"damaged")
     settings = {**WHOLE, "snapshot": str(tmp_path / "kept"), "memory_scope": "shared"}
     model = llama_cpp.DraftModel(settings, vocab_size=10)
@@ -132,7 +132,7 @@ def test_a_damaged_snapshot_is_told_and_drafts_go_on(tmp_path, caplog):
     assert model(np.array(TEXT, np.intc)).tolist() == [3, 1, 2, 3, 1, 2, 3, 1]
 
 
-def test_a_memory_that_cannot_be_shared_any_more_is_told_again_and_again(tmp_path, caplog):
+def test_failed_sharing_is_logged_at_growing_intervals(tmp_path, caplog):
     path = tmp_path / "memory"
     config = {"memory_scope": "shared", "snapshot": str(path), "sync_interval": 0.02}
     model = llama_cpp.DraftModel(config, vocab_size=10)
@@ -169,17 +169,17 @@ def run_worker(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=40, check=True).stderr
 
 
-def test_the_texts_of_a_worker_that_ends_are_in_the_snapshot(tmp_path):
+def test_worker_saves_its_requests_at_exit(tmp_path):
     assert run_worker(tmp_path / "memory") == ""
     assert [len(text) for text in Memory.open(tmp_path / "memory", 100).texts("")] == [40]
 
 
-def test_a_lock_that_is_never_given_back_keeps_no_worker_from_ending(tmp_path):
+def test_held_lock_does_not_block_exit(tmp_path):
     said = run_worker(tmp_path / "memory", tmp_path / ".memory.new")
     assert "the memory was not shared: another process has been writing the file" in said
 
 
-def test_llama_cpp_gets_an_array_of_its_own_type():
+def test_llama_cpp_receives_arrays_of_its_own_type():
     model = llama_cpp.DraftModel(WHOLE, 3, max_length=len(TEXT) + 4)
     buffer = np.array([*TEXT, 3, 1, 2, 3], np.intc)
     draft = model(buffer[: len(TEXT)], any_keyword=1)
@@ -194,7 +194,7 @@ def test_llama_cpp_gets_an_array_of_its_own_type():
 
 
 @pytest.mark.parametrize(("memory_scope", "is_remembered"), [("tenant", False), ("shared", True)])
-def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory_scope, is_remembered):
+def test_tenant_memory_stays_empty_without_tenants(memory_scope, is_remembered):
     first, second = [*range(30)], [35, 3, 4]
 
     def by_vllm(text):
@@ -219,7 +219,7 @@ def test_no_adapter_names_a_tenant_so_a_memory_of_tenants_stays_empty(memory_sco
 
 
 def links(mask):
-    """Of each node its parent, from the mask alone: the deepest of its ancestors."""
+    """Return the parent of each node, its deepest ancestor by the mask."""
     depths = mask.sum(axis=1)
     parents = []
     for node in range(len(mask)):
@@ -243,7 +243,7 @@ def check_tree(context, tree, mask):
     assert len(set(edges)) == len(edges)
 
 
-def test_sglang_goes_on_where_requests_are_begun_again_and_windows_are_short():
+def test_sglang_continues_restarted_requests_and_short_windows():
     corpus = sglang.Corpus({}, 5)
     whole = sglang.Corpus({}, 5)
     for end in range(4, 9):
@@ -256,7 +256,7 @@ def test_sglang_goes_on_where_requests_are_begun_again_and_windows_are_short():
     assert corpus.begin([request]) == 5
     corpus.batch_get(["a"], [TEXT[:3]], [3])  # retracted, and begun again
     assert corpus.drafter.stats()["num_opened"] == 2
-    corpus.batch_get(["a"], [TEXT[-3:]], [3 + 40])  # more is new than is told
+    corpus.batch_get(["a"], [TEXT[-3:]], [3 + 40])  # more tokens are new than were passed
     assert corpus.drafter.stats()["num_opened"] == 3
     assert corpus.num_failures == 0
     token_ids, mask = corpus.batch_get(["a", "b"], [[2], [3]], None)
@@ -271,7 +271,7 @@ def test_sglang_goes_on_where_requests_are_begun_again_and_windows_are_short():
     assert len(corpus.drafter) == 0
 
 
-def test_sglang_tells_what_the_target_predicts():
+def test_sglang_reports_the_target_s_predictions():
     torch = pytest.importorskip("torch")
     corpus = sglang.Corpus({"recycle_predictions": True}, 4)
     corpus.batch_get(["a"], [[1, 2]], [2])
@@ -282,7 +282,7 @@ def test_sglang_tells_what_the_target_predicts():
     assert {40, 41} & set(trees.tolist())
 
 
-def test_the_check_tells_what_the_installed_engine_lacks(monkeypatch):
+def test_check_reports_missing_names_of_the_engine(monkeypatch):
     check = [sys.executable, "-m", "specds.integrations.sglang", "--check"]
     run = subprocess.run(check, capture_output=True, text=True, check=False)
     lacks = sglang.missing()
@@ -292,7 +292,7 @@ def test_the_check_tells_what_the_installed_engine_lacks(monkeypatch):
     sglang.register()  # without a configuration the engine is not asked for
 
 
-def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are():
+def test_vllm_v2_receives_tokens_and_probabilities():
     torch = pytest.importorskip("torch")
     texts = torch.full((8, 32), 7, dtype=torch.int32)
     lengths = torch.zeros(8, dtype=torch.int32)
@@ -303,7 +303,7 @@ def test_vllm_s_second_runner_gets_a_tensor_and_how_likely_its_tokens_are():
     confidences = speculator.draft_token_confidence_probs
 
     def propose(rows, **about):
-        """Of each row its name, its text, and how many tokens were sampled."""
+        """Draft for rows of a name, a text and a number of sampled tokens."""
         names, given, sampled = zip(*rows, strict=True)
         places = torch.tensor([states.req_id_to_index[name] for name in names])
         for place, text in zip(places, given, strict=True):

@@ -61,7 +61,7 @@ assert corpus.num_failures == 0
 @pytest.mark.parametrize(
     ("engine", "drafts"), [(VLLM, "[[3, 1, 2, 3]] [[0."), (SGLANG, "[2, 3, 1, 2, 3] [True")]
 )
-def test_the_first_rank_drafts_and_all_verify_its_drafts(tmp_path, engine, drafts):
+def test_first_rank_drafts_for_all_ranks(tmp_path, engine, drafts):
     command = [sys.executable, "-c", RANK + engine]
     about = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
     about["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"

@@ -11,7 +11,7 @@ from specds import EngineDrafter, FusedConfig, FusedDrafter
 VOCAB_SIZE = 4
 
 
-def test_suggested_chains_are_those_of_plain_sessions_with_the_same_suggestions(tmp_path):
+def test_suggested_chains_match_sessions_with_the_same_suggestions(tmp_path):
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
     ours, plain = (
         EngineDrafter(datastore=store.path),
@@ -42,7 +42,7 @@ def test_suggested_chains_are_those_of_plain_sessions_with_the_same_suggestions(
     assert num_changed > 15
 
 
-def test_a_suggestion_outside_the_vocabulary_ends_there_and_one_of_another_shape_is_refused():
+def test_suggestion_is_cut_at_unknown_tokens_and_rejected_with_wrong_shape():
     drafter = EngineDrafter(vocab_size=50)
     drafter.sync([[1, 2], [3, 4]])
     drafter.suggest([[5, 99, 6], [7, 8, -1]], np.ones((2, 3)))

@@ -1,4 +1,4 @@
-"""What the tests of all engines share."""
+"""Fixtures of the tests of all engines."""
 
 from importlib import import_module
 
@@ -22,7 +22,7 @@ def plain(request, prompts):
 
 @pytest.fixture
 def preempted(monkeypatch):
-    """The requests that vLLM takes back."""
+    """Record the requests that vLLM preempts."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     requests, preempt = [], Scheduler._preempt_request

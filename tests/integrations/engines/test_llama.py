@@ -49,7 +49,7 @@ def test_texts_that_fill_the_context_are_the_engine_s_own(prompts):
 
 
 def test_prompts_that_share_beginnings_and_come_again_are_read_from_the_cache(prompts, plain):
-    """The engine takes back what it had given, and goes on from the middle of a text."""
+    """The engine rolls back tokens, and continues from the middle of a text."""
     asked = [ids for i, ids in enumerate(prompts[:4]) for ids in (ids, ids + plain[i][:9], ids)]
     with Engine() as engine:
         expected = engine.generate(asked, max_tokens=40)

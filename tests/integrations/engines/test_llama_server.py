@@ -1,4 +1,4 @@
-"""llama-server with our drafter beside the one without: run by `make test-llama-server`."""
+"""llama-server with and without our drafter: `make test-llama-server`."""
 
 import itertools
 import subprocess
@@ -111,7 +111,7 @@ def test_prompts_that_share_beginnings_are_read_from_the_cache(logs):
     assert texts[0] == texts[1]
 
 
-def test_a_text_that_outgrows_the_context_goes_on(logs):
+def test_text_beyond_the_context_continues(logs):
     more = {"n_predict": 300, "ignore_eos": True}
     prompt = "The list: " + ", ".join(f"item {number}" for number in range(20))
     answers = []
@@ -123,7 +123,7 @@ def test_a_text_that_outgrows_the_context_goes_on(logs):
     assert accepted(answers[1]) > 30
 
 
-def test_requests_that_are_aborted_leave_slots_that_work(plain, ours):
+def test_aborted_requests_free_their_slots(plain, ours):
     for _ in range(5):
         endless = {"prompt": COUNT, "n_predict": 2000, "stream": True, "ignore_eos": True}
         with ours.asked("POST", "/completion", **endless) as response:
@@ -144,7 +144,7 @@ def test_memory_outlives_the_server(logs, tmp_path):
     assert numbers[1] > 2 * numbers[0] + 10
 
 
-def test_slots_at_once_write_what_they_write_without_drafts(plain, ours):
+def test_concurrent_slots_write_the_baseline_text(plain, ours):
     """But for one: what shares a batch changes the rounding of a prompt, without drafts too."""
 
     def at_once(server):

@@ -1,4 +1,4 @@
-"""SGLang's or vLLM's server with a real model, drafting, beside itself without drafts."""
+"""SGLang's or vLLM's server with a real model, with and without drafts."""
 
 import sys
 import time
@@ -131,7 +131,7 @@ def likely(probs):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """What is said without drafts."""
+    """Return the answers without drafts."""
     with Server(tmp_path_factory.mktemp("plain")) as server:
         told = {name: server.said(**about) for name, about in REQUESTS.items()}
         return {**told, "at once": server.at_once()}
@@ -146,7 +146,7 @@ def ours(tmp_path_factory, plain):
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_what_is_said_is_what_is_said_without_drafts(plain, ours, kind):
+def test_answers_equal_those_without_drafts(plain, ours, kind):
     said = ours.said(**REQUESTS[kind])
     if kind in ABOUT.refuses:
         assert "not yet supported with speculative decoding" in said
@@ -176,7 +176,7 @@ def test_aborted_requests_end_and_harm_no_others(plain, ours):
     assert ours.said(**REQUESTS["streamed"]) == plain["streamed"]
 
 
-def test_requests_wish_a_tenant_a_predicted_output_or_no_drafts(plain, ours):
+def test_requests_specify_a_tenant_a_predicted_output_or_no_drafts(plain, ours):
     [[expected, *_]] = ours.said(max_tokens=64)
 
     def row_steps(extra_body=None, **wishes):

@@ -25,7 +25,7 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(
         steps, stats = engine.num_row_steps, engine.stats
     assert stats["num_failures"] == 0
     assert stats["num_opened"] == len(prompts)
-    # The first step of a request begins its session, and the last one is told to nobody.
+    # The first step of a request begins its session, and the last one is not reported.
     assert stats["num_row_steps"] == steps - 2 * len(prompts)
     tokens_a_step = workload.tokens_a_step(plain, steps)
     print(f"\n{effort} effort: {tokens_a_step:.2f} tokens a row step")
@@ -48,8 +48,8 @@ def test_rows_come_and_go_over_chunked_prefill_and_a_shared_cache(prompts):
         assert engine.stats["num_failures"] == 0
 
 
-def test_requests_that_give_way_to_others_come_back(prompts, plain, monkeypatch):
-    """The engine takes back what its rows hold every seventh step, as where memory is full."""
+def test_preempted_requests_resume(prompts, plain, monkeypatch):
+    """The engine retracts its rows every seventh step, as if memory were full."""
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
     monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "7")
     with Engine("NGRAM", options={"recycle_predictions": True}) as engine:
@@ -74,7 +74,7 @@ def test_a_damaged_snapshot_costs_no_text(tmp_path, prompts, plain):
 
 
 def test_rows_of_several_adapters_get_the_engine_s_own_text(tmp_path, prompts):
-    """The same prompts with and without LoRA in one batch, and texts of one drafted for others."""
+    """Mix prompts with and without LoRA in one batch, so that texts of one are drafts of others."""
     paths = {name: workload.lora_adapter(tmp_path / name, len(name)) for name in ("a", "bb")}
     about = {"lora_paths": paths, "lora_backend": "torch_native", "max_loras_per_batch": 3}
     rows = [(ids, adapter) for ids in prompts[:4] for adapter in (None, *paths)]

@@ -69,7 +69,7 @@ def test_greedy_text_is_the_engine_s_own_where_rows_are_cut_and_moved(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_all_that_a_head_of_vllm_s_proposes_is_suggested(prompts, plain, head, is_async):
+def test_tokens_of_a_vllm_head_are_suggested(prompts, plain, head, is_async):
     with Engine(**{**chains(5), **eagle(head, 5)}, async_scheduling=is_async) as engine:
         adapter = engine.proposer.specds
         adapter.drafter = drafter = MagicMock(wraps=adapter.drafter)
@@ -141,7 +141,7 @@ def test_sampled_tokens_have_the_engine_s_own_distribution(prompts, cut):
         assert chi < freedom + 5 * (2 * freedom) ** 0.5
 
 
-def test_vllm_s_own_registry_has_what_came_of_drafts(prompts):
+def test_vllm_registry_has_draft_metrics(prompts):
     from prometheus_client import REGISTRY
 
     def value(name, **labels):
@@ -159,7 +159,7 @@ def test_vllm_s_own_registry_has_what_came_of_drafts(prompts):
     assert value("draft_seconds_total") > 0
 
 
-def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch, head):
+def test_ineffective_configuration_is_warned_of(monkeypatch, head):
     from vllm.config import VllmConfig
     from vllm.engine.arg_utils import EngineArgs
 
@@ -181,7 +181,7 @@ def test_a_configuration_that_nobody_reads_is_warned_of(monkeypatch, head):
     assert log.warning.called
 
 
-def test_of_two_ranks_the_first_alone_drafts(prompts, plain, monkeypatch):
+def test_only_rank_zero_drafts(prompts, plain, monkeypatch):
     from vllm import LLM
 
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
