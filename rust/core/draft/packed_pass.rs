@@ -5,8 +5,8 @@
 use crate::draft::token_tree::TokenTree;
 use specds_index::{Error, Result};
 
-#[derive(Debug, Clone, Copy)]
 /// One row of a verification pass.
+#[derive(Debug, Clone, Copy)]
 pub struct PassRow<'a> {
     /// The last accepted token.
     pub last: i64,
@@ -72,8 +72,8 @@ fn see(seen: &mut [i64], place: usize) {
     seen[place / 64] |= 1 << (place % 64);
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
 /// The outcome of one row of a verification pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome<'a> {
     /// The accepted nodes, from the root to the leaf.
     pub nodes: Vec<i64>,

@@ -4,8 +4,8 @@ use crate::draft::token_tree::TokenTree;
 use specds_index::Result;
 use specds_index::base::threads::{batch_size, in_parallel};
 
-#[derive(Debug, Clone, Copy, PartialEq)]
 /// Limits of one draft.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DraftLimits {
     /// The maximum number of nodes.
     pub max_nodes: usize,
@@ -33,7 +33,7 @@ impl DraftLimits {
 }
 
 /// One request with a drafter.
-pub trait Session: BoxedClone + Send {
+pub trait Session: Send {
     /// Appends the prompt, or the emitted tokens after the target model verified the first `num_verified`
     /// nodes of the last draft, or all. The context is unchanged if a token is not in the vocabulary.
     /// O(tokens).
@@ -45,11 +45,7 @@ pub trait Session: BoxedClone + Send {
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
     /// Drafts as if `tokens` had been observed, without any update. The session is unchanged.
-    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
-        let mut trial = self.boxed_clone();
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
-    }
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
 
     /// Sets the duration of a step of the target model without a draft, of which a draft may take a
     /// fraction.
@@ -85,15 +81,14 @@ pub trait Session: BoxedClone + Send {
     fn finish(&mut self) {}
 }
 
-/// A copy, for a draft on trial.
-pub trait BoxedClone {
-    fn boxed_clone(&self) -> Box<dyn Session>;
-}
-
-impl<S: Session + Clone + 'static> BoxedClone for S {
-    fn boxed_clone(&self) -> Box<dyn Session> {
-        Box::new(self.clone())
-    }
+/// Drafts with a session that may be changed: [`Session::draft_after`] by a clone.
+pub(crate) fn draft_on_trial(
+    mut trial: impl Session,
+    tokens: &[u32],
+    max_nodes: usize,
+) -> Result<TokenTree> {
+    trial.observe(tokens, None)?;
+    trial.draft(DraftLimits::nodes(max_nodes))
 }
 
 /// Drafts for every session within its limits, on at most `num_threads` threads, or all. The trees do not

@@ -24,9 +24,9 @@ use crate::weights::initial::Weights;
 use specds_index::base::checks::check_tokens;
 use specds_index::{Datastore, Error, MAX_VOCAB_SIZE, Result};
 
+/// Options of [`FusedDrafter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-/// Options of [`FusedDrafter`].
 pub struct FusedConfig {
     /// Use the tokens of the request itself as a source.
     pub context: bool,

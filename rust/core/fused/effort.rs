@@ -63,8 +63,8 @@ impl Effort {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
 /// Limits of the search for one draft.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct SearchLimits {
     /// The maximum number of candidates of a node if the tree has room for no more nodes than this.
     pub(crate) min_candidates: usize,

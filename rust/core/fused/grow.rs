@@ -39,8 +39,8 @@ const MAX_CANDIDATES: usize = 32;
 /// The maximum number of candidates of a node in a chain, which continues with only one of them.
 const MAX_CANDIDATES_OF_CHAIN: usize = 8;
 
-#[derive(Debug, Default)]
 /// The part of the last draft that emitted tokens follow.
+#[derive(Debug, Default)]
 pub(crate) struct Accepted {
     /// The expanded nodes that precede the tokens, the root first.
     expanded: Vec<usize>,

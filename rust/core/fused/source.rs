@@ -16,8 +16,8 @@ use crate::weights::adaptation::{TenantAdaptation, TenantWeights};
 use crate::weights::kind::ExpertKind;
 use specds_index::Datastore;
 
-#[derive(Clone, Copy)]
 /// Read-only inputs of the sources for one draft.
+#[derive(Clone, Copy)]
 pub(crate) struct SourceInputs<'a> {
     pub(crate) search: SearchLimits,
     pub(crate) weights: TenantWeights<'a>,
@@ -105,7 +105,7 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     }
 }
 
-/// A copy, for a draft on trial.
+/// Cloning of a boxed source, since sessions are cloned for drafts on trial.
 pub(crate) trait BoxedClone {
     fn boxed_clone(&self) -> Box<dyn DraftSource>;
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::draft::model_tables::ModelTables;
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_on_trial};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::base::checks::{check_tokens, check_within};
@@ -167,6 +167,10 @@ impl Session for NGrammysSession {
             }
         }
         Ok(limits.cut(tree.finish()))
+    }
+
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        draft_on_trial(self.clone(), tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_on_trial};
 use crate::draft::token_tree::{Source, TokenTree};
 use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::Result;
@@ -90,6 +90,10 @@ impl Session for PromptLookupSession {
             tree.push(token, parent, 1.0, Source::Context);
         }
         Ok(limits.cut(tree))
+    }
+
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        draft_on_trial(self.clone(), tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_on_trial};
 use crate::draft::token_tree::{Source, TokenTree};
 use specds_index::base::checks::{check_match_lengths, check_within};
 use specds_index::{Datastore, Match, Result, Samples};
@@ -104,6 +104,10 @@ impl Session for RestSession {
         let samples = &mut self.samples;
         datastore.sample_into(found, continuation, max_samples, &[], samples);
         Ok(limits.cut(self.frontier.grow(samples, limits.max_nodes)))
+    }
+
+    fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
+        draft_on_trial(self.clone(), tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {

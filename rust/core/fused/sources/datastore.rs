@@ -113,8 +113,8 @@ fn add_next_tokens(
     }
 }
 
-#[derive(Debug, Clone)]
 /// The sampled continuations of one match.
+#[derive(Debug, Clone)]
 struct ContinuationGroup {
     /// The length of the match.
     order: usize,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::draft::session::{DraftLimits, Session};
+use crate::draft::session::{DraftLimits, Session, draft_on_trial};
 use crate::draft::token_tree::TokenTree;
 use crate::papers::aded::adaptive::AdaptiveTrigrams;
 use crate::papers::aded::config::{AdedConfig, SearchMethod};
@@ -94,9 +94,8 @@ impl Session for AdedSession {
 
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree> {
         let mut trial = self.clone();
-        trial.config.adaptive = false; // what others draft from stays as it is
-        trial.observe(tokens, None)?;
-        trial.draft(DraftLimits::nodes(max_nodes))
+        trial.config.adaptive = false; // other sessions share the matrix
+        draft_on_trial(trial, tokens, max_nodes)
     }
 
     fn match_length(&self) -> usize {
