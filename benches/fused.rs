@@ -1,4 +1,4 @@
-//! Drafts from all sources, as a decoder asks for them, and what learning from them takes.
+//! Benchmarks of drafts from all sources and of the updates by their outcome.
 
 use std::sync::{Arc, LazyLock};
 
@@ -25,7 +25,7 @@ static MEMORY: LazyLock<Arc<Memory>> = LazyLock::new(|| {
     Arc::new(memory)
 });
 
-/// What a drafter drafts from.
+/// The sources of a drafter.
 #[derive(Debug, Clone, Copy)]
 enum Sources {
     Nothing,
@@ -52,7 +52,7 @@ impl Sources {
     }
 }
 
-/// What a model does with a held-out file, a step at a time, and again from the beginning.
+/// A simulated decoder of a held-out file, step by step, repeated from its middle.
 struct Decoder {
     drafter: Arc<FusedDrafter>,
     session: FusedSession,
@@ -118,7 +118,7 @@ fn draft<const MAX_NODES: usize>(bencher: Bencher, sources: Sources) {
     bencher.bench_local(|| decoder.draft(MAX_NODES));
 }
 
-/// A draft, and what its outcome teaches: one decoding step.
+/// One decode step: a draft and the update by its outcome.
 #[divan::bench(args = [8, 16, 32, 64], sample_size = 16)]
 fn draft_and_observe(bencher: Bencher, max_nodes: usize) {
     let mut decoder = decoder(Sources::All);

@@ -69,7 +69,7 @@ mod tests {
     use super::{exp, ln};
 
     #[test]
-    fn they_are_close_to_those_of_the_standard_library() {
+    fn functions_are_close_to_the_standard_library() {
         for i in -2000..2000_i16 {
             let x = f32::from(i) / 100.0;
             assert!((exp(x) / x.exp() - 1.0).abs() < 3e-6, "{x}");

@@ -1,4 +1,4 @@
-//! A budget by the times of steps that ran, in worlds whose optimum is known. The clock is simulated.
+//! Budget by measured step times, in simulations whose optimum is known. The clock is simulated.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -25,7 +25,7 @@ fn relative((sizes, seconds): Curve, tokens: f64) -> f64 {
 
 const MEASURED: &[f64] = &[1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 17.0];
 
-/// As measured in llama.cpp with two models on one and two threads, then as on a GPU, and in tiles.
+/// Measurements in llama.cpp with two models on one and two threads, then curves of a GPU and of tiles.
 const CURVES: [(&str, Curve); 6] = [
     ("SmolLM2, one thread", (MEASURED, &[1.0, 1.93, 2.66, 3.16, 4.55, 8.12, 14.04])),
     ("SmolLM2, two threads", (MEASURED, &[1.0, 1.56, 2.07, 2.3, 2.75, 3.94, 6.93])),
@@ -35,7 +35,7 @@ const CURVES: [(&str, Curve); 6] = [
     ("tiles", (&[1.0, 8.0, 9.0, 17.0], &[1.0, 1.02, 2.0, 2.1])),
 ];
 
-/// How often the target takes the next token of a draft, and what the drafter says of that.
+/// The acceptance rate of the next token of a draft, and the rate that the drafter claims.
 #[derive(Clone, Copy)]
 struct Kind {
     rate: f64,
@@ -50,19 +50,19 @@ const fn honest(rate: f64) -> Kind {
     claiming(rate, rate)
 }
 
-const HOPELESS: Kind = honest(0.02);
+const UNPREDICTABLE: Kind = honest(0.02);
 const CHAT: Kind = honest(0.3);
 const EDIT: Kind = honest(0.93);
-const LIAR: Kind = claiming(0.1, 0.9);
-const MODEST: Kind = claiming(0.9, 0.55);
+const OVERCONFIDENT: Kind = claiming(0.1, 0.9);
+const UNDERCONFIDENT: Kind = claiming(0.9, 0.55);
 
 type Noise = fn(&mut Random, f64) -> f64;
 
-struct World {
+struct Simulation {
     curve: Curve,
     step_s: f64,
     draft_s: f64,
-    /// By the number of the step and its time: what other work makes of its seconds.
+    /// The factor that other load adds to the time of a step, at a time of the clock.
     noise: Noise,
     random: Random,
     now: f64,
@@ -76,7 +76,7 @@ fn quiet(random: &mut Random, _: f64) -> f64 {
     0.97 + 0.06 * uniform(random)
 }
 
-/// One step in fifteen reads a prompt as well, and every other two seconds the machine has other work.
+/// One step in fifteen also reads a prompt, and every other two seconds the machine has other load.
 fn busy(random: &mut Random, now: f64) -> f64 {
     let reads = if random.below(15) == 0 { 6.0 } else { 1.0 };
     let load = if now % 4.0 > 2.0 { 1.8 } else { 1.0 };
@@ -94,28 +94,28 @@ fn promised(kind: Kind) -> TokenTree {
     chain(&probs)
 }
 
-/// What came of a run after its first second.
+/// Totals of a run after its first second.
 #[derive(Default)]
 struct Run {
     seconds: f64,
-    /// What the same tokens take without drafts.
-    plain_s: f64,
+    /// The time of the same tokens without drafts.
+    baseline_s: f64,
     nodes: f64,
     steps: f64,
 }
 
 impl Run {
     fn gain(&self) -> f64 {
-        self.plain_s / self.seconds
+        self.baseline_s / self.seconds
     }
 }
 
-impl World {
+impl Simulation {
     fn new(curve: Curve, noise: Noise) -> Self {
         Self { curve, step_s: 0.020, draft_s: 0.000_1, noise, random: Random(7), now: 0.0 }
     }
 
-    /// What a row emits: the nodes of a draft that are right, and the target's own token.
+    /// Returns the emitted tokens of a row: the correct nodes of its draft, and the target's own token.
     fn emitted(&mut self, kind: Kind, size: usize) -> Vec<u32> {
         let is_right = |_: &u32| uniform(&mut self.random) < kind.rate;
         let mut tokens: Vec<u32> = (0..16).take_while(is_right).collect();
@@ -125,9 +125,9 @@ impl World {
         tokens
     }
 
-    /// Requests of 60 tokens, of these kinds one after the other in each row.
+    /// Runs requests of 60 tokens, of these kinds in turn in each row.
     fn run(&mut self, kinds: &[Kind], num_rows: usize, seconds: f64) -> Run {
-        let (mut experience, mut times) = (DraftStats::default(), StepTimes::default());
+        let (mut draft_stats, mut times) = (DraftStats::default(), StepTimes::default());
         let mut rows = vec![(RowBudget::default(), 0); num_rows];
         let mut requests: Vec<usize> = (0..num_rows).collect();
         let mut run = Run::default();
@@ -146,7 +146,7 @@ impl World {
             let draft_s = self.draft_s * drafts.len() as f64;
             let drafted: Vec<_> = drafts.iter().collect();
             let (costs, passes) = (Costs::Measured(&mut times), Passes::Packed);
-            let chosen = experience.choose(&mut due, &drafted, num_rows, costs, passes, draft_s);
+            let chosen = draft_stats.choose(&mut due, &drafted, num_rows, costs, passes, draft_s);
             let mut sizes = vec![0; num_rows];
             for (&row, &size) in places.iter().zip(&chosen) {
                 sizes[row] = size;
@@ -159,11 +159,11 @@ impl World {
             let emitted: Vec<_> =
                 (0..num_rows).map(|row| self.emitted(kind_of(row), sizes[row])).collect();
             let budgets = rows.iter_mut().map(|(budget, _)| budget);
-            experience.learn(budgets.zip(emitted.iter().map(Vec::as_slice)));
+            draft_stats.learn(budgets.zip(emitted.iter().map(Vec::as_slice)));
             if self.now > 1.0 {
-                let plain_s = scale * relative(self.curve, num_rows as f64) / num_rows as f64;
+                let baseline_s = scale * relative(self.curve, num_rows as f64) / num_rows as f64;
                 run.seconds += step_s + draft_s;
-                run.plain_s += plain_s * emitted.iter().map(Vec::len).sum::<usize>() as f64;
+                run.baseline_s += baseline_s * emitted.iter().map(Vec::len).sum::<usize>() as f64;
                 run.nodes += (num_tokens - num_rows) as f64;
                 run.steps += 1.0;
             }
@@ -179,7 +179,7 @@ impl World {
     }
 }
 
-/// The best fixed number of nodes: its tokens a plain step where requests of these kinds alternate.
+/// Returns the speedup of the best fixed number of nodes where requests of these kinds alternate.
 fn best_fixed(curve: Curve, kinds: &[Kind]) -> f64 {
     let gain = |size: usize| {
         let time = relative(curve, 1.0 + size as f64);
@@ -192,23 +192,23 @@ fn best_fixed(curve: Curve, kinds: &[Kind]) -> f64 {
 }
 
 const KINDS: [(&str, &[Kind]); 6] = [
-    ("hopeless", &[HOPELESS]),
+    ("unpredictable", &[UNPREDICTABLE]),
     ("chat", &[CHAT]),
     ("edit", &[EDIT]),
-    ("promises too much", &[LIAR]),
-    ("promises too little", &[MODEST]),
-    ("all in turn", &[HOPELESS, EDIT, CHAT, LIAR, MODEST]),
+    ("overconfident", &[OVERCONFIDENT]),
+    ("underconfident", &[UNDERCONFIDENT]),
+    ("all in turn", &[UNPREDICTABLE, EDIT, CHAT, OVERCONFIDENT, UNDERCONFIDENT]),
 ];
 
 #[test]
-fn after_a_second_no_kind_of_request_is_slower_than_without_drafts_but_for_noise() {
+fn requests_after_one_second_are_not_slower_than_without_drafts() {
     let mut slower = Vec::new();
     for (curve_name, curve) in CURVES {
         for (kind, kinds) in KINDS {
             for num_rows in [1, 4] {
-                let worlds = [("quiet", quiet as Noise, 0.97), ("busy", busy, 0.95)];
-                for (noise_name, noise, least) in worlds {
-                    let run = World::new(curve, noise).run(kinds, num_rows, 30.0);
+                let noises = [("quiet", quiet as Noise, 0.97), ("busy", busy, 0.95)];
+                for (noise_name, noise, least) in noises {
+                    let run = Simulation::new(curve, noise).run(kinds, num_rows, 30.0);
                     let case = format!("{curve_name}, {kind}, {num_rows} rows, {noise_name}");
                     if run.gain() < least {
                         slower.push(format!("{case}: {:.3}", run.gain()));
@@ -221,15 +221,15 @@ fn after_a_second_no_kind_of_request_is_slower_than_without_drafts_but_for_noise
 }
 
 #[test]
-fn drafts_that_pay_are_about_as_long_as_the_best_fixed_ones() {
+fn profitable_drafts_reach_the_speedup_of_the_best_fixed_size() {
     let mut shorter = Vec::new();
     for (curve_name, curve) in CURVES {
         for (kind, kinds) in KINDS {
-            // Promises that are wrong cost some.
-            let is_wrong = kind.starts_with("promises");
-            let share = if is_wrong { 0.6 } else { 0.85 };
+            // Wrong promises cost throughput.
+            let is_miscalibrated = kind.ends_with("confident");
+            let share = if is_miscalibrated { 0.6 } else { 0.85 };
             let best = best_fixed(curve, kinds);
-            let gain = World::new(curve, quiet).run(kinds, 1, 30.0).gain();
+            let gain = Simulation::new(curve, quiet).run(kinds, 1, 30.0).gain();
             if gain < share * best {
                 shorter.push(format!("{curve_name}, {kind}: {gain:.3} of {best:.3}"));
             }
@@ -239,16 +239,16 @@ fn drafts_that_pay_are_about_as_long_as_the_best_fixed_ones() {
 }
 
 #[test]
-fn where_no_draft_pays_a_second_tells() {
+fn unprofitable_drafts_stop_within_one_second() {
     for (_, curve) in CURVES.into_iter().take(3) {
-        let run = World::new(curve, quiet).run(&[CHAT], 1, 6.0);
+        let run = Simulation::new(curve, quiet).run(&[CHAT], 1, 6.0);
         let nodes = run.nodes / run.steps;
         assert!(nodes < 0.1, "{nodes}");
     }
 }
 
 #[test]
-fn steps_that_all_have_one_size_tell_nothing_of_others() {
+fn steps_of_one_size_give_no_cost_of_others() {
     let mut times = StepTimes::default();
     for _ in 0..100 {
         times.add(17, 0.02);
@@ -259,7 +259,7 @@ fn steps_that_all_have_one_size_tell_nothing_of_others() {
     }
     let cost = times.cost(1).unwrap();
     assert!((cost.seconds(17.0) - 0.02).abs() < 1e-9);
-    // What never ran is not believed to be cheap.
+    // A size that never ran is not assumed to be cheap.
     assert!((cost.seconds(34.0) - 0.04).abs() < 1e-9);
     for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         times.add(1, seconds);
@@ -268,7 +268,7 @@ fn steps_that_all_have_one_size_tell_nothing_of_others() {
 }
 
 #[test]
-fn pooled_nodes_are_those_of_brute_force() {
+fn packed_sizes_equal_brute_force() {
     let mut random = Random(3);
     for _ in 0..300 {
         let num_rows = 1 + random.below(3) as usize;
@@ -299,15 +299,15 @@ fn pooled_nodes_are_those_of_brute_force() {
             all = all.iter().flat_map(longer).collect();
         }
         let best = all.iter().map(|sizes| speed(sizes)).fold(0.0, f64::max);
-        let plain = speed(&vec![0; num_rows]);
+        let baseline = speed(&vec![0; num_rows]);
         let trees: Vec<_> = probs.iter().map(|probs| chain(probs)).collect();
         let trees: Vec<_> = trees.iter().collect();
         let mut rows = vec![RowBudget::default(); num_rows];
         let mut rows: Vec<_> = rows.iter_mut().collect();
         let (costs, passes) = (Costs::Known(&cost), Passes::Packed);
-        let mut experience = DraftStats::with_reliability(1.0);
-        let sizes = experience.choose(&mut rows, &trees, num_rows, costs, passes, 0.0);
-        let expected = if best < 1.03 * plain { plain } else { best };
+        let mut draft_stats = DraftStats::with_reliability(1.0);
+        let sizes = draft_stats.choose(&mut rows, &trees, num_rows, costs, passes, 0.0);
+        let expected = if best < 1.03 * baseline { baseline } else { best };
         let ratio = speed(&sizes) / expected;
         assert!((ratio - 1.0).abs() < 1e-9, "{probs:?} {sizes:?}");
     }

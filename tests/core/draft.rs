@@ -1,4 +1,4 @@
-//! The likeliest tokens, and which one a draw chooses.
+//! Tests of top-k and of multinomial draws.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use specds::draft::{multinomial, top_k};
 
 proptest! {
     #[test]
-    fn the_likeliest_are_the_first_of_all_sorted(
+    fn top_k_equals_the_prefix_of_a_stable_sort(
         scores in vec((0_i8..60).prop_map(f32::from), 0..300),
         k in 0_usize..12,
     ) {
@@ -18,16 +18,16 @@ proptest! {
 }
 
 #[test]
-fn what_is_masked_or_no_number_comes_last() {
+fn masked_scores_and_nan_come_last() {
     let masked = f32::NEG_INFINITY;
     assert_eq!(top_k(&[masked, 1.0, masked, 2.0], 3), [3, 1, 0]);
     assert_eq!(top_k(&[f32::NAN, 1.0, f32::NAN, 2.0], 2), [3, 1]);
     assert_eq!(top_k(&[f32::NAN, f32::NAN], 2), [0, 1]);
 }
 
-/// The tests of acceptance show that all else is `torch.multinomial`.
+/// The Python tests of acceptance compare all other draws with `torch.multinomial`.
 #[test]
-fn what_cannot_be_told_apart_or_drawn_is_none() {
+fn ties_and_impossible_draws_return_none() {
     assert_eq!(multinomial(&[0.5, 0.5], &[0.25, 0.25]), None);
     assert_eq!(multinomial(&[0.5, 0.500_000_1], &[0.25, 0.25]), None);
     assert_eq!(multinomial(&[0.5, 0.51], &[0.25, 0.25]), Some(1));

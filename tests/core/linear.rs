@@ -1,4 +1,4 @@
-//! A linear layer of few tokens: what it computes, and what it refuses.
+//! Linear layer of a few tokens: results and rejected sizes.
 
 use specds::linear::{LayerWeights, is_fast, product};
 
@@ -8,7 +8,7 @@ fn numbers(random: &mut Random, number: usize) -> Vec<f32> {
     (0..number).map(|_| (random.below(2001) as f32 - 1000.0) / 1000.0).collect()
 }
 
-/// The sums in 64 bits, and with each the sum of the sizes of what is added.
+/// Returns the sums in 64 bits, each with the sum of the absolute terms.
 fn exact(weights: &[f32], states: &[f32], size: usize) -> Vec<(f64, f64)> {
     let dot = |row: &[f32], token: &[f32]| {
         let terms = row.iter().zip(token).map(|(a, b)| f64::from(*a) * f64::from(*b));
@@ -34,7 +34,7 @@ fn of_both(weights: &[f32], states: &[f32], size: usize, num_threads: usize) -> 
 }
 
 #[test]
-fn products_are_exact_but_for_rounding_for_any_rows_tokens_and_threads() {
+fn products_equal_64_bit_sums_for_any_shape_and_thread_count() {
     if !is_fast() {
         return;
     }
@@ -61,7 +61,7 @@ fn products_are_exact_but_for_rounding_for_any_rows_tokens_and_threads() {
 }
 
 #[test]
-fn a_product_does_not_depend_on_the_tokens_beside_it() {
+fn products_do_not_depend_on_other_tokens() {
     if !is_fast() {
         return;
     }
@@ -77,7 +77,7 @@ fn a_product_does_not_depend_on_the_tokens_beside_it() {
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_refused() {
+fn mismatched_sizes_are_rejected() {
     let numbers = [0.0; 64];
     for (num_weights, num_states, size, num_outputs) in [
         (64, 32, 0, 2),

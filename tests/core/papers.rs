@@ -1,4 +1,4 @@
-//! REST's trees equal those of a trie of all that followed the longest suffix of the context.
+//! REST against a trie of all continuations of the longest context suffix.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::{build, drafted, options, tempdir};
 
 const CONTINUATION: usize = 5;
 
-/// Each path of the trie with the share of continuations that go through it: the most frequent first, then the
-/// shortest, then the lexicographically first.
+/// Returns each path of the trie with the fraction of continuations through it: the most frequent first,
+/// then the shortest, then the lexicographically first.
 fn expected<'a>(documents: &'a [Vec<u32>], context: &[u32]) -> Vec<(Vec<u32>, f32)> {
     let follows = |length: usize| -> Vec<&[u32]> {
         let suffix = &context[context.len() - length..];

@@ -1,6 +1,6 @@
-//! Random tokens that are the same in every run.
+//! Pseudorandom tokens with a fixed seed.
 
-/// A random sequence that is the same in every run.
+/// A linear congruential generator.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -14,7 +14,7 @@ impl Random {
         (0..length).map(|_| first + self.below(num_tokens)).collect()
     }
 
-    /// Phrases one after the other.
+    /// Returns random phrases in sequence.
     pub(crate) fn phrases(&mut self, phrases: &[Vec<u32>], length: usize) -> Vec<u32> {
         let mut text = Vec::new();
         while text.len() < length {

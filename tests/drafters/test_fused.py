@@ -46,7 +46,7 @@ def test_drafts_match_the_reference_implementation(
     memory = Memory(4)
     if earlier:
         memory.insert("", earlier)
-    twin = Request(
+    reference = Request(
         documents,
         separator if documents else None,
         [*earlier, None] if earlier else [],
@@ -59,20 +59,20 @@ def test_drafts_match_the_reference_implementation(
     session = drafter.session(pieces[0])
     if pace is not None:
         session.set_step_time(pace)
-    twin.observe(pieces[0])
+    reference.observe(pieces[0])
     for piece in [*pieces[1:], []]:
         tree = session.draft(limits[0], is_chain=limits[1])
         drafted = paths(tree)
-        twin.check(drafted, *limits)
-        if twin.is_on_edge:
+        reference.check(drafted, *limits)
+        if reference.is_on_edge:
             return
         if offset is not None:
-            ends = twin.context[-1], *(path[-1] for path in drafted)
+            ends = reference.context[-1], *(path[-1] for path in drafted)
             predictions = [[(end + offset) % 4, end] for end in ends]
             session.observe_predictions(tree, predictions)
-            twin.recycled.add(twin.context, drafted, predictions)
+            reference.recycled.add(reference.context, drafted, predictions)
         session.observe(piece)
-        twin.observe(piece)
+        reference.observe(piece)
 
 
 @settings(max_examples=40)

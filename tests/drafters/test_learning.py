@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from datastores import build
-from replays import phrases, text_of, transcript, untaught
+from replays import phrases, text_of, transcript, zero_shot
 from specds import FusedConfig, FusedDrafter
 from specds.bench.acceptance.measure import follow
 from specds.drafters import Memory
@@ -103,6 +103,6 @@ def test_prior_improves_first_drafts(tmp_path):
     ]
     taught, nothing = (
         sum(len(replayed(drafter(), text, 20, 16)) for text in texts)
-        for drafter in (lambda: FusedDrafter(store), lambda: untaught(FusedDrafter(store)))
+        for drafter in (lambda: FusedDrafter(store), lambda: zero_shot(FusedDrafter(store)))
     )
     assert taught < 0.99 * nothing

@@ -1,4 +1,4 @@
-"""The rule for how many nodes pay, in plain Python, slow and without caches: an oracle."""
+"""Reference implementation of the node budget in plain Python, without caches."""
 
 from reference import paths
 
@@ -15,7 +15,7 @@ def best_size(gains, costs):
 
 
 class Rule:
-    """What a drafter was worth in some rows, and how many nodes of its drafts pay."""
+    """Statistics of a drafter in some rows, and the sizes of its drafts."""
 
     def __init__(self, num_rows, costs, reliability):
         self.costs, self.first = costs, reliability

@@ -47,7 +47,7 @@ def followers(context, w, q):
 
 
 def context_shares(context, k, w, q):
-    """Which share of all occurrences went on with each path of the k rows."""
+    """Return the fraction of all occurrences that continue with each path of the k rows."""
     rows, found = context_ngrams(context, k, w, q), followers(context, w, q)
     return {
         path: sum(found.count(row) for row in rows if row[: len(path)] == path) / len(found)

@@ -29,7 +29,7 @@ def text_of(random, phrases, length):
     return phrases[chosen].ravel()[:length].tolist()
 
 
-def untaught(drafter):
+def zero_shot(drafter):
     """A fused drafter that begins without the prior, as if the crate had none."""
     switches = {name: getattr(drafter.config, name) for name in SWITCHES}
     drafter._state = FusedState(

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_read_their_own_group_and_others_those_like_it() {
+    fn samples_read_their_own_group_and_new_prompts_similar_groups() {
         let memory = Memory::new(MemoryOptions::new(1000)).unwrap();
         let tenant = memory.tenant("").unwrap();
         let read = |prompt: &[u32]| read_by(&tenant, None, prompt);
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_group_is_similar_if_a_prompt_repeats_enough_of_its_texts(
+        fn similar_groups_equal_those_by_definition(
             texts in vec(vec(0_u32..12, 1..6), 0..12),
             prompt in vec(0_u32..24, 1..12),
         ) {

@@ -105,7 +105,7 @@ pub(crate) trait DraftSource: BoxedClone + fmt::Debug + Send + Sync {
     }
 }
 
-/// Cloning of a boxed source, since sessions are cloned for drafts on trial.
+/// Clones a boxed source: `draft_after` works on a clone of the session.
 pub(crate) trait BoxedClone {
     fn boxed_clone(&self) -> Box<dyn DraftSource>;
 }

@@ -186,7 +186,7 @@ mod tests {
     use super::TenantAdaptation;
 
     #[test]
-    fn changes_that_are_no_numbers_are_refused() {
+    fn non_finite_offsets_are_rejected() {
         let stored = |change: f32| {
             let mut adaptation = TenantAdaptation::default();
             adaptation.add(0, change);

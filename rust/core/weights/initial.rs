@@ -165,7 +165,7 @@ mod tests {
     use super::{NUM_SHAPES, PRIOR};
 
     #[test]
-    fn the_prior_changes_each_weight_that_tells_no_tokens_apart_by_a_finite_number() {
+    fn prior_has_a_finite_offset_for_each_weight() {
         let (changes, rest) = PRIOR.as_chunks();
         assert_eq!((changes.len(), rest.len()), (NUM_SHAPES, 0));
         let mut changes = changes.iter().map(|change| f32::from_le_bytes(*change));

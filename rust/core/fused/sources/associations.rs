@@ -185,7 +185,7 @@ mod tests {
     const NOTHING: [u32; 0] = [];
 
     #[test]
-    fn the_anchors_that_come_most_stay_where_there_is_no_room_for_all() {
+    fn most_frequent_associations_survive_eviction() {
         let mut text = Vec::new();
         for round in 0..60 {
             // Each time another token leads to the result besides.
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_no_more_is_forgotten() {
+    fn associations_that_stop_occurring_are_evicted() {
         let mut text = sums(10..30);
         for result in 1000..1600 {
             text.extend([4, result, THEN, result, EQUALS, 5]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_tokens_that_share_a_slot_the_one_that_comes_stays() {
+    fn tokens_that_share_a_slot_evict_each_other_by_frequency() {
         let mut others = THEN + 1..u32::MAX;
         let other = others.find(|&token| index(token) == index(THEN)).unwrap();
         let mut text = sums(10..20);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_anchors_are_refused() {
+    fn malformed_bytes_are_rejected() {
         let bytes = bytes_of(&adaptation(&sums(10..20)));
         let twice = [&bytes[..], &bytes].concat();
         let mut none = bytes.clone();

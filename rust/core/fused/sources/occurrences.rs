@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_searched_for_a_child_in_a_text_that_is_not_near() {
+    fn children_search_less_in_a_long_sequence() {
         for child in [None, Some(0.5), Some(0.05)] {
             assert_eq!(tokens_found(0, child, Effort::Low), [3, 4]);
         }
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn few_places_that_one_token_leads_to_are_looked_at_in_a_text_that_is_not_near() {
+    fn unigram_occurrences_are_limited_in_a_long_sequence() {
         for (effort, expected) in [(Effort::Low, 8), (Effort::Normal, 64)] {
             let mut text = IndexedTokens::default();
             text.extend(&vec![0; NEAR]);

@@ -101,7 +101,7 @@ mod tests {
     use crate::papers::aded::trigrams::{TrigramOptions, Trigrams};
 
     #[test]
-    fn what_was_learned_is_forgotten_where_there_is_no_room() {
+    fn adapted_rows_are_dropped_beyond_the_capacity() {
         let trigrams = Trigrams::empty(TrigramOptions::default(), 100, 100).unwrap();
         let learning = AdaptiveTrigrams::new(Arc::new(trigrams));
         let most = CAPACITY / (ROW_SIZE + 1) + 1;
