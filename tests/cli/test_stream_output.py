@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from commands import started
 from specds import FusedDrafter, generate, terminal
-from specds.cli.stream_output import coloured
 from specds.models.render import Spelling
 
 
@@ -37,7 +36,7 @@ def test_a_character_of_several_tokens_waits_for_the_last():
 
 def test_control_characters_do_nothing_to_a_terminal():
     with terminal.out.capture() as captured:
-        terminal.out.print(coloured(Bytes(), b"a\x1b[31mb\r\n\tc", [False] * 11), end="")
+        terminal.out.print("a\x1b[31mb\r\n\tc", end="")
     assert captured.get() == "a␛[31mb\n        c"
 
 

@@ -247,7 +247,7 @@ def test_unknown_corpus_says_what_is_expected(spec):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"text_field": "a", "messages_field": "b"}, "exclude each other: choose one"),
+        ({"text_field": "a", "messages_field": "b"}, "are mutually exclusive"),
         ({"on_bad_row": "ignore"}, "on_bad_row must be `fail` or `skip`: 'ignore'"),
         ({"sample": 0.0}, "sample must be above 0 and at most 1: 0.0"),
         ({"sample": 1.5}, "sample must be above 0 and at most 1: 1.5"),

@@ -56,7 +56,7 @@ def test_a_file_that_is_no_model_is_named(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/a.gguf").write_bytes(gguf_of(["a"]))
     for name, said in {
-        "text.gguf": "the file is not of the format GGUF",
+        "text.gguf": "the file is not in the GGUF format",
         "model": r"that folder has no config\.json: name .*a\.gguf",
     }.items():
         with pytest.raises(LoadingError, match=said):

@@ -1,22 +1,15 @@
-"""The modules that neither the demo's models nor its datastore have seen, and prompts from them."""
+"""Held-out modules, which the demo's models and datastore have not seen, and prompts from them."""
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from specds.corpora import CorpusOptions, Document, belongs_to, open_corpus, stdlib_documents
 from specds.indexing import BuildReport, build_datastore
 from specds.models.tokenization import Tokenizer
 from specds.terminal.progress import build_progress
-
-MODES: dict[str, dict[str, Any]] = {
-    "sampled, T = 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
-    "greedy": {"do_sample": False},
-}
-"""How the demo chooses tokens, by the name of the mode."""
 
 HELD_OUT = frozenset(
     (
@@ -28,7 +21,7 @@ HELD_OUT = frozenset(
 
 
 def held_out_documents() -> Iterator[Document]:
-    """The sources of the held-out modules, without their tests and without empty files."""
+    """Yield the sources of the held-out modules, without tests and empty files."""
     for document in stdlib_documents():
         held_out = belongs_to(document.name, HELD_OUT) and "test" not in document.name
         if held_out and document.text.strip():
@@ -40,7 +33,7 @@ _TESTS = frozenset({"test", "tests", "idle_test"})
 
 
 def build_stdlib(tokenizer: Tokenizer, out: Path) -> BuildReport:
-    """Builds a datastore of the standard library, without its tests and what the demo holds out."""
+    """Build a datastore of the standard library, without tests and held-out modules."""
     corpus = open_corpus("stdlib", CorpusOptions(without=tuple(sorted(HELD_OUT | _TESTS))))
     with build_progress() as progress:
         return build_datastore(corpus, tokenizer, out, tokenizer_name="demo", progress=progress)
@@ -55,7 +48,7 @@ class Prompt:
 
 
 def prompts(count: int, *, characters: int = 700, seed: int = 0) -> list[Prompt]:
-    """Draws prompts from the held-out modules, one a module before any module gives a second.
+    """Draw prompts from the held-out modules, one per module before a second of any.
 
     Args:
         characters: The most of the text before the cut that a prompt keeps, in whole lines.
@@ -70,7 +63,7 @@ def prompts(count: int, *, characters: int = 700, seed: int = 0) -> list[Prompt]
 
 
 def _cuts(document: Document, generator: random.Random) -> list[tuple[Document, int]]:
-    """The document's function definitions in random order, each as the number of its last line."""
+    """Return the document's function definitions in random order, by their last line's number."""
     lines = document.text.splitlines()
     cuts = [
         number

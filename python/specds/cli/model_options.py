@@ -1,4 +1,4 @@
-"""What runs, what drafts for it, and how its text is written: of `generate` and of `chat`."""
+"""Model, drafter and output options of `generate` and `chat`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from specds.decoding.stats import GenerationStats
     from specds.drafters import Drafter
+    from specds.models.resolve import ModelRef
 
 
 DrafterOption = Annotated[
@@ -50,16 +51,16 @@ class Running:
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
             for none.
             [default: the one that the model's folder names]
-        memory: A file of earlier texts to draft from, which gets this one too; new if missing.
-        tenant: The tenant whose texts in `--memory` are drafted from, and get this one.
-        model_tables: Also draft from the model's own bigrams; pays without a datastore.
+        memory: A file of earlier requests to draft from, which is created or updated.
+        tenant: The tenant of this request in `--memory`.
+        model_tables: Also draft from the model's own bigrams; useful without a datastore.
         verification: `packed`: all rows as one sequence, by attention of our own; `model`: as
             transformers computes the model; `auto`: `packed` on a CPU, where the model allows it.
         temperature: 0 is greedy.
         top_k (TOKENS): 0 is off.
         top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
         seed: The seed of the sampling.
-        by_source: A colour for each source that drafted, and a legend.
+        by_source: Color tokens by the source that drafted them.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bf16`, ...
     """
@@ -100,7 +101,7 @@ class Running:
 
     @property
     def drafts_from(self) -> str:
-        """What drafts, and from which files."""
+        """The drafter and its files."""
         files = [str(file) for file in (self.datastore, self.memory) if file is not None]
         return f"drafted by {self.drafter.value}" + f" from {' and '.join(files)}" * bool(files)
 
@@ -137,10 +138,10 @@ class Opened:
             terminal.err.print(display.two_columns("Drafting", display.drafting_rows(stats)))
 
 
-def require(running: Running) -> None:
-    """Refuses what cannot be run, before torch is imported and anything is read."""
+def require(running: Running) -> "ModelRef":
+    """Resolve the model, and reject options that do not fit, before torch is imported."""
     from specds.drafters import require_inputs
-    from specds.models.resolve import require_loadable
+    from specds.models.resolve import ModelRef, require_placement
 
     memory = running.memory
     require_inputs(
@@ -151,16 +152,17 @@ def require(running: Running) -> None:
         model=True,
     )
     if running.tenant and memory is None:
-        raise ValueError("a tenant is whose requests a memory keeps: give it by --memory")
+        raise ValueError("--tenant requires --memory")
     if memory is not None and not memory.absolute().parent.is_dir():
         raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
     if memory is not None and memory.exists():
         with memory.open("rb") as file:
             is_memory = file.read(len(_MEMORY)) == _MEMORY
         if not is_memory:
-            raise ValueError(f"{memory} is no memory of specds: name another file by --memory")
-    for model in (running.model, *running.drafter.models):
-        require_loadable("model", model, running.device, running.dtype)
+            raise ValueError(f"{memory} is not a memory of specds: name another file with --memory")
+    require_placement(running.device, running.dtype)
+    target, *_ = map(ModelRef.resolve, (running.model, *running.drafter.models))
+    return target
 
 
 _MEMORY = b"SPECDS\0M"
@@ -168,8 +170,10 @@ _MEMORY = b"SPECDS\0M"
 
 
 @contextmanager
-def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) -> Iterator[Opened]:
-    """Loads the model and makes what drafts for it; at the end, a memory is written."""
+def opened(
+    running: Running, ref: "ModelRef", *, is_silent: bool = False, is_chat: bool = False
+) -> Iterator[Opened]:
+    """Load the model and make its drafter; at the end, write the memory."""
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
     from specds.models.load import load_model, load_vocabulary, one_thread_for
@@ -177,8 +181,8 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds.terminal.progress import build_progress
 
     datastore = None if running.datastore is None else Datastore(running.datastore)
-    # What the tokenizer alone can tell is told before the weights are read.
-    vocabulary = load_vocabulary(running.model)
+    # Errors of the tokenizer are raised before the weights are read.
+    vocabulary = load_vocabulary(ref)
     if is_chat:
         require_chat_template(vocabulary)
     if datastore is not None:
@@ -200,7 +204,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     needs_model = name.needs_model or name.models or running.model_tables
     made = None if needs_model else make(None)
     model, tokenizer = load_model(
-        running.model, device=running.device, dtype=running.dtype, tokenizer=vocabulary
+        ref, device=running.device, dtype=running.dtype, tokenizer=vocabulary
     )
     one_thread_for(running.model)
     import torch

@@ -1,4 +1,4 @@
-"""How is text shown as it comes: token by token, coloured by what drafted it."""
+"""Streamed text: token by token, colored by the source that drafted it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DRAFTED = "green"
 """The style of a token that was drafted and accepted."""
 
-COLOURS = {
+COLORS = {
     "datastore": "blue",
     "context": "green",
     "memory": "magenta",
@@ -32,11 +32,11 @@ COLOURS = {
     "predicted_output": "red",
     "bigram": "cyan",
 }
-"""The style of a token by the source that drafted it, where they are told apart."""
+"""The style of a token by the source that drafted it, if sources are shown."""
 
 
 class Writer:
-    """Counts what drafted the tokens of a command, and writes its texts while they are decoded.
+    """Counts the sources of drafted tokens, and writes texts while they are decoded.
 
     `hidden` tokens are not shown, such as the end of a turn.
     """
@@ -69,7 +69,7 @@ class Writer:
         self._spelling = Spelling(self._tokenizer)
 
     def summary(self, stats: GenerationStats) -> Text:
-        """The line at the end: how fast, and what the drafts came from."""
+        """Return the final line: speed, and sources of drafted tokens."""
         text = Text(str(stats), "dim")
         for number, (source, count) in enumerate(self.sources.most_common()):
             text.append(", " if number else "; drafted by ", "dim")
@@ -79,21 +79,11 @@ class Writer:
         return text
 
     def _style(self, source: str, otherwise: str) -> str:
-        return COLOURS.get(source, DRAFTED) if self._by_source else otherwise
-
-
-def coloured(
-    tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], drafted: Sequence[bool]
-) -> Text:
-    """The text of tokens, green where a token was drafted and accepted."""
-    spelling, text = Spelling(tokenizer), Text()
-    for token, was_drafted in zip(token_ids, drafted, strict=True):
-        text.append(spelling.of(token), DRAFTED if was_drafted else None)
-    return text.append(spelling.of(None))
+        return COLORS.get(source, DRAFTED) if self._by_source else otherwise
 
 
 class Interrupt:
-    """Whether Ctrl-C was pressed: a criterion that ends a text as it is."""
+    """A stopping criterion that ends a text when Ctrl-C is pressed."""
 
     rowwise = True
 
@@ -108,7 +98,7 @@ class Interrupt:
 
 @contextmanager
 def stopped_by_interrupt() -> Iterator[Interrupt]:
-    """Has the first Ctrl-C end the text behind its next token; the second one is as ever."""
+    """End the text after its next token at the first Ctrl-C; restore the handler for the second."""
     interrupt = Interrupt()
     before = signal.getsignal(signal.SIGINT)
 

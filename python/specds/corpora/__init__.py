@@ -1,4 +1,4 @@
-"""Where documents come from: files, folders, datasets of the hub, the standard library.
+"""Sources of documents: files, folders, datasets on the hub, the standard library.
 
 Imports `specds.hub` alone of the other folders.
 """

@@ -1,4 +1,4 @@
-"""What a corpus is: parts that yield documents, and a note of each thing left out."""
+"""Corpora: parts that yield documents, with a note of each item left out."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 
 
 class CorpusError(ValueError):
-    """A corpus cannot be read; the message names the place and the way out."""
+    """A corpus cannot be read; the message names the place and a remedy."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """How to read a corpus, and what to leave out. The command line has these options too.
+    """Options of reading a corpus; the command line has them too.
 
     Attributes:
         text_field: The field of a row that holds its text; by default the first of a usual name.
@@ -112,7 +112,7 @@ class CorpusOptions:
 
     def __post_init__(self) -> None:
         if self.text_field is not None and self.messages_field is not None:
-            raise ValueError("text_field and messages_field exclude each other: choose one")
+            raise ValueError("text_field and messages_field are mutually exclusive")
         if self.on_bad_row not in ("fail", "skip"):
             raise ValueError(f"on_bad_row must be `fail` or `skip`: {self.on_bad_row!r}")
         if not 0 < self.sample <= 1:
@@ -129,7 +129,7 @@ class CorpusOptions:
 
 
 def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
-    """Leaves out the documents that are empty or not in the sample; mends what is not Unicode."""
+    """Leaves out the documents that are empty or not in the sample; repairs invalid Unicode."""
     for item in items:
         if isinstance(item, Skipped):
             yield item

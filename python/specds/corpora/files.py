@@ -54,7 +54,7 @@ def json_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator
 
 
 def _parsed(content: bytes) -> Any:
-    """The value, or the error to be told with its position."""
+    """Return the value, or the error, which is reported with its position."""
     try:
         return json.loads(content.removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError) as error:
@@ -79,12 +79,12 @@ def _next_row(text: str, start: int, before: re.Pattern[str]) -> tuple[Any, int]
 
 
 def _list_rows(text: io.TextIOWrapper, spent: Spent) -> Iterator[Row]:
-    """Yields the rows of a list up to one that is no JSON."""
+    """Yields the rows of a list up to the first that is not JSON."""
     buffer, start, before = "", 0, _BEFORE_FIRST
     for number in count(1):
         row, end = _next_row(buffer, start, before)
-        # What ends with the buffer may go on behind it. Doubling what is read keeps the work linear
-        # in the length of a row.
+        # A value at the end of the buffer may continue after it. Doubling the read size
+        # keeps the work linear in the length of a row.
         while end == len(buffer) or isinstance(row, BadRowError):
             size = len(buffer) - start
             more = text.read(max(size, _CHUNK)) if size <= _LARGEST_ROW else ""
@@ -106,7 +106,7 @@ _ROWS_A_BATCH = 256
 
 
 def kind(name: str) -> str:
-    """What a file holds by its name: ``lines`` or ``json`` or ``parquet`` of rows, or ``text``."""
+    """Return the kind of a file by its name: ``lines``, ``json``, ``parquet`` or ``text``."""
     path = Path(name.lower())
     suffix = Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
     if suffix in _LINES:
@@ -188,7 +188,9 @@ class DataFile:
             reason = "unpacks to more than 256 MiB" if is_large else "not text"
             return Skipped(self.name, reason, self.num_bytes)
         if is_large:
-            raise CorpusError(f"{self.path} unpacks to more than 256 MiB of one text: cut it up")
+            raise CorpusError(
+                f"{self.path} unpacks to more than 256 MiB of one text: split it into smaller files"
+            )
         raise CorpusError(f"{self.path} is not UTF-8 text: give a text file, or convert it")
 
     def _reader(self, place: str) -> RowReader:
@@ -225,12 +227,12 @@ def readable(place: str) -> Iterator[None]:
 
 
 def _damaged(place: str, error: Exception) -> DamagedFileError:
-    way_out = "read what comes before by --on-bad-row skip"
-    return DamagedFileError(f"{place} is damaged or cut short: {error} ({way_out})")
+    remedy = "keep the rows before it with --on-bad-row skip"
+    return DamagedFileError(f"{place} is damaged or cut short: {error} ({remedy})")
 
 
 def decompressed(file: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:
-    """The content of a file that is packed by gzip or zstd, or not at all, as its suffix tells."""
+    """Open the content of a file; its suffix decides between gzip, zstd and none."""
     if name.lower().endswith(".gz"):
         return gzip.GzipFile(fileobj=file)
     if name.lower().endswith(".zst"):

@@ -55,8 +55,8 @@ class SourceFiles:
 def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator[Part]:
     """The parts of a folder: its files of rows one by one, then all others as source code.
 
-    A readme and a licence of a folder that else holds rows alone are left out. Beside source code a
-    `.json` file whose first row holds no text is source too, such as a project's settings. Hidden
+    A readme and a license of a folder that otherwise holds rows are left out. Next to source code,
+    a `.json` file whose first row holds no text is source too, such as a project's settings. Hidden
     files, folders that a build makes, and what `.gitignore` files name are left out.
     """
     exclude: Rules = (("", _asked_patterns(options.exclude)),) if options.exclude else ()
@@ -134,7 +134,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_ignored(name: str, rules: Rules) -> bool:
-    """Whether a file, or a folder (`a/b/`), is ignored."""
+    """Return true if a file or a folder (`a/b/`) is ignored."""
     said = (patterns.check_file(name.removeprefix(below)).include for below, patterns in rules)
     return next((each for each in said if each is not None), False)
 
@@ -153,7 +153,7 @@ def _asked_patterns(lines: Iterable[str]) -> Any:
 
 
 def _found_patterns(lines: Iterable[str], file: Path) -> Any:
-    """The patterns of a `.gitignore`; lines that are no pattern are passed over, as by git."""
+    """The patterns of a `.gitignore`; invalid lines are skipped, as git does."""
     spec = imported("pathspec").GitIgnoreSpec
     patterns = []
     for line in lines:
@@ -193,6 +193,6 @@ def stdlib_documents(without: Collection[str] = ()) -> Iterator[Document]:
 
 
 def belongs_to(name: str, modules: Collection[str]) -> bool:
-    """Whether a document of the standard library is a part, or a test, of one of `modules`."""
+    """Return true if a standard library document is of one of `modules` or its tests."""
     names = [part.removesuffix(".py").removeprefix("test_") for part in name.split("/")]
     return any(name == m or name.startswith(f"{m}_") for name in names for m in modules)

@@ -108,7 +108,7 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
 
 
 def _builder(spec: str, name: HubName, options: CorpusOptions) -> Any:
-    """What `datasets` knows of a dataset that is there."""
+    """Return the metadata that `datasets` has of a dataset."""
     language = options.language
     try:
         return imported("datasets").load_dataset_builder(

@@ -1,4 +1,4 @@
-"""How a row becomes a document, and what is said of a row that holds none."""
+"""Conversion of rows to documents, and errors of rows without one."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def _content(content: Any) -> str:
 
 
 def plain(messages: Messages) -> str:
-    """What was said, a message a line, without the roles: those a model does not write."""
+    """Join the messages, one per line, without roles: a model does not write them."""
     return "\n".join(message["content"] for message in messages)
 
 
@@ -75,7 +75,7 @@ class _Template:
 
 
 def render_with(tokenizer: Tokenizer) -> Render:
-    """How a tokenizer's model sees a conversation.
+    """Return a renderer that applies a tokenizer's chat template.
 
     Without a chat template, and where the template refuses a conversation (such as one that the
     assistant begins), it is the messages' contents, a message a line.
@@ -121,7 +121,7 @@ class RowReader:
         return sift(self._items(rows, columns), self.options)
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """Of the columns of a table, those worth reading; all of them where none is known."""
+        """Return the columns of a table to read: known ones, or all if none is known."""
         names = list(names)
         options = self.options
         chosen = options.text_field or options.messages_field
@@ -135,7 +135,7 @@ class RowReader:
             except ValueError as error:
                 if self.options.on_bad_row == "fail":
                     fields = columns or (row if isinstance(row, dict) else ())
-                    message = f"{self.place}{number}: {error}{_way_out(fields)}"
+                    message = f"{self.place}{number}: {error}{_remedy(fields)}"
                     raise CorpusError(message) from error
                 reason = error.reason if isinstance(error, BadRowError) else str(error)
                 yield Skipped(f"{self.name}:{number}", f"bad row: {reason}", num_bytes)
@@ -186,9 +186,9 @@ def _conversation(row: dict[str, Any], field: str) -> list[dict[str, str]]:
         raise BadRowError(f"{error} in `{field}`") from error
 
 
-def _way_out(fields: Iterable[str]) -> str:
+def _remedy(fields: Iterable[str]) -> str:
     names = ", ".join(f"`{field}`" for field in fields)
-    skip = "skip bad rows by --on-bad-row skip"
+    skip = "skip bad rows with --on-bad-row skip"
     if not names:
         return f" ({skip})"
-    return f"; its fields: {names} (choose one by --text-field or --messages-field, or {skip})"
+    return f"; its fields: {names} (choose one with --text-field or --messages-field, or {skip})"

@@ -13,70 +13,68 @@ from typing import TYPE_CHECKING, Any, cast
 
 from specds._lazy import advice, imported
 from specds.models.gguf import GgufVocabulary
-from specds.models.resolve import LoadingError, require_loadable, resolve, whole_dtype
+from specds.models.resolve import LoadingError, ModelRef, require_placement, whole_dtype
 from specds.models.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer: ``demo``, a local folder, or a name on the Hugging Face hub."""
-    require_loadable("tokenizer", name)
-    tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "tokenizer", name)
+def load_tokenizer(name: str | ModelRef) -> PreTrainedTokenizerBase:
+    """Load a tokenizer: ``demo``, a local folder, or a name on the Hugging Face hub."""
+    ref = ModelRef.resolve(name, "tokenizer")
+    tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "tokenizer", ref)
     return tokenizer
 
 
-def load_encoder(name: str) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer for text alone: a `FastTokenizer`, without torch, where its files allow it.
+def load_encoder(name: str | ModelRef) -> PreTrainedTokenizerBase:
+    """Load a tokenizer for text: a `FastTokenizer`, without torch, if its files allow it."""
+    ref = ModelRef.resolve(name, "tokenizer")
+    fast = FastTokenizer.read(Path(ref.path)) if find_spec("tokenizers") else None
+    return load_tokenizer(ref) if fast is None else cast("PreTrainedTokenizerBase", fast)
 
-    Every other one is `load_tokenizer`'s.
+
+def load_vocabulary(name: str | ModelRef) -> PreTrainedTokenizerBase:
+    """Load a model's vocabulary and chat template, without torch if possible.
+
+    A GGUF file's own fields are read; otherwise this is `load_encoder`.
     """
-    fast = FastTokenizer.read(Path(resolve(name))) if find_spec("tokenizers") else None
-    return load_tokenizer(name) if fast is None else cast("PreTrainedTokenizerBase", fast)
-
-
-def load_vocabulary(name: str) -> PreTrainedTokenizerBase:
-    """What tells the tokenizer of a model from another, its tokens and its template.
-
-    It is read without torch where it can be: as by `load_encoder`, or from a GGUF file.
-    """
-    path = resolve(name)
-    if not path.endswith(".gguf"):
-        return load_encoder(name)
-    require_loadable("tokenizer", name)
-    return cast("PreTrainedTokenizerBase", GgufVocabulary.read(path))
+    ref = ModelRef.resolve(name, "tokenizer")
+    if ref.kind != "gguf":
+        return load_encoder(ref)
+    return cast("PreTrainedTokenizerBase", GgufVocabulary.read(ref.path))
 
 
 def load_model(
-    name: str,
+    name: str | ModelRef,
     *,
     device: str = "auto",
     dtype: str = "auto",
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Loads a causal language model, ready to generate, and its tokenizer.
+    """Load a causal language model, ready to generate, and its tokenizer.
 
     Args:
         name: ``demo``, ``demo-small``, ``demo-tiny``, ``smollm2``, a local folder, a GGUF file, or
             a name on the hub.
-        device: ``auto`` is the first GPU where there is one, else the CPU.
-        dtype: ``auto`` is float32 on a CPU, where half precision gains nothing and costs ties, and
-            what the checkpoint says elsewhere.
-        tokenizer: That of the model, where it is loaded already.
+        device: ``auto`` is the first GPU if there is one, else the CPU.
+        dtype: ``auto`` is float32 on a CPU, where half precision is no faster and makes logits tie,
+            and the checkpoint's dtype on other devices.
+        tokenizer: The model's tokenizer if it is loaded already.
 
     Raises:
-        LoadingError: There is none under this name, or no such device or dtype.
+        LoadingError: The name, the device or the dtype does not exist.
     """
-    require_loadable("model", name, device, dtype)
+    require_placement(device, dtype)
+    ref = ModelRef.resolve(name)
     device, dtype = resolve_placement(device, whole_dtype(dtype))
     if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
-        tokenizer = _load("AutoTokenizer", "model", name)
+        tokenizer = _load("AutoTokenizer", "model", ref)
     if dtype == "auto" and device == "cpu":
         dtype = "float32"
-    model: PreTrainedModel = _load("AutoModelForCausalLM", "model", name, dtype=dtype)
-    if resolve(name).endswith(".gguf"):
-        # The weights are of `dtype` now, though transformers still takes them for quantised ones.
+    model: PreTrainedModel = _load("AutoModelForCausalLM", "model", ref, dtype=dtype)
+    if ref.kind == "gguf":
+        # transformers marks the model as quantized, but the weights were converted to `dtype`.
         for attribute, value in _PLAIN.items():
             setattr(model, attribute, value)
         vars(model.config).pop("quantization_config", None)
@@ -87,16 +85,17 @@ _PLAIN: dict[str, Any] = {"hf_quantizer": None, "is_quantized": False, "quantiza
 
 
 def one_thread_for(name: str) -> None:
-    """Has a model of the demo run on one thread, unless `OMP_NUM_THREADS` says how many.
+    """Run a model of the demo on one thread, unless `OMP_NUM_THREADS` is set.
 
-    Its passes are too short for two, which on busy cores wait for each other: 25 times slower.
+    Its forward passes are short: on busy cores, two threads that wait for each other are 25 times
+    slower.
     """
     if name.startswith("demo") and not os.environ.get("OMP_NUM_THREADS"):
         import_module("torch").set_num_threads(1)
 
 
 def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
-    """The device that `device` names, the first GPU or else the CPU for ``auto``, and `dtype`."""
+    """Return the device of a name, for ``auto`` the first GPU or else the CPU, and `dtype`."""
     torch = imported("torch")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -109,9 +108,9 @@ def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
     return device, dtype
 
 
-def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
-    path, needed = resolve(name), ["torch", "transformers"]
-    if path.endswith(".gguf"):
+def _load(auto_class: str, kind: str, ref: ModelRef, **arguments: Any) -> Any:
+    path, needed = ref.path, ["torch", "transformers"]
+    if ref.kind == "gguf":
         needed += ["gguf", "accelerate"]
         path, arguments["gguf_file"] = map(str, (Path(path).parent, Path(path).name))
     for package in needed:
@@ -119,16 +118,16 @@ def _load(auto_class: str, kind: str, name: str, **arguments: Any) -> Any:
             raise ImportError(advice(package))
     loader = getattr(import_module("transformers"), auto_class)
     try:
-        # A download shows how far it is; what lies here is read in a moment.
+        # Downloads show their progress; local files load at once.
         with _no_bars() if Path(path).is_dir() else nullcontext(), _no_others(arguments):
             return loader.from_pretrained(path, **arguments)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise LoadingError(f"no {kind} `{name}`: {reason}") from error
+        raise LoadingError(f"no {kind} `{ref.name}`: {reason}") from error
 
 
 def _no_others(arguments: dict[str, Any]) -> AbstractContextManager[Any]:
-    """Hides the bar of a GGUF file's reader, which asks nobody."""
+    """Hide the progress bar of the GGUF reader, which has no option for it."""
     return redirect_stderr(StringIO()) if "gguf_file" in arguments else nullcontext()
 
 
