@@ -69,7 +69,7 @@ def test_the_prompt_is_an_argument_or_an_option(run, monkeypatch):
     assert "standard input is closed" in run(*options, "-")[2]
 
 
-def test_what_is_no_text_is_refused(run, chat_model, monkeypatch):
+def test_invalid_utf8_is_rejected(run, chat_model, monkeypatch):
     said = io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), errors="surrogateescape")
     for command in (
         ("generate", "--model", chat_model, "-"),
@@ -78,7 +78,7 @@ def test_what_is_no_text_is_refused(run, chat_model, monkeypatch):
     ):
         said.seek(0)
         monkeypatch.setattr(sys, "stdin", said)
-        assert run(*command) == (1, "", "error: the text is no UTF-8\n")
+        assert run(*command) == (1, "", "error: the text is not UTF-8\n")
 
 
 def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
