@@ -14,7 +14,7 @@ from models import VOCAB_SIZE, decodes_alike, tiny_model
 from reference import paths, shown
 from reference_datastore import corpora
 from reference_fused import Request
-from replays import phrases, text_of, transcript, untaught
+from replays import phrases, text_of, transcript, zero_shot
 from specds import FormatError, FusedConfig, FusedDrafter
 from specds.bench.acceptance.measure import follow
 from specds.drafters import SOURCES, Effort, Memory, ModelTables, TokenTree, draft_batch
@@ -55,7 +55,7 @@ def test_drafts_match_the_reference_implementation(
     )
     tables = ModelTables([row[:3] for row in bigrams], [PROBS] * 4, range(4))
     config = FusedConfig(effort=effort)
-    drafter = untaught(FusedDrafter(store, config, memory, model_tables=tables))
+    drafter = zero_shot(FusedDrafter(store, config, memory, model_tables=tables))
     session = drafter.session(pieces[0])
     if pace is not None:
         session.set_step_time(pace)
