@@ -15,7 +15,7 @@ from gpu.figure import Figure
 from gpu.shapes import random_model
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.bench.generation.measure import synchronise
+from specds.bench.generation.measure import synchronize
 from specds.drafters import TokenTree
 from specds.verify.packed import PackedRunner
 from specds.verify.support import require_support
@@ -69,11 +69,11 @@ def verification_costs(
         runner.prefill_rows([torch.from_numpy(token_ids)[None]], PREFILL_CHUNK)
         for repeat in range(REPEATS + 1):
             for size, tree in trees.items():
-                synchronise(model.device)
+                synchronize(model.device)
                 started = perf_counter()
                 # Nothing is committed, so the next pass overwrites this one.
                 step(tree)
-                synchronise(model.device)
+                synchronize(model.device)
                 if repeat:  # the first of each size allocates
                     seconds[size].append(perf_counter() - started)
     finally:

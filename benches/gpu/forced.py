@@ -20,9 +20,9 @@ from specds import Datastore, FusedConfig, FusedDrafter, PromptLookupDrafter
 from specds.bench.generation.measure import (
     PLAIN,
     Batch,
+    BenchTarget,
+    CallResult,
     Plan,
-    Result,
-    Target,
     Way,
     baseline_way,
     batches_of,
@@ -92,12 +92,12 @@ class Forced(Forces, PackedRunner):
 
 
 def forced(
-    target: Target, make: Callable[[], Drafter], max_nodes: Any
-) -> Callable[[Batch, dict[str, Any]], Result]:
+    target: BenchTarget, make: Callable[[], Drafter], max_nodes: Any
+) -> Callable[[Batch, dict[str, Any]], CallResult]:
     """Return calls of our loop that check the generated tokens."""
     call = own_calls(target, make, max_nodes)
 
-    def forced_call(batch: Batch, settings: dict[str, Any]) -> Result:
+    def forced_call(batch: Batch, settings: dict[str, Any]) -> CallResult:
         for row, prompt in enumerate(batch):
             text = torch.tensor([*prompt, *prompt.answer_ids])
             Forces.texts[row, : len(text)] = text
@@ -130,7 +130,7 @@ def measure_forced(
     store = Datastore(datastore)
     store.warm()
     _, loaded = tokenizer_of(tokenizer, [store])
-    target = Target(random_model(shape, device=device, dtype=dtype), Forced)
+    target = BenchTarget(random_model(shape, device=device, dtype=dtype), Forced)
     Forces.texts = None
     require_support(target.model, verification=Forced)
     prompts = []

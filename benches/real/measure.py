@@ -32,7 +32,7 @@ def measure(settings, write):
         settings["folder"], dtype=getattr(torch, settings["dtype"])
     ).eval()
     specds.warm_up(model)
-    target, length = harness.Target(model), {"max_new_tokens": settings["new_tokens"]}
+    target, length = harness.BenchTarget(model), {"max_new_tokens": settings["new_tokens"]}
     modes = {name: MODES[name] | length for name in settings["modes"]}
     for kind in settings["kinds"]:
         asked = [encode(tokenizer, one) for one in messages(kind)[: settings["limit"]]]

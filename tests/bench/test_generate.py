@@ -7,7 +7,7 @@ import pytest
 
 from replays import code_answers
 from specds.bench.generation import report
-from specds.bench.generation.measure import Plan, Result, Target, Way, batches_of, measure
+from specds.bench.generation.measure import BenchTarget, CallResult, Plan, Way, batches_of, measure
 from specds.bench.generation.report import altered, rows_of, way_label
 from specds.decoding.stats import GenerationStats
 
@@ -42,7 +42,7 @@ class FakeWay:
         stats = GenerationStats(num_drafts=3, num_draft_tokens=6, num_emitted_tokens=4)
         stats.prefill_s, stats.draft_s, stats.total_s = 1.0, 0.5, 4.0
         stats.forward_s = self.forward_s
-        return Result([list(self.text)] * len(batch), stats)
+        return CallResult([list(self.text)] * len(batch), stats)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def clock(monkeypatch):
 def rows_by(model, ways):
     """The rows of two runs over two requests."""
     calls = {1: batches_of([[1, 2]] * 2, 1)}
-    return rows_of(measure(Plan(Target(model), ways, {"greedy": GREEDY}, calls, 2, 0, True)))
+    return rows_of(measure(Plan(BenchTarget(model), ways, {"greedy": GREEDY}, calls, 2, 0, True)))
 
 
 def test_figures_follow_the_clock(clock, tiny_model):

@@ -118,7 +118,7 @@ def test_configuration_is_checked_at_start(tmp_path):
     with pytest.raises(ValueError, match="unknown field `min_probability`"):
         vllm.Proposer(config_of(min_probability=0.1))
     with pytest.raises(ValueError, match="SGLang does not support `step_cost`"):
-        sglang.Corpus({"step_cost": "measured"}, 8)
+        sglang.SpecdsCorpus({"step_cost": "measured"}, 8)
     store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")
     with pytest.raises(ValueError, match="xxh3:ours, that of the engine's is "):
         llama_cpp.DraftModel({"datastore": str(store.path)}, tokenizer="demo")
@@ -208,7 +208,7 @@ def test_tenant_memory_stays_empty_without_tenants(memory_scope, is_remembered):
 
     options, size = {"memory_scope": memory_scope}, {"vocab_size": 40}
     proposer = vllm.Proposer(config_of(**WHOLE, **options))
-    corpus = sglang.Corpus(options, 4, **size)
+    corpus = sglang.SpecdsCorpus(options, 4, **size)
     model = llama_cpp.DraftModel({**WHOLE, **options}, 4, **size)
     rows = {by_vllm: proposer, by_sglang: corpus, by_llama: model}
     for draft, adapter in rows.items():
@@ -244,8 +244,8 @@ def check_tree(context, tree, mask):
 
 
 def test_sglang_continues_restarted_requests_and_short_windows():
-    corpus = sglang.Corpus({}, 5)
-    whole = sglang.Corpus({}, 5)
+    corpus = sglang.SpecdsCorpus({}, 5)
+    whole = sglang.SpecdsCorpus({}, 5)
     for end in range(4, 9):
         tree, mask = corpus.batch_get(["a"], [TEXT[:end][-4:]], [end])
         assert tree.tolist() == whole.batch_get(["a"], [TEXT[:end]], [end])[0].tolist()
@@ -273,7 +273,7 @@ def test_sglang_continues_restarted_requests_and_short_windows():
 
 def test_sglang_reports_the_target_s_predictions():
     torch = pytest.importorskip("torch")
-    corpus = sglang.Corpus({"recycle_predictions": True}, 4)
+    corpus = sglang.SpecdsCorpus({"recycle_predictions": True}, 4)
     corpus.batch_get(["a"], [[1, 2]], [2])
     logits = torch.zeros(4, 60)
     logits[0, [40, 41]] = 1.0

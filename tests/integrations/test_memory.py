@@ -105,7 +105,7 @@ def llama_model(contexts):
 
 
 def sglang_corpus(contexts):
-    corpus = sglang.Corpus(OPTIONS, K + 1)
+    corpus = sglang.SpecdsCorpus(OPTIONS, K + 1)
     names = [str(row) for row in range(len(contexts))]
     for end in ends(contexts[0]):
         corpus.batch_get(names, [row[:end].tolist() for row in contexts], [end] * len(contexts))

@@ -43,10 +43,10 @@ print(speculator.drafter.stats()["num_opened"])
 assert speculator.num_failures == 0
 """
 SGLANG = """
-from specds.integrations.sglang import Corpus
+from specds.integrations.sglang import SpecdsCorpus
 
 save = {"snapshot": sys.argv[2] + ".memory", "sync_interval": 60}
-corpus = Corpus({"memory_scope": "shared", **save}, 5, group=group, vocab_size=100)
+corpus = SpecdsCorpus({"memory_scope": "shared", **save}, 5, group=group, vocab_size=100)
 text = [1, 2, 3, 1, 2, 3, 1, 2]
 request = SimpleNamespace(rid="a", extra_key=None, lora_id=None, cache_salt="ann")
 request.sampling_params = SimpleNamespace(custom_params=None)

@@ -34,7 +34,7 @@ def unpin():
 
 def watch():
     """Write statistics to a file, and sabotage drafts if a test asks for it."""
-    from specds.integrations.sglang import Corpus, _fill
+    from specds.integrations.sglang import SpecdsCorpus, _fill
 
     how = os.environ.get(SABOTAGE)
 
@@ -48,9 +48,9 @@ def watch():
     def fails(self, **_):
         raise RuntimeError
 
-    get = garbage if how == "garbage" else Corpus.batch_get
+    get = garbage if how == "garbage" else SpecdsCorpus.batch_get
     if how == "fails":
-        Corpus.timed_draft = fails
+        SpecdsCorpus.timed_draft = fails
 
     def batch_get(self, *rows):
         trees = get(self, *rows)
@@ -58,7 +58,7 @@ def watch():
         Path(os.environ[STATS]).write_text(json.dumps(told))
         return trees
 
-    Corpus.batch_get = batch_get
+    SpecdsCorpus.batch_get = batch_get
 
 
 def backend():

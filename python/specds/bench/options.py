@@ -14,7 +14,7 @@ BASELINES = ("generate", "static", "compiled", "plain", "transformers-prompt-loo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class BenchOptions:
     """Options of both benchmarks.
 
     Attributes:
@@ -47,7 +47,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptanceOptions(Options):
+class AcceptanceOptions(BenchOptions):
     """Options of `specds bench acceptance`.
 
     Attributes:
@@ -67,7 +67,7 @@ class AcceptanceOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateOptions(Options):
+class GenerateOptions(BenchOptions):
     """Options of `specds bench generate`, which completes the prompts of transcripts.
 
     Attributes:

@@ -31,7 +31,7 @@ _WORKER = "sglang.srt.speculative.ngram_worker"
 Trees = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
 
-def _fill(corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any) -> Trees:
+def _fill(corpus: SpecdsCorpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any) -> Trees:
     """Return trees without a draft: the last token, filled up with children."""
     n = corpus.num_nodes
     token_ids = np.tile(np.arange(-1, n - 1), (len(batch_tokens), 1))
@@ -41,7 +41,7 @@ def _fill(corpus: Corpus, _: Any, batch_tokens: Sequence[Sequence[int]], __: Any
     return token_ids.ravel(), np.tile(mask.ravel(), len(batch_tokens))
 
 
-class Corpus(Adapter):
+class SpecdsCorpus(Adapter):
     """Replacement for the corpus of SGLang's n-gram worker, which drafts trees for a batch.
 
     Args:
@@ -90,7 +90,7 @@ class Corpus(Adapter):
             Tokens of the trees, int64 `(rows * n,)`, and their masks, bool `(rows * n * n,)`:
             whether node j is node i or an ancestor of it.
         """
-        fill = Corpus._drafted if self.drafts else _fill
+        fill = SpecdsCorpus._drafted if self.drafts else _fill
         trees: Trees = fill(self, req_ids, batch_tokens, total_lens)
         if self.group is not None:
             import torch
@@ -168,13 +168,13 @@ def register() -> None:
     HookRegistry.register(prepare, _begin, HookType.BEFORE)
 
 
-def _replacement(**arguments: Any) -> Corpus:
+def _replacement(**arguments: Any) -> SpecdsCorpus:
     """Make the worker's corpus from the server's global arguments."""
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
     server, ranks = get_server_args(), get_parallel().tp_group
-    corpus = Corpus(
+    corpus = SpecdsCorpus(
         json.loads(os.environ[CONFIG]),
         server.speculative_num_draft_tokens,
         vocab_size=ModelConfig.from_server_args(server).vocab_size,

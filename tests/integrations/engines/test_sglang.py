@@ -117,7 +117,7 @@ def test_links_of_trees_are_those_that_the_engine_derives(prompts):
     """The engine's own host code, from the mask alone, against the parents."""
     from sglang.srt.speculative.ngram_worker import _derive_tree_links
 
-    corpus = adapter.Corpus({"datastore": workload.DATASTORE}, 16)
+    corpus = adapter.SpecdsCorpus({"datastore": workload.DATASTORE}, 16)
     names = [str(row) for row in range(len(prompts))]
     token_ids, mask = corpus.batch_get(names, prompts, [len(ids) for ids in prompts])
     assert corpus.num_failures == 0

@@ -209,7 +209,7 @@ def replay(
 
 
 @dataclass(frozen=True)
-class Cell:
+class ReplayCell:
     """One drafter with one number of nodes: its traces by file of transcripts, and over all files.
 
     Where the drafter failed there are none; status and reason are those of the `DrafterError`.
@@ -230,7 +230,7 @@ def measure(
     warm_memory: bool,
     shape: Shape = "tree",
     progress: Callable[[str], None] = lambda _: None,
-) -> Iterator[Cell]:
+) -> Iterator[ReplayCell]:
     """Yield each cell as it is measured, with a new drafter.
 
     `progress` receives the drafter's name before each request.
@@ -245,10 +245,10 @@ def measure(
                     traces = replay_all(drafter_of, left[0], transcripts, count, shape)
                     if len(traces) > 1:
                         traces[ALL] = together(traces.values())
-                    yield Cell(drafter, left.pop(0), traces)
+                    yield ReplayCell(drafter, left.pop(0), traces)
         except DrafterError as error:
             for max_nodes in left:
-                yield Cell(drafter, max_nodes, status=error.status, reason=str(error))
+                yield ReplayCell(drafter, max_nodes, status=error.status, reason=str(error))
 
 
 def replay_all(

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 from rich.table import Table
 
-from specds.bench.acceptance.measure import Cell, Trace
+from specds.bench.acceptance.measure import ReplayCell, Trace
 from specds.bench.harness import Columns, Document, Row, label, table
 from specds.bench.transcripts import ALL
 
@@ -25,7 +25,7 @@ def sentence(document: Document) -> str:
     return f"requests in file order{limited}{shape}; {memory}"
 
 
-def rows_of(cell: Cell) -> list[Row]:
+def rows_of(cell: ReplayCell) -> list[Row]:
     """Return the rows of a cell, one per set of transcripts."""
     traces: dict[str, Trace | None] = dict(cell.traces) or {ALL: None}
     datastore = cell.drafter.datastore

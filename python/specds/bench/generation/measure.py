@@ -20,7 +20,7 @@ Batch: TypeAlias = "Sequence[list[int]]"
 """Prompts of one call, as token ids."""
 
 
-class Result(NamedTuple):
+class CallResult(NamedTuple):
     """New tokens of each prompt; of our loop also its statistics, and which tokens were drafted."""
 
     token_ids: list[list[int]]
@@ -41,7 +41,7 @@ class Way:
     """
 
     name: str
-    start: Callable[[], Callable[[Batch, dict[str, Any]], Result]]
+    start: Callable[[], Callable[[Batch, dict[str, Any]], CallResult]]
     is_plain: bool = False
     is_ours: bool = False
     max_nodes: int | Literal["auto"] | None = None
@@ -49,7 +49,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Target:
+class BenchTarget:
     """Model, and its verification backend."""
 
     model: PreTrainedModel
@@ -75,12 +75,12 @@ class Target:
 
 
 def own_calls(
-    target: Target, make: Callable[[], Drafter], max_nodes: int | Literal["auto"]
-) -> Callable[[Batch, dict[str, Any]], Result]:
+    target: BenchTarget, make: Callable[[], Drafter], max_nodes: int | Literal["auto"]
+) -> Callable[[Batch, dict[str, Any]], CallResult]:
     """Return a function that calls our `generate` with a new drafter."""
     drafter = make()
 
-    def call(batch: Batch, settings: dict[str, Any]) -> Result:
+    def call(batch: Batch, settings: dict[str, Any]) -> CallResult:
         ids, mask = target.inputs(batch)
         output = generate(
             target.model,
@@ -93,12 +93,12 @@ def own_calls(
             **settings,
         )
         emitted = target.emitted(output.sequences, ids.shape[1])
-        return Result(emitted, output.stats, output.drafted_by_row)
+        return CallResult(emitted, output.stats, output.drafted_by_row)
 
     return call
 
 
-def baseline_way(name: str, target: Target) -> Way:
+def baseline_way(name: str, target: BenchTarget) -> Way:
     if name == PLAIN:
         start = partial(own_calls, target, PromptLookupDrafter, 0)
         return Way(name, start, is_plain=True, is_ours=True, max_nodes=0)
@@ -113,18 +113,18 @@ def baseline_way(name: str, target: Target) -> Way:
     }
     run: Any = target.model.generate
 
-    def call(batch: Batch, settings: dict[str, Any]) -> Result:
+    def call(batch: Batch, settings: dict[str, Any]) -> CallResult:
         ids, mask = target.inputs(batch)
         given = arguments[name] | settings
         sequences = run(ids, attention_mask=mask, pad_token_id=0, **given)
-        return Result(target.emitted(sequences, ids.shape[1]))
+        return CallResult(target.emitted(sequences, ids.shape[1]))
 
     return Way(name, lambda: call, is_plain=name != PROMPT_LOOKUP)
 
 
 def drafter_way(
     name: str,
-    target: Target,
+    target: BenchTarget,
     make: Callable[[], Drafter],
     max_nodes: int | Literal["auto"],
     datastore: Datastore | None = None,
@@ -139,7 +139,7 @@ class Run:
     """Run of a way over all requests: the time of each call, prefill included, and its result."""
 
     seconds: list[float] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
+    results: list[CallResult] = field(default_factory=list)
 
     @property
     def texts(self) -> list[list[int]]:
@@ -156,7 +156,7 @@ class Run:
 
 
 @dataclass
-class Cell:
+class GenerationCell:
     """One way in one mode and one batch size.
 
     Attributes:
@@ -184,7 +184,7 @@ class Plan:
         warm_up: Keyword arguments that override those of a mode while warming up.
     """
 
-    target: Target
+    target: BenchTarget
     ways: Sequence[Way]
     modes: Mapping[str, dict[str, Any]]
     batches: dict[int, list[Batch]]
@@ -205,7 +205,7 @@ class Plan:
         return calls * len(self.modes) * (self.runs + self.has_queue)
 
 
-def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Cell]:
+def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[GenerationCell]:
     """Measure every way in every mode and batch size.
 
     `progress` receives the mode before each round of calls.
@@ -214,7 +214,7 @@ def measure(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> lis
     for size, batches in plan.batches.items():
         refused = _warm_up(plan, batches)
         for mode, settings in plan.modes.items():
-            found = [Cell(mode, size, way, reason=refused.get(way)) for way in plan.ways]
+            found = [GenerationCell(mode, size, way, reason=refused.get(way)) for way in plan.ways]
             running = [cell for cell in found if cell.reason is None]
             count = partial(progress, mode)
             for _ in range(plan.runs):
@@ -264,7 +264,10 @@ def _warm_up(plan: Plan, batches: Sequence[Batch]) -> dict[Way, str]:
 
 
 def _run(
-    plan: Plan, cells: Sequence[Cell], settings: dict[str, Any], progress: Callable[[], None]
+    plan: Plan,
+    cells: Sequence[GenerationCell],
+    settings: dict[str, Any],
+    progress: Callable[[], None],
 ) -> list[Run]:
     """Do every call once with the way of each cell, in turn."""
     starts = [cell.way.start for cell in cells]
@@ -274,16 +277,16 @@ def _run(
         progress()
         for start, call, run in zip(starts, calls, runs, strict=True):
             torch.manual_seed(plan.seed + place)
-            synchronise(device)
+            synchronize(device)
             started = perf_counter()
             result = (call or start())(batch, settings)
-            synchronise(device)
+            synchronize(device)
             run.seconds.append(perf_counter() - started)
             run.results.append(result)
     return runs
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -8,7 +8,7 @@ from itertools import groupby
 from statistics import mean
 from typing import Any
 
-from specds.bench.generation.measure import PLAIN, Cell
+from specds.bench.generation.measure import PLAIN, GenerationCell
 from specds.bench.harness import Columns, Document, Row, label, table
 from specds.decoding.stats import GenerationStats
 
@@ -19,7 +19,7 @@ _COUNTS = (
 _COSTS = ("nodes_per_draft", "pass_cost", "expected_speed_up", "shares", "outside_forward")
 
 
-def rows_of(cells: Sequence[Cell]) -> list[Row]:
+def rows_of(cells: Sequence[GenerationCell]) -> list[Row]:
     """Return the rows of all cells, with speedups over baselines of the same mode and batch."""
     rows = []
     for _, chosen in groupby(cells, key=lambda cell: (cell.mode, cell.batch)):
@@ -28,7 +28,7 @@ def rows_of(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
+def _row(cell: GenerationCell, measured: Sequence[GenerationCell]) -> Row:
     way = cell.way
     plain = (other for other in measured if other.way.is_plain)
     fastest = max(plain, key=lambda other: mean(_speeds(other)), default=None)
@@ -54,11 +54,11 @@ def _row(cell: Cell, measured: Sequence[Cell]) -> Row:
     }
 
 
-def _speeds(cell: Cell) -> list[float]:
+def _speeds(cell: GenerationCell) -> list[float]:
     return [run.tokens_per_s for run in cell.runs]
 
 
-def _ratios(cell: Cell, other: Cell | None) -> list[float]:
+def _ratios(cell: GenerationCell, other: GenerationCell | None) -> list[float]:
     """Return the speed of each run over that of another cell."""
     pairs = zip(_speeds(cell), [] if other is None else _speeds(other), strict=False)
     return [mine / theirs for mine, theirs in pairs]
@@ -72,7 +72,7 @@ def _spread(name: str, values: Sequence[float]) -> Row:
     }
 
 
-def _drafting(cell: Cell, plain: Cell | None) -> Row:
+def _drafting(cell: GenerationCell, plain: GenerationCell | None) -> Row:
     """Return the figures of drafting, all null where our loop did not run."""
     if not cell.way.is_ours or cell.profile is None:
         return dict.fromkeys((*_COUNTS, *_COSTS))
@@ -92,7 +92,7 @@ def _drafting(cell: Cell, plain: Cell | None) -> Row:
     }
 
 
-def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
+def _pass_cost(cell: GenerationCell, plain: GenerationCell | None) -> float | None:
     """Return the time of a pass over that of our loop without drafts, in the same run."""
     runs = [of.profile.stats for of in (cell, plain) if of is not None and of.profile is not None]
     if len(runs) < 2 or not all(stats.num_drafts and stats.forward_s for stats in runs):
@@ -101,7 +101,7 @@ def _pass_cost(cell: Cell, plain: Cell | None) -> float | None:
     return mine / theirs
 
 
-def _num_differing(cell: Cell, generate: Cell | None) -> int | None:
+def _num_differing(cell: GenerationCell, generate: GenerationCell | None) -> int | None:
     if generate is None or not cell.runs:
         return None
     pairs = zip(cell.runs, generate.runs, strict=True)

@@ -14,8 +14,8 @@ from specds._core import __version__
 from specds.bench.demo import build_stdlib, prompts
 from specds.bench.drafters import check_names, drafters_of
 from specds.bench.generation.measure import (
+    BenchTarget,
     Plan,
-    Target,
     baseline_way,
     batches_of,
     drafter_way,
@@ -49,7 +49,7 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
         for datastore in datastores:
             check_tokenizer(datastore, tokenizer)
         chosen = _prompts(options, model, tokenizer)
-        target = Target(model, options.verification)
+        target = BenchTarget(model, options.verification)
         inputs = DrafterInputs(model=model, tokenizer=tokenizer)
         drafters = drafters_of(options.drafters, datastores, inputs)
         baselines = options.baselines
