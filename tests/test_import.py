@@ -1,4 +1,4 @@
-"""What `import specds` costs, and what it offers."""
+"""Cost and exports of `import specds`."""
 
 import inspect
 import re
@@ -46,7 +46,7 @@ def test_help_tells_what_each_name_of_the_core_does_and_takes(name):
     text = inspect.getdoc(value)
     assert text
     if not inspect.isroutine(value) and "Args:" not in text:
-        return  # a property, or a class that nobody but the core makes
+        return  # a property, or a class that only the core makes
     parameters = inspect.signature(value).parameters
     assert all(parameter.default is not Ellipsis for parameter in parameters.values())
     if "Args:" in text:
@@ -54,6 +54,6 @@ def test_help_tells_what_each_name_of_the_core_does_and_takes(name):
         told = re.findall(r"^    (\w+): ", block, re.MULTILINE)
         taken = [name for name in parameters if name not in ("self", "options")]
         assert [name for name in told if name in taken] == taken
-        # The options of a record are keywords too; that without a step cost has no default to tell.
+        # The options of a record are keywords too; `step_cost` has no default to show.
         options = {*told} - {*taken} - {"step_cost"}
         assert options in ([*map(set, DEFAULTS.values())] if "options" in parameters else [set()])

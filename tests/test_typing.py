@@ -84,7 +84,7 @@ specds.build_datastore(5, None, "a")
 
 
 def test_a_users_program_is_checked_by_mypy(tmp_path, monkeypatch):
-    """As a user's is, but for torch's own types."""
+    """A user's settings, without torch's own types."""
     monkeypatch.setenv("MYPYPATH", str(Path(specds.__file__).parents[1]))
     monkeypatch.chdir(tmp_path)
     Path("mypy.ini").write_text("[mypy]\n[mypy-torch.*,transformers.*]\nfollow_imports=skip")

@@ -1,4 +1,4 @@
-"""What the tests of several commands share."""
+"""Fixtures of several commands."""
 
 import pytest
 
@@ -9,7 +9,7 @@ TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n
 
 @pytest.fixture(scope="session")
 def datastore(tmp_path_factory, demo_tokenizer):
-    """A datastore of a small text file, which lies beside it as `code.txt`."""
+    """A datastore of a small text file, which is next to it as `code.txt`."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "code.txt").write_text(TEXT)
     corpus = str(folder / "code.txt")

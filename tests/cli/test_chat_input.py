@@ -1,4 +1,4 @@
-"""What the user of a chat says is one message, however many lines it has; commands are not said."""
+"""Messages of one or more lines, and commands, in a chat's input."""
 
 import io
 import os

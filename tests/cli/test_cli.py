@@ -54,7 +54,7 @@ def test_lookup_shows_the_match_what_followed_and_where_it_occurs(run, datastore
     assert "document 0, token" in out
 
 
-def test_no_way_to_draft_changes_the_text(run, datastore, tiny_model):
+def test_drafters_do_not_change_the_text(run, datastore, tiny_model):
     model, tokenizer = tiny_model
     ids = tokenizer("def add(a, b):", return_tensors="pt")
     text = model.generate(**ids, max_new_tokens=24, do_sample=False)[0]
@@ -127,7 +127,7 @@ BENCH, GENERATE = "bench generate --model demo", "generate --model demo a"
     "program",
     ["import specds; specds.generate", COMMAND.format(BENCH), COMMAND.format(GENERATE)],
 )
-def test_what_is_not_installed_is_told_with_the_way_to_it(program):
+def test_missing_package_error_names_its_extra(program):
     command = [sys.executable, "-c", WITHOUT_TORCH + program]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""What is shown is text as it is: nothing of files, models or users is markup, or is obeyed."""
+"""Display of untrusted text: markup and control characters have no effect."""
 
 import io
 import re
@@ -18,7 +18,7 @@ WAYS = ["fail", "note", "waiting", "facts", "lookup", "source", "build", "reques
 
 
 def written(way, text):
-    """What reaches a terminal of a text that comes from elsewhere."""
+    """Return the output of a terminal for an untrusted text."""
     file = io.StringIO()
     console = terminal.LiteralConsole(file=file, force_terminal=True, color_system=None, width=1000)
     with pytest.MonkeyPatch.context() as patch:
@@ -65,19 +65,19 @@ OBEYED = "\x1b]0;PWNED\x07 \x1b[31m \x9b31m \x00 \x08 \r \x7f \u202e \u2066 \u20
 
 
 def is_obeyed(text):
-    """Whether a terminal would do something else than show it."""
+    """Return true if a terminal would interpret the text."""
     return any(unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\t\n" for c in text)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_a_terminal_would_obey_is_shown_as_pictures(way):
+def test_control_characters_are_escaped(way):
     shown = written(way, OBEYED)
     assert "PWNED" in shown
     assert not is_obeyed(shown)
     assert is_obeyed(OBEYED)
 
 
-def test_nothing_is_written_to_a_terminal_but_through_one_module():
+def test_terminal_output_goes_through_one_module():
     package = Path(terminal.__file__).parents[1]
     written = re.compile(r"(?<![\w.])print\(|sys\.std(out|err)|typer\.echo\(|Console\(")
     found = {

@@ -1,4 +1,4 @@
-"""What cannot be run is told in one line, its exit code says whose fault it is, nothing changes."""
+"""Errors of commands: one line, an exit code, and no side effects."""
 
 import json
 import shlex
@@ -61,7 +61,7 @@ USAGE = [
     (f"{MEASURE} one.jsonl --model demo-tiny --modes best", "unknown mode `best`: choose from"),
     (f"{MEASURE} one.jsonl --model demo-tiny --modes ,", "unknown mode ``: choose from greedy"),
 ]
-# What does not fit, or is not there: exit code 1. These are told before torch is imported.
+# What does not fit, or is not there: exit code 1. These are raised before torch is imported.
 AT_ONCE = [
     (f"{GENERATE} a --drafter rest", "drafter `rest` needs a datastore: pass one with --datastore"),
     (f"{GENERATE} a --device foo", "no device `foo`: try auto, cpu or cuda"),
@@ -131,7 +131,7 @@ FAILURES = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, datastore, demo_tokenizer):
-    """What the commands name, a datastore `d` among it."""
+    """Create the files that the commands name, with a datastore `d`."""
     folder = tmp_path_factory.mktemp("errors")
     shutil.copytree(datastore, folder / "d")
     answer = {"prompt": "def add(", "completion": "a, b):\n    return a + b\n"}
@@ -148,7 +148,7 @@ def folder(tmp_path_factory, datastore, demo_tokenizer):
     shutil.copytree(demo_models() / "tiny", folder / "model")
     Memory(4096, tokenizer="another").save(folder / "other.memory")
     (folder / "some.gguf").write_bytes(gguf_of(["a", "b"]))
-    # A model of another tokenizer, whose weights nobody could read.
+    # A model of another tokenizer, whose weights are unreadable.
     shutil.copytree(folder / "other", folder / "other-model")
     (folder / "other-model/config.json").touch()
     (folder / "foreign/custom_generate").mkdir(parents=True)
@@ -186,7 +186,7 @@ for sys.argv in json.loads(sys.argv[1]):
 """
 
 
-def test_what_can_be_known_is_told_before_torch_is_imported(folder):
+def test_errors_of_arguments_precede_import_of_torch(folder):
     calls = [["specds", *shlex.split(command)] for command, _ in AT_ONCE]
     called = [sys.executable, "-c", PROGRAM, json.dumps(calls)]
     done = subprocess.run(called, cwd=folder, capture_output=True, text=True, check=True)

@@ -23,7 +23,7 @@ def helped(run, *command):
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, [], ["bench"]], ids=[*NAMES, "specds", "group"])
-def test_no_line_is_too_long_and_no_type_of_python_is_shown(run, monkeypatch, command):
+def test_help_fits_width_and_shows_no_python_types(run, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "84")
     shown = helped(run, *command)
     assert max(map(len, shown.splitlines())) <= 84

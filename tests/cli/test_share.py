@@ -1,4 +1,4 @@
-"""What is told to those whom a datastore is shared with, and which one a model's folder names."""
+"""Build commands and acceptance on cards, and the datastore that a model's folder names."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""Text comes as it is written, tells what drafted it, and stays when it is interrupted."""
+"""Streamed text: its sources, and interruption."""
 
 import io
 import signal
@@ -14,7 +14,7 @@ from specds.models.render import Spelling
 
 
 @given(st.lists(st.sampled_from(["é", "雪", "a", " b", "\n", "\n\n    ", "🙂", "]["]), max_size=30))
-def test_what_is_spelled_is_the_text_however_its_characters_are_cut(demo_tokenizer, parts):
+def test_incremental_decoding_equals_decoding_at_once(demo_tokenizer, parts):
     text = "".join(parts)
     ids = demo_tokenizer.encode(text, add_special_tokens=False)
     spelling = Spelling(demo_tokenizer)

@@ -216,7 +216,7 @@ def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, pla
 
 GATED = (
     r"`bigcode/the-stack-dedup` is gated: accept its terms at https://huggingface.co/datasets/bigcode/"
-    r"the-stack-dedup, then log in by `hf auth login` or set HF_TOKEN"
+    r"the-stack-dedup, then log in with `hf auth login` or set HF_TOKEN"
 )
 ROW = {"train.jsonl": b'{"id": 1, "body": "x"}'}
 
@@ -233,7 +233,7 @@ ROW = {"train.jsonl": b'{"id": 1, "body": "x"}'}
         ("the-stack", "gated", {"language": "rust", "token": "hf_token_of_a_stranger"}, GATED),
     ],
 )
-def test_what_cannot_be_read_says_why(serve, read, spec, files, options, message):
+def test_unreadable_dataset_error_names_its_cause(serve, read, spec, files, options, message):
     if files == "gated":
         serve("bigcode/the-stack-dedup", stack(), gated=True)
     elif files:

@@ -1,4 +1,4 @@
-"""Rows: every format gives the same documents, and every bad row is told by its position."""
+"""Rows: every format gives the same documents, and every bad row is reported with its position."""
 
 import gzip
 import io

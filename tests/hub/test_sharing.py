@@ -90,7 +90,7 @@ def shard_file(datastore, name):
     return str(next(datastore.glob(f"shard-*/{name}")).relative_to(datastore))
 
 
-def test_what_is_pushed_is_pulled_once_and_opened_without_asking(hub, call, datastore):
+def test_pushed_datastore_is_pulled_once_and_opened_offline(hub, call, datastore):
     address = call("push", datastore, "org/chat", license="cc-by-4.0")
     assert address.endswith(hub.repositories["org/chat"].commit)
     assert len(hub.repositories["org/chat"].files) == 2 + 2 * 6
@@ -108,7 +108,7 @@ def test_what_is_pushed_is_pulled_once_and_opened_without_asking(hub, call, data
     assert not hub.requests
 
 
-def test_card_says_what_it_is_and_how_it_was_built(hub, call, datastore):
+def test_card_names_contents_and_build_command(hub, call, datastore):
     call("push", datastore, "org/chat", license="cc-by-4.0")
     card = hub.repositories["org/chat"].files["README.md"].decode()
     assert 'license: "cc-by-4.0"\n---\n' in card
@@ -122,7 +122,7 @@ def test_card_says_what_it_is_and_how_it_was_built(hub, call, datastore):
     assert hub.repositories["org/chat"].files["README.md"] == b"# mine"
 
 
-def test_shards_that_are_there_are_sent_neither_way(hub, call, datastore):
+def test_existing_shards_are_not_transferred(hub, call, datastore):
     call("push", datastore, "org/chat")
     call("pull", "org/chat")
     hub.requests.clear()
@@ -147,7 +147,7 @@ def test_shards_of_an_older_push_are_removed(hub, call, datastore):
     assert Datastore(call("pull", "org/chat")).num_shards == 1
 
 
-def test_upload_that_was_lost_goes_on(hub, call, datastore):
+def test_interrupted_upload_resumes(hub, call, datastore):
     hub.lost_uploads = 99
     with pytest.raises((OSError, RuntimeError)):
         call("push", datastore, "org/chat")
@@ -163,7 +163,7 @@ def test_upload_that_was_lost_goes_on(hub, call, datastore):
     Datastore(call("pull", "org/chat")).verify()
 
 
-def test_download_that_failed_goes_on_with_what_it_lacks(hub, call, put, datastore):
+def test_interrupted_download_resumes(hub, call, put, datastore):
     name = shard_file(datastore, "suffixes.bin")
     repository = put("org/failed", drops={name: [10] * 99})
     with pytest.raises(ConnectionError, match="cannot reach the hub for `org/failed`"):
@@ -188,7 +188,7 @@ def test_wrong_checksum_is_refused_each_time(hub, call, put, datastore, file):
             call("locate", name)
 
 
-def test_damage_in_the_cache_is_mended_from_the_hub(hub, call, put):
+def test_pull_repairs_damaged_cache(hub, call, put):
     put("org/decays")
     folder = Path(call("pull", "org/decays"))
     victim = next(folder.glob("shard-*/tokens.bin")).resolve()
@@ -199,14 +199,14 @@ def test_damage_in_the_cache_is_mended_from_the_hub(hub, call, put):
 def test_gated_datastore_says_how_to_log_in(call, put):
     put("org/gated", gated=True)
     for token in (None, "hf_token_of_a_stranger"):
-        message = "`org/gated` is gated: accept its terms at .*, then log in by `hf auth login`"
+        message = "`org/gated` is gated: accept its terms at .*, then log in with `hf auth login`"
         with pytest.raises(PermissionError, match=message):
             call("locate", "org/gated", token=token)
     Datastore(call("locate", "org/gated")).verify()
 
 
-def test_stranger_may_not_write(hub, call, datastore):
-    with pytest.raises(PermissionError, match="refuses your token for `org/chat`: log in by"):
+def test_push_without_permission_raises(hub, call, datastore):
+    with pytest.raises(PermissionError, match="refuses your token for `org/chat`: log in with"):
         call("push", datastore, "org/chat", token=None)
     assert not hub.repositories
 
@@ -219,7 +219,7 @@ def test_hub_that_is_down_is_asked_once(hub, call):
     assert len(hub.requests) == 1
 
 
-def test_name_that_is_nowhere_says_both(call):
+def test_unknown_name_error_names_folder_and_hub(call):
     message = "there is no folder `org/none` here; no dataset `org/none` on the hub"
     with pytest.raises(FileNotFoundError, match=message):
         call("locate", "org/none")
@@ -227,14 +227,14 @@ def test_name_that_is_nowhere_says_both(call):
         Datastore("org/none")
 
 
-def test_revision_that_is_not_there_is_said_so(call, put):
+def test_unknown_revision_raises(call, put):
     commit = put("org/chat").commit
     with pytest.raises(FileNotFoundError, match="`org/chat` has no revision `v2`"):
         call("pull", "org/chat@v2")
     assert Path(call("pull", f"org/chat@{commit}")).name == commit
 
 
-def test_dataset_that_is_no_datastore_is_said_so(hub, call):
+def test_dataset_without_manifest_raises(hub, call):
     hub.repositories["org/text"] = Repository({"train.jsonl": b"{}"})
     with pytest.raises(FormatError, match="`org/text` is not a datastore: it has no usable"):
         call("pull", "org/text")

@@ -1,4 +1,4 @@
-"""Building datastores of corpora: what is left out, limits, going on, adding."""
+"""Building datastores of corpora: skipped documents, limits, resuming, appending."""
 
 import json
 import os
@@ -19,7 +19,7 @@ TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in ra
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a corpus in memory; it fails after so many items, and notes that it was read."""
+    """A part of a corpus in memory; it fails after this many items, and notes that it was read."""
 
     texts: tuple[str, ...]
     fails_after: int | None = None
@@ -156,7 +156,7 @@ def test_a_stopped_build_does_not_go_on_with_a_corpus_that_has_changed(
     monkeypatch.setattr(local, "_BATCH_BYTES", 100)
     options = BuildOptions(max_shard_tokens=60)
     made = of_files(tmp_path)
-    for _ in range(2):  # what is the same goes on
+    for _ in range(2):  # the same corpus resumes
         with pytest.raises(RuntimeError, match="the power is gone"):
             build_datastore(made, demo_tokenizer, tmp_path / "d", options)
     path = tmp_path / changed
@@ -214,5 +214,5 @@ def test_sorting_stays_within_its_memory(tmp_path, vocab_size):
     )
     peak, num_shards = map(int, done.stdout.split())
     assert num_shards > 2
-    # Writing takes buffers and tables beside what sorting does.
+    # Writing takes buffers and tables in addition to sorting.
     assert peak < max_memory + (3 << 20)

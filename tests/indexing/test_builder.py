@@ -1,4 +1,4 @@
-"""The builder of the core: what it takes and refuses, what it leaves behind, how it goes on."""
+"""The builder of the core: accepted and rejected input, leftovers, resuming."""
 
 import json
 import shutil
@@ -78,7 +78,7 @@ def test_a_build_stopped_at_any_point_leaves_the_old_datastore(tmp_path):
         assert Datastore(tmp_path / "d").num_tokens == 3
     assert num_stopped > 5
     assert Datastore(tmp_path / "d").num_tokens == 6
-    # What was told rises to its total in every stage.
+    # Reported progress rises to its total in every stage.
     for stage, total in (("sort", 6), ("write", 6), ("sync", 2)):
         here = [(done, of) for name, done, of in calls if name == stage]
         assert here == sorted(here)
@@ -86,7 +86,7 @@ def test_a_build_stopped_at_any_point_leaves_the_old_datastore(tmp_path):
         assert here[-1] == (total, total)
 
 
-def test_what_is_there_is_refused_at_once_and_at_the_end_and_so_is_a_second_builder(tmp_path):
+def test_existing_target_and_second_builder_are_rejected(tmp_path):
     path = tmp_path / "d"
     with DatastoreBuilder(path, **FACTS) as late:
         late.add_documents([3], [1])
@@ -181,7 +181,7 @@ def test_memory_bounds_the_shards(tmp_path, vocab_size, bytes_a_token):
         assert store.num_shards == num_shards
 
 
-# Builds that were killed and go on ----------------------------------------------------------------
+# Killed and resumed builds ----------------------------------------------------------------
 
 
 @CASES

@@ -43,20 +43,20 @@ def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log)
         assert before.count(document) == 0
     assert (now.num_documents, now.num_tokens) == (5, report.num_tokens)
     assert texts(Memory.open(log, 100), "ann") == []
-    # What the datastore has leaves everybody's memory.
+    # Texts of the datastore leave the memory of all tenants.
     assert texts(Memory.open(log, 100), "bob") == [of_bob[0], of_bob[2]]
     again = add_from_memory(tmp_path / "d", log, "ann")
     assert (again.num_texts, again.num_added_documents, again.num_tokens) == (0, 0, now.num_tokens)
 
 
-def test_what_was_added_before_a_kill_is_not_added_again(store, log):
+def test_repeated_call_after_kill_adds_nothing_twice(store, log):
     remember(log, ann=[[1]])
     report = add_from_memory(store, log, "ann")
     assert (report.num_texts, report.num_added_documents, report.num_shards) == (1, 0, 1)
     assert texts(Memory.open(log, 100), "ann") == []
 
 
-def test_what_a_server_writes_meanwhile_stays(store, log, monkeypatch):
+def test_concurrent_writes_of_a_server_are_kept(store, log, monkeypatch):
     remember(log, ann=[[5, 6]])
     opened = Memory.open(log, 100)
     reader = type("Reader", (), {"open": lambda *_, **__: opened})
@@ -68,7 +68,7 @@ def test_what_a_server_writes_meanwhile_stays(store, log, monkeypatch):
     assert texts(Memory.open(log, 100), "ann") == [[7, 8]]
 
 
-def test_what_fails_before_the_datastore_is_there_leaves_the_memory(store, log, monkeypatch):
+def test_failure_before_publish_keeps_the_memory(store, log, monkeypatch):
     remember(log, ann=[[5, 6]])
     kept = log.read_bytes()
 
@@ -81,7 +81,7 @@ def test_what_fails_before_the_datastore_is_there_leaves_the_memory(store, log, 
     assert log.read_bytes() == kept
 
 
-def test_what_does_not_fit_is_refused_and_nothing_changes(tmp_path, store, log):
+def test_mismatched_input_is_rejected_without_changes(tmp_path, store, log):
     with pytest.raises(FileNotFoundError):
         add_from_memory(store, log)
     remember(log, tokenizer="words", ann=[[5, 6]])

@@ -76,7 +76,7 @@ class Made:
 
 
 class UnpicklableError(OSError):
-    """As those of some clients of the web: it cannot be made again of its message alone."""
+    """An error, like those of some web clients, that cannot be recreated from its message."""
 
     def __init__(self, status, url):
         super().__init__(f"{status} at {url}")
@@ -87,7 +87,7 @@ def fail(error, arguments):
 
 
 def hold(folder):
-    """Holds a worker until the test goes on, and says which one it is."""
+    """Hold a worker until the test continues, and report its process."""
     (folder / "at").write_text(ray.get_runtime_context().get_node_id())
     while not (folder / "go on").exists():
         time.sleep(0.05)
@@ -128,7 +128,7 @@ def build(path, corpus, engine="ray", progress=None, **options):
 
 
 def documents(path):
-    """How often each document is in a datastore."""
+    """Count the copies of each document in a datastore."""
     store = Datastore(path)
     store.verify()
     return Counter(document.token_ids.tobytes() for document in store)
@@ -241,7 +241,7 @@ def test_build_goes_on_after_the_driver_was_killed(cluster, tmp_path):
 
 @pytest.fixture
 def killer(cluster, tmp_path):
-    """Kills the worker that is held at its work, then lets all go on; tells whom it killed."""
+    """Kill the held worker, then release all; return the killed process."""
     killed = []
 
     def kill():

@@ -1,4 +1,4 @@
-"""A GGUF file tells its tokenizer, and is a model like any other."""
+"""GGUF files: their vocabulary, and loading them as models."""
 
 import json
 import subprocess
@@ -37,18 +37,18 @@ def test_spaces_are_spelled_as_in_the_original(tmp_path, model, expected):
     assert in_order(GgufVocabulary.read(path).get_vocab()) == ["▁a", expected, "a b"]
 
 
-def test_what_is_no_whole_file_is_refused(tmp_path):
+def test_truncated_gguf_file_is_rejected(tmp_path):
     path, whole = tmp_path / "a.gguf", gguf_of(["a", "b"])
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"a\.gguf is no whole GGUF file"):
+        with pytest.raises(ValueError, match=r"a\.gguf is not a complete GGUF file"):
             GgufVocabulary.read(path)
     for place in range(4, len(whole)):  # the largest lengths, counts and kinds
         path.write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
         try:
             GgufVocabulary.read(path)
         except ValueError as error:
-            assert "a.gguf" in str(error)  # noqa: PT017  (a changed text is no error)
+            assert "a.gguf" in str(error)  # noqa: PT017  (a changed text is allowed)
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path):

@@ -8,7 +8,7 @@ from specds.models.render import text_after, tree_in_words
 
 
 class Strips:
-    """As tokenizers of the Llama family do: a text's first space is left out."""
+    """A tokenizer that drops a text's first space, as the Llama family does."""
 
     words = (" is", " it", "?", "\n", " ")
 

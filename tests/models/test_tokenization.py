@@ -102,7 +102,7 @@ def test_the_light_tokenizer_leaves_conversations_to_transformers(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["models.load.load_model", "corpora.open_corpus"])
-def test_what_the_hub_has_is_refused_at_once_where_it_cannot_be_reached(call):
+def test_unreachable_hub_fails_at_once(call):
     """In a process of its own: the client reads its settings once."""
     environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
     code = f"import specds.models.load, specds.corpora; specds.{call}('org/none')"

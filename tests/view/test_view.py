@@ -1,4 +1,4 @@
-"""The page of `specds view`: what it answers, to whom, and that a browser shows it."""
+"""The page of `specds view`: answers, access control, and display in a browser."""
 
 import http.client
 import json
@@ -77,7 +77,7 @@ def test_a_keystroke_is_answered_at_once(served):
     assert median(seconds[30:]) < 0.03
 
 
-def test_nothing_that_is_typed_is_kept(explorer):
+def test_typed_text_is_not_stored(explorer):
     def drafted(text):
         trees = explorer.explore(text, 8)["trees"].values()
         return "".join(token for tree in trees for token in tree["text"])
@@ -99,7 +99,7 @@ def test_nothing_that_is_typed_is_kept(explorer):
         ("POST", "/explore", "[" * 100_000, 400),
     ],
 )
-def test_what_makes_no_sense_is_refused(served, method, path, body, status):
+def test_invalid_request_is_rejected(served, method, path, body, status):
     assert ask(served, method, path, body)[0] == status
 
 
@@ -110,7 +110,7 @@ def test_an_address_that_is_none_is_answered(served):
         assert connection.recv(1000).startswith(b"HTTP/1.1 404 ")
 
 
-def test_who_goes_away_before_the_answer_is_not_told_of(served, capfd, monkeypatch):
+def test_disconnected_browser_is_not_logged(served, capfd, monkeypatch):
     gone, wait = threading.Event(), Explorer.explore
     monkeypatch.setattr(Explorer, "explore", lambda *asked: gone.wait(30) and wait(*asked))
     with closing(socket.create_connection(served, timeout=30)) as connection:
@@ -129,7 +129,7 @@ def test_who_goes_away_before_the_answer_is_not_told_of(served, capfd, monkeypat
     assert capfd.readouterr().err == ""
 
 
-def test_of_a_long_text_only_the_end_is_tokenized(served):
+def test_long_text_is_tokenized_at_its_end(served):
     asked = json.dumps({"text": "x y" * 300_000 + TEXT, "nodes": 6})
     status, told = ask(served, "POST", "/explore", asked)
     assert status == 200

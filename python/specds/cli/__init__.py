@@ -76,7 +76,7 @@ _INTERRUPTED = 130
 
 
 def main() -> None:
-    """Runs the command; an error is one line, exit code 2 for usage and 1 for failure."""
+    """Run the command; an error is one line, exit code 2 for usage and 1 for failure."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # of any encoding, and none where it is closed

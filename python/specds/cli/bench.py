@@ -94,7 +94,7 @@ def _show(
     *,
     as_json: bool,
 ) -> "Document":
-    """Runs a benchmark and shows what it measured: tables or JSON."""
+    """Run a benchmark, and print its results as tables or JSON."""
     from specds.bench.harness import reasons
     from specds.terminal.progress import request_progress
 

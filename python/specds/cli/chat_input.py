@@ -1,4 +1,4 @@
-"""What does the user of a chat say? Messages of one or more lines, and commands: `/clear`."""
+"""Input of a chat: messages of one or more lines, and commands such as `/clear`."""
 
 import re
 import sys
@@ -17,10 +17,10 @@ _KEYS = f"{_QUOTES} begins and ends a text of several lines, Ctrl-C stops a repl
 
 
 def messages(clear: Callable[[], None], banner: str = "") -> Iterator[str]:
-    """What the user says to the model, one message after the other, until the end.
+    """Yield the user's messages until the end of input.
 
     A message is a line, a text that was pasted, or what stands between triple quotes. `clear` is
-    what `/clear` does. Whoever is at a terminal sees `banner` and a line of hints first.
+    called for `/clear`. A terminal shows `banner` and a line of hints first.
     """
     prompts = "", ""
     if sys.stdin.isatty():
@@ -61,10 +61,10 @@ def _texts(prompt: str, next_prompt: str) -> Iterator[str]:
 
 
 def _keep_pasted_lines_together() -> None:
-    """Has a line be edited, earlier ones called back, and pasted lines come as one text."""
+    """Enable line editing, history, and pasted lines as one text."""
     try:
         import readline
     except ImportError:  # there is none on Windows
         return
-    # Some versions have it off unless they are asked; editors other than GNU's know no such.
+    # Some versions disable it by default; editors other than GNU's ignore the setting.
     readline.parse_and_bind("set enable-bracketed-paste on")

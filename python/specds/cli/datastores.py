@@ -63,7 +63,7 @@ def build(
 
 
 def _require_out(out: Path, *, overwrite: bool) -> None:
-    """Refuses a place for a datastore before the corpus is read."""
+    """Reject an unusable `--out` before the corpus is read."""
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"{out.parent}: no such folder: make it, or choose another --out")
     if out.exists() and not overwrite:

@@ -1,4 +1,4 @@
-"""How are results shown: tables and coloured text, drawn by rich."""
+"""Display of results: tables and colored text, drawn by rich."""
 
 import re
 from datetime import datetime
@@ -60,7 +60,7 @@ def drafting_rows(stats: GenerationStats) -> dict[str, str]:
 
 
 def facts_table(title: str, facts: dict[str, Any]) -> Group:
-    """Names and values, one row each; the path beside the title, where no column cuts it."""
+    """Return a table of names and values, with the path in the title, where no column cuts it."""
     shown = {name: _fact(name, value) for name, value in facts.items()}
     title = f"{title} {shown.pop('path', '')}".strip()
     return two_columns(title, {_label(name): told for name, told in shown.items() if told})

@@ -1,4 +1,4 @@
-"""How is help drawn: by click, with options and commands under the titles that they name."""
+"""Help texts by click, with options and commands in the sections that they name."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _ORDER = {"Arguments": -2, "Required": -1, "Options": 1}
 
 class _Sections:
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes a section for each title: commands first, then parameters."""
+        """Write a section for each title: commands first, then parameters."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in getattr(self, "commands", {}).items():
             about, panel = (command.help or "").partition("\n\n")[0], command.rich_help_panel

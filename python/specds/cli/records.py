@@ -1,4 +1,4 @@
-"""How do options of a command come of what is written once: parameters, and fields of records."""
+"""Derivation of typer options from function parameters and dataclass fields."""
 
 import inspect
 import re
@@ -22,7 +22,7 @@ _FLAGS = {
     "baselines": "--baseline",
     "batches": "--batch",
 }
-"""Whose option has a name of its own."""
+"""Flags whose name differs from the field."""
 
 _PANELS = {
     "Limits": ("max_documents", "max_tokens", "sample", "limit"),
@@ -86,7 +86,7 @@ def with_records(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _help_of(command: Callable[..., None]) -> str:
-    """The docstring without its arguments, and a mark for click to print examples as they are."""
+    """Return the docstring without its arguments; a mark makes click print examples verbatim."""
     text = re.sub(r"\n+Args:\n(?: {4}.*\n)+", "\n", inspect.cleandoc(command.__doc__ or ""))
     return text.replace("\nExample", "\n\b\nExample")
 
@@ -155,7 +155,7 @@ def _option(
 
 
 def _kind(hint: Any) -> tuple[Any, dict[str, Any]]:
-    """What typer takes for a type that it does not know, and how to read it."""
+    """Return the type that typer needs for a hint, and the settings of its parser."""
     if get_origin(hint) is tuple:
         return list[str], {}
     if sequence := _is_sequence(hint):
@@ -173,7 +173,7 @@ def _is_sequence(hint: Any) -> Any:
 
 
 def _several(read: Callable[[str], Any]) -> Callable[[Any], list[Any]]:
-    """Reads what is between commas, unless it is the name of a file; a default is read already."""
+    """Read what is between commas, unless it is the name of a file; a default is read already."""
 
     def several(given: Any) -> list[Any]:
         if not isinstance(given, str):
@@ -200,7 +200,7 @@ def _usual_metavar(name: str, hint: Any) -> str | None:
 
 
 def _told(described: Any, section: str) -> dict[str, tuple[str, str]]:
-    """What a docstring, and those of base classes, say of each name: its metavar and its help."""
+    """Read the metavar and the help of each name from a docstring and those of base classes."""
     told: dict[str, tuple[str, str]] = {}
     for each in reversed(getattr(described, "__mro__", (described,))):
         text = inspect.cleandoc(each.__doc__ or "")

@@ -129,7 +129,7 @@ class CorpusOptions:
 
 
 def sift(items: Iterable[Item], options: CorpusOptions) -> Iterator[Item]:
-    """Leaves out the documents that are empty or not in the sample; repairs invalid Unicode."""
+    """Leave out the documents that are empty or not in the sample, and repair invalid Unicode."""
     for item in items:
         if isinstance(item, Skipped):
             yield item

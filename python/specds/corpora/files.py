@@ -31,7 +31,7 @@ Spent: TypeAlias = "Callable[[], int]"
 
 
 def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
-    """Yields the row of each line; blank lines are numbered, but no rows."""
+    """Yield the row of each line; blank lines are numbered, but no rows."""
     for number in count(1):
         line = file.readline(_LARGEST_ROW)
         if not line:
@@ -45,7 +45,7 @@ def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator
 
 
 def json_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
-    """Yields the rows of a `.json` file: of a list, as it streams in, or an object a line."""
+    """Yield the rows of a `.json` file: of a list, as it streams in, or an object a line."""
     if file.peek(_CHUNK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         with io.TextIOWrapper(file, "utf-8-sig") as text:
             yield from _list_rows(text, spent)
@@ -79,7 +79,7 @@ def _next_row(text: str, start: int, before: re.Pattern[str]) -> tuple[Any, int]
 
 
 def _list_rows(text: io.TextIOWrapper, spent: Spent) -> Iterator[Row]:
-    """Yields the rows of a list up to the first that is not JSON."""
+    """Yield the rows of a list up to the first that is not JSON."""
     buffer, start, before = "", 0, _BEFORE_FIRST
     for number in count(1):
         row, end = _next_row(buffer, start, before)
@@ -214,7 +214,7 @@ class DamagedFileError(CorpusError):
 
 @contextmanager
 def readable(place: str) -> Iterator[None]:
-    """Says which file it was that could not be unpacked or decoded."""
+    """Name the file in errors of unpacking and decoding."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:

@@ -187,7 +187,7 @@ def stdlib_parts(options: CorpusOptions) -> Iterator[SourceFiles]:
 
 
 def stdlib_documents(without: Collection[str] = ()) -> Iterator[Document]:
-    """Yields the modules of the library, sorted by path, without some packages and their tests."""
+    """Yield the modules of the library, sorted by path, without some packages and their tests."""
     items = chain.from_iterable(stdlib_parts(CorpusOptions(without=tuple(without))))
     return (item for item in items if isinstance(item, Document))
 

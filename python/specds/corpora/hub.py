@@ -73,7 +73,7 @@ class HubFile(DataFile):
 
 
 def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: Render) -> Corpus:
-    """Opens a dataset of the hub, which the user calls `spec`: its files are read later."""
+    """Open a dataset of the hub, which the user calls `spec`: its files are read later."""
     if dataset.by_language and options.language is None:
         raise CorpusError(f"`{spec}` is split by language: choose one with --language")
     options = replace(options, split=options.split or dataset.split)

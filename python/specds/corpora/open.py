@@ -19,7 +19,7 @@ from specds.corpora.rows import Render, plain
 def open_corpus(
     spec: str, options: CorpusOptions | None = None, *, render: Render | None = None
 ) -> Corpus:
-    """Opens a corpus by its name or path.
+    """Open a corpus by its name or path.
 
     Args:
         spec: One of these, the first that fits:
@@ -73,7 +73,7 @@ def open_corpus(
 def open_corpora(
     specs: Iterable[str], options: CorpusOptions | None = None, *, render: Render | None = None
 ) -> Corpus:
-    """Opens several corpora as one, read in this order, as `open_corpus` does each."""
+    """Open several corpora as one, read in this order, as `open_corpus` does each."""
     opened = [open_corpus(spec, options, render=render) for spec in specs]
     parts = tuple(chain.from_iterable(corpus.parts for corpus in opened))
     return Corpus(" + ".join(corpus.name for corpus in opened), parts)

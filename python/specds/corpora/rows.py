@@ -23,7 +23,7 @@ _ROLES = {
 
 
 def conversation(value: Any) -> Messages:
-    """Reads a conversation in the usual shapes.
+    """Read a conversation in the usual shapes.
 
     A list of objects with `role` and `content` (OpenAI; the content may be a list of text parts) or
     `from` and `value` (ShareGPT), or of strings, said in turn (UltraChat).
@@ -105,7 +105,7 @@ class BadRowError(ValueError):
 
 @dataclass(frozen=True)
 class RowReader:
-    """Turns rows into documents.
+    """Turn rows into documents.
 
     Attributes:
         place: The same for an error, up to the number: ``a/b.jsonl:``, ``a/b.parquet: row ``.
@@ -117,7 +117,7 @@ class RowReader:
     render: Render
 
     def documents(self, rows: Iterable[Row], columns: Iterable[str] = ()) -> Iterator[Item]:
-        """Yields the document of each row, or what was skipped; `columns` are named in errors."""
+        """Yield the document of each row, or what was skipped; `columns` are named in errors."""
         return sift(self._items(rows, columns), self.options)
 
     def columns(self, names: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The hub's own client: asked once, and its errors told with a way out."""
+"""Access to the hub's client; its errors are raised with a remedy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +10,10 @@ from specds.hub.names import HubName
 
 KIND = {"repo_type": "dataset"}
 LIBRARY = {"library_name": "specds", "library_version": __version__}
-LOG_IN = "log in by `hf auth login` or set HF_TOKEN"
+LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
 TIMEOUT_S = 10.0
-UNAUTHORISED = (401, 403)
+UNAUTHORIZED = (401, 403)
 
 
 def hub() -> Any:
@@ -25,7 +25,7 @@ def api() -> Any:
 
 
 def describe(name: HubName) -> tuple[str, dict[str, int]]:
-    """The commit of a name, and the sizes of its files by their paths, by one request."""
+    """Return the commit of a name and the sizes of its files, with one request."""
     info = api().dataset_info(
         name.repository, revision=name.revision, files_metadata=True, timeout=TIMEOUT_S
     )
@@ -33,14 +33,14 @@ def describe(name: HubName) -> tuple[str, dict[str, int]]:
 
 
 def connection_errors() -> tuple[type[Exception], ...]:
-    """What the client raises where the hub refuses or cannot be reached."""
+    """Return the exceptions of the client for a refusal or an unreachable hub."""
     general = imported("huggingface_hub.errors").HfHubHTTPError
     # Its bases are the general error of the HTTP client, whichever it is, and `OSError`.
     return (OSError, *general.__bases__)
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """The status of the hub's answer; None where there was none."""
+    """Return the status of the hub's response; None if there was none."""
     while error is not None:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -50,19 +50,19 @@ def status_of(error: BaseException | None) -> int | None:
 
 
 def unreachable(what: str, error: Exception) -> str:
-    """What to do where the hub cannot be reached."""
-    way_out = "unset HF_HUB_OFFLINE" if hub().constants.HF_HUB_OFFLINE else "check the network"
-    return f"cannot reach the hub for `{what}`: {way_out} ({brief(error)})"
+    """Return the message for an unreachable hub."""
+    remedy = "unset HF_HUB_OFFLINE" if hub().constants.HF_HUB_OFFLINE else "check the network"
+    return f"cannot reach the hub for `{what}`: {remedy} ({brief(error)})"
 
 
 def brief(error: Exception) -> str:
-    """An error on one line."""
+    """Return an error on one line."""
     return " ".join(str(error).split("Example of usage")[0].split()) or type(error).__name__
 
 
 @contextmanager
 def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
-    """Turns errors of the client into what can be done about them."""
+    """Convert errors of the client to errors with a remedy."""
     errors = imported("huggingface_hub.errors")
     here = f"there is no folder `{name}` here; " if not_here else ""
     try:
@@ -78,11 +78,13 @@ def explained(name: HubName, *, not_here: bool = False) -> Iterator[None]:
         raise FileNotFoundError(message) from error
     except connection_errors() as error:
         status = status_of(error)
-        if status in UNAUTHORISED:
+        if status in UNAUTHORIZED:
             message = f"the hub refuses your token for `{name}`: {LOG_IN}"
             raise PermissionError(message) from error
         if "Consistency check failed" in str(error):
-            raise FormatError(f"`{name}` is not as long as it says: {brief(error)}") from error
+            raise FormatError(
+                f"`{name}` has a file whose size does not match: {brief(error)}"
+            ) from error
         if status is None and isinstance(error, OSError) and error.errno:
             raise  # of the disk
         raise ConnectionError(here + unreachable(str(name), error)) from error

@@ -1,4 +1,4 @@
-"""What is a datastore called on the hub, and which one does a model's folder name as its own?"""
+"""Names of datastores on the hub, and the datastore that a model's folder names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HubName:
 
     @classmethod
     def parse(cls, path: str | PathLike[str]) -> HubName | None:
-        """Reads ``org/name`` or ``hf://org/name@revision``; None where it can only be a path."""
+        """Read ``org/name`` or ``hf://org/name@revision``; None where it can only be a path."""
         text = path if isinstance(path, str) else PurePath(path).as_posix()
         found = _NAME.fullmatch(text)
         if found is not None:
@@ -45,7 +45,7 @@ _MAX_BYTES = 1 << 20
 
 
 def named_datastore(model: str | Path) -> str | None:
-    """The datastore that a model's folder names in its `specds.json`, if any.
+    """Return the datastore that a model's folder names in `specds.json`, or None.
 
     Raises:
         ValueError: It is neither ``org/name`` of the hub nor a path within the folder.
@@ -58,7 +58,7 @@ def named_datastore(model: str | Path) -> str | None:
     if named is None:
         return None
     if not isinstance(named, str):
-        raise ValueError(f"{path}: `datastore` is no text")
+        raise ValueError(f"{path}: `datastore` is not a string")
     within = Path(model, named).resolve()
     if within.exists() and within.is_relative_to(Path(model).resolve()):
         return str(within)

@@ -31,7 +31,7 @@ def card_of(
     about: dict[str, Any] = {"tags": ["specds", "speculative-decoding"], "viewer": False}
     if license:
         about["license"] = license
-    facts = {
+    metadata = {
         "corpus": "<br>".join(map(_code, manifest["corpus"])),
         "tokenizer": _code(manifest["tokenizer_name"]),
         "fingerprint of the tokenizer": _code(manifest["tokenizer_fingerprint"]),
@@ -60,7 +60,7 @@ def card_of(
             about="\n".join(f"{key}: {json.dumps(value)}" for key, value in about.items()),
             repository=name.repository,
             name=name,
-            facts="\n".join(f"| {key} | {value} |" for key, value in facts.items() if value),
+            metadata="\n".join(f"| {key} | {value} |" for key, value in metadata.items() if value),
             more="\n".join(more),
         )
     )
@@ -83,13 +83,13 @@ def push(
     license: str | None = None,
     acceptance: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Uploads a datastore to the hub, where readers see the old one or the new one.
+    """Upload a datastore to the hub in one commit; readers see the old one or the new one.
 
-    Shards that are there are not sent again. Whoever can read the datastore can read its corpus.
+    Shards that are there are not sent again. Readers of the datastore can read its corpus.
 
     Args:
         name: ``org/name``, or ``org/name@branch``; made where it is not there.
-        private: Whether a new one is private; by default as the account is set.
+        private: Visibility of a new one; default: the account's setting.
         license: Of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``, ...
         acceptance: Rows of `specds bench acceptance` with it, for the card.
 
@@ -102,7 +102,7 @@ def push(
     """
     folder, parsed = Path(datastore), HubName.parse(name)
     if parsed is None:
-        raise ValueError(f"`{name}` is no name on the hub: try org/name")
+        raise ValueError(f"`{name}` is not a name on the hub: try org/name")
     manifest = manifest_of(folder)
     Datastore(folder).verify(checksums_only=True)
     client, add = api(), hub().CommitOperationAdd
@@ -138,7 +138,7 @@ def push(
 
 
 def _is_our_card(name: HubName, commit: str, present: dict[str, int]) -> bool:
-    """Whether the card may be written: there is none, or it is one of ours."""
+    """Return true if the card may be written: it is missing, or `push` wrote it."""
     if CARD not in present:
         return True
     path = hub().hf_hub_download(name.repository, CARD, revision=commit, **KIND)

@@ -1,4 +1,4 @@
-"""How does a corpus become a datastore: documents -> tokens -> suffix arrays on disk.
+"""Building of datastores: documents -> tokens -> suffix arrays on disk.
 
 Read in this order: `options`, `report` (what a build has read and made), `local`, `ray` (the same
 on a cluster), `build`, `from_memory`.

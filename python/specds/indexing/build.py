@@ -25,7 +25,7 @@ def build_datastore(
     tokenizer_name: str | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Builds the datastore of a corpus at `out`, or adds the corpus to the one there.
+    """Build the datastore of a corpus at `out`, or add the corpus to the one there.
 
     Whatever goes wrong, `out` stays as it was, and the same call continues.
 
@@ -67,7 +67,7 @@ def build_from_token_ids(
     tokenizer_name: str = "",
     tokenizer_fingerprint: str = "",
 ) -> Datastore:
-    """Builds a datastore of documents that are tokens already; needs no tokenizer, nor torch.
+    """Build a datastore of documents that are tokens already; needs no tokenizer, nor torch.
 
     Args:
         documents: The token ids of each, of any integer dtype, shape `(n,)`; read one by one.

@@ -1,4 +1,4 @@
-"""How does what a server wrote become part of its datastore, and leave its memory?"""
+"""Transfer of requests from a server's memory to its datastore."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MEMORY_PER_BYTE, _MEMORY_BYTES, _MOST_BYTES = 32, 1 << 28, 12 << 30
 
 @dataclass(frozen=True)
 class MemoryMoveReport:
-    """What went from a memory to a datastore.
+    """Figures of a transfer from a memory to a datastore.
 
     Attributes:
         num_added_documents: Documents that the texts were, but for those that the datastore had.
@@ -50,7 +50,7 @@ def add_from_memory(
     tokenizer_name: str | None = None,
     progress: Progress | None = None,
 ) -> MemoryMoveReport:
-    """Adds a tenant's texts in a memory to a datastore, then takes them out of the memory.
+    """Add a tenant's texts in a memory to a datastore, then remove them from the memory.
 
     Readers and processes that share the memory may run meanwhile. After a kill each text is in the
     memory, in the datastore, or in both: the same call continues.
@@ -58,7 +58,7 @@ def add_from_memory(
     Args:
         path: The datastore; made where there is none.
         memory: What `Memory.save`, `FusedDrafter.save` or a server with `sync_interval` writes.
-        tenant: Whose texts. Whoever drafts from the datastore drafts from them afterwards.
+        tenant: The owner of the texts, which serve all users of the datastore afterwards.
         tokenizer: Of the tokens, where there is no datastore yet.
         tokenizer_name: What to call it in the manifest; its own name by default.
 
@@ -101,7 +101,7 @@ def add_from_memory(
 
 
 def _facts(path: Path, tokenizer: Tokenizer | None, name: str | None) -> dict[str, Any]:
-    """What a datastore says of its tokens; that of the tokenizer where there is none yet."""
+    """Return a datastore's token metadata, or the tokenizer's if there is no datastore yet."""
     if path.exists():
         datastore = Datastore(path)
         names = ("vocab_size", "separator", "tokenizer_name", "tokenizer_fingerprint")
@@ -112,7 +112,7 @@ def _facts(path: Path, tokenizer: Tokenizer | None, name: str | None) -> dict[st
 
 
 def _add(builder: DatastoreBuilder, text: np.ndarray, separator: int) -> None:
-    """Adds what is between the separators of a text: no match reaches across one."""
+    """Add what is between the separators of a text: no match reaches across one."""
     places = np.flatnonzero(text == separator)
     lengths = np.diff([-1, *places, len(text)]) - 1
     builder.add_documents(text[text != separator], lengths[lengths > 0])

@@ -1,6 +1,6 @@
-"""How do the documents of a corpus come to a builder of this process: read, tokenized, in order?
+"""Transfer of documents to a builder of this process: read, tokenized, in order.
 
-Where the parts of the corpus end is noted: a build that goes on does not read them again.
+Checkpoints record the ends of parts: a resumed build does not read these parts again.
 """
 
 import json
@@ -28,7 +28,7 @@ def documents_left(
     read: IngestStats,
     report: Callable[[], object],
 ) -> Iterator[Document]:
-    """Yields the documents of a corpus but for the first `num_given`, and notes where parts end.
+    """Yield the documents of a corpus after the first `num_given`, and record the ends of parts.
 
     Parts with none but such documents are not read again, but `read` counts them too. The notes are
     in `folder`. `report` is called now and then while documents are passed over.
@@ -72,7 +72,7 @@ def _check_same(corpus: Corpus, path: Path, num_given: int) -> None:
 
 @contextmanager
 def _with_filename(path: Path) -> Iterator[None]:
-    """Names the file that cannot be written: the error of a full disk does not."""
+    """Name the file that cannot be written: the error of a full disk does not."""
     try:
         yield
     except OSError as error:
@@ -85,7 +85,7 @@ def _line(read: IngestStats) -> str:
 
 
 def _notes(path: Path) -> Iterator[IngestStats]:
-    """What an earlier build had read after each part; a kill may have cut the last line."""
+    """Yield the checkpoints of an earlier build; a kill may have truncated the last line."""
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines():
@@ -108,7 +108,7 @@ def open_builder(
     options: BuildOptions,
     tokenizer_name: str | None = None,
 ) -> DatastoreBuilder:
-    """Starts the build of a corpus at `out`, or takes up the one that was killed there."""
+    """Start the build of a corpus at `out`, or resume a killed one."""
     return DatastoreBuilder(
         out,
         **tokenizer_metadata(tokenizer, tokenizer_name),
@@ -119,7 +119,7 @@ def open_builder(
 
 
 def tokenizer_metadata(tokenizer: Tokenizer, name: str | None = None) -> dict[str, Any]:
-    """What a datastore says of the tokenizer of its tokens, as the builder takes it."""
+    """Return a tokenizer's metadata as keywords of the builder."""
     size = vocab_size(tokenizer)
     eos = tokenizer.eos_token_id
     return {
@@ -137,7 +137,7 @@ def tokenize_corpus(
     options: BuildOptions,
     progress: Progress,
 ) -> IngestStats:
-    """Gives the builder all documents that it has not been given before; tells what was read."""
+    """Pass the remaining documents to the builder, and return the statistics of reading."""
     read = IngestStats()
 
     def report() -> None:
@@ -164,7 +164,7 @@ def tokenize_corpus(
 
 
 def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Groups documents into batches of about a megabyte, enough work for every core."""
+    """Group documents into batches of about a megabyte, enough work for every core."""
     batch: list[Document] = []
     size = 0
     for document in documents:

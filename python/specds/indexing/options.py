@@ -1,4 +1,4 @@
-"""How is a datastore built: records of options, whole from the command line to the core."""
+"""Options of a build, the same from the command line to the core."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from specds._core import DEFAULTS
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """How shards are made of tokens.
+    """Options of making shards from tokens.
 
     Attributes:
         max_memory: Bytes that sorting may take; half of the machine's memory by default.
@@ -35,7 +35,7 @@ class ShardOptions:
 
 @dataclass(frozen=True)
 class DocumentOptions(ShardOptions):
-    """Which documents are built from, and where.
+    """Options of selecting documents, and of where the build runs.
 
     Attributes:
         drop_duplicates: Leave out documents that came before, and count them.
@@ -61,12 +61,12 @@ class DocumentOptions(ShardOptions):
 
 @dataclass(frozen=True)
 class BuildOptions(DocumentOptions):
-    """How a datastore is built. The command line has the options of these three records.
+    """Options of a build; the command line has the options of these three records.
 
     Attributes:
         overwrite: Replace what is at the path, once the new datastore is complete.
         append: Add to the datastore at the path, in shards of its own.
-        commands: What asks for this build, told to those whom the datastore is shared with.
+        commands: Command lines of this build, for readers of a shared datastore.
     """
 
     overwrite: bool = False

@@ -1,8 +1,8 @@
 """Builds a datastore on a Ray cluster.
 
 The corpus is cut into groups of whole parts. One task builds a datastore of each group, as a local
-build does, in a folder beside the target that all workers share; the driver merges these. A group
-whose worker is lost is built again; a build that goes on keeps the groups that are complete.
+build does, in a folder next to the target that all workers share; the driver merges these. A group
+whose worker is lost is built again; a resumed build keeps complete groups.
 """
 
 import json
@@ -44,7 +44,7 @@ def build_on_ray(
     tokenizer_name: str | None,
     progress: Progress,
 ) -> BuildReport:
-    """Builds the datastore of a corpus at `out` on a cluster, as `specds.build_datastore` does.
+    """Build the datastore of a corpus at `out` on a cluster, as `specds.build_datastore` does.
 
     A document that comes again in another group is kept: `specds compact --drop-duplicates` leaves
     it out. All workers must see the files of the corpus and the folder of `out`.
@@ -52,7 +52,7 @@ def build_on_ray(
     started = time.perf_counter()
     target = Path(out).absolute()
     folder = target.with_name(f".{target.name}.build-parts")
-    # Until the shards are merged, nobody else may write there.
+    # Other writers are locked out until the shards are merged.
     with (
         open_builder(corpus, tokenizer, out, options, tokenizer_name),
         _cluster(options.ray_address) as ray,
@@ -82,7 +82,7 @@ def build_on_ray(
 
 
 def _for_workers(ray: Any, options: BuildOptions) -> tuple[BuildOptions, int]:
-    """How a worker builds, and the cores of all workers."""
+    """Return the options of a worker, and the number of cores of all workers."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers = [node for node in nodes if node.get("CPU", 0) >= 1]
     # Half is for sorting, half for what else a worker does.
@@ -93,7 +93,7 @@ def _for_workers(ray: Any, options: BuildOptions) -> tuple[BuildOptions, int]:
 
 
 def _plan(corpus: Corpus, tokenizer: Tokenizer, options: BuildOptions) -> str:
-    """What decides which documents are in which group: equal plans, equal groups."""
+    """Return the build key: equal keys give equal groups."""
     limits = (options.drop_duplicates, options.max_documents, options.max_tokens)
     parts = (part.state for part in corpus.parts)
     about = map(str, (*limits, options.max_shard_tokens, corpus.name, fingerprint(tokenizer)))
@@ -120,7 +120,7 @@ def _build_groups(
     num_bytes: int,
     progress: Progress,
 ) -> tuple[IngestStats, list[Path]]:
-    """Has all groups built, up to the limits of the options: what was read, and where it is."""
+    """Build all groups up to the limits of the options; return statistics and paths."""
     build = ray.remote(_build).options(memory=options.max_memory, max_retries=_MAX_RETRIES)
     read, sources = IngestStats(), []
     given = (len(notes), Path.cwd())
@@ -163,7 +163,7 @@ def _build(
     num_groups: int,
     cwd: Path,
 ) -> tuple[IngestStats, Path]:
-    """Builds the datastore of a group, unless it is there: what was read, and where it is."""
+    """Build the datastore of a group unless it is there; return its statistics and path."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many tasks as cores
     with suppress(OSError):  # only relative paths need it
         os.chdir(cwd)
@@ -199,18 +199,18 @@ def _build(
 
 
 def _built(note: Path) -> tuple[IngestStats, Path]:
-    """What a group holds that is complete."""
+    """Read the checkpoint of a complete group."""
     told = json.loads(note.read_text(encoding="utf-8"))
     return IngestStats(**told["read"]), note.with_name(told["name"])
 
 
 def _stop_file(folder: Path) -> Path:
-    """The file that tells tasks to end."""
+    """Return the file whose existence stops tasks."""
     return folder / "stop"
 
 
 def _result(ray: Any, task: Any) -> tuple[IngestStats, Path]:
-    """What a task gives; what it has raised is raised without the cluster's pages about it."""
+    """Return a task's result; its exception is raised without the cluster's traceback."""
     try:
         result: tuple[IngestStats, Path] = ray.get(task)
     except ray.exceptions.RayTaskError as error:
@@ -242,7 +242,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
 
 
 def _ping_cluster(address: str) -> None:
-    """Raises at once what Ray takes minutes to find out."""
+    """Fail fast if no cluster answers."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if port.isdecimal():
         socket.create_connection((host, int(port)), timeout=10).close()

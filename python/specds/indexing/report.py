@@ -1,4 +1,4 @@
-"""What does a build report: how far it has come, and in the end what it made at what cost."""
+"""Progress and final report of a build."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Progress(Protocol):
 
 @dataclass
 class IngestStats:
-    """What was read of a corpus, and what came of it.
+    """Statistics of reading a corpus.
 
     Attributes:
         num_bytes: The size of all that was found, with what was left out.
-        left_out_bytes: The size of what the corpus left out without being told to.
+        left_out_bytes: The size of what the corpus skipped, apart from sampling.
         skipped: What the corpus left out, counted by reason.
         num_duplicates: Documents left out as they had come before.
     """
@@ -51,7 +51,7 @@ class IngestStats:
             self.left_out_bytes += item.num_bytes * (reason != NOT_SAMPLED)
 
     def nothing(self) -> str:
-        """Why there is no datastore of a corpus without tokens."""
+        """Return the error message for a corpus without tokens."""
         if self.is_full:
             return "the first document has more tokens than the limit: raise --max-tokens"
         skipped = [f"{count:,} left out: {reason}" for reason, count in self.skipped.items()]
@@ -59,19 +59,19 @@ class IngestStats:
         return f"the corpus is empty: {found}"
 
     def added_by(self, builder: DatastoreBuilder) -> None:
-        """Takes over what a builder has added."""
+        """Take over what a builder has added."""
         self.num_documents, self.num_tokens = builder.num_documents, builder.num_tokens
         self.num_duplicates, self.is_full = builder.num_duplicates, builder.is_full
 
     def add(self, other: IngestStats) -> None:
-        """Takes in what was read elsewhere, after this."""
+        """Take in what was read elsewhere, after this."""
         for name, value in vars(other).items():
             setattr(self, name, value if name == "is_full" else getattr(self, name) + value)
 
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What a build did and what it cost.
+    """Results and cost of a build.
 
     Attributes:
         num_tokens: Tokens of the datastore, separators included.

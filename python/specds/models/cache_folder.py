@@ -37,7 +37,7 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes a temporary file and renames it, so readers see all of it or none."""
+    """Write a temporary file and renames it, so readers see all of it or none."""
     unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("xb") as file:

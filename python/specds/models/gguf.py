@@ -1,4 +1,4 @@
-"""What does a GGUF file say of its tokenizer? Read without any package; weights are left alone."""
+"""The vocabulary of a GGUF file, read without packages and without weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class GgufVocabulary:
-    """The tokens of a GGUF file, as far as they tell a tokenizer from another."""
+    """The tokens of a GGUF file, which identify its tokenizer."""
 
     name_or_path: str
     tokens: dict[str, int]
@@ -23,19 +23,21 @@ class GgufVocabulary:
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> GgufVocabulary:
-        """Reads the file's fields.
+        """Read the file's fields.
 
         Raises:
-            ValueError: It is no GGUF file, is cut off, or has no tokens.
+            ValueError: The file is not GGUF, is truncated, or has no tokens.
         """
         with Path(path).open("rb") as file:
             try:
                 fields = _fields(file, Path(path).stat().st_size)
             except (struct.error, UnicodeDecodeError, RecursionError) as error:
-                raise ValueError(f"{path} is no whole GGUF file: download it again") from error
+                raise ValueError(
+                    f"{path} is not a complete GGUF file: download it again"
+                ) from error
         tokens = fields.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, list):
-            raise ValueError(f"{path} holds no tokenizer: give one by --tokenizer")
+            raise ValueError(f"{path} holds no tokenizer: pass one with --tokenizer")
         if fields.get("tokenizer.ggml.model") == "llama":
             # The original spells spaces alone by SentencePiece's own sign.
             tokens = ["▁" * len(each) if not each.strip(" ") else each for each in tokens]

@@ -58,7 +58,7 @@ def load_model(
         name: ``demo``, ``demo-small``, ``demo-tiny``, ``smollm2``, a local folder, a GGUF file, or
             a name on the hub.
         device: ``auto`` is the first GPU if there is one, else the CPU.
-        dtype: ``auto`` is float32 on a CPU, where half precision is no faster and makes logits tie,
+        dtype: ``auto`` is float32 on a CPU, where half precision does not help and makes ties,
             and the checkpoint's dtype on other devices.
         tokenizer: The model's tokenizer if it is loaded already.
 

@@ -1,4 +1,4 @@
-"""Tokens, trees and matches as people read them: in words, with what stands around them."""
+"""Text of tokens, trees and matches, with their surroundings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _AROUND = 24
 
 
 class Spelling:
-    """The text of tokens as they come: a character may take several."""
+    """Incremental decoding: a character may need several tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -20,7 +20,7 @@ class Spelling:
         self._told = ""
 
     def of(self, token_id: int | None) -> str:
-        """What a token adds to the text; with None, what is left at its end."""
+        """Return the text that a token adds; None flushes the rest."""
         self._token_ids += [] if token_id is None else [token_id]
         text = str(self._tokenizer.decode(self._token_ids))
         if text.endswith("\N{REPLACEMENT CHARACTER}") and token_id is not None:
@@ -33,14 +33,14 @@ class Spelling:
 
 
 def text_after(tokenizer: Tokenizer, before: Sequence[int], token_ids: Sequence[int]) -> str:
-    """What tokens add to a text: alone, some tokenizers leave out the space they begin with."""
+    """Return the text that tokens add to a context; alone, some tokenizers drop a leading space."""
     context = [int(token) for token in before[-_BEFORE:]]
     told = str(tokenizer.decode(context)) if context else ""
     return str(tokenizer.decode([*context, *map(int, token_ids)]))[len(told) :]
 
 
 def tree_in_words(tokenizer: Tokenizer, tree: TokenTree, before: Sequence[int]) -> dict[str, Any]:
-    """The nodes of a draft: `text`, `parents`, `probs` and `sources`, one element each."""
+    """Return the nodes of a draft: `text`, `parents`, `probs` and `sources`, one element each."""
     paths: list[list[int]] = []
     texts = []
     parents = tree.parents.tolist()
@@ -64,7 +64,7 @@ def known_from(
     max_match: int = 16,
     num_passages: int = 3,
 ) -> dict[str, Any]:
-    """Where the end of a context occurs: `length`, `count`, `text`, and some `passages`."""
+    """Return the match of a context's end: `length`, `count`, `text`, and some `passages`."""
     match = datastore.lookup(context, max_match=max_match)
     start = len(context) - match.length
     return {
@@ -81,7 +81,7 @@ def known_from(
 def passage(
     datastore: Datastore, tokenizer: Tokenizer, position: int, length: int
 ) -> dict[str, Any]:
-    """The text around a place of the corpus: `before`, `match`, `after`, and where it is."""
+    """Return the text around a position of the corpus: `before`, `match`, `after`, `document`."""
     document = datastore.document_at(position)
     tokens, start = document.token_ids.tolist(), position - document.start
     end = start + length

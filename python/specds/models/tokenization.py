@@ -1,4 +1,4 @@
-"""Tokenizers: told apart by fingerprint, run over batches of documents."""
+"""Tokenizers: identified by fingerprint, applied to batches of documents."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FastTokenizer:
 
     @classmethod
     def read(cls, folder: Path) -> FastTokenizer | None:
-        """Reads a tokenizer; None where transformers would not take the file as it is."""
+        """Read a tokenizer; None where transformers would not take the file as it is."""
         paths = [folder / name for name in ("tokenizer.json", "tokenizer_config.json")]
         if not all(path.is_file() for path in paths) or (folder / "tekken.json").exists():
             return None
@@ -78,7 +78,7 @@ class FastTokenizer:
         return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def apply_chat_template(self, messages: Any, *, tokenize: bool) -> Any:
-        """How the model sees a conversation: transformers' own work."""
+        """Apply the chat template with transformers."""
         return self._whole.apply_chat_template(messages, tokenize=tokenize)
 
     @cached_property
@@ -90,7 +90,7 @@ class FastTokenizer:
 
 
 def _contents(token: Any) -> set[str]:
-    """What special tokens say, however they are written down: alone, listed, or with settings."""
+    """Return the contents of special tokens: single, listed, or with settings."""
     if isinstance(token, dict):
         token = [token["content"]] if "content" in token else [*token.values()]
     if isinstance(token, list):
@@ -99,7 +99,7 @@ def _contents(token: Any) -> set[str]:
 
 
 def _has_all_special_tokens(backend: Any, folder: Path, config: dict[str, Any]) -> bool:
-    """Whether no other file names a token that transformers would still add to the tokenizer's."""
+    """Return true if transformers would add no token to those of the tokenizer."""
     import tokenizers
 
     known = backend.get_added_tokens_decoder()
@@ -116,46 +116,46 @@ def _has_all_special_tokens(backend: Any, folder: Path, config: dict[str, Any]) 
 
 
 def vocab_size(tokenizer: Tokenizer) -> int:
-    """One more than the tokenizer's largest token id, added tokens included."""
+    """Return one more than the tokenizer's largest token id, added tokens included."""
     return max(index for token, index in tokenizer.get_vocab().items() if _means(token, index)) + 1
 
 
 def model_vocab_size(model: Any) -> int:
-    """How many tokens a model of transformers knows, by its configuration."""
+    """Return a model's vocabulary size by its configuration."""
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
-    """The SHA-256 (hex) of the vocabulary in id order: equal where the ids mean the same."""
+    """Return the SHA-256 (hex) of the vocabulary in id order."""
     vocabulary = tokenizer.get_vocab().items()
     items = sorted((index, token) for token, index in vocabulary if _means(token, index))
     return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
 def _means(token: str, index: int) -> bool:
-    """Whether an id is of the tokenizer; GGUF files also name those that only fill up a model."""
+    """Return true for an id of the tokenizer; GGUF files also name padding ids."""
     return token != f"[PAD{index}]"
 
 
 def require_chat_template(tokenizer: Tokenizer) -> None:
-    """Refuses a tokenizer that does not know how its model sees a conversation."""
+    """Reject a tokenizer without a chat template."""
     if not tokenizer.chat_template:
         raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
 
 
 def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: Tokenizer) -> None:
-    """Raises `TokenizerError` unless a datastore was built with this tokenizer."""
+    """Raise `TokenizerError` unless a datastore was built with this tokenizer."""
     own = fingerprint(tokenizer)
     if own != built.tokenizer_fingerprint:
         raise TokenizerError(
             f"the datastore at {built.path} was built with the tokenizer `{built.tokenizer_name}`, "
             f"which has another vocabulary (fingerprint {built.tokenizer_fingerprint}, not {own}): "
-            f"use that one, or build a datastore by `{_rebuild(built, tokenizer.name_or_path)}`"
+            f"use that one, or build a datastore with `{_rebuild(built, tokenizer.name_or_path)}`"
         )
 
 
 def check_vocabulary(built: Datastore, num_tokens: int) -> None:
-    """Raises `TokenizerError` where a model's number of tokens shows that its ids mean others.
+    """Raise `TokenizerError` where a model's number of tokens shows that its ids mean others.
 
     A model may have more tokens than its tokenizer, by padding, or a few less.
     """
@@ -163,25 +163,25 @@ def check_vocabulary(built: Datastore, num_tokens: int) -> None:
         raise TokenizerError(
             f"the datastore at {built.path} was built with the tokenizer `{built.tokenizer_name}` "
             f"of {built.vocab_size:,} tokens, and the model has {num_tokens:,}: build one with the "
-            "model's own tokenizer by `specds build`"
+            "model's own tokenizer with `specds build`"
         )
 
 
 def _rebuild(built: Datastore | SimpleNamespace, name: str) -> str:
-    """The command that built a datastore, for another tokenizer."""
+    """Return the command that built a datastore, for another tokenizer."""
     corpora = " ".join(f"--corpus {shlex.quote(line)}" for line in built.corpus)
     known = [line for line in built.commands if "--tokenizer" in line]
     command = known[0] if known else f"specds build {corpora} --tokenizer NAME"
     try:
         words = shlex.split(command)
         words[words.index("--tokenizer") + 1] = name
-    except (ValueError, IndexError):  # a stranger's
+    except (ValueError, IndexError):  # a command that others wrote
         words = ["specds", "build", "--tokenizer", name]
     return shlex.join([*words, "--out", "FOLDER"])
 
 
 def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenises documents without special tokens, on all cores where the tokenizer is a fast one.
+    """Tokenize documents without special tokens, on all cores where the tokenizer is a fast one.
 
     Returns:
         All token ids, `uint32`, and the number of tokens of each document, `int64`.

@@ -51,7 +51,7 @@ def note(message: str) -> None:
 
 
 def waiting(message: str) -> AbstractContextManager[Any]:
-    """Shows on standard error, as long as it is entered, what is waited for."""
+    """Show on standard error, as long as it is entered, what is waited for."""
     # rich imports a third of itself for it, which help does without.
     return err.status(Text(message))
 

@@ -1,4 +1,4 @@
-"""Bars that show how far a build or a benchmark is; help does without them, so it comes sooner."""
+"""Progress bars of builds and benchmarks, imported on first use."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from specds.terminal import counted, quantity
 
 
 class _Rate(ProgressColumn):
-    """How many documents and tokens there are so far, and how fast they come."""
+    """The number of documents and tokens so far, and the rate of tokens."""
 
     def render(self, task: Task) -> Text:
         tokens = task.fields.get("tokens")
@@ -49,7 +49,7 @@ def _bars(*shown: ProgressColumn, **settings: Any) -> Progress:
 
 @contextmanager
 def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
-    """Shows a bar a stage on standard error, after `after_s`; yields what a build reports to."""
+    """Show a bar a stage on standard error, after `after_s`; yields what a build reports to."""
     bars, started = _bars(_Rate(table_column=Column(no_wrap=True))), time.monotonic()
     tasks: dict[str, Any] = {}
 
@@ -70,7 +70,7 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
-    """Shows a bar on standard error; yields what a benchmark reports each request to."""
+    """Show a bar on standard error; yields what a benchmark reports each request to."""
     # A thread that refreshes would take the interpreter in the middle of what is timed.
     bars = _bars(transient=True, auto_refresh=False)
     last = 0.0

@@ -1,6 +1,6 @@
-"""What does a datastore know? A page on this machine that answers while one types.
+"""A local web page that shows a datastore's matches and drafts during typing.
 
-`explorer` says what is asked for as plain values, `server` serves them and the page.
+`explorer` computes the answers, `server` serves them and the page.
 """
 
 from specds.view.explorer import Explorer

@@ -1,4 +1,4 @@
-"""What is known of a text: its match, where that is from, and what each source would draft."""
+"""Matches of a text, their passages, and the drafts of each source."""
 
 from dataclasses import replace
 from threading import Lock
@@ -39,7 +39,7 @@ class Explorer:
         }
 
     def explore(self, text: str, num_nodes: int) -> dict[str, Any]:
-        """The match of a text's end, and the tree that each source drafts behind it."""
+        """Return the match of a text's end, and the tree that each source drafts after it."""
         with self._one_by_one:
             context = self._tokenizer.encode(text[-_MOST_CHARACTERS:], add_special_tokens=False)
             context = context[-_CONTEXT_TOKENS:]

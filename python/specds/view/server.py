@@ -30,7 +30,7 @@ def page() -> bytes:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, *request: Any) -> None:
-        """A browser that goes away before it has its answer is no error to tell."""
+        """Ignore a browser that disconnects before its answer."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(*request)
 
@@ -67,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._tell(answer)
 
     def parse_request(self) -> bool:
-        """Refuses other sites: under a name of their own for this address, and their scripts."""
+        """Reject other sites: under a name of their own for this address, and their scripts."""
         if not super().parse_request():
             return False
         _, port = self.connection.getsockname()
@@ -97,4 +97,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing that is typed is written anywhere."""
+        """Log nothing, since requests hold what the user types."""
