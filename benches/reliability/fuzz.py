@@ -1,4 +1,4 @@
-"""Number of forged inputs of each reader: tests/core/fuzz.rs with a thousand times as many."""
+"""Number of forged inputs of each reader: the fuzz test of the core, a thousand times as many.
 
 import os
 import re
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 def figures() -> list[str]:
     """Return the lines of the section: a table of readers."""
     times = int(os.environ.get("SPECDS_FUZZ", "1000"))
-    source = (ROOT / "tests/core/fuzz.rs").read_text()
+    source = (ROOT / "rust/core/tests/core/fuzz.rs").read_text()
     rows = ["| read | inputs | panics |", "| --- | ---: | ---: |"]
     for name, inputs in re.findall(r"fn (\w+)\(\) \{\n.*?inputs\((\d+)\)", source, re.DOTALL):
         subprocess.run(["make", "fuzz", f"READER={name}", f"TIMES={times}"], check=True, cwd=ROOT)

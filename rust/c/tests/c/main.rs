@@ -2,5 +2,5 @@
 
 mod calls;
 mod header;
-#[path = "../core/random.rs"]
+#[path = "../../../core/tests/core/random.rs"]
 mod random;

@@ -28,7 +28,9 @@ fn read(root: &Path) -> Sources {
         let module = path.with_extension("").to_str().unwrap().replace('/', "::");
         (module, String::from_utf8(text).unwrap())
     });
-    sources.filter(|(module, _)| module != "lib" && !module.ends_with("mod")).collect()
+    let is_file = |module: &str| module != "lib" && !module.ends_with("mod");
+    let is_tested = |module: &str| is_file(module) && !module.starts_with("tests::");
+    sources.filter(|(module, _)| is_tested(module)).collect()
 }
 
 /// The files that a file names by their paths, outside of comments and of its unit tests.
