@@ -16,7 +16,6 @@ __all__ = [
     "DEFAULTS",
     "SOURCES",
     "AdaptiveTrigrams",
-    "Budget",
     "Datastore",
     "DatastoreBuilder",
     "DraftSession",
@@ -27,7 +26,9 @@ __all__ = [
     "Match",
     "Memory",
     "ModelTables",
+    "NodeBudget",
     "Session",
+    "StepTimes",
     "StoredDocument",
     "TokenTree",
     "Trigrams",
@@ -205,15 +206,22 @@ class DraftStats:
     def __new__(cls, reliability: float | None = None) -> Self: ...
 
 @final
-class Budget:
-    def __new__(cls, draft_stats: DraftStats, num_rows: int) -> Self: ...
-    def set_costs(self, seconds: Sequence[float]) -> None: ...
+class StepTimes:
+    def __new__(cls) -> Self: ...
+
+@final
+class NodeBudget:
+    def __new__(
+        cls, draft_stats: DraftStats, costs: StepTimes | Sequence[float], num_rows: int
+    ) -> Self: ...
     @property
     def drafts(self) -> list[bool]: ...
     @property
     def min_prob(self) -> float: ...
+    @property
+    def step_s(self) -> float: ...
     def choose(self, drafts: Sequence[TokenTree | None], seconds: float) -> list[int]: ...
-    def learn(self, emitted: Sequence[Sequence[int] | None]) -> None: ...
+    def learn(self, emitted: Sequence[Sequence[int] | None], step_s: float) -> None: ...
     def leave(self, row: int) -> None: ...
 
 @final

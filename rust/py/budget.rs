@@ -1,12 +1,13 @@
-//! `specds._core.Budget`: how many nodes of the drafts of a request's rows are verified.
+//! `specds._core.NodeBudget`: the number of nodes to verify of the drafts of a request's rows.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use specds::budget::{self, Costs, Passes, RowBudget, StepCost};
 
 use crate::arrays::{from_zero, width};
-use crate::error::{Result, lock};
+use crate::error::{Failure, lock};
 use crate::token_tree::TokenTree;
 
 /// Acceptance statistics of a drafter over all its requests, with the reliability of its probabilities before any.
@@ -28,32 +29,75 @@ impl DraftStats {
     }
 }
 
-/// How many nodes of each row's draft are verified, and which rows draft.
+/// Times of a model's steps, learned from the steps that ran, by the number of rows.
+#[pyclass(frozen, module = "specds")]
+#[derive(Default)]
+pub(crate) struct StepTimes(Mutex<BTreeMap<usize, budget::StepTimes>>);
+
+#[pymethods]
+impl StepTimes {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl StepTimes {
+    /// Calls `use_times` with the times of steps of about `num_rows` rows.
+    fn with<T>(&self, num_rows: usize, use_times: impl FnOnce(&mut budget::StepTimes) -> T) -> T {
+        use_times(lock(&self.0).entry(num_rows.next_power_of_two()).or_default())
+    }
+}
+
+/// Cost of a step by the tokens of each row.
+#[derive(FromPyObject)]
+enum StepCosts {
+    Measured(Py<StepTimes>),
+    Seconds(Vec<f64>),
+}
+
+enum KnownCosts {
+    Measured(Py<StepTimes>),
+    Known(StepCost),
+}
+
+/// The number of nodes to verify of each row's draft, and the rows that draft.
 ///
 /// Rows are padded to the longest one, so all may have the same number. There are at most 4096.
 #[pyclass(module = "specds")]
-pub(crate) struct Budget {
+pub(crate) struct NodeBudget {
     draft_stats: Arc<Mutex<budget::DraftStats>>,
+    costs: KnownCosts,
     rows: Vec<RowBudget>,
-    costs: Option<StepCost>,
+    num_step_tokens: usize,
 }
 
 #[pymethods]
-impl Budget {
+impl NodeBudget {
+    /// Args:
+    ///     draft_stats: The statistics of the drafter.
+    ///     costs: Measured times of steps, or the seconds of a step by the number of nodes of each row, 0 first;
+    ///         they may not fall.
+    ///     num_rows: Rows of the first step.
     #[new]
-    fn new(draft_stats: &Bound<'_, DraftStats>, num_rows: usize) -> PyResult<Self> {
+    fn new(
+        draft_stats: &Bound<'_, DraftStats>,
+        costs: StepCosts,
+        num_rows: usize,
+    ) -> PyResult<Self> {
+        let costs = match costs {
+            StepCosts::Measured(times) => KnownCosts::Measured(times),
+            StepCosts::Seconds(seconds) => {
+                let points = (1..).map(f64::from).zip(seconds).collect();
+                KnownCosts::Known(StepCost::new(points).map_err(Failure::from)?)
+            }
+        };
         Ok(Self {
             draft_stats: Arc::clone(&draft_stats.get().0),
+            costs,
             rows: vec![RowBudget::default(); width(num_rows, "num_rows")?],
-            costs: None,
+            num_step_tokens: 1,
         })
-    }
-
-    /// Takes the seconds of a step by the number of nodes of each row, from 0 on; they may not fall.
-    fn set_costs(&mut self, seconds: Vec<f64>) -> Result<()> {
-        let points = (1..).map(f64::from).zip(seconds).collect();
-        self.costs = Some(StepCost::new(points)?);
-        Ok(())
     }
 
     /// Whether each row drafts in the next step.
@@ -62,27 +106,37 @@ impl Budget {
         self.rows.iter().map(RowBudget::drafts).collect()
     }
 
-    /// The least probability of a node that could pay.
+    /// Minimum probability of a node that could pay; 0 with measured times, since sizes that were never tried may
+    /// be cheap.
     #[getter]
     fn min_prob(&self) -> f64 {
-        let least = |cost| lock(&self.draft_stats).least_gain(self.rows.iter(), cost, 1);
-        self.costs.as_ref().map_or(0.0, least)
+        match &self.costs {
+            KnownCosts::Known(cost) => {
+                lock(&self.draft_stats).least_gain(self.rows.iter(), cost, 1)
+            }
+            KnownCosts::Measured(_) => 0.0,
+        }
     }
 
-    /// The nodes to verify of each row's draft; None stands for a row that does not draft in this step.
+    /// Seconds of a step like the last one, or of one without drafts if costs were given; 0 before any step.
+    #[getter]
+    fn step_s(&self) -> f64 {
+        match &self.costs {
+            KnownCosts::Known(cost) => cost.seconds(1.0),
+            KnownCosts::Measured(times) => times.get().with(self.rows.len(), |times| times.usual()),
+        }
+    }
+
+    /// Return the nodes to verify of each row's draft; None stands for a row that does not draft in this step.
     ///
-    /// `seconds` is what all drafts took, and what was learned for them.
+    /// `seconds` is the time of all drafts, and of what was learned for them.
     fn choose(
         &mut self,
         drafts: Vec<Option<Bound<'_, TokenTree>>>,
         seconds: f64,
     ) -> PyResult<Vec<usize>> {
         let seconds = from_zero(seconds, "seconds")?;
-        let (num_rows, passes) = (drafts.len(), Passes::Padded);
-        let Some(costs) = self.costs.as_ref().map(Costs::Known) else {
-            self.rows.iter_mut().for_each(RowBudget::pause);
-            return Ok(vec![0; num_rows]);
-        };
+        let num_rows = drafts.len();
         let (mut rows, mut trees) = (Vec::new(), Vec::new());
         for (row, draft) in self.rows.iter_mut().zip(&drafts) {
             if let Some(draft) = draft {
@@ -93,20 +147,33 @@ impl Budget {
             }
         }
         let mut draft_stats = lock(&self.draft_stats);
-        let chosen = draft_stats.choose(&mut rows, &trees, num_rows, costs, passes, seconds);
+        let mut choose = |costs: Costs<'_>| {
+            draft_stats.choose(&mut rows, &trees, num_rows, costs, Passes::Padded, seconds)
+        };
+        let chosen = match &self.costs {
+            KnownCosts::Known(cost) => choose(Costs::Known(cost)),
+            KnownCosts::Measured(times) => {
+                times.get().with(num_rows, |times| choose(Costs::Measured(times)))
+            }
+        };
+        self.num_step_tokens = 1 + chosen.iter().max().unwrap_or(&0);
         let mut chosen = chosen.into_iter();
         let size = |draft: &Option<_>| draft.as_ref().and_then(|_| chosen.next()).unwrap_or(0);
         Ok(drafts.iter().map(size).collect())
     }
 
-    /// Learns from the tokens that each row emitted after its draft; None stands for a row that ended.
-    fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>) {
+    /// Learn from the tokens that each row emitted after its draft, None for a row that ended, and from the
+    /// seconds of the step without drafting.
+    fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>, step_s: f64) {
+        if let KnownCosts::Measured(times) = &self.costs {
+            times.get().with(emitted.len(), |times| times.add(self.num_step_tokens, step_s));
+        }
         let rows = self.rows.iter_mut().zip(&emitted);
         let outcomes = rows.filter_map(|(row, tokens)| Some((row, tokens.as_deref()?)));
         lock(&self.draft_stats).learn(outcomes);
     }
 
-    /// Ends a row; the last one takes its number.
+    /// End a row; the last one takes its number.
     fn leave(&mut self, row: usize) {
         if row < self.rows.len() {
             self.rows.swap_remove(row);

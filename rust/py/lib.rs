@@ -32,7 +32,7 @@ mod _core {
 
     #[pymodule_export]
     use super::{
-        budget::{Budget, DraftStats},
+        budget::{DraftStats, NodeBudget, StepTimes},
         builder::{DatastoreBuilder, compact, merge},
         datastore::Datastore,
         draft::{DraftSession, draft_batch},

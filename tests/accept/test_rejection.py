@@ -18,7 +18,6 @@ from specds._core import DraftStats
 from specds.accept import Emitter, Sampler, draws, on_host, walk
 from specds.decoding.budget import AutoBudget, FixedBudget
 from specds.decoding.stats import LevelStats
-from specds.decoding.step_cost import CostModel
 from specds.drafters import RequestRules, Session, TokenTree
 from specds.drafters.session import Proposal
 from specds.hierarchy import ABLATIONS, HierarchyConfig, HierarchySession
@@ -110,13 +109,12 @@ def generated(target, session, length, processors, budget):
     sampler = Sampler(processors, do_sample=True)
     while not emitter.finished:
         num_before = len(emitter.emitted)
-        budget.prepare()
         (tree,) = budget.draft([session], [length - num_before - 1])
         session.num_verified = len(tree)
         logits = target.run([*START, *emitter.emitted], tree)
         walk(logits, tree, emitter, sampler, session.proposals)
         session.observe(emitter.emitted[num_before:], session.num_verified)
-        budget.record([emitter.emitted[num_before:]])
+        budget.record([emitter.emitted[num_before:]], 1.0)
     return tuple(emitter.emitted)
 
 
@@ -140,7 +138,7 @@ CASES = {
 
 
 def fixed():
-    return FixedBudget(8)
+    return FixedBudget(8, 9)
 
 
 def law_of_case(name, monkeypatch, num_tokens=2, length=4, temperature=1.0, budget=fixed):
@@ -171,13 +169,13 @@ def test_the_output_law_is_exactly_the_targets(name, num_tokens, length, monkeyp
 @pytest.mark.parametrize("max_nodes", [1, 2])
 @pytest.mark.parametrize("name", ["full, 0.5", "beneath two and joined"])
 def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
-    assert law_of_case(name, monkeypatch, budget=lambda: FixedBudget(max_nodes)) < 1e-5
+    assert law_of_case(name, monkeypatch, budget=lambda: FixedBudget(max_nodes, 9)) < 1e-5
 
 
 def auto():
     """A budget by the time of a step, in a world where that never changes."""
-    costs = CostModel({size: 1 + 0.3 * size for size in (0, 1, 2, 4, 8, 16, 32, 64)})
-    return AutoBudget(lambda: costs, DraftStats(), clock=lambda: 0.0)
+    costs = [1 + 0.3 * size for size in range(64)]
+    return AutoBudget(costs, DraftStats(), 9, clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,6 @@ SAMPLES |= dict.fromkeys(
 )
 OF_ONE_CALL = {
     "AdaptiveTrigrams.trigrams": lambda path: trigrams(path),
-    "Budget.set_costs.seconds": [1.0, 1.5],
     "DatastoreBuilder.path": lambda path: path.parent / "new",
     "DatastoreBuilder.overwrite": True,
     "FusedState.context": True,
@@ -138,13 +137,11 @@ def builders(path):
 
 
 def budgets(_):
-    budget = core.Budget(core.DraftStats(), 2)
-    budget.set_costs([1.0, 1.1])
-    yield budget
+    yield core.NodeBudget(core.DraftStats(), [1.0, 1.1], 2)
 
 
 OF = {
-    "Budget": budgets,
+    "NodeBudget": budgets,
     "Datastore": lambda path: [core.Datastore(path)],
     "DatastoreBuilder": builders,
     "DraftSession": sessions,
@@ -160,7 +157,7 @@ OF = {
 def use(made):
     """Asks something of what a call has made."""
     match made:
-        case core.Budget():
+        case core.NodeBudget():
             made.choose([TREE, TREE], 0.01)
         case core.Datastore():
             made.lookup(ROW)

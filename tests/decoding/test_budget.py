@@ -1,4 +1,4 @@
-"""How many nodes are verified: against brute force, and in worlds whose optimum is known.
+"""Numbers of verified nodes, against brute force and in simulations with a known optimum.
 
 Time is that of a simulated clock, so that nothing depends on the machine.
 """
@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from budget_rule import best_size
 from models import Drafter
-from specds._core import DraftStats, TokenTree
-from specds.decoding.budget import AutoBudget, FixedBudget
-from specds.decoding.step_cost import MOST_NODES, CostModel
+from specds._core import DraftStats, StepTimes, TokenTree
+from specds.decoding.budget import MAX_NODES, AutoBudget, FixedBudget
 from specds.drafters import Session
 
+VOCAB_SIZE = 10_000
 SIZES = (0, 1, 2, 4, 8, 16, 32, 63)
-LINEAR = {size: 0.010 * (1 + size / 10) for size in SIZES}
-FLAT = {size: 0.010 * (1 + size / 1000) for size in SIZES}
+LINEAR = [0.010 * (1 + size / 10) for size in range(64)]
+FLAT = [0.010 * (1 + size / 1000) for size in range(64)]
 
 
 class World(Session):
@@ -31,7 +31,7 @@ class World(Session):
     """
 
     def __init__(self, seconds, truth, claims=None, draft_s=50e-6, seed=3):
-        self.true_cost, self.truth, self.claims = CostModel(seconds), truth, claims or truth
+        self.seconds, self.truth, self.claims = seconds, truth, claims or truth
         self.draft_s, self.rng = draft_s, np.random.default_rng(seed)
         self.now, self.step, self.num_drafts, self.verified = 0.0, 0, 0, []
 
@@ -46,26 +46,26 @@ class World(Session):
         """Runs a budget over steps; returns the time a token takes, in plain steps."""
         begin, num_tokens = self.now, 0
         for self.step in range(start, start + num_steps):
-            budget.prepare()
             (tree,) = budget.draft([self], [1000])
             self.verified.append(num_nodes := len(tree))
-            self.now += self.true_cost.seconds[num_nodes] * self.rng.uniform(0.95, 1.05)
+            step_s = self.seconds[num_nodes] * self.rng.uniform(0.95, 1.05)
+            self.now += step_s
             right = self.rng.geometric(1 - self.truth(self.step)) - 1
             emitted = list(range(min(right, num_nodes) + 1))
             if right <= num_nodes:
                 emitted[-1] = 9999  # the target's own, which was not drafted
             num_tokens += len(emitted)
-            budget.record([emitted])
-        return (self.now - begin) / num_tokens / self.true_cost.seconds[0]
+            budget.record([emitted], step_s)
+        return (self.now - begin) / num_tokens / self.seconds[0]
 
 
 def relative(seconds):
     return [of_size / seconds[0] for of_size in seconds]
 
 
-def auto(world, reliability=None):
+def auto(world, reliability=None, costs=None):
     draft_stats = DraftStats() if reliability is None else DraftStats(reliability)
-    return AutoBudget(lambda: world.true_cost, draft_stats, clock=lambda: world.now)
+    return AutoBudget(costs or world.seconds, draft_stats, VOCAB_SIZE, clock=lambda: world.now)
 
 
 def best_of_fixed(seconds, *rates):
@@ -75,20 +75,20 @@ def best_of_fixed(seconds, *rates):
         tokens = np.mean([sum(rate**depth for depth in range(size + 1)) for rate in rates])
         return costs[size] / tokens
 
-    costs = relative(CostModel(seconds).seconds)
-    return min(map(time_of_a_token, range(MOST_NODES + 1)))
+    costs = relative(seconds)
+    return min(map(time_of_a_token, range(MAX_NODES + 1)))
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.3, 0.7, 0.9])
 @pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
-def test_it_is_as_good_as_the_best_fixed_budget(seconds, rate):
+def test_auto_budget_equals_the_best_fixed_budget(seconds, rate):
     world = World(seconds, lambda _: rate)
     assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, rate)
 
 
 @pytest.mark.parametrize("reliability", [1.0, 0.3], ids=["known", "unknown"])
 @pytest.mark.parametrize(("seconds", "gain"), [(LINEAR, 0.8), (FLAT, 1.0)], ids=["linear", "flat"])
-def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain, reliability):
+def test_auto_budget_beats_any_fixed_budget_on_mixed_contexts(seconds, gain, reliability):
     world = World(seconds, lambda step: 0.9 if step // 50 % 2 else 0.1)
     # To come to know a drafter takes a step or two of a thousand.
     learning = 1.02 if seconds is FLAT and reliability == 0.3 else 1.0
@@ -96,27 +96,25 @@ def test_it_is_better_than_any_fixed_budget_where_contexts_differ(seconds, gain,
     assert world.decode(auto(world, reliability), 1000) < learning * gain * best
 
 
-def test_it_says_before_a_step_that_there_will_be_no_draft():
+def test_backs_off_is_known_before_the_step():
     world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
     budget = auto(world)
     announced = []
     for _ in range(200):
-        announced.append(budget.pauses)
+        announced.append(budget.backs_off)
         num_before = world.num_drafts
         world.decode(budget, 1)
         assert (world.num_drafts == num_before) == announced[-1]
     assert not announced[0]
     assert sum(announced) > 150
-    assert [FixedBudget(number).pauses for number in (0, 1)] == [True, False]
+    assert [FixedBudget(number, 1).backs_off for number in (0, 1)] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("claim", "draft_s"), [(None, 50e-6), (None, 1e-3), (0.3, 50e-6), (0.9, 50e-6), (1.0, 50e-6)]
 )
 @pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
-def test_drafts_without_hope_and_promises_without_worth_cost_next_to_nothing(
-    seconds, claim, draft_s
-):
+def test_rejected_drafts_cost_at_most_two_percent(seconds, claim, draft_s):
     world = World(seconds, lambda _: 1e-9, claim and (lambda _: claim), draft_s)
     assert world.decode(auto(world), 1000) < 1.02
     assert np.mean(world.verified[500:]) < 3
@@ -125,7 +123,7 @@ def test_drafts_without_hope_and_promises_without_worth_cost_next_to_nothing(
 
 
 @pytest.mark.parametrize("claim", [None, 0.8])
-def test_drafts_that_become_good_are_used_again(claim):
+def test_budget_drafts_again_after_acceptance_improves(claim):
     def truth(step):
         return 0.8 if step >= 1000 else 1e-9
 
@@ -140,13 +138,16 @@ def test_drafts_that_become_good_are_used_again(claim):
     assert again < 1.15 * from_the_start
 
 
-def test_no_draft_is_made_where_nothing_of_it_could_be_emitted():
+def test_budget_drafts_nothing_at_depth_zero():
     world = World(FLAT, lambda _: 0.9)
     budget = auto(world)
-    for policy in (budget, FixedBudget(8)):
+    for policy in (budget, FixedBudget(8, VOCAB_SIZE)):
         assert [*map(len, policy.draft([world], [0]))] == [0]
     assert world.num_drafts == 0
-    assert [len(tree) for tree in FixedBudget(8).draft([world, world], [3, 100])] == [3, 8]
+    assert [len(tree) for tree in FixedBudget(8, VOCAB_SIZE).draft([world, world], [3, 100])] == [
+        3,
+        8,
+    ]
 
 
 class Listed(Session):
@@ -173,14 +174,12 @@ class Listed(Session):
     ),
     increments=st.lists(st.floats(0, 0.3), min_size=7, max_size=7),
 )
-def test_a_draft_leaves_out_nothing_that_pays(drafts, increments):
-    seconds = np.cumsum([1.0, *increments])
-    cost = CostModel(dict(zip(SIZES, seconds, strict=True)))
+def test_auto_budget_size_equals_brute_force(drafts, increments):
+    cost = np.interp(range(64), SIZES, np.cumsum([1.0, *increments])).tolist()
     sessions = [Listed(probs) for probs in drafts]
-    budget = AutoBudget(lambda: cost, DraftStats(1.0), len(sessions))
-    budget.prepare()
+    budget = AutoBudget(cost, DraftStats(1.0), VOCAB_SIZE, len(sessions))
     trees = budget.draft(sessions, [9] * len(sessions))
-    costs = relative(cost.seconds)
+    costs = relative(cost)
     # A node beyond the first costs at least this: less likely ones are left out in any case.
     first = max(size for size in range(64) if costs[size] <= costs[1])
     beyond = [(costs[size] - costs[1]) / (size - first) for size in range(first + 1, 64)]
@@ -189,16 +188,15 @@ def test_a_draft_leaves_out_nothing_that_pays(drafts, increments):
     assert max(map(len, trees)) == best_size(gains, costs)
 
 
-def test_sessions_are_asked_once_and_told_what_a_plain_step_takes():
+def test_sessions_draft_once_and_get_the_baseline_step_time():
     session, budget = Listed([0.9] * 63), auto(World(LINEAR, lambda _: 0.5))
-    budget.prepare()
     budget.draft([session], [9])
     assert session.asked == [63]
     assert session.told == [pytest.approx(LINEAR[0])]
 
 
-def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
-    seconds = {size: LINEAR[max(size, 1)] for size in SIZES}
+def test_free_first_node_does_not_lengthen_drafts():
+    seconds = [LINEAR[max(size, 1)] for size in range(64)]
     world = World(seconds, lambda _: 0.5)
     asked = []
     world.draft = lambda most, depth, least: (
@@ -210,8 +208,36 @@ def test_a_first_node_that_costs_nothing_does_not_make_drafts_long():
 
 
 @pytest.mark.parametrize(("max_nodes", "tokens"), [(6, [1, 2, 4, 5]), (3, [1, 2, 4])])
-def test_near_the_end_a_draft_in_rows_keeps_all_its_rows(max_nodes, tokens):
+def test_depth_limit_keeps_all_paths(max_nodes, tokens):
     rows = Drafter(lambda *_: TokenTree([1, 2, 3, 4, 5, 6], [-1, 0, 1, -1, 3, 4], [0.5] * 6))
-    (tree,) = FixedBudget(max_nodes).draft([rows.session([0])], [2])
+    (tree,) = FixedBudget(max_nodes, VOCAB_SIZE).draft([rows.session([0])], [2])
     assert tree.token_ids.tolist() == tokens
     assert tree.parents.tolist() == [-1, 0, -1, 2][: len(tokens)]
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.7, 0.9])
+@pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
+def test_first_request_with_unknown_costs_is_not_slower_than_the_baseline(seconds, rate):
+    world, times = World(seconds, lambda _: rate), StepTimes()
+    assert world.decode(auto(world, costs=times), 40) < 1.06
+    world.decode(auto(world, costs=times), 400)
+    assert world.decode(auto(world, costs=times), 1000) < 1.08 * best_of_fixed(seconds, rate)
+
+
+def test_measured_costs_need_two_baseline_steps_before_a_draft_is_verified():
+    world = World(FLAT, lambda _: 0.9)
+    world.decode(auto(world, costs=StepTimes()), 5)
+    assert world.verified[:2] == [0, 0]
+    assert any(world.verified[2:])
+
+
+def test_budget_cuts_sessions_that_ignore_limits_and_unknown_tokens():
+    def unlimited(*_):
+        return TokenTree([1, 2, 30, 4], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])
+
+    session = Drafter(unlimited).session([0])
+    known, fixed = FixedBudget(9, 100), FixedBudget(2, 100)
+    assert [len(tree) for tree in known.draft([session], [3])] == [3]
+    assert [len(tree) for tree in fixed.draft([session], [3])] == [2]
+    with pytest.warns(UserWarning, match="a draft with token 30 is cut there"):
+        assert [len(tree) for tree in FixedBudget(9, 30).draft([session], [4])] == [2]

@@ -1,4 +1,4 @@
-"""The core's rule against an oracle in plain Python, over steps of small drafts."""
+"""The core's rule against its reference implementation, over steps of small drafts."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from budget_rule import Rule
-from specds._core import Budget, DraftStats, TokenTree
+from specds._core import DraftStats, NodeBudget, TokenTree
 
 
 @st.composite
@@ -32,10 +32,9 @@ STEPS = st.lists(
     increments=st.lists(st.floats(0.01, 0.7), min_size=5, max_size=5),
     reliability=st.sampled_from([0.3, 1.0]),
 )
-def test_the_numbers_of_nodes_are_those_of_the_oracle(steps, increments, reliability):
+def test_sizes_equal_the_reference_rule(steps, increments, reliability):
     costs = np.cumsum([1.0, *increments]).tolist()
-    budget, rule = Budget(DraftStats(reliability), 3), Rule(3, costs, reliability)
-    budget.set_costs(costs)
+    budget, rule = NodeBudget(DraftStats(reliability), costs, 3), Rule(3, costs, reliability)
     for step in steps:
         drafts, emitted = zip(*step[:3], strict=True)
         # Drafts that take no time are never paused for.
@@ -43,16 +42,15 @@ def test_the_numbers_of_nodes_are_those_of_the_oracle(steps, increments, reliabi
         sizes = budget.choose(drafts, 0.0)
         assert sizes == rule.sizes(drafts)
         rule.learn(drafts, sizes, emitted)
-        budget.learn(emitted)
+        budget.learn(emitted, 1.0)
 
 
-def test_a_row_that_ends_gives_its_number_to_the_last_one():
+def test_leaving_row_gives_its_number_to_the_last():
     right, wrong = TokenTree([1], [-1], [0.5]), TokenTree([2], [-1], [0.5])
-    budget = Budget(DraftStats(), 3)
-    budget.set_costs([1.0, 1.1])
+    budget = NodeBudget(DraftStats(), [1.0, 1.1], 3)
     for _ in range(60):
         budget.choose([wrong, wrong, right], 0.2)
-        budget.learn([[1], [1], [1]])
+        budget.learn([[1], [1], [1]], 1.0)
     assert budget.drafts == [False, False, True]
     budget.leave(0)
     assert budget.drafts == [True, False]
@@ -60,6 +58,6 @@ def test_a_row_that_ends_gives_its_number_to_the_last_one():
 
 def test_costs_that_fall_and_trust_that_is_none_are_refused():
     with pytest.raises(ValueError, match="seconds that do not fall"):
-        Budget(DraftStats(), 1).set_costs([2.0, 1.0])
+        NodeBudget(DraftStats(), [2.0, 1.0], 1)
     with pytest.raises(ValueError, match="`reliability` must be a number from 0 on"):
         DraftStats(-1.0)

@@ -8,6 +8,7 @@ from specds import generate
 from specds.drafters import TokenTree
 from specds.generation import request
 from specds.generation.arguments import UnsupportedRequestError
+from specds.generation.options import Options
 from specds.verify import support
 
 NOTHING = Drafter(lambda *_: TokenTree([], []))
@@ -65,10 +66,10 @@ def test_on_a_gpu_it_takes_the_model_by_default(monkeypatch):
     with torch.device("meta"):
         model = build(*FAMILIES["llama"]).to("meta")
     asked = [
-        request.Options(NOTHING, shape_invariant=shape_invariant, max_nodes=3, check_model=False)
+        Options(NOTHING, shape_invariant=shape_invariant, max_nodes=3, check_model=False)
         for shape_invariant in (True, False)
     ]
-    assert [request._way_to_verify(of, model, 1)[1] for of in asked] == ["model", "packed"]
+    assert [request._choose_backend(of, model, 1)[1] for of in asked] == ["model", "packed"]
 
 
 def test_it_needs_a_number_of_nodes_and_one_row(model):

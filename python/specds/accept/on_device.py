@@ -1,6 +1,6 @@
 """Acceptance where the logits are: only tokens go to the host."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +18,6 @@ class PassRequest(NamedTuple):
     num_predictions: int = 0
     known_tokens: int = 0
     noise: Tensor | None = None
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """What its time depends on: of processors their types, whatever their settings."""
-        kinds = map(type, self.sampler.logits_processor)
-        return self.num_predictions, self.noise is not None, *kinds
 
 
 def follow(

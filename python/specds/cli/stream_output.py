@@ -74,8 +74,6 @@ class Writer:
         for number, (source, count) in enumerate(self.sources.most_common()):
             text.append(", " if number else "; drafted by ", "dim")
             text.append(f"{source} {count:,}", self._style(source, "dim"))
-        if stats.measure_s > max(0.1 * stats.total_s, 0.1):
-            text.append(f"; {stats.measure_s:.1f} s of it timed the model, once", "dim")
         return text
 
     def _style(self, source: str, otherwise: str) -> str:

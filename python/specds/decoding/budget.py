@@ -4,98 +4,123 @@ import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from time import perf_counter
-from typing import Literal, cast
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
-from specds._core import Budget as Rule
-from specds._core import DraftSession, DraftStats, Session, TokenTree, draft_batch
-from specds.decoding.step_cost import MOST_NODES, CostModel
+from transformers import PreTrainedModel
+
+from specds._core import (
+    DraftSession,
+    DraftStats,
+    NodeBudget,
+    Session,
+    StepTimes,
+    TokenTree,
+    draft_batch,
+)
 from specds.drafters.session import EMPTY_TREE, Drafter
+
+MAX_NODES = 63
+"""Maximum nodes that an automatic budget verifies: with the last token they fill a tile of 64."""
 
 
 class FixedBudget:
-    """Drafts for the sequences of a step; the base class drafts at most `max_nodes` in each.
+    """Drafts of at most `max_nodes` nodes for each sequence of a step.
 
     Args:
-        is_chain: Whether of each tree the best chain is left.
-
-    Attributes:
-        pauses: Whether the next step drafts nothing, so that sessions need no predictions for it.
+        max_nodes: Maximum nodes of a draft; 0 decodes without drafts.
+        vocab_size: The model's vocabulary. A draft ends before a token outside it.
+        is_chain: Reduce each tree to its best chain.
     """
 
-    def __init__(self, max_nodes: int, *, is_chain: bool = False) -> None:
-        self._max_nodes, self._is_chain = max_nodes, is_chain
-        self.pauses = max_nodes == 0
+    def __init__(self, max_nodes: int, vocab_size: int, *, is_chain: bool = False) -> None:
+        self._max_nodes, self._vocab_size, self._is_chain = max_nodes, vocab_size, is_chain
 
-    def prepare(self) -> None:
-        """To be called before every draft; it may measure what a step costs, which takes long."""
+    @property
+    def backs_off(self) -> bool:
+        """Whether the next step drafts nothing, so that sessions need no predictions for it."""
+        return self._max_nodes == 0
 
     def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
-        """The tree to verify for each session, no deeper than its entry in `max_depths`."""
-        most = self._max_nodes
-        trees = [
-            session.draft(most, depth).limited(most, depth) if most and depth > 0 else EMPTY_TREE
-            for session, depth in zip(sessions, max_depths, strict=True)
-        ]
-        return [tree.best_chain() for tree in trees] if self._is_chain else trees
+        """Return the tree to verify for each session, no deeper than its entry in `max_depths`."""
+        trees = []
+        for session, depth in zip(sessions, max_depths, strict=True):
+            drafts = self._max_nodes > 0 and depth > 0
+            tree = session.draft(self._max_nodes, depth) if drafts else EMPTY_TREE
+            trees.append(self._cut(tree, self._max_nodes, depth))
+        return trees
 
-    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
-        """Takes the tokens of each row in a step, None for one that ended, and `observe`'s time."""
+    def _cut(self, tree: TokenTree, max_nodes: int, max_depth: int) -> TokenTree:
+        """Apply all limits of a draft; sessions written in Python may ignore them."""
+        if not tree:
+            return tree
+        tree = known_part(tree.limited(max_nodes, max_depth), self._vocab_size)
+        return tree.best_chain() if self._is_chain else tree
+
+    def record(
+        self, emitted: Sequence[Sequence[int] | None], step_s: float, learning_s: float = 0.0
+    ) -> None:
+        """Learn from a step.
+
+        Args:
+            emitted: The tokens of each row, None for a row that ended.
+            step_s: Seconds of the step without drafting and without `learning_s`.
+            learning_s: Seconds of `Session.observe`.
+        """
 
     def leave(self, row: int) -> None:
-        """Ends a row; the last one takes its number."""
+        """End a row; the last one takes its number."""
 
 
 class AutoBudget(FixedBudget):
-    """Each step verifies as many nodes as pay, and drafts only where drafts pay for themselves.
+    """The size of each draft by the expected tokens per second; backs off while drafts lose.
 
-    The rule is the core's; here are the sessions and the clock.
+    The core's `NodeBudget` decides. This class calls the sessions and reads the clock.
+
+    Args:
+        costs: Measured times of steps, or the seconds of a step by the nodes of each row.
     """
 
     def __init__(
         self,
-        costs: Callable[[], CostModel],
+        costs: StepTimes | Sequence[float],
         draft_stats: DraftStats,
+        vocab_size: int,
         num_rows: int = 1,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self._costs = costs
-        self._rule = Rule(draft_stats, num_rows)
+        super().__init__(MAX_NODES, vocab_size)
+        self._rule = NodeBudget(draft_stats, costs, num_rows)
         self._clock = clock
-        self._cost: CostModel | None = None
         self._learning_s = 0.0
-        self.pauses = False
 
-    def prepare(self) -> None:
-        if self.pauses or (cost := self._costs()) is self._cost:
-            return
-        self._cost = cost
-        self._rule.set_costs(cost.seconds)
+    @property
+    def backs_off(self) -> bool:
+        return not any(self._rule.drafts)
 
     def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
         drafts: list[TokenTree | None] = [None] * len(sessions)
         start = self._clock()
-        if self._cost is not None:
-            may_draft = zip(self._rule.drafts, max_depths, strict=True)
-            chosen = [row for row, (is_due, depth) in enumerate(may_draft) if is_due and depth > 0]
-            depths = [max_depths[row] for row in chosen]
-            for row in chosen:
-                # A draft gains tokens for its own row alone, and all rows wait for it.
-                sessions[row].set_step_time(self._cost.seconds[0] / len(sessions))
-            made = _draft_all([sessions[row] for row in chosen], depths, self._rule.min_prob)
-            for row, depth, tree in zip(chosen, depths, made, strict=True):
-                drafts[row] = tree.limited(MOST_NODES, depth)
+        rows = zip(self._rule.drafts, max_depths, strict=True)
+        due = [row for row, (drafts_now, depth) in enumerate(rows) if drafts_now and depth > 0]
+        for row in due:
+            # A draft gains tokens for its own row alone, and all rows wait for it.
+            sessions[row].set_step_time(self._rule.step_s / len(sessions))
+        depths = [max_depths[row] for row in due]
+        made = _draft_all([sessions[row] for row in due], depths, self._rule.min_prob)
+        for row, tree in zip(due, made, strict=True):
+            drafts[row] = tree
         # Sessions learn only if they draft in the next step, so this is a cost of drafting.
         seconds = self._clock() - start + self._learning_s
         sizes = self._rule.choose(drafts, seconds)
-        # Decided now, since what follows this step depends on it.
-        self.pauses = not any(self._rule.drafts)
-        pairs = zip(drafts, sizes, strict=True)
-        return [EMPTY_TREE if tree is None else tree.limited(size) for tree, size in pairs]
+        chosen = zip(drafts, sizes, max_depths, strict=True)
+        return [self._cut(tree or EMPTY_TREE, size, depth) for tree, size, depth in chosen]
 
-    def record(self, emitted: Sequence[Sequence[int] | None], learning_s: float = 0.0) -> None:
+    def record(
+        self, emitted: Sequence[Sequence[int] | None], step_s: float, learning_s: float = 0.0
+    ) -> None:
         self._learning_s = learning_s
-        self._rule.learn(emitted)
+        self._rule.learn(emitted, step_s)
 
     def leave(self, row: int) -> None:
         self._rule.leave(row)
@@ -115,6 +140,7 @@ def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
 
 
 _draft_stats: WeakKeyDictionary[Drafter, DraftStats] = WeakKeyDictionary()
+_step_times: WeakKeyDictionary[PreTrainedModel, dict[Any, StepTimes]] = WeakKeyDictionary()
 
 
 def draft_stats_of(drafter: Drafter) -> DraftStats:
@@ -126,19 +152,24 @@ def draft_stats_of(drafter: Drafter) -> DraftStats:
         return new
 
 
+def step_times_of(model: PreTrainedModel, setting: Any) -> StepTimes:
+    """Return the times of a model's steps in a setting, which all its requests share."""
+    return _step_times.setdefault(model, {}).setdefault(setting, StepTimes())
+
+
 def _draft_all(
     sessions: Sequence[Session], max_depths: Sequence[int], min_prob: float
 ) -> list[TokenTree]:
-    """Drafts for each row, in parallel if all sessions are the core's."""
+    """Draft for each row, in parallel if all sessions are the core's."""
     if len(sessions) > 1 and all(isinstance(session, DraftSession) for session in sessions):
         of_core = cast("list[DraftSession]", [*sessions])
-        return draft_batch(of_core, MOST_NODES, max_depths=[*max_depths], min_prob=min_prob)
+        return draft_batch(of_core, MAX_NODES, max_depths=[*max_depths], min_prob=min_prob)
     rows = zip(sessions, max_depths, strict=True)
-    return [session.draft(MOST_NODES, depth, min_prob) for session, depth in rows]
+    return [session.draft(MAX_NODES, depth, min_prob) for session, depth in rows]
 
 
 def require_max_nodes(max_nodes: int | Literal["auto"]) -> None:
-    """Raises a ValueError if `max_nodes` is neither `auto` nor a number of nodes."""
+    """Raise a ValueError if `max_nodes` is neither `auto` nor an integer of 0 or more."""
     is_number = isinstance(max_nodes, Integral) and not isinstance(max_nodes, bool)
     if max_nodes != "auto" and not (is_number and max_nodes >= 0):
-        raise ValueError(f"max_nodes must be 'auto' or a number from 0 on, got {max_nodes!r}")
+        raise ValueError(f"max_nodes must be 'auto' or an integer of 0 or more, got {max_nodes!r}")

@@ -1,4 +1,4 @@
-"""The decoding loop: draft, verify in one forward, accept, observe."""
+"""Decoding loop: draft, verify in one forward pass, accept, observe."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ from specds._core import Session, TokenTree
 from specds.accept.draws import Noise
 from specds.accept.on_device import PassRequest, likeliest_on_host
 from specds.accept.on_host import Emitter, Sampler, walk
-from specds.decoding.budget import FixedBudget, known_part
+from specds.decoding.budget import FixedBudget
 from specds.decoding.stats import GenerationStats
 from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
 from specds.verify.generic import Runner
 from specds.verify.packed import PackedRunner
 
-# By row, the accepted nodes and the target's predictions at all nodes.
+# The accepted nodes of each row, and the target's predictions at all its nodes.
 AcceptResult = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
 
 _SILENT = Session()
-"""Drafts nothing: while the last token of a context is outside the drafter's vocabulary."""
+"""Session without drafts, for a context whose last token is outside the drafter's vocabulary."""
 
 
 @dataclass
@@ -61,24 +61,24 @@ class Row:
 
     @property
     def logits_only(self) -> bool:
-        """Whether nothing but logits and noise decides, so that a device can accept."""
+        """Whether acceptance depends only on logits and noise, so that it can run on the device."""
         return self.sampler.logits_only and (self.sampler.is_argmax or not self.session.proposes)
 
     def _begin(self, token_ids: list[int]) -> None:
-        """Opens a session for the tokens after the last one that the drafter does not know."""
+        """Open a session for the tokens after the last one outside the drafter's vocabulary."""
         if max(token_ids) >= self.known_tokens:
             unknown = [token >= self.known_tokens for token in reversed(token_ids)]
             token_ids = token_ids[len(token_ids) - unknown.index(True) :]
         self.session = self.open(token_ids) if token_ids else _SILENT
 
     def finish(self) -> None:
-        """Ends the session, unless it is the caller's."""
+        """Finish the session, unless it is the caller's."""
         ended, self.session = self.session, _SILENT
         if ended is not self.external_session:
             ended.finish()
 
     def accept(self, nodes: list[int], tokens: list[int]) -> list[int]:
-        """Emits tokens that were accepted on the device, up to a stop; returns their nodes."""
+        """Emit tokens that were accepted on the device, up to a stop, and return their nodes."""
         for token in tokens:
             self.emitter.emit(token)
             if self.emitter.finished:
@@ -88,12 +88,12 @@ class Row:
         return path
 
     def record_emitted(self, num_accepted: int) -> None:
-        """Notes the tokens emitted since the last call, the first of which had been drafted."""
+        """Record the tokens emitted since the last call, the first `num_accepted` as drafted."""
         self.new = self.emitter.emitted[len(self.drafted) :]
         self.drafted += [index < num_accepted for index in range(len(self.new))]
 
     def observe(self, tree: TokenTree, predictions: NDArray[np.int64] | None) -> None:
-        """Gives the session the emitted tokens and, if there are any, the predictions."""
+        """Pass the emitted tokens and, if there are any, the predictions to the session."""
         if predictions is not None and predictions.size:
             self.session.observe_predictions(tree, predictions)
         if max(self.new) < self.known_tokens and self.session is not _SILENT:
@@ -106,22 +106,20 @@ class Row:
 
 @dataclass
 class Decoding:
-    """Decodes sequences together; a step drafts for each and runs one forward pass over all.
+    """Decodes sequences together: a step drafts for each and runs one forward pass over all.
 
     Attributes:
         runner: Verifies the drafts; it has not seen the prompts yet.
         max_length: Most tokens of a sequence, prompt and padding included.
-        vocab_size: That of the model.
-        waits_for: A CUDA device that the clock waits for, so that its work counts where it is done.
-        noise: The random numbers of samples; None where each sampler draws its own.
+        synchronized_device: A CUDA device with which each reading of the clock synchronizes.
+        noise: The random numbers of samples; None if each sampler draws its own.
         on_step: Called with each step of each row, the prefill included.
     """
 
     runner: Runner
     budget: FixedBudget
     max_length: int
-    vocab_size: int
-    waits_for: torch.device | None = None
+    synchronized_device: torch.device | None = None
     noise: Noise | None = None
     on_step: Callable[[Step], object] | None = None
 
@@ -131,7 +129,7 @@ class Decoding:
         self._accepts: PackedRunner | None = None
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
-        """Emits tokens until every sequence has met a stopping criterion."""
+        """Emit tokens until every sequence has met a stopping criterion."""
         runner = self.runner
         if rows[0].logits_only and isinstance(runner, PackedRunner) and runner.accepts:
             self._accepts = runner
@@ -160,20 +158,24 @@ class Decoding:
     def _step(self, rows: Sequence[Row]) -> None:
         if self.noise is not None:
             self.noise.drop_before(min(len(row.emitter.emitted) for row in rows))
-        trees = self._draft(rows)
+        # One less than the tokens that are left, since each step emits one that was not drafted.
+        max_depths = [self.max_length - row.emitter.length - 1 for row in rows]
+        trees = self.budget.draft([row.session for row in rows], max_depths)
         self._record_phase("draft_s")
+        drafted_at = self._last
         accept = self._accept_on_host if self._accepts is None else self._accept_on_device
         paths, predictions = accept(rows, trees)
         self._record_phase("accept_s")
         kept = zip(paths, rows, strict=True)
         self.runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._record_phase("compact_s")
+        step_s = self._last - drafted_at
         for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):
             self.stats.record_draft(len(tree), len(path))
             row.observe(tree, of_row)
             self._report(tree, path, row)
         new = [None if row.emitter.finished else row.new for row in rows]
-        self.budget.record(new, self._now() - self._last)
+        self.budget.record(new, step_s, self._now() - self._last)
         self._record_phase("observe_s")
 
     def _report(self, tree: TokenTree, path: list[int], row: Row) -> None:
@@ -181,12 +183,12 @@ class Decoding:
             self.on_step(Step(tree, path, row.new))
 
     def _now(self) -> float:
-        if self.waits_for is not None:
-            torch.cuda.synchronize(self.waits_for)
+        if self.synchronized_device is not None:
+            torch.cuda.synchronize(self.synchronized_device)
         return perf_counter()
 
     def _record_phase(self, phase: str) -> None:
-        """Adds the time since the last lap to a phase of the statistics."""
+        """Add the time since the last call to a phase of the statistics."""
         now = self._now()
         setattr(self.stats, phase, getattr(self.stats, phase) + now - self._last)
         self._last = now
@@ -206,7 +208,7 @@ class Decoding:
         most = self._num_predictions(rows)
         if most == 0:
             return paths, [None] * len(rows)
-        # For all rows at once: six together take as long as one alone.
+        # One call for all rows: six together take as long as one alone.
         joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
         predictions = likeliest_on_host(joined, most, rows[0].known_tokens)
         parts = zip(rows, logits, accumulate(map(len, logits)), strict=True)
@@ -216,8 +218,8 @@ class Decoding:
         ]
 
     def _num_predictions(self, rows: Sequence[Row]) -> int:
-        """The most predictions that a session uses; 0 if the next step drafts nothing."""
-        return 0 if self.budget.pauses else max(row.session.num_predictions for row in rows)
+        """Return the most predictions that a session uses, 0 if the next step drafts nothing."""
+        return 0 if self.budget.backs_off else max(row.session.num_predictions for row in rows)
 
     def _accept_on_device(self, rows: Sequence[Row], trees: list[TokenTree]) -> AcceptResult:
         noise = None
@@ -236,17 +238,8 @@ class Decoding:
             predictions.append(likeliest[: 1 + len(tree), : row.session.num_predictions])
         return paths, predictions
 
-    def _draft(self, rows: Sequence[Row]) -> list[TokenTree]:
-        # One less than the tokens that are left, since each pass gives one that was not drafted.
-        max_depths = [self.max_length - row.emitter.length - 1 for row in rows]
-        if max(max_depths) > 0:
-            self.budget.prepare()
-        self._record_phase("measure_s")
-        trees = self.budget.draft([row.session for row in rows], max_depths)
-        return [known_part(tree, self.vocab_size) for tree in trees]
-
     def _drop_finished(self, rows: list[Row]) -> None:
-        """Drops finished sequences, and numbers the others as the runner does."""
+        """Drop finished sequences, and number the others as the runner does."""
         for number in reversed(range(len(rows))):
             if rows[number].emitter.finished:
                 if len(rows) > 1:

@@ -1,4 +1,4 @@
-"""What a generation did and where its time went, in vLLM's names."""
+"""Counts and times of generation, with vLLM's names where it has them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate, zip_longest
 from typing import Any
 
-_PHASES = ("prefill_s", "measure_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
+_PHASES = ("prefill_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
 
 
 @dataclass
 class LevelStats:
-    """What one level of a hierarchy did (see `specds.hierarchy`).
+    """Counts and times of one level of a hierarchy (see `specds.hierarchy`).
 
     Attributes:
-        num_drafted: Tokens that it handed up.
-        num_accepted: Those that the level above kept.
-        seconds: Time in its own passes and draws, without the levels beneath.
+        num_forwards: Forward passes of its model.
+        num_drafted: Tokens that it passed to the caller level.
+        num_accepted: Tokens of these that the caller level accepted.
+        seconds: Time of its own forward passes and draws, without lower levels.
     """
 
     num_forwards: int = 0
@@ -43,18 +44,19 @@ class GenerationStats:
         num_drafts: Target forwards after the prefill.
         num_draft_tokens: Nodes verified, after a draft was cut to `max_nodes` and to `max_length`.
         num_accepted_tokens: Emitted tokens that had been drafted.
-        acceptance_histogram: Row `i` tells of the drafts that had `i` nodes verified how many had
-            `j` tokens accepted, at place `j`. Rows end at their last draft.
+        acceptance_histogram: Entry `[i][j]` is the number of drafts with `i` verified nodes of
+            which `j` tokens were accepted. Trailing zeros are left out.
         num_emitted_tokens: Tokens generated, the prefill's included.
-        prefill_s: Time of the forwards over the prompt.
-        measure_s: Time in which an automatic budget measured what steps cost, before a first draft.
-        forward_s: Time of the target forwards over trees, their inputs and masks included.
+        prefill_s: Time of the forward passes over the prompt.
+        draft_s: Time of the drafts.
+        forward_s: Time of the forward passes over trees, with their inputs and masks.
         accept_s: Time of logits processors, token choice, stopping criteria and the streamer.
         compact_s: Time to keep the accepted states of the KV cache.
-        observe_s: Time in `Session.observe`, and for what an automatic budget learns of a step.
-        levels: What the levels of a hierarchy did, by name, the lowest first.
-        verification: How drafts were verified: `packed` or `model`, or the name of a class.
-        reason: Why not by a way that may be faster, or without a lean forward; empty where it was.
+        observe_s: Time of `Session.observe` and of the automatic budget's updates.
+        total_s: Time of the whole request.
+        levels: Statistics of the levels of a hierarchy by name, the lowest first.
+        verification: The verification backend: `packed`, `model` or the name of a class.
+        reason: Why a faster backend or the fused forward was not used; empty if it was.
     """
 
     num_drafts: int = 0
@@ -63,7 +65,6 @@ class GenerationStats:
     acceptance_histogram: list[list[int]] = field(default_factory=list)
     num_emitted_tokens: int = 0
     prefill_s: float = 0.0
-    measure_s: float = 0.0
     draft_s: float = 0.0
     forward_s: float = 0.0
     accept_s: float = 0.0
@@ -76,11 +77,11 @@ class GenerationStats:
 
     @property
     def tokens_per_s(self) -> float:
-        """Emitted tokens a second, prefill included; 0.0 where nothing was done."""
+        """Emitted tokens per second, prefill included; 0.0 before any token."""
         return self.num_emitted_tokens / self.total_s if self.total_s else 0.0
 
     def __str__(self) -> str:
-        """The sentence for people: ``128 tokens in 0.53 s, 241/s; 15 passes, 8.5 tokens each``."""
+        """Return a summary: ``128 tokens in 0.53 s, 241/s; 15 passes, 8.5 tokens each``."""
         passes = f"{self.num_drafts:,} pass" + ("" if self.num_drafts == 1 else "es")
         speed = f"{self.tokens_per_s:{'.0f' if self.tokens_per_s > 9.95 else '.2g'}}"
         return (
@@ -90,7 +91,7 @@ class GenerationStats:
 
     @property
     def num_accepted_tokens_per_pos(self) -> list[int]:
-        """How many drafts had at least ``i + 1`` tokens accepted."""
+        """At index `i`, the number of drafts with at least ``i + 1`` accepted tokens."""
         by_number = map(sum, zip_longest(*self.acceptance_histogram, fillvalue=0))
         return list(accumulate(list(by_number)[:0:-1]))[::-1]
 
@@ -101,13 +102,13 @@ class GenerationStats:
 
     @property
     def redundancy(self) -> float:
-        """The share of drafted tokens that the target did not accept: HSDDW's sigma."""
+        """Fraction of drafted tokens that the target rejected: HSDDW's sigma."""
         rejected = self.num_draft_tokens - self.num_accepted_tokens
         return rejected / max(self.num_draft_tokens, 1)
 
     @property
     def target_utilization(self) -> float:
-        """Target forwards per token that they gave: HSDDW's eta."""
+        """Target forward passes per emitted token: HSDDW's eta."""
         return 1 / self.mean_acceptance_length
 
     @property
@@ -117,14 +118,14 @@ class GenerationStats:
         return {name.removesuffix("_s"): getattr(self, name) / total for name in _PHASES}
 
     def to_dict(self) -> dict[str, Any]:
-        """All counts, times and derived figures, as plain values."""
+        """Return all counts, times and derived figures as built-in types."""
         names = ("tokens_per_s", "mean_acceptance_length", "redundancy", "target_utilization")
         more = ("num_accepted_tokens_per_pos",)
         derived = {name: getattr(self, name) for name in (*names, *more)}
         return asdict(self) | derived | {"shares": self.shares}
 
     def record_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Counts one target forward and what was accepted of its draft."""
+        """Count one target forward pass and the accepted tokens of its draft."""
         self.num_drafts += 1
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_tokens += num_accepted_tokens

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any, Literal, final
 
 from transformers import GenerationMixin, PreTrainedModel
-from typing_extensions import Unpack
 
 from specds._core import Memory
 from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.generate import as_transformers, run_custom_loop
-from specds.generation.request import DraftOptions, Drafts, Options
+from specds.generation.options import Drafts, Options
 from specds.hub import named_datastore
 from specds.models.tokenization import model_vocab_size
 from specds.verify.support import UnsupportedModelError
@@ -26,7 +25,7 @@ def accelerate(
     drafter: Drafts = None,
     *,
     on_unsupported: Literal["refuse", "baseline"] = "refuse",
-    **options: Unpack[DraftOptions],
+    **options: Any,
 ) -> Acceleration:
     """Makes `model.generate` draft, for pipelines, trainers and evaluation harnesses.
 

@@ -12,7 +12,7 @@ from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import takes_past
 from specds.generation.generate import generate
-from specds.generation.request import Drafts, Options
+from specds.generation.options import Drafts, Options
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
 
 

@@ -1,5 +1,6 @@
 """The folder `custom_generate`, by which transformers uses specds without other code."""
 
+from dataclasses import fields
 from functools import cache
 from os import PathLike
 from pathlib import Path
@@ -11,10 +12,10 @@ from specds._core import Datastore, __version__
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.session import Drafter
 from specds.generation.acceleration import generate_by
-from specds.generation.request import DraftOptions, Options
+from specds.generation.options import Options
 from specds.models.tokenization import check_tokenizer
 
-_OPTIONS = {"on_unsupported", *DraftOptions.__annotations__}
+_OPTIONS = {item.name for item in fields(Options)} - {"drafter"}
 _MARK = "made by `specds export-generate`"
 _PROGRAM = '''"""Generates with specds; {mark}."""
 

@@ -17,7 +17,8 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from specds._core import Session
 from specds.drafters.step import Step
 from specds.generation.arguments import UnsupportedRequestError, require_inputs
-from specds.generation.request import Drafts, GenerationOutput, Options, run
+from specds.generation.options import Drafts, Options
+from specds.generation.request import GenerationOutput, run
 from specds.verify.cache import CACHE_NAME
 from specds.verify.support import Verification
 

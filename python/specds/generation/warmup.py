@@ -1,4 +1,4 @@
-"""`warm_up` does in advance what a first request would wait for."""
+"""Warm-up of a model before its first request."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,14 +9,14 @@ from transformers import LogitsProcessorList, PreTrainedModel
 from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
-from specds.decoding.step_cost import MOST_NODES, step_costs
-from specds.generation.request import Drafts, Options
+from specds.decoding.budget import MAX_NODES
+from specds.generation.options import Drafts, Options
 from specds.models.tokenization import model_vocab_size
 from specds.verify.generic import Runner
 from specds.verify.packed import PackedRunner
 from specds.verify.support import Verification, require_support
 
-# A length of the first recording of passes without the attention kernel.
+# The first length at which passes without the attention kernel are recorded.
 _SHORT_CONTEXT = 256
 
 
@@ -29,23 +29,23 @@ def warm_up(
     *,
     verification: Verification = "auto",
 ) -> None:
-    """Does in advance what a first request would wait for.
+    """Do in advance what a first request would wait for.
 
-    Checks the model, allocates the key-value cache, records passes of all sizes (on a CUDA device)
-    and measures the time of a step, at each doubling of the context.
+    Checks the model, allocates the key-value cache, runs forward passes of the smallest and the
+    largest size and, on a CUDA device, records those of all sizes at each doubling of the context.
 
     Args:
         model: The model.
         drafter: As in `specds.generate`: recorded passes return the predictions that it uses.
-        max_context: The longest row to prepare for, prompt included; longer ones set up more when
-            they come.
+        max_context: The longest row to prepare for, prompt included. Longer rows set up more when
+            they occur.
         rows: Rows of a request, or several such numbers.
         verification: As in `specds.generate`.
 
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
     """
-    verifies, *_ = require_support(model, verification=verification)
+    runner_class, *_ = require_support(model, verification=verification)
     drafter = Options.of(drafter).drafter
     session = drafter.session([0])
     vocab_size = model_vocab_size(model)
@@ -56,27 +56,25 @@ def warm_up(
     session.finish()
     # The largest number first: smaller batches use the same cache.
     for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
-        sizes = {"prompt_length": max_context, "max_length": max_context, "max_nodes": MOST_NODES}
-        with closing(verifies(model, num_rows=num_rows, **sizes)) as runner:
-            _rehearse(model, runner, max_context, requests)
+        sizes = {"prompt_length": max_context, "max_length": max_context, "max_nodes": MAX_NODES}
+        with closing(runner_class(model, num_rows=num_rows, **sizes)) as runner:
+            _rehearse(runner, max_context, requests)
 
 
-def _rehearse(
-    model: PreTrainedModel, runner: Runner, max_context: int, requests: Sequence[PassRequest]
-) -> None:
-    lengths = runner.cache.lengths
-    runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * len(lengths))
+def _rehearse(runner: Runner, max_context: int, requests: Sequence[PassRequest]) -> None:
+    num_rows = len(runner.cache.lengths)
+    runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * num_rows)
     length = min(_SHORT_CONTEXT, max_context)
     while True:
         # Slots that no prompt has filled hold zeros, which take as long.
-        runner.cache.lengths = [length] * len(lengths)
-        step_costs(model, runner, requests[-1] if runner.accepts else None)
-        if isinstance(runner, PackedRunner) and runner.accepts:
-            for num_nodes in runner.node_steps:
-                tree = TokenTree(range(num_nodes), range(-1, num_nodes - 1))
+        runner.cache.lengths = [length] * num_rows
+        for num_nodes in runner.node_steps or (0, MAX_NODES):
+            trees = [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))] * num_rows
+            if isinstance(runner, PackedRunner) and runner.accepts:
                 for request in requests:
-                    drafts = [tree] * len(lengths)
-                    runner.launch([0] * len(drafts), drafts, request)()
+                    runner.launch([0] * num_rows, trees, request)()
+            else:
+                runner.verify_rows([0] * num_rows, trees)
         if length == max_context:
             return
         length = min(2 * length, max_context)

@@ -82,7 +82,6 @@ class PackedRunner(Runner):
             if not self._work.is_tried:
                 self._try_kernels()
             self._compute = self._chosen()
-        self.setting += (self.reason,)
         return logits
 
     def _try_kernels(self) -> None:

@@ -98,7 +98,11 @@ impl DraftStats {
         let gains = trusted.map(|(row, draft)| self.reliability.gains(row.reliability, draft));
         let gains: Vec<_> = gains.collect();
         let selection = Selection::new(&gains, num_rows, passes);
-        let (num_nodes, cost) = choose_size(&selection, costs, num_rows);
+        let start = match passes {
+            Passes::Packed => num_rows,
+            Passes::Padded => 1,
+        };
+        let (num_nodes, cost) = choose_size(&selection, costs, start);
         let sizes = selection.sizes(num_nodes, &gains);
         for ((row, draft), &size) in rows.iter_mut().zip(drafts).zip(&sizes) {
             row.draft = (*draft).clone();
@@ -142,24 +146,20 @@ impl DraftStats {
 }
 
 /// Returns the number of nodes to verify, and the cost behind the choice if it is known.
-fn choose_size(
-    selection: &Selection,
-    costs: Costs<'_>,
-    num_rows: usize,
-) -> (usize, Option<StepCost>) {
+fn choose_size(selection: &Selection, costs: Costs<'_>, start: usize) -> (usize, Option<StepCost>) {
     match costs {
         Costs::Known(cost) => {
             let best = selection.best(&|tokens| cost.seconds(tokens));
             (best, Some(cost.clone()))
         }
         Costs::Measured(times) => {
-            let Some(cost) = times.cost(num_rows) else {
+            let Some(cost) = times.cost(start) else {
                 return (0, None);
             };
             let best = selection.best(&|tokens| cost.seconds(tokens));
-            let worth = |seconds: &dyn Fn(f64) -> f64| num_rows + selection.best(seconds);
-            let probe = times.probe(num_rows, best, &cost, worth);
-            (probe.map_or(best, |tokens| tokens - num_rows), Some(cost))
+            let worth = |seconds: &dyn Fn(f64) -> f64| start + selection.best(seconds);
+            let probe = times.probe(start, best, &cost, worth);
+            (probe.map_or(best, |tokens| tokens - start), Some(cost))
         }
     }
 }

@@ -78,8 +78,7 @@ def _drafting(cell: GenerationCell, plain: GenerationCell | None) -> Row:
         return dict.fromkeys((*_COUNTS, *_COSTS))
     stats = sum((run.stats for run in cell.runs), GenerationStats())
     shares = cell.profile.stats.shares
-    # What `max_nodes="auto"` measures before the first step belongs to none.
-    steps = 1 - shares["prefill"] - shares["measure"]
+    steps = 1 - shares["prefill"]
     cost = _pass_cost(cell, plain)
     has_steps = steps > 0 and cell.profile.stats.num_drafts
     return {
