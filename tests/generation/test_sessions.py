@@ -113,7 +113,7 @@ def test_a_session_of_the_caller_goes_on_and_is_not_ended():
     drafter = oracle_drafter(expected)
     session = drafter.session(prompt()[0].tolist())
     for max_new_tokens in (20, 12):
-        settings = {"session": session, "max_new_tokens": max_new_tokens, **GREEDY}
+        settings = {"session": session, "max_new_tokens": max_new_tokens, "max_nodes": 8, **GREEDY}
         output = generate(model, torch.tensor([session.token_ids]), drafter, **settings)
         assert session.token_ids == output.sequences[0].tolist()
         assert output.stats.num_accepted_tokens > 0
