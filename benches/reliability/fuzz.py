@@ -1,4 +1,4 @@
-"""Number of forged inputs of each reader: the fuzz test of the core, a thousand times as many.
+"""Number of forged inputs of each reader: the fuzz test of the core, a thousand times as many."""
 
 import os
 import re
