@@ -7,9 +7,9 @@ use crate::papers::aded::trigrams::{Prefix, Word};
 
 /// Splitmix64: the same numbers on every machine.
 #[derive(Debug, Clone, Copy)]
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut number = self.0;
@@ -61,7 +61,7 @@ pub(crate) struct Search<'a> {
     reader: &'a Reader<'a>,
     config: &'a AdedConfig,
     exploration: &'a [f64],
-    random: Random,
+    random: SplitMix64,
     nodes: Vec<SearchNode<'a>>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Search<'a> {
             reader,
             config,
             exploration,
-            random: Random(config.seed),
+            random: SplitMix64(config.seed),
             nodes: Vec::with_capacity(2 * config.searches + 1),
         };
         search.nodes.push(SearchNode {
@@ -211,7 +211,7 @@ impl<'a> Search<'a> {
 }
 
 /// Draws a word by its probability.
-fn sample(row: &[Word], random: &mut Random) -> Option<Word> {
+fn sample(row: &[Word], random: &mut SplitMix64) -> Option<Word> {
     let last = row.last()?;
     let prob = |word: &Word| f64::from(word.prob);
     let target = random.share() * row.iter().map(prob).sum::<f64>();

@@ -56,14 +56,14 @@ const EDIT: Kind = honest(0.93);
 const OVERCONFIDENT: Kind = claiming(0.1, 0.9);
 const UNDERCONFIDENT: Kind = claiming(0.9, 0.55);
 
-type Noise = fn(&mut Random, f64) -> f64;
+type LoadNoise = fn(&mut Random, f64) -> f64;
 
 struct Simulation {
     curve: Curve,
     step_s: f64,
     draft_s: f64,
     /// The factor that other load adds to the time of a step, at a time of the clock.
-    noise: Noise,
+    noise: LoadNoise,
     random: Random,
     now: f64,
 }
@@ -96,7 +96,7 @@ fn promised(kind: Kind) -> TokenTree {
 
 /// Totals of a run after its first second.
 #[derive(Default)]
-struct Run {
+struct SimulatedRun {
     seconds: f64,
     /// The time of the same tokens without drafts.
     baseline_s: f64,
@@ -104,14 +104,14 @@ struct Run {
     steps: f64,
 }
 
-impl Run {
+impl SimulatedRun {
     fn gain(&self) -> f64 {
         self.baseline_s / self.seconds
     }
 }
 
 impl Simulation {
-    fn new(curve: Curve, noise: Noise) -> Self {
+    fn new(curve: Curve, noise: LoadNoise) -> Self {
         Self { curve, step_s: 0.020, draft_s: 0.000_1, noise, random: Random(7), now: 0.0 }
     }
 
@@ -126,11 +126,11 @@ impl Simulation {
     }
 
     /// Runs requests of 60 tokens, of these kinds in turn in each row.
-    fn run(&mut self, kinds: &[Kind], num_rows: usize, seconds: f64) -> Run {
+    fn run(&mut self, kinds: &[Kind], num_rows: usize, seconds: f64) -> SimulatedRun {
         let (mut draft_stats, mut times) = (DraftStats::default(), StepTimes::default());
         let mut rows = vec![(RowBudget::default(), 0); num_rows];
         let mut requests: Vec<usize> = (0..num_rows).collect();
-        let mut run = Run::default();
+        let mut run = SimulatedRun::default();
         while self.now < seconds {
             let kind_of = |row: usize| kinds[requests[row] % kinds.len()];
             let (mut due, mut places, mut drafts) = (Vec::new(), Vec::new(), Vec::new());
@@ -206,7 +206,7 @@ fn requests_after_one_second_are_not_slower_than_without_drafts() {
     for (curve_name, curve) in CURVES {
         for (kind, kinds) in KINDS {
             for num_rows in [1, 4] {
-                let noises = [("quiet", quiet as Noise, 0.97), ("busy", busy, 0.95)];
+                let noises = [("quiet", quiet as LoadNoise, 0.97), ("busy", busy, 0.95)];
                 for (noise_name, noise, least) in noises {
                     let run = Simulation::new(curve, noise).run(kinds, num_rows, 30.0);
                     let case = format!("{curve_name}, {kind}, {num_rows} rows, {noise_name}");

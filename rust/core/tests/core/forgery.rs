@@ -57,8 +57,8 @@ fn files_are_what_the_byte_table_says() {
 
 #[test]
 fn manifests_that_contradict_themselves_are_refused() {
-    type Row = (&'static str, fn(&mut Manifest));
-    let rows: [Row; 14] = [
+    type ManifestFault = (&'static str, fn(&mut Manifest));
+    let rows: [ManifestFault; 14] = [
         ("no vocabulary", |m| m.vocab_size = 0),
         ("a huge vocabulary", |m| m.vocab_size = u32::MAX),
         ("a separator outside", |m| m.separator = 6),
@@ -93,8 +93,8 @@ fn manifests_that_contradict_themselves_are_refused() {
 
 #[test]
 fn shards_that_contradict_themselves_are_refused() {
-    type Row = (&'static str, fn(&mut ShardManifest));
-    let rows: [Row; 7] = [
+    type ShardFault = (&'static str, fn(&mut ShardManifest));
+    let rows: [ShardFault; 7] = [
         ("another format", |s| {
             s.format = "specds datastore".to_owned();
         }),

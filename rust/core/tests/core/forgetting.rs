@@ -18,7 +18,7 @@ const NUM_PROCESSES: usize = 3;
 const LENGTH: u32 = 12;
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum SharingStep {
     /// A request of a tenant begins.
     Begin(usize, usize),
     /// It ends, and its text is remembered.
@@ -34,19 +34,19 @@ enum Step {
     ForgetInFile(usize),
 }
 
-fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<Step>> {
+fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<SharingStep>> {
     let of = 0..NUM_PROCESSES;
     let both = (of.clone(), 0..num_tenants);
     vec(
         prop_oneof![
-            8 => both.clone().prop_map(|(of, tenant)| Step::Begin(of, tenant)),
-            8 => of.clone().prop_map(Step::End),
-            4 => both.prop_map(|(of, tenant)| Step::Forget(of, tenant)),
-            1 => of.clone().prop_map(Step::Clear),
-            10 => of.clone().prop_map(Step::Exchange),
-            2 => of.clone().prop_map(Step::Save),
-            2 => (of, any::<bool>()).prop_map(|(of, reads)| Step::Kill(of, reads)),
-            2 => (0..num_tenants).prop_map(Step::ForgetInFile),
+            8 => both.clone().prop_map(|(of, tenant)| SharingStep::Begin(of, tenant)),
+            8 => of.clone().prop_map(SharingStep::End),
+            4 => both.prop_map(|(of, tenant)| SharingStep::Forget(of, tenant)),
+            1 => of.clone().prop_map(SharingStep::Clear),
+            10 => of.clone().prop_map(SharingStep::Exchange),
+            2 => of.clone().prop_map(SharingStep::Save),
+            2 => (of, any::<bool>()).prop_map(|(of, reads)| SharingStep::Kill(of, reads)),
+            2 => (0..num_tenants).prop_map(SharingStep::ForgetInFile),
         ],
         0..40,
     )
@@ -159,10 +159,10 @@ impl World {
         place
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: SharingStep) {
         let path = self.path();
         match step {
-            Step::Begin(of, tenant) => {
+            SharingStep::Begin(of, tenant) => {
                 let number = self.texts.len();
                 // A run of tokens that no other text has, none of whose bytes looks like a count.
                 let first = 0x5_0000 + 0x80 * u32::try_from(number).unwrap() + 0x50;
@@ -172,7 +172,7 @@ impl World {
                 self.texts.push(Text { tenant, tokens, known });
                 self.processes[of].open = Some((session, number));
             }
-            Step::End(of) => {
+            SharingStep::End(of) => {
                 let Some((mut session, number)) = self.processes[of].open.take() else {
                     return;
                 };
@@ -184,25 +184,25 @@ impl World {
                 self.processes[of].place.texts.insert(number);
                 self.processes[of].place = self.living(self.processes[of].place.clone());
             }
-            Step::Forget(of, tenant) => {
+            SharingStep::Forget(of, tenant) => {
                 self.processes[of].memory.forget(&name(tenant));
                 self.forgotten_by(of, Some(tenant));
             }
-            Step::Clear(of) => {
+            SharingStep::Clear(of) => {
                 self.processes[of].memory.clear();
                 self.forgotten_by(of, None);
             }
-            Step::Exchange(of) => {
+            SharingStep::Exchange(of) => {
                 self.processes[of].memory.merge_into(&path, None).unwrap();
                 let texts = self.file.texts.clone();
                 self.meets(of, &texts);
             }
-            Step::Save(of) => {
+            SharingStep::Save(of) => {
                 self.processes[of].memory.save(&path).unwrap();
                 self.meets(of, &BTreeSet::new());
             }
-            Step::Kill(of, reads) => self.processes[of] = self.process(reads),
-            Step::ForgetInFile(tenant) => {
+            SharingStep::Kill(of, reads) => self.processes[of] = self.process(reads),
+            SharingStep::ForgetInFile(tenant) => {
                 let found = Memory::forget_in(&path, &[&name(tenant)]);
                 assert_eq!(found.is_ok(), path.exists());
                 if path.exists() {
@@ -281,10 +281,10 @@ impl World {
     }
 
     /// `is_exact` where nothing is evicted and no mark is lost for want of room.
-    fn live(mut self, steps: Vec<Step>, is_exact: bool) {
+    fn live(mut self, steps: Vec<SharingStep>, is_exact: bool) {
         for step in steps {
             let of = match step {
-                Step::Exchange(of) | Step::Save(of) => Some(of),
+                SharingStep::Exchange(of) | SharingStep::Save(of) => Some(of),
                 _ => None,
             };
             self.take(step);
@@ -294,7 +294,7 @@ impl World {
             }
         }
         for of in [0, 1, 2, 0, 1, 2] {
-            self.take(Step::Exchange(of));
+            self.take(SharingStep::Exchange(of));
         }
         for process in &self.processes {
             assert_eq!(process.place.texts, self.file.texts);

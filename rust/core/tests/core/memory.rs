@@ -87,7 +87,7 @@ fn a_million_tokens_take_at_most_sixteen_bytes_each() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum MemoryStep {
     Insert(&'static str, Vec<u32>),
     Forget(&'static str),
     Clear,
@@ -95,16 +95,16 @@ enum Step {
 
 const TENANTS: [&str; 3] = ["ann", "bob", ""];
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<MemoryStep>> {
     let tenant = || prop::sample::select(&TENANTS[..]);
     let tokens = prop_oneof![
         4 => vec(0_u32..4, 0..4),
         4 => (any::<u32>(), 1_usize..200).prop_map(|(seed, length)| text(seed, length)),
     ];
     let step = prop_oneof![
-        20 => (tenant(), tokens).prop_map(|(tenant, tokens)| Step::Insert(tenant, tokens)),
-        1 => tenant().prop_map(Step::Forget),
-        1 => Just(Step::Clear),
+        20 => (tenant(), tokens).prop_map(|(tenant, tokens)| MemoryStep::Insert(tenant, tokens)),
+        1 => tenant().prop_map(MemoryStep::Forget),
+        1 => Just(MemoryStep::Clear),
     ];
     vec(step, 0..80)
 }
@@ -126,7 +126,7 @@ proptest! {
             let before_all = TENANTS.map(|tenant| num_bytes(&tenant));
             let (all, mut room, mut writer) = (memory.num_bytes(), 0, None);
             match step {
-                Step::Insert(tenant, tokens) => {
+                MemoryStep::Insert(tenant, tokens) => {
                     memory.insert(tenant, &tokens).unwrap();
                     let texts = oracle.entry(tenant).or_default();
                     if !tokens.is_empty() && !texts.contains(&tokens) {
@@ -135,14 +135,14 @@ proptest! {
                     // The most that these tokens may take.
                     (room, writer) = (64 * tokens.len() + 2000, Some(tenant));
                 }
-                Step::Forget(tenant) => {
+                MemoryStep::Forget(tenant) => {
                     memory.forget(tenant);
                     oracle.remove(tenant);
                     if !forgotten.contains("everybody") {
                         forgotten.insert(tenant);
                     }
                 }
-                Step::Clear => {
+                MemoryStep::Clear => {
                     memory.clear();
                     oracle.clear();
                     // One mark stands for all from then on.
