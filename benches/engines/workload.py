@@ -10,7 +10,7 @@ NUM_PROMPTS = 12
 NUM_TOKENS = 128
 WORK = Path(os.environ.get("SPECDS_ENGINE_WORK", "target/engines"))
 DATASTORE = str(WORK / "stdlib.specds")
-WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
+WHOLE = {"step_cost": "ignored", "min_prob": 0.0}  # drafts, whatever a step costs
 
 
 def write():

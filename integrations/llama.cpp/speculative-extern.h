@@ -76,7 +76,7 @@ struct common_speculative_impl_extern : public common_speculative_impl {
         for (uint32_t i = 0; i < n_vocab; ++i) {
             texts[i] = llama_vocab_get_text(vocab, i);
         }
-        drafter = fn_open(params.extern_config.c_str(), n_vocab, texts.data());
+        drafter = fn_open(params.extern_config.c_str(), n_vocab, texts.data(), true);
         if (!drafter) {
             throw std::runtime_error(fn_last_error());
         }

@@ -239,17 +239,18 @@ class EngineDrafter:
         min_prob: float | None = None,
         max_context: int | None = None,
         num_threads: int | None = None,
-        step_cost: Sequence[tuple[float, float]] | Literal["measured"] | None = None,
+        step_cost: Sequence[tuple[float, float]] | Literal["measured", "ignored"] | None = None,
         vocab_size: int | None = None,
         tokenizer: str = "",
+        times_steps: bool = False,
     ) -> Self: ...
     def __len__(self) -> int: ...
     def sync(
         self,
         contexts: Sequence[ArrayLike | None],
+        names: Sequence[str],
         *,
         starts: Sequence[int] | None = None,
-        names: Sequence[str] | None = None,
         request_options: Sequence[dict[str, Any] | None] | None = None,
     ) -> None: ...
     def suggest(self, token_ids: ArrayLike, probs: ArrayLike) -> None: ...

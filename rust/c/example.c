@@ -9,12 +9,12 @@ static int failed(const char *what) {
 }
 
 int main(int argc, char **argv) {
-    const char *options = argc > 1 ? argv[1] : "{\"memory_scope\": \"shared\", \"step_cost\": null}";
+    const char *options = argc > 1 ? argv[1] : "{\"memory_scope\": \"shared\"}";
     if (specds_abi() != SPECDS_ABI) {
         fprintf(stderr, "the library is of another version than the header\n");
         return 1;
     }
-    specds_drafter *drafter = specds_open(options, 100, NULL);
+    specds_drafter *drafter = specds_open(options, 100, NULL, false);
     if (!drafter) {
         return failed("open");
     }

@@ -39,7 +39,7 @@ impl DrafterHandle {
 }
 
 /// Why an argument cannot be used.
-pub(crate) struct Refusal(String);
+pub(crate) struct Refusal(pub(crate) String);
 
 impl Refusal {
     pub(crate) fn of(reason: impl Into<String>) -> Self {
@@ -90,11 +90,11 @@ pub(crate) fn last_error() -> *const c_char {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use specds_core::engine::{EngineConfig, ModelInfo};
+    use specds_core::engine::{EngineConfig, EngineInfo};
 
     #[test]
     fn a_panic_breaks_its_drafter_and_goes_no_further() {
-        let facts = ModelInfo { vocab_size: Some(10), ..ModelInfo::default() };
+        let facts = EngineInfo { vocab_size: Some(10), ..EngineInfo::default() };
         let drafter = EngineDrafter::open(EngineConfig::default(), &facts).unwrap();
         let drafter = Box::into_raw(Box::new(DrafterHandle::new(drafter)));
         assert_eq!(call(drafter, |_| Ok(7)), 7);

@@ -11,17 +11,16 @@ mod input;
 use std::ffi::c_char;
 use std::ptr;
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use specds_core::draft::DraftLimits;
-use specds_core::engine::{Context, EngineConfig, EngineDrafter, ModelInfo, PackedChains};
+use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineInfo, PackedChains};
 
 pub use crate::guard::{DrafterHandle, SPECDS_BROKEN, SPECDS_REFUSED};
 use crate::guard::{Refusal, call, guarded, last_error, refused};
 use crate::input::{name, output, slice, text, texts};
 
 /// Rises with each change that a caller would notice.
-pub const SPECDS_ABI: u32 = 1;
+pub const SPECDS_ABI: u32 = 2;
 
 /// A request that is in the batch of this step.
 #[repr(C)]
@@ -40,7 +39,7 @@ pub struct BatchRow {
     pub start: usize,
     /// Whose request it is, for `"memory_scope": "tenant"`; may be NULL.
     pub tenant: *const c_char,
-    /// The least probability of a path; below 0, `min_prob` of the options holds.
+    /// The least probability of a path; below 0 or not finite, `min_prob` of the options holds.
     pub min_prob: f32,
 }
 
@@ -50,29 +49,29 @@ pub extern "C" fn specds_abi() -> u32 {
     SPECDS_ABI
 }
 
-/// Opens a drafter. `options` is the JSON object of docs/engines/index.md; `step_cost` is `"measured"` unless it says
-/// otherwise, so drafts wait for `specds_observe_step`: an engine that does not call it sets null.
+/// Opens a drafter, or returns NULL if that fails. `options` is the JSON object of docs/engines/index.md.
 ///
-/// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: a datastore of
-/// another tokenizer is refused by them. May be NULL; then only you know. Gives NULL if it fails.
+/// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: they reject a
+/// datastore of another tokenizer. NULL skips the check. `times_steps` reports that you call
+/// `specds_observe_step` after each step; by default, drafts then depend on the measured cost of a step.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_open(
     options: *const c_char,
     vocab_size: u32,
     token_texts: *const *const c_char,
+    times_steps: bool,
 ) -> *mut DrafterHandle {
     let open = || {
         // SAFETY: both are null or as the header says.
         let (options, texts) =
             unsafe { (text(options, "options")?, texts(token_texts, vocab_size)?) };
-        let mut options: Map<String, Value> = serde_json::from_str(options).map_err(refused)?;
-        options.entry("step_cost").or_insert_with(|| "measured".into());
-        let config = EngineConfig::deserialize(Value::Object(options)).map_err(refused)?;
-        let facts = ModelInfo {
+        let config: EngineConfig = serde_json::from_str(options).map_err(refused)?;
+        let engine = EngineInfo {
             vocab_size: Some(vocab_size),
             tokenizer: fingerprint::of_engine(&texts, &config)?,
+            times_steps,
         };
-        let drafter = EngineDrafter::open(config, &facts).map_err(refused)?;
+        let drafter = EngineDrafter::open(config, &engine).map_err(refused)?;
         Ok(Box::into_raw(Box::new(DrafterHandle::new(drafter))))
     };
     guarded(open).unwrap_or(ptr::null_mut())
@@ -102,12 +101,12 @@ pub unsafe extern "C" fn specds_draft(
             return Err(Refusal::of("`token_ids` is too short"));
         }
         lengths.fill(0);
-        let names: Vec<_> = rows.iter().map(|row| name(row.slot, row.generation)).collect();
         // SAFETY: the rows are as the header says.
-        let contexts = rows.iter().zip(&names).map(|(row, name)| unsafe { context(row, name) });
-        let contexts: Vec<_> = contexts.collect::<Result<_, _>>()?;
-        drafter.sync(&contexts);
-        let least = drafter.config().min_prob;
+        let requests = rows.iter().map(|row| unsafe { request(row) });
+        let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
+        let contexts = requests.iter().map(|request| Some(request.context()));
+        drafter.sync(&contexts.collect::<Vec<_>>());
+        let least = drafter.min_prob();
         let limits: Vec<_> = rows.iter().map(|row| limits(row, width, least)).collect();
         let packed = PackedChains::new(&drafter.draft(&limits).trees(), width);
         for (place, token) in token_ids.iter_mut().zip(packed.token_ids) {
@@ -120,27 +119,57 @@ pub unsafe extern "C" fn specds_draft(
     })
 }
 
+/// The request of a row.
+struct RowRequest<'a> {
+    tokens: &'a [u32],
+    start: usize,
+    name: String,
+    tenant: &'a str,
+    /// A message for each option that cannot be read.
+    unreadable: Vec<String>,
+}
+
+impl RowRequest<'_> {
+    fn context(&self) -> Context<'_> {
+        Context {
+            tokens: self.tokens,
+            start: self.start,
+            name: &self.name,
+            tenant: self.tenant,
+            unreadable_options: &self.unreadable,
+            ..Context::default()
+        }
+    }
+}
+
 /// # Safety
 ///
 /// The row's pointers are null or as the header says.
-unsafe fn context<'a>(row: &BatchRow, name: &'a str) -> Result<Option<Context<'a>>, Refusal> {
+unsafe fn request<'a>(row: &BatchRow) -> Result<RowRequest<'a>, Refusal> {
+    let mut unreadable = Vec::new();
     if !row.min_prob.is_finite() {
-        return Err(Refusal::of("`min_prob` must be a number"));
+        unreadable.push("`min_prob` must be a finite number".to_owned());
     }
     // SAFETY: as above.
-    let (tokens, tenant) = unsafe {
-        let tokens = slice(row.tokens, row.num_tokens, "tokens")?;
-        let has_tenant = !row.tenant.is_null();
-        (tokens, if has_tenant { text(row.tenant, "tenant")? } else { "" })
-    };
-    let name = Some(name);
-    let start = row.start;
-    Ok(Some(Context { tokens, start, name, tenant, ..Context::default() }))
+    let tokens = unsafe { slice(row.tokens, row.num_tokens, "tokens")? };
+    // SAFETY: as above.
+    let tenant = (!row.tenant.is_null()).then(|| unsafe { text(row.tenant, "tenant") });
+    let tenant = tenant.transpose().unwrap_or_else(|Refusal(reason)| {
+        unreadable.push(reason);
+        None
+    });
+    let name = name(row.slot, row.generation);
+    Ok(RowRequest { tokens, start: row.start, name, tenant: tenant.unwrap_or(""), unreadable })
 }
 
 fn limits(row: &BatchRow, width: usize, least: f32) -> DraftLimits {
     DraftLimits {
-        min_prob: if row.min_prob < 0.0 { least } else { row.min_prob },
+        // Below 0 or not a number, the default holds.
+        min_prob: if row.min_prob.is_finite() && row.min_prob >= 0.0 {
+            row.min_prob
+        } else {
+            least
+        },
         is_chain: true,
         ..DraftLimits::nodes((row.max_tokens as usize).min(width))
     }
@@ -248,6 +277,7 @@ fn stats(drafter: &EngineDrafter) -> serde_json::Value {
         "num_opened": counts.num_opened,
         "num_moved": counts.num_moved,
         "num_refused": counts.num_refused,
+        "num_refused_options": counts.num_refused_options,
         "num_memory_failures": counts.num_memory_failures,
         "num_requests": drafter.num_requests(),
         "warnings": drafter.warnings(),

@@ -3,11 +3,12 @@
 #ifndef SPECDS_H
 #define SPECDS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 // Rises with each change that a caller would notice.
-#define SPECDS_ABI 1
+#define SPECDS_ABI 2
 
 // An argument or the configuration is wrong; nothing was done.
 #define SPECDS_REFUSED -1
@@ -33,7 +34,7 @@ typedef struct specds_row {
   size_t start;
   // Whose request it is, for `"memory_scope": "tenant"`; may be NULL.
   const char *tenant;
-  // The least probability of a path; below 0, `min_prob` of the options holds.
+  // The least probability of a path; below 0 or not finite, `min_prob` of the options holds.
   float min_prob;
 } specds_row;
 
@@ -44,14 +45,15 @@ extern "C" {
 // The ABI of the library; compare it with `SPECDS_ABI`.
 uint32_t specds_abi(void);
 
-// Opens a drafter. `options` is the JSON object of docs/engines/index.md; `step_cost` is `"measured"` unless it says
-// otherwise, so drafts wait for `specds_observe_step`: an engine that does not call it sets null.
+// Opens a drafter, or returns NULL if that fails. `options` is the JSON object of docs/engines/index.md.
 //
-// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: a datastore of
-// another tokenizer is refused by them. May be NULL; then only you know. Gives NULL if it fails.
+// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: they reject a
+// datastore of another tokenizer. NULL skips the check. `times_steps` reports that you call
+// `specds_observe_step` after each step; by default, drafts then depend on the measured cost of a step.
 struct specds_drafter *specds_open(const char *options,
                                    uint32_t vocab_size,
-                                   const char *const *token_texts);
+                                   const char *const *token_texts,
+                                   bool times_steps);
 
 // Drafts a chain for each row; requests that are absent for 64 steps have ended.
 //

@@ -8,7 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use specds::draft::{DraftLimits, TokenTree};
-use specds::engine::{self, Context, EngineConfig, ModelInfo, PackedChains, PackedTrees};
+use specds::engine::{self, Context, EngineConfig, EngineInfo, PackedChains, PackedTrees};
 
 use crate::arrays::{self, Made, Matrix, from_zero, integers, rows_of_integers, shaped};
 use crate::error::{Result, lock};
@@ -17,27 +17,30 @@ use crate::storage::located;
 
 /// Drafts for the batches of a serving engine: `sync`, then `draft_chains` or `draft_trees`.
 ///
-/// An engine gives whole contexts and no ids: rows move, are preempted, come back and end without notice.
-/// The session of each row is found by its text. A row that cannot be served drafts nothing. Safe to share by
-/// threads.
+/// An engine passes the context and the name of each request. Requests may move to other rows, be
+/// preempted, return, and end without notice. A row that cannot be served gets no draft. Threads may share
+/// a drafter.
 ///
 /// Args:
 ///     datastore: A path, or a name on the hub.
-///     memory: Whose earlier requests are drafted from: ``off``, nobody's; ``tenants``, a tenant's own
-///         where the engine tells the tenant; ``shared``, everybody's, as of one tenant.
+///     memory_scope: The earlier requests that a request drafts from: ``none``; ``tenant``, those of its
+///         tenant if the engine reports tenants; ``shared``, all, as if they were of one tenant.
 ///     memory_bytes: The most bytes that the memory takes.
 ///     snapshot: A file that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
-///     sync_interval: After this many seconds each, the memory takes in what other processes wrote to
-///         the snapshot, and is written there; a datastore that was replaced is then opened anew.
-///     effort: ``auto`` is low until the time of a step is known; then as of `FusedConfig`.
-///     recycle_predictions: Whether the model's predictions are used, where the engine gives them.
-///     min_prob: The least probability of a path of a chain.
-///     max_context: Rows of more tokens are not drafted for.
-///     num_threads: How many threads draft for the rows of a batch.
-///     step_cost: Points ``[tokens, seconds]`` of the engine's step, or ``measured``: by this, drafts
-///         are cut to what pays in a batch of that size.
-///     vocab_size: Of the engine's model: no other tokens are drafted.
+///     sync_interval: Seconds between two merges of the memory with the snapshot, which takes in what
+///         other processes wrote. A datastore that was replaced is then opened again.
+///     effort: ``auto`` is low until the time of a step is known; then as in `FusedConfig`.
+///     recycle_predictions: Whether the model's predictions are used, where the engine passes them on.
+///     min_prob: The least probability of a path of a chain; by default 0.1 where the cost of a step is
+///         ignored, else 0.
+///     max_context: Rows of more tokens get no drafts.
+///     num_threads: Number of threads that draft for the rows of a batch.
+///     step_cost: Points ``[tokens, seconds]`` of the engine's step, ``measured`` or ``ignored``. By the
+///         cost, drafts are cut to the tokens that improve throughput in a batch of that size. By
+///         default, ``measured`` if `times_steps`, else ``ignored``.
+///     vocab_size: The vocabulary size of the engine's model: no other tokens are drafted.
 ///     tokenizer: The fingerprint of the engine's tokenizer; empty where it is not known.
+///     times_steps: Whether the engine calls `observe_step_time` after each step.
 ///
 /// Raises:
 ///     ValueError: An option is unknown or unusable, or the datastore is of another tokenizer.
@@ -51,63 +54,76 @@ type Trees = (Matrix, Made<i64>, Made<bool, Ix3>);
 #[pymethods]
 impl EngineDrafter {
     #[new]
-    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", **options))]
+    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", times_steps = false, **options))]
     fn new(
         py: Python<'_>,
         vocab_size: Option<u32>,
         tokenizer: &str,
+        times_steps: bool,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
-        let facts = ModelInfo { vocab_size, tokenizer: tokenizer.to_owned() };
+        let engine = EngineInfo { vocab_size, tokenizer: tokenizer.to_owned(), times_steps };
         let mut config: EngineConfig = options::read(options)?;
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;
-        let open = || engine::EngineDrafter::open(config, &facts);
+        let open = || engine::EngineDrafter::open(config, &engine);
         Ok(Self(Mutex::new(py.detach(open)?)))
     }
 
-    /// Takes the contexts of all rows, and observes what is new in each.
+    /// Passes the contexts of all rows, and observes the new tokens of each.
     ///
-    /// A row goes on from the session of the same row if that one's text is a prefix of its context,
-    /// otherwise from the one with the longest such text that was in the batch in one of the last 64 syncs.
-    /// Others have ended. The text of one that left the batch goes into the memory, if there is one, when
-    /// another begins or the memory is shared, at the latest when it ends. Where a context lacks what the
-    /// last sync brought, or has other tokens for it, that session is abandoned.
+    /// A row continues the request of its name, if that was in the batch in one of the last 64 syncs and
+    /// its text is a prefix of the context. Otherwise the name is that of a new request and the earlier
+    /// one has ended. Where the context lacks tokens of the last sync, or has other tokens for them, the
+    /// earlier one was rolled back and is not stored. The text of a request that left the batch is stored
+    /// in the memory, if there is one, when another begins or the memory is shared, at the latest when it
+    /// ends.
     ///
     /// Args:
-    ///     contexts: For each row its tokens, or None where it is not to be drafted for in this
-    ///         step. Arrays of type uint32 are not copied.
-    ///     starts: How many tokens of each row come before these, where they are not all.
-    ///     names: The engine's names of the requests, where it has any: then these tell rows apart.
-    ///     request_options: What each request request_options, read when it begins: its `tenant`, the name of its `group`
-    ///         and a `predicted_output`, as far as the engine tells.
-    #[pyo3(signature = (contexts, *, starts = None, names = None, request_options = None))]
+    ///     contexts: The tokens of each row, or None for a row that gets no draft in this step. Arrays of
+    ///         type uint32 are not copied.
+    ///     names: The engine's name of each row's request.
+    ///     starts: Number of tokens of each row that come before these, where they are not all.
+    ///     request_options: Options of each request, read when it begins: its `tenant`, the name of its
+    ///         `group` and a `predicted_output`. One of a wrong type is ignored and counted in `stats`.
+    ///
+    /// Raises:
+    ///     ValueError: `names` has another length than `contexts`.
+    #[pyo3(signature = (contexts, names, *, starts = None, request_options = None))]
     fn sync(
         &self,
         py: Python<'_>,
         contexts: Vec<Option<Bound<'_, PyAny>>>,
+        names: Vec<String>,
         starts: Option<Vec<usize>>,
-        names: Option<Vec<String>>,
         request_options: Option<Vec<Option<Bound<'_, PyDict>>>>,
     ) -> PyResult<()> {
+        if names.len() != contexts.len() {
+            let (names, rows) = (names.len(), contexts.len());
+            let message =
+                format!("`names` must have one name for each of {rows} rows, not {names}");
+            return Err(PyValueError::new_err(message));
+        }
         let tokens: Vec<_> =
             contexts.iter().map(|context| context.as_ref().map(ContextTokens::read)).collect();
-        let (starts, names) = (starts.unwrap_or_default(), names.unwrap_or_default());
-        let request_options = request_options.unwrap_or_default().into_iter();
-        let request_options = request_options.map(|each| {
-            each.map_or(Ok(RequestOptions::default()), |each| RequestOptions::read(&each))
-        });
-        let (request_options, none) =
-            (request_options.collect::<PyResult<Vec<_>>>()?, RequestOptions::default());
-        let contexts = tokens.iter().enumerate().map(|(row, tokens)| {
-            let request_options = request_options.get(row).unwrap_or(&none);
+        let starts = starts.unwrap_or_default();
+        let options = request_options.unwrap_or_default().into_iter();
+        let options: Vec<_> = options
+            .map(|given| {
+                given.map_or_else(RequestOptions::default, |given| RequestOptions::read(&given))
+            })
+            .collect();
+        let none = RequestOptions::default();
+        let contexts = tokens.iter().zip(&names).enumerate().map(|(row, (tokens, name))| {
+            let options = options.get(row).unwrap_or(&none);
             Some(Context {
                 tokens: tokens.as_ref()?.as_slice(),
                 start: starts.get(row).copied().unwrap_or(0),
-                name: names.get(row).map(String::as_str),
-                tenant: &request_options.tenant,
-                group: request_options.group.as_deref(),
-                predicted_output: &request_options.predicted_output,
+                name,
+                tenant: &options.tenant,
+                group: options.group.as_deref(),
+                predicted_output: &options.predicted_output,
+                unreadable_options: &options.unreadable,
             })
         });
         let contexts: Vec<_> = contexts.collect();
@@ -177,7 +193,7 @@ impl EngineDrafter {
         min_prob.as_ref().map_or(Ok(()), PerRow::check)?;
         let packed = py.detach(|| {
             let mut drafter = lock(&self.0);
-            let least = drafter.config().min_prob;
+            let least = drafter.min_prob();
             let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
                 min_prob: of_row(min_prob.as_ref(), row, least),
                 is_chain: true,
@@ -322,24 +338,41 @@ impl EngineDrafter {
     }
 }
 
-/// What a request request_options.
+/// The options of a request.
 #[derive(Default)]
 struct RequestOptions {
     tenant: String,
     group: Option<String>,
     predicted_output: Vec<u32>,
+    /// A message for each option of a wrong type.
+    unreadable: Vec<String>,
 }
 
 impl RequestOptions {
-    fn read(given: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let wish = |name| given.get_item(name);
-        Ok(Self {
-            tenant: wish("tenant")?.map_or(Ok(String::new()), |tenant| tenant.extract())?,
-            group: wish("group")?.map(|group| group.extract()).transpose()?,
-            predicted_output: wish("predicted_output")?
-                .map_or(Ok(Vec::new()), |tokens| tokens.extract())?,
-        })
+    fn read(given: &Bound<'_, PyDict>) -> Self {
+        let mut unreadable = Vec::new();
+        Self {
+            tenant: option(given, "tenant", &mut unreadable).unwrap_or_default(),
+            group: option(given, "group", &mut unreadable),
+            predicted_output: option(given, "predicted_output", &mut unreadable)
+                .unwrap_or_default(),
+            unreadable,
+        }
     }
+}
+
+/// Reads an option, or adds a message where it has a wrong type. None stands for an absent option.
+fn option<'py, T: for<'a> FromPyObject<'a, 'py>>(
+    given: &Bound<'py, PyDict>,
+    name: &str,
+    unreadable: &mut Vec<String>,
+) -> Option<T> {
+    let value = given.get_item(name).ok().flatten().filter(|value| !value.is_none())?;
+    let read = value.extract().ok();
+    if read.is_none() {
+        unreadable.push(format!("`{name}` has a wrong type"));
+    }
+    read
 }
 
 /// The tokens of a context, where they lie if they are of type uint32.

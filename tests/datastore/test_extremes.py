@@ -168,7 +168,7 @@ def use(made):
             made.observe([1, 2, 3, 1, 2])
             made.draft(16)
         case core.EngineDrafter():
-            made.sync([[1, 2, 3, 1, 2], [4, 5, 4]])
+            made.sync([[1, 2, 3, 1, 2], [4, 5, 4]], ["a", "b"])
             made.draft_trees(4)
         case core.FusedState():
             use(made.session())

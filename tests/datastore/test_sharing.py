@@ -19,11 +19,11 @@ def engine(path, **config):
 def test_engines_share_by_their_configuration(path):
     first, second = engine(path), engine(path)
     text = [1, 2, 3, 4, 5, 6, 7, 8]
-    first.sync([text])
+    first.sync([text], ["a"])
     first.end_all()
 
     def drafts():
-        second.sync([[9, 1, 2]])
+        second.sync([[9, 1, 2]], ["a"])
         tokens, numbers, _ = second.draft_chains(4)
         second.end_all()
         return numbers[0] > 1 and tokens[0, :2].tolist() == [3, 4]
@@ -36,7 +36,7 @@ def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(path):
     store = path.with_name("d")
     build(store, [[50, 51]], vocab_size=100, separator=99)
     served = engine(path, datastore=str(store))
-    served.sync([[1, 2, 3, 4, 5, 6, 7, 8]])
+    served.sync([[1, 2, 3, 4, 5, 6, 7, 8]], ["a"])
     served.end_all()
     until(lambda: texts(Memory.open(path, 100)) != [])
     report = add_from_memory(store, path, "")

@@ -1,88 +1,87 @@
-"""A naive twin of `EngineDrafter`: plain sessions, and the texts of all requests beside them."""
+"""Reference implementation of `EngineDrafter`: plain sessions with copies of their texts."""
 
-PATIENCE = 64
-
-
-class CameBackError(Exception):
-    """A request goes on whose text is remembered: a plain session has ended with that."""
+MAX_ABSENT_STEPS = 64
 
 
-class Request:
+class ReturnedError(Exception):
+    """A stored request continues, but its plain session has ended."""
+
+
+class ReferenceRequest:
     def __init__(self, drafter, text):
-        self.session, self.text, self.before = drafter.session(text), list(text), 0
-        self.absent, self.drafted, self.is_remembered = 0, 0, False
+        self.session, self.text, self.previous_len = drafter.session(text), list(text), 0
+        self.num_absent, self.num_drafted, self.is_stored = 0, 0, False
 
-    def remember(self):
-        if not self.is_remembered:
+    def store(self):
+        if not self.is_stored:
             self.session.finish()
-        self.is_remembered = True
+        self.is_stored = True
 
-    def goes_on_with(self, context):
-        return context is not None and list(context[: len(self.text)]) == self.text
+    def continues(self, context):
+        return list(context[: len(self.text)]) == self.text
 
-    def was_taken_back_for(self, context):
-        return self.before > 0 and list(context[: self.before]) == self.text[: self.before]
+    def is_rolled_back(self, context):
+        before = self.text[: self.previous_len]
+        return self.previous_len > 0 and list(context[: self.previous_len]) == before
 
 
-class EngineTwin:
-    """Rows of whole contexts over sessions of a plain drafter."""
+class ReferenceEngineDrafter:
+    """Rows of whole contexts over the sessions of a plain drafter."""
 
     def __init__(self, drafter, vocab_size):
         self.drafter, self.vocab_size = drafter, vocab_size
-        self.rows, self.absent, self.num_opened = [], [], 0
+        self.rows, self.absent, self.num_opened = {}, {}, 0
 
     def sync(self, contexts):
-        old, self.rows = self.rows, [None] * len(contexts)
-        for row, context in enumerate(contexts):
-            if row < len(old) and old[row] and old[row].goes_on_with(context):
-                self.rows[row], old[row] = old[row], None
-        for row, context in enumerate(contexts):
-            known = filter(None, [*old, *self.absent])
-            found = [request for request in known if request.goes_on_with(context)]
-            if self.rows[row] is None and found:
-                self.rows[row] = best = max(found, key=lambda request: len(request.text))
-                if best.is_remembered:
-                    raise CameBackError
-                old = [None if request is best else request for request in old]
-                self.absent = [request for request in self.absent if request is not best]
-        for row, context in enumerate(contexts):
-            if self.rows[row] is None and context:
-                lost = [r for r in old if r and r.was_taken_back_for(context)]
-                old = [None if request in lost[:1] else request for request in old]
-        for request in self.absent:
-            request.absent += 1
-        self.absent += [request for request in old if request]
-        for request in self.absent:
-            if request.absent >= PATIENCE:
-                request.remember()
-        self.absent = [request for request in self.absent if request.absent < PATIENCE]
-        if any(context and not row for row, context in zip(self.rows, contexts, strict=True)):
-            for request in self.absent:
-                request.remember()
-        for row, context in enumerate(contexts):
-            self._observe(row, context)
+        """Takes the contexts of the rows by the names of their requests."""
+        present = {name: request for name, request in self.rows.items() if request}
+        known, self.rows = {**self.absent, **present}, dict.fromkeys(contexts)
+        for name, context in contexts.items():
+            request = known.get(name)
+            if not context or request is None:
+                continue
+            del known[name]
+            self.absent.pop(name, None)
+            if request.continues(context):
+                if request.is_stored:
+                    raise ReturnedError
+                self.rows[name] = request
+            elif not request.is_rolled_back(context):
+                request.store()
+        for request in self.absent.values():
+            request.num_absent += 1
+        self.absent = known
+        begins = any(context and not self.rows[name] for name, context in contexts.items())
+        for name, request in [*self.absent.items()]:
+            is_over = request.num_absent >= MAX_ABSENT_STEPS
+            if is_over or begins:
+                request.store()
+            if is_over:
+                del self.absent[name]
+        for name, context in contexts.items():
+            self._observe(name, context)
 
-    def _observe(self, row, context):
-        request = self.rows[row]
+    def _observe(self, name, context):
+        request = self.rows[name]
         if not context or (request is None and max(context) >= self.vocab_size):
             return
         if request is None:
-            self.rows[row] = Request(self.drafter, context)
+            self.rows[name] = ReferenceRequest(self.drafter, context)
             self.num_opened += 1
             return
-        news = context[len(request.text) :]
-        request.absent, request.before = 0, len(request.text)
-        if news and max(news) < self.vocab_size:
-            request.session.observe(news, request.drafted)
+        new = context[len(request.text) :]
+        request.num_absent, request.previous_len = 0, len(request.text)
+        if new and max(new) < self.vocab_size:
+            request.session.observe(new, request.num_drafted)
             request.text = list(context)
-        request.drafted = 0
+        request.num_drafted = 0
 
     def draft(self, max_nodes, is_chain):
         """The draft of each row; None where it has no session."""
         drafts = []
-        for request in self.rows:
+        for request in self.rows.values():
             tree = request and request.session.draft(max_nodes, is_chain=is_chain)
             drafts.append(tree)
             if request:
-                request.drafted = len(tree)
+                request.num_drafted = len(tree)
         return drafts

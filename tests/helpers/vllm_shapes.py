@@ -3,6 +3,12 @@
 from types import SimpleNamespace
 
 
+def runner_of(names):
+    """Returns a V1 runner that has these requests, without per-request options."""
+    requests = {name: SimpleNamespace(sampling_params=None) for name in names}
+    return SimpleNamespace(requests=requests, input_batch=SimpleNamespace(req_ids=names))
+
+
 def config_of(max_model_len=32, k=4, ranks=1, **options):
     """What vLLM is configured with, ours among it."""
     return SimpleNamespace(

@@ -90,7 +90,7 @@ def test_engines_draft_from_named_datastore(tmp_path, demo_tokenizer):
 
     def drafted(options):
         drafter = Adapter(options, 4, tokenizer=str(tmp_path)).drafter
-        drafter.sync([[7, 1, 2, 3]])
+        drafter.sync([[7, 1, 2, 3]], ["a"])
         return drafter.draft_chains(2)[0].tolist()
 
     assert drafted({}) == [[4, 5]]

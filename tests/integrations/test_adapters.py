@@ -12,10 +12,10 @@ from datastores import build, until
 from specds.drafters import Memory
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
 from specds.integrations.adapter import Adapter, parse_request_options
-from vllm_shapes import config_of
+from vllm_shapes import config_of, runner_of
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
-WHOLE = {"step_cost": None, "min_prob": 0.0}  # drafts, whatever a step costs
+WHOLE = {"step_cost": "ignored", "min_prob": 0.0}  # drafts, whatever a step costs
 
 
 class Runner:
@@ -25,8 +25,9 @@ class Runner:
         self.tokens = np.full((max_num_seqs, max_model_len), 7, np.int32)
         self.lengths = np.full(max_num_seqs, 9, np.int32)
 
-    def step(self, proposer, rows):
+    def step(self, proposer, rows, names="abc"):
         """Each row: its tokens, and how many of them are of this step."""
+        proposer._runner = runner_of([*names[: len(rows)]])
         sampled = []
         for index, (text, number) in enumerate(rows):
             self.tokens[index, : len(text)] = text
@@ -43,7 +44,7 @@ def test_vllm_receives_chains_for_moving_rows():
     assert drafts[2] == []  # its prompt is being read
     assert all(type(token) is int for draft in drafts for token in draft)
     # The first one ends, the second moves up, the third is done with its prompt.
-    drafts = runner.step(proposer, [([6, *TEXT, 4, 1, 2], 2), ([9, 9, 9, 9], 1)])
+    drafts = runner.step(proposer, [([6, *TEXT, 4, 1, 2], 2), ([9, 9, 9, 9], 1)], "bc")
     assert drafts[0][:2] == [3, 1]
     assert drafts[1] == [9, 9, 9, 9]
     stats = proposer.drafter.stats()
@@ -76,12 +77,12 @@ def test_failing_drafter_is_logged_at_growing_intervals(caplog):
 def test_drafts_depend_on_step_times_or_min_prob():
     def drafts(times_steps, **options):
         adapter = Adapter(options, 4, times_steps=times_steps)
-        adapter.drafter.sync([TEXT])
+        adapter.drafter.sync([TEXT], ["a"])
         return adapter.chains([32])
 
     assert drafts(True) == [[]]
     assert drafts(False) == [[3, 1, 2, 3]]
-    assert drafts(True, min_prob=1.0, step_cost=None) == drafts(False, min_prob=1.0) == [[]]
+    assert drafts(True, min_prob=1.0, step_cost="ignored") == drafts(False, min_prob=1.0) == [[]]
 
 
 def test_start_logs_the_configuration_and_ineffective_options(tmp_path, caplog):
@@ -98,20 +99,19 @@ def test_start_logs_the_configuration_and_ineffective_options(tmp_path, caplog):
     assert "8 rows with drafts has 168 tokens: raise max_num_batched_tokens above 64" in waits
 
 
-def test_request_options_are_parsed_from_extra_arguments():
-    none = {"tenant": ""}
-    assert (
-        parse_request_options(None)
-        == parse_request_options({"other": 1, "specds_group": 3})
-        == none
-    )
+def test_request_options_are_parsed_and_wrong_types_are_logged_once(caplog):
+    assert parse_request_options(None) == parse_request_options({"other": 1}) == {}
     assert parse_request_options({"specds_off": 1, "specds_tenant": "ann"}) is None
-    wishes = {"tenant": "ann", "group": "g", "predicted_output": [1, 2]}
-    assert (
-        parse_request_options({f"specds_{key}": value for key, value in wishes.items()}) == wishes
-    )
-    for predicted in ([1, "2"], [-1], [1 << 32], "text"):
-        assert parse_request_options({"specds_predicted_output": predicted}) == none
+    options = {"tenant": "ann", "group": 3, "predicted_output": [1, 2]}
+    given = {f"specds_{key}": value for key, value in options.items()}
+    assert parse_request_options(given) == options
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
+    proposer.request_options = {name: {"group": 3} for name in "abc"}
+    for _ in range(2):
+        runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT], 1)])
+    [record] = caplog.records
+    assert "`group` has a wrong type" in record.getMessage()
+    assert proposer.drafter.stats()["num_refused_options"] == 2
 
 
 def test_configuration_is_checked_at_start(tmp_path):

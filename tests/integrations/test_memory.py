@@ -10,9 +10,9 @@ import torch
 
 from specds import EngineDrafter, FusedConfig, FusedDrafter
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
-from vllm_shapes import config_of
+from vllm_shapes import config_of, runner_of
 
-OPTIONS = {"effort": "low", "step_cost": None, "min_prob": 0.0}
+OPTIONS = {"effort": "low", "step_cost": "ignored", "min_prob": 0.0}
 NUM_STEPS, STEP, K = 4, 3, 8
 LIBC = ctypes.CDLL(None)
 
@@ -61,13 +61,15 @@ def sessions(contexts):
 def engine_drafter(contexts):
     drafter = EngineDrafter(**OPTIONS)
     for end in ends(contexts[0]):
-        drafter.sync([context[:end] for context in contexts])
+        names = [str(row) for row in range(len(contexts))]
+        drafter.sync([context[:end] for context in contexts], names)
         drafter.draft_trees(K + 1)
     return drafter
 
 
 def vllm_proposer(contexts):
     proposer = vllm.Proposer(config_of(2 * len(contexts[0]), K, **OPTIONS))
+    proposer._runner = runner_of([str(row) for row in range(len(contexts))])
     tokens = np.stack(contexts).view(np.int32)
     for end in ends(contexts[0]):
         lengths = np.full(len(contexts), end, np.int32)

@@ -31,7 +31,7 @@ sys.modules[state.__name__] = sys.modules["vllm.distributed"] = sys.modules["vll
 text = torch.tensor([[1, 2, 3, 1, 2, 3, 1, 2] + [0] * 24], dtype=torch.int32)
 gpu = [SimpleNamespace(gpu=part) for part in (text, torch.tensor([8], dtype=torch.int32))]
 states = SimpleNamespace(all_token_ids=gpu[0], total_len=gpu[1], req_id_to_index={"a": 0})
-config = config_of(ranks=2, step_cost=None, min_prob=0.0, memory_scope="shared")
+config = config_of(ranks=2, step_cost="ignored", min_prob=0.0, memory_scope="shared")
 speculator = vllm_v2.ChainSpeculator(config, torch.device("cpu"), states)
 batch = SimpleNamespace(
     num_reqs=1, req_ids=["a"], idx_mapping=torch.tensor([0]), prefill_len_np=np.array([7])

@@ -14,14 +14,14 @@ VOCAB_SIZE = 4
 def test_suggested_chains_match_sessions_with_the_same_suggestions(tmp_path):
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
     ours, plain = (
-        EngineDrafter(datastore=store.path),
+        EngineDrafter(datastore=store.path, min_prob=0.0),
         FusedDrafter(store, FusedConfig(effort="low")),
     )
     random, contexts = np.random.default_rng(0), [[0, 1], [2, 1, 0], [1]]
     sessions = [plain.session(context) for context in contexts]
     num_changed = 0
     for _ in range(30):
-        ours.sync([*contexts, None])
+        ours.sync([*contexts, None], [*"abcd"])
         token_ids = random.integers(0, VOCAB_SIZE, (4, 5))
         token_ids[np.arange(4), random.integers(0, 5, 4)] = -1
         probs = random.random((4, 5), np.float32)
@@ -44,7 +44,7 @@ def test_suggested_chains_match_sessions_with_the_same_suggestions(tmp_path):
 
 def test_suggestion_is_cut_at_unknown_tokens_and_rejected_with_wrong_shape():
     drafter = EngineDrafter(vocab_size=50)
-    drafter.sync([[1, 2], [3, 4]])
+    drafter.sync([[1, 2], [3, 4]], ["a", "b"])
     drafter.suggest([[5, 99, 6], [7, 8, -1]], np.ones((2, 3)))
     assert drafter.draft_chains(3)[0].tolist() == [[5, -1, -1], [7, 8, -1]]
     for token_ids, probs in [([[5]], [[0.5, 0.5]]), ([[5]], [[1.5]]), ([5], [[1]]), ([[5]], [1])]:

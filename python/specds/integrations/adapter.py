@@ -16,9 +16,6 @@ from specds.integrations.metrics import publish
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MIN_PROB = 0.1
-"""Minimum path probability in a chain, where the cost of a step is not measured."""
-
 _Call = TypeVar("_Call", bound="Callable[..., Any]")
 
 
@@ -66,8 +63,6 @@ class Adapter:
         self.drafts = group is None or bool(group.is_first_rank)
         if not self.drafts:
             options, tokenizer = {}, None
-        default = {"step_cost": "measured"} if times_steps else {"min_prob": MIN_PROB}
-        options = {**default, **options}
         if isinstance(tokenizer, str) and "datastore" not in options:
             from specds.hub import named_datastore
 
@@ -78,7 +73,8 @@ class Adapter:
 
             loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
             name = fingerprint(loaded)
-        self.drafter = EngineDrafter(**dict(options), vocab_size=vocab_size, tokenizer=name)
+        about = {"vocab_size": vocab_size, "tokenizer": name, "times_steps": times_steps}
+        self.drafter = EngineDrafter(**{**options, **about})
         # Runs when the adapter is collected or the process ends.
         weakref.finalize(self, _close, self.drafter, self.log)
         self.max_nodes, self.num_failures = max_nodes, 0
@@ -93,16 +89,15 @@ class Adapter:
     def sync(
         self,
         contexts: Sequence[Any],
-        names: Sequence[str] | None = None,
+        names: Sequence[str],
         starts: Sequence[int] | None = None,
     ) -> None:
         """Pass the contexts of a batch and the options of its requests to the drafter."""
-        given = [self.request_options.get(name, {}) for name in names or ()]
-        if names is not None:
-            rows = zip(contexts, given, strict=True)
-            contexts = [None if options is None else context for context, options in rows]
-        self.drafter.sync(contexts, starts=starts, names=names, request_options=given)
-        for context, options in zip(contexts, given, strict=False):
+        given = [self.request_options.get(name, {}) for name in names]
+        rows = zip(contexts, given, strict=True)
+        contexts = [None if options is None else context for context, options in rows]
+        self.drafter.sync(contexts, names, starts=starts, request_options=given)
+        for context, options in zip(contexts, given, strict=True):
             if context is not None and options:
                 options.pop("predicted_output", None)  # the drafter has it from now on
 
@@ -125,7 +120,11 @@ class Adapter:
         """Publish the statistics of the last drafts; `timed_draft` calls this method too."""
         before, self._last_stats = self._last_stats, self._read_stats()
         publish(before, self._last_stats)
-        if should_log(before["num_memory_failures"], self._last_stats["num_memory_failures"]):
+        failures, refused = (
+            (before[key], self._last_stats[key])
+            for key in ("num_memory_failures", "num_refused_options")
+        )
+        if should_log(*failures) or refused[0] == 0 < refused[1]:
             _warn(self.drafter, self.log)
 
     def _read_stats(self) -> dict[str, Any]:
@@ -164,21 +163,12 @@ def parse_request_options(extra: Mapping[str, Any] | None) -> dict[str, Any] | N
     """Return the options of a request from the engine's extra arguments; None disables drafts.
 
     These are `specds_off`, `specds_tenant`, `specds_group` and `specds_predicted_output`, a list of
-    token ids. Values of the wrong type are ignored.
+    token ids. The drafter checks their types.
     """
     given = {key.removeprefix("specds_"): value for key, value in (extra or {}).items()}
     if given.get("off"):
         return None
-    names = ("tenant", "group")
-    options: dict[str, Any] = {
-        name: given[name] for name in names if isinstance(given.get(name), str)
-    }
-    predicted = given.get("predicted_output")
-    if isinstance(predicted, list) and all(
-        isinstance(token, int) and 0 <= token < 1 << 32 for token in predicted
-    ):
-        options["predicted_output"] = predicted
-    return {"tenant": "", **options}
+    return {key: given[key] for key in ("tenant", "group", "predicted_output") if key in given}
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:

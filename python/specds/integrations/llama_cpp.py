@@ -37,7 +37,7 @@ class DraftModel(Adapter):
     @guarded(lambda *_, **__: np.zeros(0, np.intc))
     def __call__(self, input_ids: NDArray[np.intc], /, **kwargs: Any) -> NDArray[np.intc]:
         """Draft at most `max_nodes` tokens after a context, the token just sampled included."""
-        self.drafter.sync([input_ids.view(np.uint32)])
+        self.drafter.sync([input_ids.view(np.uint32)], ["0"])
         max_length = sys.maxsize if self.max_length is None else self.max_length
         with self.timed_draft():
             [draft] = self.chains([max_length - len(input_ids)])

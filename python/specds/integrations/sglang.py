@@ -54,7 +54,7 @@ class SpecdsCorpus(Adapter):
     has_tenants = True
 
     def __init__(self, options: Mapping[str, Any], num_nodes: int, **about: Any) -> None:
-        if options.get("step_cost") is not None:
+        if options.get("step_cost", "ignored") != "ignored":
             raise ValueError("SGLang does not support `step_cost`: all its trees have one size")
         super().__init__({"recycle_predictions": False, **options}, num_nodes - 1, **about)
         self.num_nodes = num_nodes
@@ -151,7 +151,7 @@ class SpecdsCorpus(Adapter):
 def _request_options(request: Any) -> dict[str, Any] | None:
     """Return the options of a request; a part of SGLang's cache of its own makes it a tenant."""
     options = parse_request_options(request.sampling_params.custom_params)
-    if options is not None and not options["tenant"]:
+    if options is not None and not options.get("tenant"):
         own = (request.extra_key or "").removesuffix(request.lora_id or "")
         options["tenant"] = request.cache_salt or own
     return options

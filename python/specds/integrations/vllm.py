@@ -103,17 +103,10 @@ class Proposer(VllmAdapter):
         tokens = token_ids_cpu.view(np.uint32)
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
         contexts = [row[:length] if emitted else None for emitted, length, row in rows]
-        self.sync(contexts, names=self._names(len(contexts)))
+        names = self.names(self._runner.requests, self._runner.input_batch, len(contexts))
+        self.sync(contexts, names)
         with self.timed_draft(is_decoding=all(sampled_token_ids)):
             return self.chains([self.max_length - length for length in lengths])
-
-    def _names(self, num_rows: int) -> list[str] | None:
-        """Return the request names of the rows, or None if the runner is not accessible."""
-        batch, requests = (
-            getattr(self._runner, name, None) for name in ("input_batch", "requests")
-        )
-        is_shown = batch is not None and requests is not None
-        return self.names(requests, batch, num_rows) if is_shown else None
 
 
 def patch_cpu_sampling() -> None:

@@ -92,7 +92,7 @@ class ChainSpeculator(VllmAdapter):
         seen = self._lengths | {name: total for name, total, new in served if new is not None}
         alive = self.req_states.req_id_to_index
         self._lengths = {name: total for name, total in seen.items() if name in alive}
-        self.drafter.sync(parts, starts=starts, names=names)
+        self.drafter.sync(parts, names, starts=starts)
         self.publish_stats()
         left = [max(self.max_length - total - 1, 0) for total in totals]
         token_ids, lengths, probs = self.drafter.draft_chains(self.max_nodes, max_nodes=left)

@@ -34,6 +34,10 @@ impl StepCost {
         Self { points }
     }
 
+    pub(crate) fn points(&self) -> &[(f64, f64)] {
+        &self.points
+    }
+
     pub fn seconds(&self, num_tokens: f64) -> f64 {
         let end = self.points.partition_point(|point| point.0 <= num_tokens);
         let end = end.min(self.points.len() - 1);

@@ -1,9 +1,9 @@
-//! What an operator may configure.
+//! The options of an engine's drafter.
 
 use std::path::PathBuf;
 
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::budget::step_cost::StepCost;
@@ -12,29 +12,52 @@ use crate::memory::indexed_tokens::IndexedTokens;
 use specds_index::base::checks::check_within;
 use specds_index::{Error, Result};
 
-/// Whose earlier requests are drafted from.
+/// The earlier requests that a request drafts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryScope {
-    /// No earlier requests: most engines do not pass on the tenant of a request.
+    /// No earlier requests: most engines do not report the tenant of a request.
     #[default]
     None,
-    /// The tenant's own requests, where the engine tells the tenant.
+    /// The tenant's own requests, where the engine reports the tenant.
     Tenant,
-    /// The requests of everybody: the operator says that all are of one tenant.
+    /// All requests: the operator declares that all belong to one tenant.
     Shared,
 }
 
-/// The cost of a step, by which drafts become smaller as the batch grows.
+/// The cost of a step, which makes drafts smaller as the batch grows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum LoadCost {
     /// Drafts are as large as the engine allows.
     #[default]
     Ignored,
-    /// The cost is measured from the engine's own steps; only where there is one rank.
+    /// The cost is measured from the engine's own steps. With several ranks, their drafts would differ.
     Measured,
-    /// The cost is what the operator says.
+    /// The operator specifies the cost.
     Given(StepCost),
+}
+
+impl Serialize for LoadCost {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            Self::Ignored => serializer.serialize_str("ignored"),
+            Self::Measured => serializer.serialize_str("measured"),
+            Self::Given(cost) => cost.points().serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LoadCost {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(name) if name == "ignored" => Ok(Self::Ignored),
+            Value::String(name) if name == "measured" => Ok(Self::Measured),
+            points => {
+                let points = serde_json::from_value(points).map_err(D::Error::custom)?;
+                StepCost::new(points).map(Self::Given).map_err(D::Error::custom)
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,25 +65,26 @@ pub enum LoadCost {
 pub struct EngineConfig {
     /// The folder of a datastore.
     pub datastore: Option<PathBuf>,
-    /// A file with the memory and the weights to start from, written only by
+    /// A file with the memory and the weights to start from, written only with
     /// [`sync_interval`](Self::sync_interval).
     pub snapshot: Option<PathBuf>,
-    /// At intervals of so many seconds, the memory is merged with the snapshot; a datastore that was replaced
-    /// is then opened anew.
+    /// Seconds between two merges of the memory with the snapshot. A datastore that was replaced is then
+    /// opened again.
     pub sync_interval: Option<f64>,
     pub memory_scope: MemoryScope,
     pub memory_bytes: usize,
-    /// `auto` is low until the engine tells what a step takes.
+    /// `auto` is low until the engine reports the time of a step.
     pub effort: Effort,
-    /// Whether the target model's predictions are used, where the engine gives them.
+    /// Whether the target model's predictions are used, where the engine passes them on.
     pub recycle_predictions: bool,
-    /// The least probability of a node of a chain, where the engine does not say one.
-    pub min_prob: f32,
-    /// Rows with more tokens are not drafted for.
+    /// The least probability of a node of a chain, where the engine specifies none. By default 0.1 where
+    /// the cost of a step is ignored, else 0.
+    pub min_prob: Option<f32>,
+    /// Rows with more tokens get no drafts.
     pub max_context: usize,
     pub num_threads: usize,
-    #[serde(deserialize_with = "step_cost", skip_serializing)]
-    pub step_cost: LoadCost,
+    /// By default measured if the engine [times its steps](EngineInfo::times_steps), else ignored.
+    pub step_cost: Option<LoadCost>,
 }
 
 impl Default for EngineConfig {
@@ -73,22 +97,33 @@ impl Default for EngineConfig {
             memory_bytes: 1 << 28,
             effort: Effort::Auto,
             recycle_predictions: true,
-            min_prob: 0.0,
+            min_prob: None,
             max_context: IndexedTokens::MAX_LENGTH,
             num_threads: 1,
-            step_cost: LoadCost::Ignored,
+            step_cost: None,
         }
     }
 }
 
 impl EngineConfig {
+    /// Without a cost, a path of a chain must be this probable.
+    const MIN_PROB: f32 = 0.1;
+
+    /// Replaces the defaults that depend on the engine.
+    pub(crate) fn resolved(mut self, engine: &EngineInfo) -> Self {
+        let default = if engine.times_steps { LoadCost::Measured } else { LoadCost::Ignored };
+        let is_ignored = *self.step_cost.get_or_insert(default) == LoadCost::Ignored;
+        self.min_prob.get_or_insert(if is_ignored { Self::MIN_PROB } else { 0.0 });
+        self
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
-        check_within("min_prob", self.min_prob, 0.0..=1.0)?;
+        check_within("min_prob", self.min_prob.unwrap_or(0.0), 0.0..=1.0)?;
         if let Some(seconds) = self.sync_interval {
             check_within("sync_interval", seconds, 0.001..=MAX_INTERVAL)?;
             if self.snapshot.is_none() || self.memory_scope == MemoryScope::None {
-                let reason = "shares a memory: pass its file as `snapshot`, and a \
-                              `memory_scope` of `tenant` or `shared`";
+                let reason = "shares a memory: pass its file as `snapshot`, and a `memory_scope` of \
+                              `tenant` or `shared`";
                 return Err(Error::invalid("sync_interval", reason));
             }
         }
@@ -100,23 +135,13 @@ impl EngineConfig {
 /// The longest interval: a day, in seconds.
 const MAX_INTERVAL: f64 = 86_400.0;
 
-fn step_cost<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<LoadCost, D::Error> {
-    match Value::deserialize(value)? {
-        Value::Null => Ok(LoadCost::Ignored),
-        Value::String(name) if name == "measured" => Ok(LoadCost::Measured),
-        points => {
-            let points = serde_json::from_value(points).map_err(D::Error::custom)?;
-            let cost = StepCost::new(points).map(LoadCost::Given);
-            cost.map_err(D::Error::custom)
-        }
-    }
-}
-
-/// What an engine says of itself when it starts.
+/// The properties that an engine reports when it opens a drafter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ModelInfo {
-    /// Tokens from this on are never drafted; `None` where it is not known.
+pub struct EngineInfo {
+    /// Tokens from this value on are never drafted; `None` where it is not known.
     pub vocab_size: Option<u32>,
     /// The fingerprint of the tokenizer; empty where it is not known.
     pub tokenizer: String,
+    /// Whether the engine reports the time of each step.
+    pub times_steps: bool,
 }

@@ -19,12 +19,14 @@ pub struct EngineCounts {
     pub num_emitted_tokens: u64,
     /// How often a row went on from a session.
     pub num_row_steps: u64,
-    /// How many sessions were new_request.
+    /// Sessions that were begun.
     pub num_opened: u64,
     /// How often a session was found in another row than before, or came back.
     pub num_moved: u64,
-    /// How often a row could not be served.
+    /// Rows that could not be served, over all steps.
     pub num_refused: u64,
+    /// Per-request options that could not be used.
+    pub num_refused_options: u64,
     /// Times that the memory could not be shared, or a new datastore could not be used.
     pub num_memory_failures: u64,
     pub num_memory_bytes: u64,

@@ -1,4 +1,4 @@
-//! The drafter of an engine: what it is asked in every step.
+//! The drafter of an engine: drafts for its batches, step by step.
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::budget::selection::Passes;
 use crate::budget::step_times::StepTimes;
 use crate::draft::session::{DraftLimits, Session, draft_batch};
 use crate::draft::token_tree::TokenTree;
-use crate::engine::config::{EngineConfig, LoadCost, MemoryScope, ModelInfo};
+use crate::engine::config::{EngineConfig, EngineInfo, LoadCost, MemoryScope};
 use crate::engine::counts::EngineCounts;
 use crate::engine::requests::{Context, EngineRequest, Requests};
 use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
@@ -27,7 +27,7 @@ pub struct EngineDrafter {
     /// The drafter of requests whose tenant's earlier ones may be drafted from.
     with_memory: Option<Arc<FusedDrafter>>,
     without_memory: Arc<FusedDrafter>,
-    model_info: ModelInfo,
+    engine: EngineInfo,
     memory: Option<Arc<Memory>>,
     sharing: Option<Sharing>,
     /// The thread that shares the memory takes texts from it.
@@ -43,8 +43,9 @@ pub struct EngineDrafter {
 impl EngineDrafter {
     /// A snapshot that cannot be read is a [warning](Self::warnings): without it, drafts start from
     /// nothing.
-    pub fn open(config: EngineConfig, engine: &ModelInfo) -> Result<Self> {
+    pub fn open(config: EngineConfig, engine: &EngineInfo) -> Result<Self> {
         config.check()?;
+        let config = config.resolved(engine);
         let open = |path: &PathBuf| Datastore::open(path).map(Arc::new);
         let datastore = config.datastore.as_ref().map(open).transpose()?;
         let size = datastore.as_ref().map(|store| store.vocab_size());
@@ -66,7 +67,7 @@ impl EngineDrafter {
             vocab_size: engine.vocab_size.or(size).unwrap_or(u32::MAX),
             with_memory: drafters.0,
             without_memory: drafters.1,
-            model_info: engine.clone(),
+            engine: engine.clone(),
             memory,
             sharing,
             config,
@@ -79,15 +80,26 @@ impl EngineDrafter {
         })
     }
 
+    /// The configuration, with the defaults that depend on the engine.
     pub fn config(&self) -> &EngineConfig {
         &self.config
+    }
+
+    /// The least probability of a node of a chain, where the engine specifies none.
+    pub fn min_prob(&self) -> f32 {
+        self.config.min_prob.unwrap_or(0.0)
+    }
+
+    fn ignores_cost(&self) -> bool {
+        matches!(self.config.step_cost, None | Some(LoadCost::Ignored))
     }
 
     pub fn datastore(&self) -> Option<&Datastore> {
         self.without_memory.datastore()
     }
 
-    /// What of the configuration could not be used, and why the memory could not be shared the last time.
+    /// Messages about unusable parts of the configuration, the first per-request option that was refused,
+    /// and the last failure to share the memory.
     pub fn warnings(&self) -> Vec<String> {
         let failure = self.sharing.as_ref().and_then(Sharing::failure);
         let failure = failure.map(|reason| format!("the memory was not shared: {reason}"));
@@ -109,21 +121,20 @@ impl EngineDrafter {
         lock(&self.requests).rows.len()
     }
 
-    /// How many requests are in the batch or may come back.
+    /// The number of requests that are in the batch or may return to it.
     pub fn num_requests(&self) -> usize {
         lock(&self.requests).len()
     }
 
-    /// Finds the session of each row, or begins one, and observes what is new. `None` stands for a row that
-    /// is not to be drafted for in this step.
+    /// Finds the session of each row or begins one, and observes its new tokens. `None` stands for a row
+    /// that gets no draft in this step.
     ///
-    /// A row goes on from the session of the same row if that one's text is a prefix of its context,
-    /// otherwise from the one with the longest such text, that was in the batch in one of the last 64
-    /// syncs. After these a request has ended. The text of one that left the batch goes into the memory, if
-    /// there is one, when another begins or the memory is shared, at the latest when it ends. Where a
-    /// context lacks only what the last sync brought, or has other tokens for it, that session is abandoned
-    /// and not remembered. A row that grew by a step is told by its last
-    /// tokens: O(rows), and O(tokens) for each other row.
+    /// A row continues the request of its name, if that was in the batch in one of the last 64 syncs and
+    /// its text is a prefix of the row's context. Otherwise the name is that of a new request and the
+    /// earlier one has ended. Where the context lacks only tokens of the last sync, or has other tokens for
+    /// them, the earlier one was rolled back and is not stored. The text of a request that left the batch
+    /// is stored in the memory, if there is one, when another begins or the memory is shared, at the latest
+    /// when it ends. O(rows), and O(tokens) for each row that did not grow by one step.
     pub fn sync(&mut self, contexts: &[Option<Context<'_>>]) {
         let start = Instant::now();
         if let Some(datastore) = self.sharing.as_ref().and_then(Sharing::take_replaced) {
@@ -132,7 +143,8 @@ impl EngineDrafter {
         let is_usable =
             |context: &Context<'_>| (1..=self.config.max_context).contains(&context.tokens.len());
         let usable: Vec<_> = contexts.iter().map(|context| context.filter(is_usable)).collect();
-        let mut requests = lock(&self.requests);
+        let requests = Arc::clone(&self.requests);
+        let mut requests = lock(&requests);
         let (ended, num_moved) = requests.assign_rows(&usable);
         self.counts.num_moved += num_moved as u64;
         finish(ended);
@@ -156,7 +168,7 @@ impl EngineDrafter {
             };
             self.counts.num_refused += u64::from(!is_served);
         }
-        if self.config.step_cost != LoadCost::Ignored {
+        if !self.ignores_cost() {
             let rows = requests.rows.iter_mut().flatten();
             let outcomes = rows.map(|request| {
                 let emitted = &request.session.context()[request.previous_len..];
@@ -170,7 +182,7 @@ impl EngineDrafter {
     /// Drafts from this datastore for requests that begin from now on.
     fn swap_datastore(&mut self, datastore: &Arc<Datastore>) {
         let memory = self.memory.clone();
-        match make_drafters(&self.config, &self.model_info, Some(datastore), memory) {
+        match make_drafters(&self.config, &self.engine, Some(datastore), memory) {
             Ok(drafters) => (self.with_memory, self.without_memory) = drafters,
             Err(error) => {
                 self.counts.num_memory_failures += 1;
@@ -180,18 +192,30 @@ impl EngineDrafter {
         }
     }
 
-    fn new_request(&self, context: &Context<'_>) -> Option<EngineRequest> {
-        let (drafter, tenant) = match (&self.with_memory, self.config.memory_scope) {
-            (Some(drafter), MemoryScope::Shared) => (drafter, ""),
-            (Some(drafter), _) if !context.tenant.is_empty() => (drafter, context.tenant),
-            _ => (&self.without_memory, ""),
-        };
-        let mut session = FusedSession::new(Arc::clone(drafter), tenant).ok()?;
-        let group = context.group.map(|group| session.set_group(group));
-        group.transpose().ok()?;
-        if !context.predicted_output.is_empty() {
-            session.set_predicted_output(context.predicted_output).ok()?;
+    /// Begins a session for a request. Options that cannot be used are refused one by one; `None` where its
+    /// context cannot be used.
+    fn new_request(&mut self, context: &Context<'_>) -> Option<EngineRequest> {
+        let mut refused = context.unreadable_options.to_vec();
+        let mut refuse = |error: Error| refused.push(error.to_string());
+        let shared = (self.config.memory_scope == MemoryScope::Shared).then_some("");
+        let tenant = shared.or((!context.tenant.is_empty()).then_some(context.tenant));
+        let session = self.with_memory.as_ref().zip(tenant).and_then(|(drafter, tenant)| {
+            FusedSession::new(Arc::clone(drafter), tenant).map_err(&mut refuse).ok()
+        });
+        let without_memory = || FusedSession::new(Arc::clone(&self.without_memory), "").ok();
+        let mut session = session.or_else(without_memory)?;
+        if let Some(group) = context.group {
+            session.set_group(group).unwrap_or_else(&mut refuse);
         }
+        if !context.predicted_output.is_empty() {
+            session.set_predicted_output(context.predicted_output).unwrap_or_else(&mut refuse);
+        }
+        if let (0, Some(first)) = (self.counts.num_refused_options, refused.first()) {
+            self.warnings.push(format!(
+                "a per-request option was ignored, and later ones are only counted: {first}"
+            ));
+        }
+        self.counts.num_refused_options += refused.len() as u64;
         session.observe(context.tokens, None).ok()?;
         Some(EngineRequest::new(session, context))
     }
@@ -234,9 +258,9 @@ impl EngineDrafter {
         let trees = trees.into_iter().map(|tree| tree.known(self.vocab_size));
         let trees: Vec<_> = trees.collect();
         let costs = match &self.config.step_cost {
-            LoadCost::Ignored => None,
-            LoadCost::Measured => Some(Costs::Measured(&mut self.times)),
-            LoadCost::Given(cost) => Some(Costs::Known(cost)),
+            None | Some(LoadCost::Ignored) => None,
+            Some(LoadCost::Measured) => Some(Costs::Measured(&mut self.times)),
+            Some(LoadCost::Given(cost)) => Some(Costs::Known(cost)),
         };
         let drafted: Vec<_> = trees.iter().collect();
         let (mut rows, drafts): (Vec<_>, Vec<_>) = budgets.into_iter().unzip();
@@ -258,7 +282,7 @@ impl EngineDrafter {
     /// The least probability of a node that could pay; 0 where that is not known. Measured times do not tell it,
     /// since sizes that were never tried may be cheap.
     fn least_gain(&self, requests: &Requests) -> f32 {
-        let LoadCost::Given(cost) = &self.config.step_cost else {
+        let Some(LoadCost::Given(cost)) = &self.config.step_cost else {
             return 0.0;
         };
         let rows = requests.rows.iter().flatten().map(|row| &row.budget);
@@ -375,7 +399,7 @@ type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
 /// The drafter with a memory, where there is one, and the drafter without.
 fn make_drafters(
     config: &EngineConfig,
-    engine: &ModelInfo,
+    engine: &EngineInfo,
     datastore: Option<&Arc<Datastore>>,
     memory: Option<Arc<Memory>>,
 ) -> Result<Drafters> {
@@ -391,7 +415,7 @@ fn make_drafters(
     Ok((memory.map(|memory| drafter(Some(memory))).transpose()?, drafter(None)?))
 }
 
-fn check_tokenizer(datastore: &Datastore, engine: &ModelInfo) -> Result<()> {
+fn check_tokenizer(datastore: &Datastore, engine: &EngineInfo) -> Result<()> {
     let (own, theirs) = (&datastore.manifest().tokenizer_fingerprint, &engine.tokenizer);
     if theirs.is_empty() || own == theirs {
         return Ok(());
@@ -402,7 +426,7 @@ fn check_tokenizer(datastore: &Datastore, engine: &ModelInfo) -> Result<()> {
 
 fn open_memory(
     config: &EngineConfig,
-    engine: &ModelInfo,
+    engine: &EngineInfo,
     datastore: Option<&Datastore>,
     warnings: &mut Vec<String>,
 ) -> Result<Option<Arc<Memory>>> {

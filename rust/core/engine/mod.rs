@@ -11,7 +11,7 @@ pub(crate) mod drafter;
 pub(crate) mod packed;
 pub(crate) mod requests;
 
-pub use config::{EngineConfig, LoadCost, MemoryScope, ModelInfo};
+pub use config::{EngineConfig, EngineInfo, LoadCost, MemoryScope};
 pub use counts::EngineCounts;
 pub use drafter::{Drafts, EngineDrafter};
 pub use packed::{PackedChains, PackedTrees};

@@ -1,9 +1,8 @@
-//! The requests of an engine, and which row of the batch each is in.
+//! The requests of an engine, and the row of the batch that each is in.
 //!
-//! Rows are told apart by their texts, or by a name where the engine gives one. The texts are those of the
-//! sessions: there is no second copy.
+//! The engine's name identifies a request. Its tokens are those of its session: there is no second copy.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::budget::rule::RowBudget;
@@ -11,37 +10,40 @@ use crate::draft::token_tree::TokenTree;
 use crate::fused::drafter::FusedSession;
 use crate::fused::finished::FinishedSequence;
 
-/// A row's context, or its last tokens, and what its request wishes.
+/// A row's context, or its last tokens, and the options of its request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Context<'a> {
     pub tokens: &'a [u32],
-    /// How many tokens of the row come before these.
+    /// Number of tokens of the row that come before these.
     pub start: usize,
-    /// The request's name; `None` where its text tells which one it is.
-    pub name: Option<&'a str>,
+    /// The engine's name of the request, which no other row has.
+    pub name: &'a str,
     /// The request's tenant; empty where it is not known.
     pub tenant: &'a str,
-    /// The name of its group, where it has one: samples of one prompt, turns of one task.
+    /// The name of its request group, such as samples of one prompt or turns of one task.
     pub group: Option<&'a str>,
-    /// The output that is expected, empty for none.
+    /// The predicted output; empty for none.
     pub predicted_output: &'a [u32],
+    /// A message for each option of the request that could not be read.
+    pub unreadable_options: &'a [String],
 }
 
-/// So many last tokens of a text tell it from others.
+/// Number of last tokens that identify the text of a request that grew by one step: comparing whole
+/// contexts in each step would cost O(tokens).
 const TAIL: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct EngineRequest {
     pub(crate) session: FusedSession,
-    name: Option<Box<str>>,
+    name: Box<str>,
     tenant: Box<str>,
-    /// How many tokens of the row come before the session's text.
+    /// Number of tokens of the row that come before the session's text.
     offset: usize,
-    /// How many tokens the text had before the last sync; 0 for a new request.
+    /// Length of the text before the last sync; 0 for a new request.
     pub(crate) previous_len: usize,
-    /// How many syncs have passed since it was in the batch.
+    /// Number of syncs since it was in the batch.
     num_absent_steps: usize,
-    /// The part of its draft that goes to the engine.
+    /// The part of its draft that the engine gets.
     pub(crate) draft: TokenTree,
     pub(crate) budget: RowBudget,
 }
@@ -50,7 +52,7 @@ impl EngineRequest {
     pub(crate) fn new(session: FusedSession, context: &Context<'_>) -> Self {
         Self {
             session,
-            name: context.name.map(Box::from),
+            name: context.name.into(),
             tenant: context.tenant.into(),
             offset: context.start,
             previous_len: 0,
@@ -61,154 +63,126 @@ impl EngineRequest {
     }
 
     pub(crate) fn is_named(&self, name: &str) -> bool {
-        self.name.as_deref() == Some(name)
+        *self.name == *name
     }
 
-    fn same_request(&self, context: &Context<'_>) -> bool {
-        self.name.as_deref() == context.name && *self.tenant == *context.tenant
-    }
-
-    /// The tokens after the text; `None` where there is no place for the text before them.
+    /// The context's tokens after the session's text; `None` where the text cannot be a prefix.
     pub(crate) fn new_tokens<'a>(&self, context: &Context<'a>) -> Option<&'a [u32]> {
-        let (_, news) = self.split(context, self.session.context())?;
-        Some(news)
+        let (_, new) = self.split(context, self.session.context().len())?;
+        Some(new)
     }
 
-    /// The tokens of its whole text after what it has.
+    /// The tokens of its final text that the session lacks; `None` where they do not continue it.
     pub(crate) fn last_new_tokens<'a>(&self, tokens: &'a [u32]) -> Option<&'a [u32]> {
-        let context = Context {
-            tokens,
-            name: self.name.as_deref(),
-            tenant: &self.tenant,
-            ..Context::default()
-        };
-        let num_new = self.is_prefix(&context).then(|| self.new_tokens(&context))??.len();
-        tokens.get(tokens.len() - num_new..)
+        let context = Context { tokens, ..Context::default() };
+        let num_new = self.new_tokens(&context)?.len();
+        let is_prefix = self.has_prefix(&context, self.session.context(), usize::MAX);
+        is_prefix.then(|| &tokens[tokens.len() - num_new..])
     }
 
-    /// Whether the context goes on from the text. O(tokens).
-    fn is_prefix(&self, context: &Context<'_>) -> bool {
-        self.has_prefix(context, self.session.context(), usize::MAX)
-    }
-
-    /// Whether it is still the request of its row. Where it grew as one step lets it, its last tokens tell:
-    /// another request that came into the row would have to be as much longer, and have them there.
+    /// Whether the context continues the session's text.
     fn continues(&self, context: &Context<'_>) -> bool {
-        let is_a_step = |news: &[u32]| (1..=self.draft.len() + 1).contains(&news.len());
-        let most = if self.new_tokens(context).is_some_and(is_a_step) { TAIL } else { usize::MAX };
-        self.has_prefix(context, self.session.context(), most)
+        let is_step = |new: &[u32]| (1..=self.draft.len() + 1).contains(&new.len());
+        let most = if self.new_tokens(context).is_some_and(is_step) { TAIL } else { usize::MAX };
+        *self.tenant == *context.tenant && self.has_prefix(context, self.session.context(), most)
     }
 
-    /// Whether a context has_prefix with a text, by the text's last `most` tokens.
+    /// Whether the context begins with a text, by the text's last `most` tokens.
     fn has_prefix(&self, context: &Context<'_>, text: &[u32], most: usize) -> bool {
-        let is_same = |(known, _): (&[u32], _)| {
+        self.split(context, text.len()).is_some_and(|(known, _)| {
             let known = &known[known.len().saturating_sub(most)..];
             let text = &text[text.len() - known.len()..];
             // Requests of one template differ at their ends.
             let tail = known.len().saturating_sub(TAIL);
             known[tail..] == text[tail..] && known[..tail] == text[..tail]
-        };
-        self.same_request(context) && self.split(context, text).is_some_and(is_same)
+        })
     }
 
-    /// The tokens of a context that stand where a text does, and the tokens after them.
-    fn split<'a>(&self, context: &Context<'a>, text: &[u32]) -> Option<(&'a [u32], &'a [u32])> {
-        let length = self.offset.checked_add(text.len())?;
-        let end = length.checked_sub(context.start)?;
-        let (known, news) = context.tokens.split_at_checked(end)?;
-        Some((&known[self.offset.saturating_sub(context.start)..], news))
+    /// The tokens of a context at the positions of the session's first `length`, and those after them.
+    fn split<'a>(&self, context: &Context<'a>, length: usize) -> Option<(&'a [u32], &'a [u32])> {
+        let end = self.offset.checked_add(length)?.checked_sub(context.start)?;
+        let (known, new) = context.tokens.split_at_checked(end)?;
+        Some((&known[self.offset.saturating_sub(context.start)..], new))
     }
 
-    /// Whether the engine has taken back some of what it gave in the last sync.
-    fn is_taken_back(&self, context: &Context<'_>) -> bool {
-        let is_renamed = context.name.is_some() && self.same_request(context);
+    /// Whether the engine has rolled back some of the tokens that it gave in the last sync.
+    fn is_rolled_back(&self, context: &Context<'_>) -> bool {
         let before = &self.session.context()[..self.previous_len];
-        is_renamed || self.previous_len > 0 && self.has_prefix(context, before, usize::MAX)
+        *self.tenant == *context.tenant
+            && self.previous_len > 0
+            && self.has_prefix(context, before, usize::MAX)
     }
 }
 
-/// The requests in the batch by their rows, and the requests that were in it lately.
+/// The requests in the batch by their rows, and the absent ones that may return.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) rows: Vec<Option<EngineRequest>>,
-    /// The requests that are away, the one that has been away longest first.
+    /// The requests outside the batch, the one that has been absent longest first.
     absent: VecDeque<EngineRequest>,
     last_sync: Option<Instant>,
 }
 
 impl Requests {
-    /// A request has ended if it was absent for this number of syncs: a preempted one may be absent for
+    /// A request that was absent for this number of syncs has ended: a preempted one may be absent for
     /// long.
     const MAX_ABSENT_STEPS: usize = 64;
     /// Without a sync for this long, no request is in the batch any more.
     const IDLE: Duration = Duration::from_secs(1);
-    /// At most this many absent requests are kept, or one for each row if that is more.
+    /// Most absent requests that are stored; the number of rows if that is larger.
     const MAX_ABSENT: usize = 64;
 
-    /// Moves every request to the row whose context goes on from its text, preferably its own row, and
-    /// forgets those that were taken back. Gives the requests that have ended, and how many moved or came
-    /// back.
+    /// Moves every request to the row with its name, where that continues its text. Otherwise the row
+    /// has a new request, and the earlier one has ended; it is dropped if it was rolled back. Returns the
+    /// requests that have ended, and how many moved or returned to the batch. O(rows), and O(tokens) for
+    /// each row that did not grow by one step.
     pub(crate) fn assign_rows(
         &mut self,
         contexts: &[Option<Context<'_>>],
     ) -> (Vec<EngineRequest>, usize) {
         self.last_sync = Some(Instant::now());
         let mut before = std::mem::take(&mut self.rows);
-        self.rows.resize_with(contexts.len(), || None);
-        for (row, (request, context)) in before.iter_mut().zip(contexts).enumerate() {
-            let continues = |request: &mut EngineRequest| {
-                context.is_some_and(|context| request.continues(&context))
-            };
-            self.rows[row] = request.take_if(continues);
-        }
-        let mut num_moved = 0;
-        for (row, context) in contexts.iter().enumerate() {
-            if let (None, Some(context)) = (&self.rows[row], context) {
-                self.rows[row] = self.find(&mut before, context);
-                num_moved += usize::from(self.rows[row].is_some());
-            }
-        }
-        for (row, context) in contexts.iter().enumerate() {
-            if let (None, Some(context)) = (&self.rows[row], context) {
-                let is_taken_back = |request: &&mut Option<EngineRequest>| {
-                    request.as_ref().is_some_and(|request| request.is_taken_back(context))
-                };
-                if let Some(request) = before.iter_mut().find(is_taken_back) {
-                    *request = None;
-                }
-            }
-        }
-        (self.retire_absent(before), num_moved)
-    }
-
-    /// The request with the longest text that the context goes on from; of equals the first.
-    fn find(
-        &mut self,
-        before: &mut [Option<EngineRequest>],
-        context: &Context<'_>,
-    ) -> Option<EngineRequest> {
-        let is_prefix = |request: &EngineRequest| {
-            let news = request.new_tokens(context).filter(|_| request.is_prefix(context))?;
-            Some(news.len())
+        before.resize_with(before.len().max(contexts.len()), || None);
+        let stays = |(request, context): (&mut Option<EngineRequest>, &Option<Context<'_>>)| {
+            let context = context.as_ref()?;
+            request.take_if(|request| request.is_named(context.name) && request.continues(context))
         };
-        let present = before.iter().enumerate();
-        let present =
-            present.filter_map(|(index, request)| Some((is_prefix(request.as_ref()?)?, index)));
-        let absent = self.absent.iter().zip(before.len()..);
-        let absent = absent.filter_map(|(request, index)| Some((is_prefix(request)?, index)));
-        let (_, index) = present.chain(absent).min()?;
-        match before.get_mut(index) {
-            Some(request) => request.take(),
-            None => self.absent.remove(index - before.len()),
+        let mut rows: Vec<_> = before.iter_mut().zip(contexts).map(stays).collect();
+        let unassigned = rows.iter().zip(contexts).enumerate().rev();
+        let unassigned = unassigned.filter(|(_, (request, _))| request.is_none());
+        let wanted: HashMap<_, _> = unassigned
+            .filter_map(|(row, (_, context))| Some((context.as_ref()?.name, row)))
+            .collect();
+        let (mut ended, mut num_moved) = (Vec::new(), 0);
+        let mut assign = |request: EngineRequest| {
+            let row = wanted.get(&*request.name).copied();
+            let Some((row, context)) = row.and_then(|row| Some((row, contexts[row].as_ref()?)))
+            else {
+                return Some(request);
+            };
+            if rows[row].is_none() && request.continues(context) {
+                rows[row] = Some(request);
+                num_moved += 1;
+            } else if !request.is_rolled_back(context) {
+                ended.push(request);
+            }
+            None
+        };
+        let newly_absent: Vec<_> = before.into_iter().flatten().filter_map(&mut assign).collect();
+        if !wanted.is_empty() {
+            self.absent = std::mem::take(&mut self.absent).into_iter().filter_map(assign).collect();
         }
+        self.rows = rows;
+        ended.extend(self.retire_absent(newly_absent));
+        (ended, num_moved)
     }
 
-    /// Keeps requests that left the batch, and gives those that have been absent for too long.
-    fn retire_absent(&mut self, before: Vec<Option<EngineRequest>>) -> Vec<EngineRequest> {
+    /// Stores requests that left the batch and returns those that have been absent for too long.
+    fn retire_absent(&mut self, newly_absent: Vec<EngineRequest>) -> Vec<EngineRequest> {
         for request in &mut self.absent {
             request.num_absent_steps += 1;
         }
-        let newly_absent = before.into_iter().flatten();
+        let newly_absent = newly_absent.into_iter();
         self.absent
             .extend(newly_absent.map(|request| EngineRequest { num_absent_steps: 0, ..request }));
         let most = Self::MAX_ABSENT.max(self.rows.len());
@@ -219,7 +193,8 @@ impl Requests {
         self.absent.drain(..num_over).collect()
     }
 
-    /// What the memory lacks of one that is not in the batch. It may come back: then the rest follows.
+    /// Returns the tokens that the memory lacks of a request outside the batch. If the request returns,
+    /// the rest follows.
     pub(crate) fn take_finished(&mut self) -> Option<FinishedSequence> {
         let is_idle = self.last_sync.is_some_and(|last| last.elapsed() >= Self::IDLE);
         let idle = self.rows.iter_mut().flatten().filter(|_| is_idle);
@@ -232,17 +207,13 @@ impl Requests {
         &mut self,
         is_chosen: impl Fn(&EngineRequest) -> bool,
     ) -> Vec<EngineRequest> {
-        let mut taken = Vec::new();
-        for request in &mut self.rows {
-            taken.extend(request.take_if(|request| is_chosen(request)));
-        }
-        for request in std::mem::take(&mut self.absent) {
-            if is_chosen(&request) {
-                taken.push(request);
-            } else {
-                self.absent.push_back(request);
-            }
-        }
+        let rows = self.rows.iter_mut();
+        let mut taken: Vec<_> =
+            rows.filter_map(|request| request.take_if(|request| is_chosen(request))).collect();
+        let absent = std::mem::take(&mut self.absent).into_iter();
+        let (chosen, absent): (VecDeque<_>, _) = absent.partition(is_chosen);
+        taken.extend(chosen);
+        self.absent = absent;
         taken
     }
 

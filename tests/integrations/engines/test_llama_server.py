@@ -13,7 +13,7 @@ from real.kinds import kinds, messages
 
 pytestmark = pytest.mark.engine
 
-ALWAYS = {"memory_scope": "shared", "step_cost": None, "min_prob": 0.1}
+ALWAYS = {"memory_scope": "shared", "step_cost": "ignored", "min_prob": 0.1}
 """Drafts whether it pays or not."""
 ASKED = [messages(kind)[number] for kind in kinds()[:8] for number in (1,)]
 COUNT = 2 * "Count: one, two, three, four, five, six, seven. " + "Count: one,"

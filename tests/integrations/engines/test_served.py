@@ -39,7 +39,7 @@ ABOUT = {
         arguments="--dtype float32 --enforce-eager --max-model-len 4096 --max-num-seqs 8 "
         "--max-num-batched-tokens 512",
         settings={"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
-        always={"step_cost": None, "min_prob": 0.1},
+        always={"step_cost": "ignored", "min_prob": 0.1},
         carries="vllm_xargs",
         refuses=("bias",),
     ),

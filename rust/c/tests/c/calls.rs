@@ -12,7 +12,7 @@ use specds::{
     specds_observe_step, specds_open, specds_stats,
 };
 use specds_core::draft::DraftLimits;
-use specds_core::engine::{Context, EngineConfig, EngineDrafter, ModelInfo};
+use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineInfo};
 use specds_index::{DatastoreBuilder, DatastoreOptions};
 
 use crate::random::Random;
@@ -22,7 +22,7 @@ const VOCAB_SIZE: u32 = 12;
 fn open(options: &str) -> *mut DrafterHandle {
     let options = CString::new(options).unwrap();
     // SAFETY: the text lives, and no texts of tokens are given.
-    unsafe { specds_open(options.as_ptr(), VOCAB_SIZE, null()) }
+    unsafe { specds_open(options.as_ptr(), VOCAB_SIZE, null(), false) }
 }
 
 fn last_error() -> String {
@@ -59,8 +59,8 @@ fn draft(drafter: *mut DrafterHandle, rows: &[BatchRow], width: usize) -> Vec<Ve
 
 #[test]
 fn drafts_are_those_of_the_core() {
-    let options = r#"{"memory_scope": "tenant", "min_prob": 0.05, "step_cost": null}"#;
-    let facts = ModelInfo { vocab_size: Some(VOCAB_SIZE), ..ModelInfo::default() };
+    let options = r#"{"memory_scope": "tenant", "min_prob": 0.05}"#;
+    let facts = EngineInfo { vocab_size: Some(VOCAB_SIZE), ..EngineInfo::default() };
     let config: EngineConfig = serde_json::from_str(options).unwrap();
     let mut core = EngineDrafter::open(config, &facts).unwrap();
     let drafter = open(options);
@@ -80,7 +80,7 @@ fn drafts_are_those_of_the_core() {
         let names = ["0", "1", "2"].map(|slot| format!("{slot}.{}", step / 20));
         let contexts = texts.iter().enumerate().map(|(slot, tokens)| {
             let tenant = tenants[slot].to_str().unwrap();
-            let name = Some(&*names[slot]);
+            let name = &*names[slot];
             Some(Context { tokens, name, tenant, ..Context::default() })
         });
         core.sync(&contexts.collect::<Vec<_>>());
@@ -114,6 +114,13 @@ fn drafts_are_those_of_the_core() {
     unsafe { specds_close(drafter) };
 }
 
+fn stats(drafter: *mut DrafterHandle) -> serde_json::Value {
+    let mut text = [0; 4096];
+    // SAFETY: the buffer lives, and is as long as said.
+    let length = unsafe { specds_stats(drafter, text.as_mut_ptr().cast(), text.len()) };
+    serde_json::from_slice(&text[..usize::try_from(length).unwrap()]).unwrap()
+}
+
 fn refused(status: i32, reason: &str) {
     assert_eq!(status, SPECDS_REFUSED, "{reason}");
     let said = last_error();
@@ -123,7 +130,7 @@ fn refused(status: i32, reason: &str) {
 type Spoilt = (fn(&mut BatchRow), &'static str);
 
 #[test]
-fn what_cannot_be_used_is_refused_by_name() {
+fn invalid_arguments_are_refused_by_name_and_invalid_options_by_row() {
     for (options, reason) in [
         ("", "EOF while parsing"),
         (r#"{"datastor": "a"}"#, "unknown field `datastor`"),
@@ -145,18 +152,25 @@ fn what_cannot_be_used_is_refused_by_name() {
         assert_eq!(of(&good), 0);
         let odd = |row: &mut BatchRow| row.tokens = row.tokens.wrapping_byte_add(1);
         let not_aligned = "`tokens` is not aligned, or too long";
-        let rows: [Spoilt; 5] = [
+        let rows: [Spoilt; 3] = [
             (|row| row.tokens = null(), "`tokens` is NULL"),
             (odd, not_aligned),
             (|row| row.num_tokens = usize::MAX, not_aligned),
-            (|row| row.min_prob = f32::NAN, "`min_prob` must be a"),
-            (|row| row.tenant = c"\xff".as_ptr(), "`tenant`: invalid"),
         ];
         for (spoil, reason) in rows {
             let mut row = row(0, 0, &tokens);
             spoil(&mut row);
             refused(of(&row), reason);
         }
+        let options: [fn(&mut BatchRow); 2] =
+            [|row| row.min_prob = f32::NAN, |row| row.tenant = c"\xff".as_ptr()];
+        for (generation, spoil) in (1..).zip(options) {
+            let mut row = row(0, generation, &tokens);
+            spoil(&mut row);
+            assert_eq!(of(&row), 0);
+        }
+        assert_eq!(stats(drafter)["num_refused_options"], 2);
+        assert_eq!(stats(drafter)["num_opened"], 3);
         let good = &raw const good;
         let call = |drafter, rows, ids, at| specds_draft(drafter, rows, 1, 8, ids, 8, at);
         refused(call(null_mut(), good, ids, lengths), "`drafter` is NULL");
@@ -206,7 +220,7 @@ fn a_datastore_of_another_tokenizer_is_refused_where_texts_are_known() {
     {
         let texts = texts.map(CStr::as_ptr);
         // SAFETY: all texts live.
-        let drafter = unsafe { specds_open(options.as_ptr(), 4, texts.as_ptr()) };
+        let drafter = unsafe { specds_open(options.as_ptr(), 4, texts.as_ptr(), true) };
         let said = last_error();
         assert_eq!(drafter.is_null(), is_refused, "{said}");
         assert!(!is_refused || said.contains("another tokenizer"), "{said}");
@@ -265,7 +279,7 @@ fn call_at_random(drafter: *mut DrafterHandle, random: &mut Random, num_drafted:
 #[test]
 fn threads_that_call_at_random_break_nothing() {
     let times = std::env::var("SPECDS_FUZZ").map_or(1, |times| times.parse().unwrap());
-    for options in [r#"{"memory_scope": "shared", "step_cost": null}"#, "{}"] {
+    for options in [r#"{"memory_scope": "shared", "step_cost": "ignored"}"#, "{}"] {
         let drafter = open(options);
         let num_drafted = AtomicU64::new(0);
         thread::scope(|scope| {
