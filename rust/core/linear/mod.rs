@@ -2,7 +2,7 @@
 //!
 //! A decode step over one token is bound by reading the weights. Matrix libraries take twice as long for
 //! two to nine tokens, because they first copy the weights into another order or read them once per
-//! token. [`product`] reads them once, in place.
+//! token. [`product()`] reads them once, in place.
 
 mod layer_weights;
 mod product;
