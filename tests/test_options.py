@@ -24,7 +24,7 @@ from specds.drafters import (
 RECORDS = {
     "aded": (AdedConfig, {"across_requests"}),
     "build": (BuildOptions, {"engine", "ray_address"}),
-    "fused": (FusedConfig, set()),
+    "fused": (FusedConfig, {"max_nodes"}),
     "n_grammys": (NGrammysConfig, set()),
     "rest": (RestConfig, {"max_nodes"}),
 }
