@@ -1,8 +1,8 @@
 //! Drafts for the rows of a serving engine.
 //!
-//! An engine gives whole contexts in batches, and no ids: rows move, are preempted, come back and end
-//! without notice. [`EngineDrafter`] finds the session of each row by its text. Nothing that an engine
-//! gives is an error: a row that cannot be served drafts nothing. Where there are several ranks, no clock
+//! An engine passes the contexts and names of requests in batches: rows move, are preempted, return and end
+//! without notice. [`EngineDrafter`] finds the session of each row by its name. No input of an engine is an
+//! error: a row that cannot be served drafts nothing. Where there are several ranks, no clock
 //! decides anything, so those that are given the same draft the same.
 
 pub(crate) mod config;

@@ -126,9 +126,8 @@ fn hash(key: u64) -> u64 {
 /// Vectors larger than this get a capacity of at least [`MAPPED`] bytes.
 const LARGE: usize = 1 << 21;
 
-/// The capacity that large vectors get at least. Allocators map such blocks separately: unwritten pages
-/// take no memory, growth copies nothing, and
-/// freed blocks return to the system. Smaller ones leave gaps: a memory of 64 MiB took 135, and takes 77.
+/// The capacity that large vectors get at least. Allocators map such blocks separately:
+/// unwritten pages take no memory, growth copies nothing, and freed blocks return to the system. Smaller ones leave gaps: a memory of 64 MiB took 135, and takes 77.
 const MAPPED: usize = 33 << 20;
 
 /// Makes room for more items. A vector grows by little: a text should take little more than its tokens.

@@ -1,6 +1,4 @@
-//! The memory of earlier requests, and growing texts that are searched.
-//!
-//! It imports `base`, `storage`, `lookup` and `weights`.
+//! The request cache: earlier requests per tenant, and indexed token sequences.
 
 pub(crate) mod group_text;
 pub(crate) mod groups;

@@ -74,9 +74,8 @@ struct State {
 impl Sharing {
     const MAX_END: Duration = Duration::from_secs(5);
 
-    /// Starts the thread. Where the first exchange fails, nothing is shared, and what is at `path`
-    /// stays. Before each later time
-    /// `gather` puts into the memory what is ready for it.
+    /// Starts the thread. If the first exchange fails, nothing is shared and the file at `path` stays.
+    /// Before each later exchange, `gather` adds finished texts to the memory.
     pub fn start(
         memory: Arc<Memory>,
         path: PathBuf,

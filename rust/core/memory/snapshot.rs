@@ -29,14 +29,13 @@ const VERSION: u32 = 5;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
-/// For who writes the file and gets nowhere: some seconds may go by while it reads.
+/// How long to wait for another writer that makes no progress.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(30);
 
 impl Memory {
     /// Writes all texts, and what they taught, to a file, while others read. Replaces the file at `path` in
-    /// one step; where that fails, it stays. Waits for other calls for that path, half a minute for one that gets
-    /// nowhere. Whom the file there has as
-    /// forgotten is forgotten here first.
+    /// one step; where that fails, it stays. Waits for other calls for that path, half a minute for one that
+    /// makes no progress. Tenants marked as deleted in the file are deleted from this memory first.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             // What is no snapshot is replaced.
@@ -49,8 +48,8 @@ impl Memory {
     }
 
     /// Takes in what other processes wrote to the file since this memory read or wrote it, except tenants
-    /// that were forgotten here, and forgets those that were forgotten there; then saves. Of a tenant whom
-    /// both taught, this memory's weights stay. Texts that `known` has are [removed](Self::remove_known)
+    /// that were forgotten here, and forgets those that were forgotten there; then saves. Where both
+    /// have trained a tenant's weights, this memory's weights stay. Texts that `known` has are [removed](Self::remove_known)
     /// before.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {

@@ -91,7 +91,7 @@ pub struct Memory {
     num_tokens: AtomicUsize,
     /// One more than the last use of any tenant.
     pub(crate) clock: AtomicU64,
-    /// Of the snapshot that was read or written last; 0 before that.
+    /// Checksum of the snapshot last read or written, or 0.
     pub(crate) synced: AtomicU64,
     tombstones: Mutex<Tombstones>,
 }

@@ -16,11 +16,11 @@ pub(crate) struct TextLog {
     text: IndexedTokens,
     documents: Vec<TextEntry>,
     num_removed: u64,
-    /// By the hash of their tokens.
+    /// Index from content hash to document.
     by_hash: KeylessTable,
 }
 
-/// A boundary follows it.
+/// A document's tokens, followed by a boundary token.
 #[derive(Debug)]
 struct TextEntry {
     start: u32,

@@ -1,15 +1,15 @@
-//! The names that were forgotten, and how other processes hear of it.
+//! Tombstones of deleted tenants, propagated through the snapshot.
 //!
-//! A name that is forgotten leaves a tombstone, which goes into the snapshot with a version: one more than any
-//! there. Whoever reads a version that is new to it forgets that name, and takes in nothing of the name from
-//! a file that lacks the version. So what was kept before goes wherever it is, and what comes later stays.
+//! A tombstone carries a version: one more than any in the snapshot. A process that reads a newer one
+//! deletes that tenant and ignores its data in files without it. So earlier data is deleted everywhere, and
+//! later data stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
-/// The start of a name's SHA-256: it does not tell the name, and nobody finds another one with the same.
+/// The start of a name's SHA-256, which does not reveal the name and has no known collisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tombstone(pub(crate) [u8; Self::NUM_BYTES]);
 
@@ -28,24 +28,23 @@ impl Tombstone {
 
 #[derive(Debug, Default)]
 pub(crate) struct Tombstones {
-    /// For each tombstone, the version of the last forgetting that a snapshot has.
+    /// The latest version of each tombstone in a snapshot.
     versions: BTreeMap<Tombstone, u64>,
-    /// Forgettings up to this version may have lost their tombstones. Who has heard of none since forgets
-    /// everybody.
+    /// Tombstones up to this version may be pruned. A process without a newer one deletes all tenants.
     pruned_below: u64,
     /// The largest version.
     last: u64,
-    /// What was forgotten here, and is in no snapshot yet.
+    /// Tombstones of this process that are in no snapshot yet.
     new: BTreeSet<Tombstone>,
 }
 
 impl Tombstones {
-    /// How many bytes a tombstone takes, with its share of the nodes of a tree that are half full.
+    /// Bytes of a tombstone, including its share of half-full tree nodes.
     pub(crate) const BYTES_PER_TOMBSTONE: usize = 64;
 
     const MAX_VERSION: u64 = 1 << 63;
 
-    /// What a snapshot has; `None` where its versions contradict each other.
+    /// Reads the tombstones of a snapshot; `None` if its versions contradict each other.
     pub(crate) fn read(versions: BTreeMap<Tombstone, u64>, pruned_below: u64) -> Option<Self> {
         let last = versions.values().copied().fold(pruned_below, u64::max);
         let is_later = versions.values().all(|&version| version > pruned_below);
