@@ -61,6 +61,23 @@ class Server(Served):
         with self.asked("POST", "/completion", **body) as response:
             return json.load(response)
 
+    def measured(self, messages, max_tokens, **more):
+        """Return the CPU seconds, counts and text of decoding, without prompt and first token."""
+        start, first, parts, timings = self.cpu_seconds(), None, [], {}
+        for event in self.events(messages, max_tokens, **more):
+            for choice in event.get("choices", []):
+                if text := choice["delta"].get("content"):
+                    first = first or self.cpu_seconds()
+                    parts.append(text)
+            timings = event.get("timings", timings)
+        return {
+            "cpu_s": self.cpu_seconds() - (first or start),
+            "tokens": timings["predicted_n"] - 1,
+            "drafted": timings.get("draft_n", 0),
+            "accepted": timings.get("draft_n_accepted", 0),
+            "texts": ["".join(parts)],
+        }
+
     def cpu_seconds(self):
         """Return the CPU time of all threads of the server."""
         seconds = 0.0

@@ -35,16 +35,11 @@ def main():
 
 
 def step(server, width):
-    """The tokens and the CPU seconds of a step."""
-    first, before, timings = None, server.cpu_seconds(), {}
+    """Return the tokens and the CPU seconds of a step."""
     # The last drafts are shorter, as they end with the text.
-    for event in server.events(ASKED, NEW_TOKENS + width, ignore_eos=True):
-        if any(choice["delta"].get("content") for choice in event.get("choices", [])):
-            first = first or server.cpu_seconds()
-        timings = event.get("timings", timings)
-    steps = timings["predicted_n"] - 1 - timings.get("draft_n_accepted", 0)
-    tokens = 1 + timings.get("draft_n", 0) / steps
-    return tokens, (server.cpu_seconds() - (first or before)) / steps
+    row = server.measured(ASKED, NEW_TOKENS + width, ignore_eos=True)
+    steps = row["tokens"] - row["accepted"]
+    return 1 + row["drafted"] / steps, row["cpu_s"] / steps
 
 
 if __name__ == "__main__":
