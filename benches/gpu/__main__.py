@@ -16,14 +16,13 @@ import subprocess
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from gpu.figure import Figure
 
 DRY = {
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _figures(options: argparse.Namespace) -> Iterator[Figure]:
     """Yield the figures of all parts, each printed and saved at once."""
     from gpu import attention, curve, device, forced, launches
-    from gpu.figure import Figure, machine
+    from gpu.figure import machine
 
     parts: dict[str, Any] = {
         "machine": device.machine,
@@ -87,7 +86,6 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         "beside": device.beside,
         "refused": device.refused,
         "tests": _tests,
-        "stale": device.stale_recordings,
         "curve": curve.curve,
         "launches": launches.figures,
         "attention": attention.figures,
@@ -102,16 +100,7 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         if left < SHARES.get(name, 0):
             print(f"  skipped: {left:.0f} s are left of {SHARES[name]}", flush=True)
             continue
-        found = parts[name](options)
-        while True:
-            try:
-                figure = next(found, None)
-            except Exception:
-                traceback.print_exc()
-                figure = Figure(f"{name} failed", None, at_most=0)
-                found = iter(())
-            if figure is None:
-                break
+        for figure in _until_failure(name, parts[name](options)):
             met = {True: "met", False: "MISSED", None: ""}[figure.met]
             value = "-" if figure.value is None else f"{figure.value:,.4g}"
             print(
@@ -125,6 +114,17 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
             yield figure
         print(f"  ({perf_counter() - started:.0f} s)", flush=True)
         free_memory()
+
+
+def _until_failure(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
+    """Yield figures; a failure ends them, and is one that misses its threshold."""
+    from gpu.figure import Figure
+
+    try:
+        yield from figures
+    except Exception:
+        traceback.print_exc()
+        yield Figure(f"{name} failed", None, at_most=0)
 
 
 # Tests that run without the development environment.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -13,11 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from gpu.figure import Figure, seconds_of
 from specds.kernels.operations import kernel_reason, tree_attention
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
-
-    Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Attend = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 # Key heads, query heads per key head, and head size of Llama 2 7B and Llama 3 8B.
 HEADS = ((32, 1, 128), (8, 4, 128))

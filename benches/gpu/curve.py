@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +21,6 @@ from specds.drafters import TokenTree
 from specds.verify.packed import PackedRunner
 from specds.verify.support import require_support
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from transformers import PreTrainedModel
-
 NODES = (1, 7, 15, 31, 63)
 LARGEST_RATIO, LARGEST_OF_SECOND = 1.10, 1.15
 # Passes of all sizes take turns.
@@ -36,18 +32,11 @@ NUM_PREDICTIONS = 8
 
 
 @torch.inference_mode()
-def verification_costs(
-    model: PreTrainedModel, context: int, num_nodes: Sequence[int]
-) -> list[dict[str, Any]]:
-    """Time forward passes over trees, and one without nodes, after a context of random tokens.
-
-    Returns:
-        A row for each size: ``num_nodes``, the median ``seconds``, and ``ratio``, over the pass
-        without nodes.
-    """
+def median_seconds(model: Any, context: int) -> dict[int, float]:
+    """Time forward passes over trees, and one without nodes, after a context of random tokens."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     token_ids = np.random.default_rng(0).integers(vocab_size, size=context)
-    trees = {size: tree_of(size, vocab_size) for size in sorted({0, *num_nodes})}
+    trees = {size: tree_of(size, vocab_size) for size in (0, *NODES)}
     verifies, *_ = require_support(model, verification="packed")
     runner = verifies(
         model, prompt_length=context, max_length=context + 1 + max(trees), max_nodes=max(trees)
@@ -78,11 +67,7 @@ def verification_costs(
                     seconds[size].append(perf_counter() - started)
     finally:
         runner.close()
-    medians = {size: median(times) for size, times in seconds.items()}
-    return [
-        {"num_nodes": size, "seconds": each, "ratio": each / medians[0]}
-        for size, each in medians.items()
-    ]
+    return {size: median(times) for size, times in seconds.items()}
 
 
 def tree_of(num_nodes: int, vocab_size: int) -> TokenTree:
@@ -95,13 +80,14 @@ def curve(options: argparse.Namespace, most: float = LARGEST_RATIO) -> Iterator[
     """Cost of a step with n nodes over one without, acceptance included: T(n) / T(0)."""
     model = random_model(options.shape, device=options.device, dtype=options.dtype)
     for context in options.contexts:
-        for row in verification_costs(model, context, NODES):
+        seconds = median_seconds(model, context)
+        for size, each in seconds.items():
             yield Figure(
-                f"{row['num_nodes']} nodes after {context:,} tokens, over none",
-                row["ratio"],
+                f"{size} nodes after {context:,} tokens, over none",
+                each / seconds[0],
                 "x",
-                at_most=most if row["num_nodes"] == NODES[-1] else None,
-                note=f"{1e3 * row['seconds']:.2f} ms",
+                at_most=most if size == NODES[-1] else None,
+                note=f"{1e3 * each:.2f} ms",
             )
 
 

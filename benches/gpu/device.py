@@ -14,11 +14,9 @@ import torch
 import transformers
 
 from gpu.figure import Figure, seconds_of
-from gpu.shapes import config_of
 from models import FAMILIES, build, plain_generate, prompt, random_drafter
 from specds import PromptLookupDrafter, generate
 from specds.accept.draws import Noise
-from specds.drafters import DrafterInputs, make_drafter
 from specds.kernels import operations
 from specds.verify.recordings import CudaRecording
 from tree_attention_cases import TOLERANCES, make_case
@@ -34,7 +32,6 @@ CASES: list[tuple[Any, ...]] = [
     ([900, 70], 64, 4, 2, 80, {"chunk": 512, "block_size": 16}),
     ([40], 20, 2, 7, 112, {"window": 3, "softcap": 50.0}),
 ]
-GREEDY = {"do_sample": False, "max_new_tokens": 8, "eos_token_id": None}
 
 
 def machine(options: argparse.Namespace) -> Iterator[Figure]:
@@ -164,66 +161,3 @@ def refused(options: argparse.Namespace) -> Iterator[Figure]:
             yield Figure("refused", None, note=str(failure).splitlines()[0])
     drawn = torch.multinomial(torch.ones(4, device=options.device), 1).item()
     yield Figure("draws afterwards", float(drawn >= 0), at_least=1)
-
-
-def stale_recordings(options: argparse.Namespace) -> Iterator[Figure]:
-    """Texts after a hook, a switch or an attribute changed since the capture of CUDA graphs."""
-    for what, change in (
-        ("a hook", _add_hook),
-        ("an adapter, switched off", _switch_adapter),
-        ("a scaling", _scale),
-    ):
-        config = config_of("tiny")
-        model = transformers.AutoModelForCausalLM.from_config(config).eval().to(options.device)
-        change(model, first=True)
-        prompt, differing = _prompt(model, 24), 0
-        for first in (True, False):
-            if not first:
-                change(model, first=False)
-            expected = model.generate(prompt, **GREEDY)
-            found = _generate(model, prompt).sequences.to(expected.device)
-            differing += int(not torch.equal(found, expected))
-        yield Figure(f"texts that miss {what}", differing, at_most=0)
-
-
-def _prompt(model: Any, size: int) -> torch.Tensor:
-    numbers = torch.Generator().manual_seed(size)
-    return torch.randint(model.config.vocab_size, (1, size), generator=numbers).to(model.device)
-
-
-def _generate(model: Any, prompt: torch.Tensor) -> Any:
-    asked = {"max_nodes": 7, "verification": "packed", **GREEDY}
-    return generate(model, prompt, make_drafter("fused", DrafterInputs()), **asked)
-
-
-def _add_hook(model: Any, *, first: bool) -> None:
-    if not first:
-        model.model.layers[0].register_forward_hook(
-            lambda _module, _arguments, out: -out if torch.is_tensor(out) else (-out[0], *out[1:])
-        )
-
-
-def _scale(model: Any, *, first: bool) -> None:
-    if not first:
-        for layer in model.model.layers:
-            layer.self_attn.scaling = 1.5
-
-
-class _Adapter(torch.nn.Module):
-    """Adapter with its own weights, and a switch in Python."""
-
-    def __init__(self, base: torch.nn.Linear) -> None:
-        super().__init__()
-        self.base, self.on = base, True
-        self.more = torch.nn.Linear(base.in_features, base.out_features).to(base.weight)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return self.base(states) + (self.more(states) if self.on else 0)
-
-
-def _switch_adapter(model: Any, *, first: bool) -> None:
-    for layer in model.model.layers:
-        if first:
-            layer.self_attn.q_proj = _Adapter(layer.self_attn.q_proj)
-        else:
-            layer.self_attn.q_proj.on = False

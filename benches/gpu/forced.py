@@ -7,9 +7,10 @@ model, and every forward pass does the real arithmetic.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -32,15 +33,10 @@ from specds.bench.generation.measure import (
 from specds.bench.generation.report import rows_of
 from specds.bench.harness import Row, tokenizer_of
 from specds.bench.transcripts import read_files
+from specds.drafters import Drafter
 from specds.verify import PackedRunner
+from specds.verify.inputs import Inputs
 from specds.verify.support import require_support
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from specds.drafters import Drafter
-    from specds.verify.inputs import Inputs
-
 
 LARGEST_OUTSIDE, LEAST_OF_COMPILED, LEAST_IN_BATCHES = 0.05, 1.0, 0.98
 
@@ -112,44 +108,37 @@ def forced(
 
 
 def measure_forced(
-    answers: Sequence[Path],
+    options: argparse.Namespace,
+    answers: Path,
     datastore: Path,
-    *,
-    shape: str,
-    device: str,
-    dtype: str,
-    batch: int,
-    limit: int,
-    new_tokens: int,
-    runs: int,
-    tokenizer: str | None = None,
+    batch: int = 1,
     max_nodes: Any = "auto",
-    compiled: bool = True,
 ) -> list[Row]:
     """Measure the baselines and `fused`; return rows of `specds bench generate`."""
     store = Datastore(datastore)
     store.warm()
-    _, loaded = tokenizer_of(tokenizer, [store])
-    target = BenchTarget(random_model(shape, device=device, dtype=dtype), Forced)
+    _, tokenizer = tokenizer_of(options.tokenizer, [store])
+    model = random_model(options.shape, device=options.device, dtype=options.dtype)
+    target, new_tokens = BenchTarget(model, Forced), options.new_tokens
     Forces.texts = None
-    require_support(target.model, verification=Forced)
+    require_support(model, verification=Forced)
     prompts = []
-    for each in read_files(answers, loaded, limit):
+    for each in read_files([answers], tokenizer, max(options.limit, batch)):
         prompts.append(Recorded(each.prompt_ids.tolist()))
         prompts[-1].answer_ids = each.completion_ids[:new_tokens].tolist()
     longest = max(len(each) + len(each.answer_ids) for each in prompts)
     num_rows = 1 << (batch - 1).bit_length()
-    Forces.texts = torch.zeros(num_rows, longest, dtype=torch.int64, device=target.model.device)
+    Forces.texts = torch.zeros(num_rows, longest, dtype=torch.int64, device=model.device)
     # Predictions of random weights are not those of the recorded model.
     make = partial(FusedDrafter, store, FusedConfig(recycled=False))
     ways = [
         Way(PLAIN, partial(forced, target, PromptLookupDrafter, 0), is_plain=True, is_ours=True),
         Way("fused", partial(forced, target, make, max_nodes), is_ours=True, max_nodes=max_nodes),
     ]
-    if compiled:
+    if not options.dry:
         ways.insert(0, baseline_way("compiled", target))
     modes = {"forced": {"do_sample": False, "max_new_tokens": new_tokens}}
-    plan = Plan(target, ways, modes, {batch: batches_of(prompts, batch)}, runs, 0, True)
+    plan = Plan(target, ways, modes, {batch: batches_of(prompts, batch)}, options.runs, 0, True)
     # A shape may have more tokens than the datastore's tokenizer.
     with patch("specds.generation.request.check_vocabulary"):
         return rows_of(measure(plan))
@@ -161,19 +150,7 @@ def figures(options: argparse.Namespace) -> Iterator[Figure]:
         yield Figure("speed-up", None, at_least=1, note="no --case was given")
     for answers, datastore, bar in options.case:
         for batch in (1, *options.batches):
-            rows = measure_forced(
-                [Path(answers)],
-                Path(datastore),
-                shape=options.shape,
-                device=options.device,
-                dtype=options.dtype,
-                batch=batch,
-                limit=max(options.limit, batch),
-                new_tokens=options.new_tokens,
-                runs=options.runs,
-                tokenizer=options.tokenizer,
-                compiled=not options.dry,
-            )
+            rows = measure_forced(options, Path(answers), Path(datastore), batch)
             name = Path(answers).stem + (f", batch {batch}" if batch > 1 else "")
             yield from _speeds(name, rows, float(bar) if batch == 1 else LEAST_IN_BATCHES)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _NAMES = (
     "hidden_size",
@@ -46,42 +44,25 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def config_of(shape: str) -> PretrainedConfig:
-    """Return the configuration of a real shape, without special tokens.
-
-    Raises:
-        ValueError: There is no such shape.
-    """
+    """Return the configuration of a real shape, without special tokens."""
     if shape not in SHAPES:
         raise ValueError(f"no shape `{shape}`: choose of {', '.join(SHAPES)}")
     config_class, settings = SHAPES[shape]
     special = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
-    config: PretrainedConfig = getattr(transformers, config_class)(**settings, **special)
-    return config
+    return getattr(transformers, config_class)(**settings, **special)
 
 
-def random_model(shape: str, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
-    """Make a model of a real shape on its device, with small random weights from a fixed seed.
-
-    Args:
-        shape: A name of `SHAPES`.
-        device: ``cpu``, ``cuda``, ...
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
-
-    Raises:
-        ValueError: There is no such shape.
-    """
+def random_model(shape: str, *, device: str, dtype: str) -> PreTrainedModel:
+    """Make a model of a real shape on its device, with small random weights from a fixed seed."""
     # The default initialization of 7 billion weights runs on the CPU and takes minutes.
-    make: Any = transformers.AutoModelForCausalLM.from_config
+    make, generator = transformers.AutoModelForCausalLM.from_config, torch.Generator(device)
     with torch.device(device), no_init_weights():
-        model: PreTrainedModel = make(config_of(shape), dtype=getattr(torch, dtype)).eval()
-    _fill(model, torch.Generator(device).manual_seed(0))
-    return model
-
-
-def _fill(model: PreTrainedModel, generator: torch.Generator) -> None:
+        model = make(config_of(shape), dtype=getattr(torch, dtype)).eval()
+    generator.manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.normal_(std=0.02, generator=generator)
             else:
                 weight.fill_(1.0)  # norms and biases
+    return model

@@ -1,13 +1,14 @@
 """Recorded answers forced through models of real shapes, and thresholds of the GPU benchmark."""
 
 import json
+from argparse import Namespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import specds
-from gpu.__main__ import main
+from gpu.__main__ import DRY, main
 from gpu.forced import measure_forced
 from gpu.shapes import config_of
 from replays import code_answers
@@ -38,9 +39,9 @@ def files(tmp_path_factory, demo_tokenizer):
 
 
 def test_forced_answers_are_accepted_as_in_a_replay(files, demo_tokenizer):
-    path, tiny = files / "one.jsonl", {"shape": "tiny", "device": "cpu", "dtype": "float32"}
-    sizes = {"batch": 1, "limit": 2, "new_tokens": 20, "runs": 1, "max_nodes": 8}
-    plain, row = measure_forced([path], files / "code.specds", **tiny, **sizes, compiled=False)
+    path, options = files / "one.jsonl", Namespace(**{**DRY, "new_tokens": 20}, dry=True)
+    options.tokenizer = None
+    plain, row = measure_forced(options, path, files / "code.specds", max_nodes=8)
     config = specds.FusedConfig(recycled=False)
     drafter, trace = specds.FusedDrafter(files / "code.specds", config), Trace()
     for answer in read_transcripts(path, demo_tokenizer, 4096):

@@ -37,7 +37,7 @@ def test_all_parts_run_on_a_cpu(tmp_path, capsys, monkeypatch):
     stand_in = SimpleNamespace(BatchPrefillWithRaggedKVCacheWrapper=Prefill)
     monkeypatch.setitem(sys.modules, "flashinfer", stand_in)
     out = tmp_path / "gpu.json"
-    parts = ("stale", "launches", *SHARES)
+    parts = ("launches", *SHARES)
     main([*parts, "--dry", "--out", str(out)])
     printed, figures = capsys.readouterr().out, figures_of(out)
     assert not {f"{part} failed" for part in parts} & figures.keys(), printed
@@ -45,7 +45,6 @@ def test_all_parts_run_on_a_cpu(tmp_path, capsys, monkeypatch):
     assert figures["bfloat16, sampled: texts that differ by their drafts, shape_invariant"]["met"]
     assert figures["7 rows of 151,936: wrong"]["met"]
     assert figures["draws that failed"]["met"]
-    assert all(figures[f"texts that miss {what}"]["met"] for what in ("a hook", "a scaling"))
     assert figures["63 nodes after 16 tokens, over none"]["met"] is not None
     assert figures["Gemma 3: a layer"]["value"] > figures["Llama: a layer"]["value"] > 5
     attention = "2 x 2 heads of 16, 64 slots, 64 tokens"

@@ -6,6 +6,7 @@ CUDA graph does.
 
 import torch
 
+from models import decodes_alike
 from specds.verify import packed, recordings
 
 
@@ -56,3 +57,56 @@ class Recorded(recordings.ForbidHostSync):
             for old, new in zip(kept, tensors_in(operation(*args, **kwargs)), strict=True):
                 if old.untyped_storage().data_ptr() not in taken:
                     old.copy_(new)
+
+
+# Changes of a model in Python.
+
+
+def put_a_hook(model):
+    return model.model.layers[0].register_forward_hook(lambda _, args, output: -output)
+
+
+def put_a_hook_on_all(model):
+    def negate(module, args, output):
+        return -output if type(module).__name__ == "LlamaMLP" else None
+
+    return torch.nn.modules.module.register_module_forward_hook(negate)
+
+
+def change_an_attribute(model):
+    for layer in model.model.layers:
+        layer.self_attn.scaling = 1.5
+
+
+class Adapted(torch.nn.Module):
+    """A projection with an adapter, and a switch for it as PEFT has."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.is_on = base, True
+
+    def forward(self, states):
+        return self.base(states) * (2 if self.is_on else 1)
+
+
+def switch_an_adapter(model):
+    model.model.layers[1].mlp.up_proj.is_on ^= True
+
+
+CHANGES = (put_a_hook, put_a_hook_on_all, change_an_attribute, switch_an_adapter)
+
+
+def texts_follow(change, model):
+    """Check the texts of a model before and after a change that recordings must notice."""
+    mlp = model.model.layers[1].mlp
+    mlp.up_proj = Adapted(mlp.up_proj)
+    before = decodes_alike(model, verification="packed").sequences
+    hook = change(model)
+    try:
+        assert not torch.equal(decodes_alike(model, verification="packed").sequences, before)
+        made = Recorded.made
+        decodes_alike(model, verification="packed")
+        assert Recorded.made == made
+    finally:
+        if hook is not None:
+            hook.remove()

@@ -19,7 +19,7 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from recorded import kept_of
+from recorded import CHANGES, kept_of, texts_follow
 from specds.verify import PackedRunner, packed, recordings, release
 
 pytestmark = [
@@ -151,3 +151,8 @@ def test_other_weights_dtypes_and_sizes_are_recorded_again(model, monkeypatch):
     check(model)
     model.double()
     check(model)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_model_changed_in_python_is_recorded_again(change, model):
+    texts_follow(change, model)

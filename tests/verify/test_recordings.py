@@ -22,7 +22,7 @@ from models import (
     tree_generate,
 )
 from passes import WIDE_SHAPE
-from recorded import Recorded, kept_of, record
+from recorded import CHANGES, Recorded, kept_of, record, texts_follow
 from specds.verify import TreeCache, recordings, release
 
 
@@ -81,37 +81,6 @@ def test_other_weights_are_recorded_again_and_changed_ones_are_seen(model):
         assert (kept_of(model) is kept) == (change is change_where_it_lies)
 
 
-def put_a_hook(model):
-    return model.model.layers[0].register_forward_hook(lambda _, args, output: -output)
-
-
-def put_a_hook_on_all(model):
-    def negate(module, args, output):
-        return -output if type(module).__name__ == "LlamaMLP" else None
-
-    return torch.nn.modules.module.register_module_forward_hook(negate)
-
-
-def change_an_attribute(model):
-    for layer in model.model.layers:
-        layer.self_attn.scaling = 1.5
-
-
-class Adapted(torch.nn.Module):
-    """A projection with an adapter, and a switch for it as PEFT has."""
-
-    def __init__(self, base):
-        super().__init__()
-        self.base, self.is_on = base, True
-
-    def forward(self, states):
-        return self.base(states) * (2 if self.is_on else 1)
-
-
-def switch_an_adapter(model):
-    model.model.layers[1].mlp.up_proj.is_on ^= True
-
-
 def test_passes_that_compute_in_another_precision_are_recorded_apart(model):
     with torch.autocast("cpu", torch.bfloat16):  # which the self-check allows for
         tree_generate(model, random_drafter(), **GREEDY)
@@ -121,22 +90,9 @@ def test_passes_that_compute_in_another_precision_are_recorded_apart(model):
     assert Recorded.made > made
 
 
-@pytest.mark.parametrize(
-    "change", [put_a_hook, put_a_hook_on_all, change_an_attribute, switch_an_adapter]
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_model_that_changed_in_python_is_recorded_again(change, model):
-    mlp = model.model.layers[1].mlp
-    mlp.up_proj = Adapted(mlp.up_proj)
-    before = same_text(model).sequences
-    hook = change(model)
-    try:
-        assert not torch.equal(same_text(model).sequences, before)
-        made = Recorded.made
-        same_text(model)
-        assert Recorded.made == made
-    finally:
-        if hook is not None:
-            hook.remove()
+    texts_follow(change, model)
 
 
 def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
