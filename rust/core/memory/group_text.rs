@@ -1,12 +1,12 @@
-//! What the requests of some groups have written, as one text.
+//! The latest texts of request groups, joined into one sequence.
 
 use crate::memory::groups::GroupKey;
 use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::texts::TextLog;
 use crate::memory::token_counts::TokenCounts;
 
-/// The texts of some groups, so short that all of it is near. All requests that read the same groups share it,
-/// so a text is copied and indexed once.
+/// The latest texts of some groups, in a sequence short enough for every match in it to be recent. Requests that
+/// read the same groups share it, so each text is copied and indexed once.
 #[derive(Debug)]
 pub(crate) struct GroupText {
     groups: Vec<GroupKey>,
@@ -19,10 +19,10 @@ pub(crate) struct GroupText {
 impl GroupText {
     const MAX_TOKENS: usize = 1 << 16;
 
-    /// A text that starts anew takes at most so many tokens, so that there is room for what comes.
+    /// A rebuilt sequence has at most this length, to leave room for new texts.
     const KEPT_TOKENS: usize = Self::MAX_TOKENS / 4 * 3;
 
-    /// An empty text of these groups, which stand in the order in which their texts matter.
+    /// Returns an empty sequence of these groups, which are sorted by relevance.
     pub(crate) fn of(groups: &[GroupKey]) -> Self {
         Self {
             groups: groups.to_vec(),
@@ -33,14 +33,15 @@ impl GroupText {
         }
     }
 
-    /// Whether it has what was added and nothing that was removed; there are no texts while some are removed.
+    /// Returns whether it has all added texts and no removed one. While texts are being removed, the log is empty and
+    /// the sequence counts as current.
     pub(crate) fn is_current(&self, texts: &TextLog) -> bool {
         let (seen, now) = (self.num_seen, texts.num_added());
         seen > now || seen == now && self.num_removed == texts.num_removed()
     }
 
-    /// Takes in what was added since. Where there is no room for it, or texts were removed, it starts anew with
-    /// the latest ones.
+    /// Appends the texts that were added since the last update. If there is no room for them, or texts were removed,
+    /// it is rebuilt from the latest ones.
     pub(crate) fn update(&mut self, texts: &TextLog) {
         if self.is_current(texts) {
             return;
@@ -73,7 +74,7 @@ impl GroupText {
         }
     }
 
-    /// The texts one after the other, each with a boundary behind it.
+    /// The texts in sequence, each followed by a boundary.
     pub(crate) fn text(&self) -> &IndexedTokens {
         &self.text
     }
@@ -97,7 +98,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
         #[test]
-        fn it_is_the_latest_texts_of_its_groups_and_none_that_was_removed(
+        fn group_text_has_the_latest_texts_of_its_groups_and_no_removed_one(
             added in vec((0_usize..3, 1_usize..30_000, any::<bool>()), 1..9),
         ) {
             let keys = ["a", "b", "other"].map(GroupKey::named);

@@ -1,43 +1,44 @@
-//! The group of a request.
+//! Request groups.
 //!
-//! Samples of one prompt, turns of one conversation, edits of one file repeat each other most. A group
-//! has a name, or is found by how its prompts begin.
+//! Samples of one prompt, turns of a conversation and edits of a file repeat each other most. A group is
+//! identified by a name, or by the prompt that its prompts begin with.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::portable_math::saturating_u32;
 
-/// What tells groups apart. The default is that of texts of no group.
+/// The identity of a group. The default stands for texts without a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct GroupKey {
     pub(crate) hash: u64,
-    /// How many tokens the prompt had that began the group; 0 where the group has a name.
+    /// Length of the prompt that began the group; 0 if the group has a name.
     pub(crate) length: u32,
 }
 
 impl GroupKey {
-    /// The fewest tokens of a prompt: a shorter one begins no group: it may be the template's first tokens alone.
+    /// Minimum length of a prompt that other prompts can continue: a shorter one may be the start of a template that
+    /// all requests share.
     const MIN_LENGTH: u32 = 16;
 
     pub(crate) fn named(name: &str) -> Self {
         Self { hash: xxh3_64(name.as_bytes()), length: 0 }
     }
 
-    /// Whether a prompt goes on with this group's, as the next turn of a conversation does: then its texts
-    /// are the prompt's own.
+    /// Returns whether a prompt continues the group's prompt, as the next turn of a conversation does. The
+    /// group's texts are then part of the prompt.
     pub(crate) fn is_continued_by(self, prompt: &[u32]) -> bool {
         self.length > 0 && (self.length as usize) < prompt.len()
     }
 
-    /// The group of the shortest known prompt that this one begins with; else it begins one. O(tokens +
-    /// groups).
+    /// Returns the known group with the shortest prompt that is a prefix of this one, or a new group.
+    /// O(tokens + groups).
     pub(crate) fn of_prompt(prompt: &[u32], known: impl Iterator<Item = Self>) -> Self {
         let whole = saturating_u32(prompt.len());
         let hashes = prompt.iter().scan(0, |hash, &token| {
             *hash = hash_step(*hash, token);
             Some(*hash)
         });
-        // Of no token, of one, and so on.
+        // The hashes of all prefixes, the empty one first.
         let hashes: Vec<u64> = std::iter::once(0).chain(hashes).collect();
         let begins_prompt = |group: &Self| {
             (Self::MIN_LENGTH..whole).contains(&group.length)
@@ -63,11 +64,11 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn a_prompt_is_of_the_group_of_the_shortest_one_that_it_begins_with(
+        fn prompt_joins_the_group_of_its_shortest_known_prefix(
             prompts in vec((14_usize..20, vec(0_u32..2, 0..3)), 1..12),
         ) {
             let mut groups = Vec::new();
-            // Prompts, and those that began their groups.
+            // The prompt that began each prompt's group.
             let mut known: Vec<Vec<u32>> = Vec::new();
             for (length, end) in prompts {
                 let prompt = [vec![7; length], end].concat();

@@ -1,4 +1,4 @@
-//! A growing text, and where each token and each pair of tokens came before.
+//! An append-only token sequence with an index of its 1-grams and 2-grams.
 
 use std::hint::black_box;
 use std::ops::BitXor;
@@ -6,7 +6,10 @@ use std::ops::BitXor;
 use crate::memory::keyless_table::{KeylessTable, bytes_of, reserve};
 use crate::portable_math::saturating_u32;
 
-/// A text that grows at its end, and the places of each of its tokens and pairs.
+/// An append-only token sequence that finds the positions of a token or a pair, the latest first.
+///
+/// Each position links to the previous one of the same key, and a keyless table maps a key to its latest
+/// position. The tables store no keys, because a key can be read from the sequence: about 13 bytes a token.
 #[derive(Debug, Default, Clone)]
 pub struct IndexedTokens {
     tokens: Vec<u32>,
@@ -14,46 +17,46 @@ pub struct IndexedTokens {
     of_pairs: Links,
 }
 
-/// The places of each key, the latest first.
+/// The positions of each key, the latest first.
 #[derive(Debug, Default, Clone)]
 struct Links {
-    /// For each place the one before it with the same key, or [`NONE`].
-    before: Vec<u32>,
+    /// The previous position with the same key for each position, or [`NONE`].
+    previous: Vec<u32>,
     last: KeylessTable,
 }
 
-/// How many tokens are prefetched together.
+/// Number of tokens that are prefetched together.
 const BLOCK: usize = 32;
 
 const NONE: u32 = u32::MAX;
 
 impl Links {
     fn add(&mut self, key_of: Option<impl Fn(u32) -> u64>) {
-        let place = saturating_u32(self.before.len());
+        let place = saturating_u32(self.previous.len());
         let before = key_of.and_then(|key_of| self.last.replace(place, key_of));
-        self.before.push(before.unwrap_or(NONE));
+        self.previous.push(before.unwrap_or(NONE));
     }
 
     fn of(&self, key: u64, key_of: impl Fn(u32) -> u64) -> impl Iterator<Item = usize> {
         let before = |&place: &u32| {
-            let before = self.before[place as usize];
+            let before = self.previous[place as usize];
             (before != NONE).then_some(before)
         };
         std::iter::successors(self.last.get(key, key_of), before).map(|place| place as usize)
     }
 
     fn num_bytes(&self) -> usize {
-        bytes_of(&self.before) + self.last.num_bytes()
+        bytes_of(&self.previous) + self.last.num_bytes()
     }
 }
 
 impl IndexedTokens {
-    /// Separates documents: no place of it is found, and no pair contains it.
+    /// Separates documents. It has no position in the index and is in no pair.
     pub const BOUNDARY: u32 = u32::MAX;
 
     pub const MAX_LENGTH: usize = (1 << 30) - 1;
 
-    /// Beyond [`MAX_LENGTH`](Self::MAX_LENGTH) in all, tokens are dropped. Amortised O(tokens).
+    /// Appends tokens; those beyond [`MAX_LENGTH`](Self::MAX_LENGTH) are dropped. Amortized O(tokens).
     pub fn extend(&mut self, tokens: &[u32]) {
         let room = Self::MAX_LENGTH - self.tokens.len();
         let tokens = &tokens[..tokens.len().min(room)];
@@ -67,7 +70,8 @@ impl IndexedTokens {
     }
 
     pub(crate) fn reserve(&mut self, num_tokens: usize) {
-        for places in [&mut self.tokens, &mut self.of_tokens.before, &mut self.of_pairs.before] {
+        for places in [&mut self.tokens, &mut self.of_tokens.previous, &mut self.of_pairs.previous]
+        {
             reserve(places, num_tokens);
         }
     }
@@ -80,13 +84,13 @@ impl IndexedTokens {
         self.tokens
     }
 
-    /// The positions that hold `token`, the latest first.
+    /// Returns the positions of `token`, the latest first.
     pub fn of_token(&self, token: u32) -> impl Iterator<Item = usize> {
         let key_of = |place| token_at(&self.tokens, place);
         self.of_tokens.of(token.into(), key_of)
     }
 
-    /// The positions that hold `token` right after `before`, the latest first.
+    /// Returns the positions of `token` directly after `before`, the latest first.
     pub fn of_pair(&self, before: u32, token: u32) -> impl Iterator<Item = usize> {
         let key_of = |place| pair_at(&self.tokens, place);
         self.of_pairs.of(pair(before, token), key_of)
@@ -96,7 +100,7 @@ impl IndexedTokens {
         bytes_of(&self.tokens) + self.of_tokens.num_bytes() + self.of_pairs.num_bytes()
     }
 
-    /// Reads what appending these tokens will, without a branch that would wait: so all cache misses
+    /// Reads the slots that appending these tokens will read. No branch depends on a read, so all cache misses
     /// overlap.
     fn prefetch(&self, block: &[u32]) {
         let pairs = block.windows(2).map(|two| pair(two[0], two[1]));

@@ -1,16 +1,16 @@
-//! A hash table of numbers whose keys lie elsewhere.
+//! A hash table of numbers whose keys are stored by the caller.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::LazyLock;
 
-/// A vector grows by one part in this many.
+/// A vector grows by at least `len / GROWTH`.
 const GROWTH: usize = 24;
 
-/// A hash table of numbers, 4 bytes a slot, without keys: the caller's `key_of` looks up a number's key.
+/// A hash table of numbers with 4 bytes a slot and no keys: the caller's `key_of` looks up the key of a number.
 ///
-/// A free slot is 0. Else its low `bits` are the number plus one, and the bits above are part of the key's
-/// hash, so that probing seldom looks up a key.
+/// A free slot is 0. In others, the low `bits` are the number plus one, and the bits above are part of the key's
+/// hash, so that a probe rarely looks up a key.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct KeylessTable {
     slots: Vec<u32>,
@@ -19,7 +19,7 @@ pub(crate) struct KeylessTable {
 }
 
 impl KeylessTable {
-    /// Files `number` under its key and gives the one that was there. Amortised O(1).
+    /// Stores `number` under its key and returns the number that it replaces. Amortized O(1).
     pub(crate) fn replace(&mut self, number: u32, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         let is_full = slots_of(self.len + 1) > self.slots.len();
         if is_full || number >= self.mask() {
@@ -28,7 +28,7 @@ impl KeylessTable {
         self.insert_slot(number, key_of)
     }
 
-    /// The last number that was filed under this key.
+    /// Returns the last number that was stored under this key.
     pub(crate) fn get(&self, key: u64, key_of: impl Fn(u32) -> u64) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
@@ -36,13 +36,13 @@ impl KeylessTable {
         self.find(key, key_of).1
     }
 
-    /// Probably the number of this key; any number if it has none. Reads one slot.
+    /// Returns a guess at the number of this key, from one slot; any number if the key has none.
     pub(crate) fn peek(&self, key: u64) -> u32 {
         let slot = self.slots.get(self.bucket(hash(key))).copied();
         (slot.unwrap_or(0) & self.mask()).wrapping_sub(1)
     }
 
-    /// Makes room for more keys if it is full, and for numbers below `end`.
+    /// Makes room for more keys if the table is full, and for numbers below `end`.
     fn grow(&mut self, is_full: bool, end: usize, key_of: impl Fn(u32) -> u64) {
         let num_slots =
             if is_full { slots_of(self.len + (self.len / 4).max(4)) } else { self.slots.len() };
@@ -69,37 +69,37 @@ impl KeylessTable {
         bytes_of(&self.slots)
     }
 
-    /// The key's slot, or the free one where it belongs, and its number.
+    /// Returns the slot of the key, or the free slot where it belongs, and its number.
     fn find(&self, key: u64, key_of: impl Fn(u32) -> u64) -> (usize, Option<u32>) {
         let hash = hash(key);
         let (tag, mask) = (self.tag(hash), self.mask());
-        let mut place = self.bucket(hash);
+        let mut index = self.bucket(hash);
         loop {
-            let slot = self.slots[place];
+            let slot = self.slots[index];
             if slot == 0 {
-                return (place, None);
+                return (index, None);
             }
             if slot & !mask == tag {
                 let number = (slot & mask) - 1;
                 if key_of(number) == key {
-                    return (place, Some(number));
+                    return (index, Some(number));
                 }
             }
-            place += 1;
-            if place == self.slots.len() {
-                place = 0;
+            index += 1;
+            if index == self.slots.len() {
+                index = 0;
             }
         }
     }
 
-    /// The slot at which a search for a hash begins. Slots lie in the order of hashes, so that a table grows from one
-    /// end to the other.
+    /// Returns the first slot of a search for a hash. Slots are in the order of hashes, so that a growing table is
+    /// copied from one end to the other.
     #[expect(clippy::cast_possible_truncation, reason = "it is below the number of slots")]
     fn bucket(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.slots.len() as u128) >> 64) as usize
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is meant")]
+    #[expect(clippy::cast_possible_truncation, reason = "the tag is the low half")]
     fn tag(&self, hash: u64) -> u32 {
         (hash as u32).unbounded_shl(self.bits)
     }
@@ -109,13 +109,14 @@ impl KeylessTable {
     }
 }
 
-/// How many slots a table of so many keys has. At most seven slots of eight are taken: runs of taken slots
+/// Returns the number of slots for `num_keys` keys. At most seven of eight are taken, so that runs of taken slots
 /// stay within a cache line.
 fn slots_of(num_keys: usize) -> usize {
     num_keys + num_keys / 7 + 1
 }
 
-/// The hash of a key, seeded anew in each process: texts come from strangers, who must not choose keys that collide.
+/// Returns the hash of a key, with a secret seed per process: untrusted users choose the texts, and must not be able
+/// to choose keys that collide.
 #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
 fn hash(key: u64) -> u64 {
     static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0_u8));
@@ -126,11 +127,12 @@ fn hash(key: u64) -> u64 {
 /// Vectors larger than this get a capacity of at least [`MAPPED`] bytes.
 const LARGE: usize = 1 << 21;
 
-/// The capacity that large vectors get at least. Allocators map such blocks separately:
-/// unwritten pages take no memory, growth copies nothing, and freed blocks return to the system. Smaller ones leave gaps: a memory of 64 MiB took 135, and takes 77.
+/// Minimum capacity of large vectors, in bytes. Allocators map such blocks separately: unwritten pages take no
+/// memory, growth copies nothing, and freed blocks return to the system. Smaller blocks leave gaps: a memory of
+/// 64 MiB took 135 MiB with them and takes 77 MiB now.
 const MAPPED: usize = 33 << 20;
 
-/// Makes room for more items. A vector grows by little: a text should take little more than its tokens.
+/// Makes room for more items. A vector grows in small steps, so that a text takes little more than its tokens.
 pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     if items.capacity() - items.len() < additional {
         let wanted = additional.max(items.len() / GROWTH);
@@ -142,8 +144,8 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, additional: usize) {
     }
 }
 
-/// The bytes that a vector takes: of a mapped one what was written; of one in the heap its block, and half as much
-/// for the gaps that growth leaves.
+/// Returns the bytes that a vector takes: the written part of a mapped one; for one on the heap its block, and half
+/// as much again for the gaps that growth leaves.
 pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     let all = size_of::<T>() * items.capacity();
     match all {
@@ -153,7 +155,7 @@ pub(crate) fn bytes_of<T>(items: &Vec<T>) -> usize {
     }
 }
 
-/// The allocator's block for `num_bytes`.
+/// Returns the size of the allocator's block for `num_bytes`.
 pub(crate) fn allocated(num_bytes: usize) -> usize {
     (num_bytes + 8).next_multiple_of(16).max(32)
 }
@@ -162,10 +164,10 @@ pub(crate) fn allocated(num_bytes: usize) -> usize {
 mod tests {
     use super::KeylessTable;
 
-    /// Of numbers this large, a slot has no bits left for the hash: each key that a probe meets is
-    /// compared, also beyond the end of the table.
+    /// With numbers this large, a slot has no bits left for the hash, so a probe compares every key, also
+    /// beyond the end of the table.
     #[test]
-    fn keys_are_told_apart_where_slots_hold_nothing_of_their_hashes() {
+    fn table_without_bits_for_hashes_still_separates_keys() {
         let first = u32::MAX - 300;
         for keys_apart in [1, 1 << 32] {
             let key = |number: u32| u64::from(number % 100) * keys_apart;

@@ -1,4 +1,4 @@
-//! One memory kept by several processes, and what leaves it for a datastore.
+//! Sharing of a memory between processes, and removal of texts that a datastore has.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::memory::tenant::Tenant;
 use specds_index::{Datastore, Error, Result};
 
 impl Memory {
-    /// The texts of a tenant, the oldest first.
+    /// Returns the texts of a tenant, the oldest first.
     pub fn texts(&self, tenant: &str) -> Vec<Vec<u32>> {
         let copied = |tenant: Arc<Tenant>| {
             let data = tenant.read();
@@ -22,9 +22,11 @@ impl Memory {
         self.find(tenant).map(copied).unwrap_or_default()
     }
 
-    /// Removes the texts of which a datastore has every part between separators, and says how many. Refuses
-    /// a datastore of another vocabulary, or known to be of another tokenizer. O(log tokens of the
-    /// datastore) a text.
+    /// Removes the texts of which a datastore has every part between separators, and returns their number.
+    /// O(log tokens of the datastore) a text.
+    ///
+    /// # Errors
+    /// [`Error::OtherTokenizer`] if the datastore has another vocabulary, or is known to have another tokenizer.
     pub fn remove_known(&self, datastore: &Datastore) -> Result<usize> {
         let theirs = datastore.manifest().tokenizer_fingerprint.as_str();
         let ours = self.options().tokenizer.as_str();
@@ -50,10 +52,11 @@ impl Memory {
     }
 }
 
-/// A thread that merges a memory with a file at intervals, so that several processes share it. If the
-/// datastore beside the memory was replaced, it opens the new one and removes the texts that this has.
-/// Dropping it merges once more and ends the thread, where that takes no longer than some seconds: a process
-/// that is frozen while it writes keeps no other from ending.
+/// A thread that merges a memory with a file at intervals, so that several processes share it.
+///
+/// When the datastore was replaced, the thread opens the new one and removes the texts that it has from the memory.
+/// Dropping merges once more and ends the thread. It waits at most five seconds: a process that is frozen while it
+/// writes the file must not keep others from exiting.
 #[derive(Debug)]
 pub struct Sharing {
     stop: Option<Sender<()>>,
@@ -67,15 +70,17 @@ struct State {
     replaced: Option<Arc<Datastore>>,
     failure: Option<String>,
     num_failures: u64,
-    /// In seconds since 1970.
+    /// Time of the last successful exchange, in seconds since 1970.
     shared_at: f64,
 }
 
 impl Sharing {
     const MAX_END: Duration = Duration::from_secs(5);
 
-    /// Starts the thread. If the first exchange fails, nothing is shared and the file at `path` stays.
-    /// Before each later exchange, `gather` adds finished texts to the memory.
+    /// Merges once, then starts the thread. Before each later exchange, `gather` adds finished texts to the memory.
+    ///
+    /// # Errors
+    /// If the first exchange fails, nothing is shared and the file at `path` does not change.
     pub fn start(
         memory: Arc<Memory>,
         path: PathBuf,
@@ -85,61 +90,61 @@ impl Sharing {
     ) -> Result<Self> {
         memory.merge_into(&path, None)?;
         let state = Arc::<Mutex<State>>::default();
-        held(&state).note(None);
+        lock(&state).record(None);
         let ((stop, stopped), (ends, ended)) = (mpsc::channel(), mpsc::channel());
         let (shared, mut datastore) = (Arc::clone(&state), datastore);
         let run = move || {
             let _ends = ends;
-            let mut goes_on = true;
-            while goes_on {
-                goes_on = stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout);
+            let mut is_running = true;
+            while is_running {
+                is_running = stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout);
                 gather();
                 let failure = exchange(&memory, &path, &mut datastore, &shared).err();
-                held(&shared).note(failure.map(|error| error.to_string()));
+                lock(&shared).record(failure.map(|error| error.to_string()));
             }
         };
         let thread = thread::Builder::new().name("specds-memory".to_owned());
         thread.spawn(run).map_err(|error| {
-            Error::invalid("interval", format!("cannot be data: no thread: {error}"))
+            Error::invalid("interval", format!("cannot be kept, no thread can start: {error}"))
         })?;
         let stop = Some(stop);
         Ok(Self { stop, ended, state })
     }
 
-    /// The datastore that has replaced the one before; each is given once.
+    /// Returns the datastore that replaced the previous one; each is returned once.
     pub fn take_replaced(&self) -> Option<Arc<Datastore>> {
-        held(&self.state).replaced.take()
+        lock(&self.state).replaced.take()
     }
 
-    /// Why the last time failed; it goes on trying.
+    /// The error of the last exchange, if it failed. The thread retries at the next interval.
     pub fn failure(&self) -> Option<String> {
-        held(&self.state).failure.clone()
+        lock(&self.state).failure.clone()
     }
 
-    /// How many times failed.
+    /// Number of failed exchanges.
     pub fn num_failures(&self) -> u64 {
-        held(&self.state).num_failures
+        lock(&self.state).num_failures
     }
 
-    /// When it last went well, in seconds since 1970.
+    /// Time of the last successful exchange, in seconds since 1970.
     pub fn shared_at(&self) -> f64 {
-        held(&self.state).shared_at
+        lock(&self.state).shared_at
     }
 
-    /// Merges once more and ends, as dropping it does; [`failure`](Self::failure) tells where it could not.
+    /// Merges once more and ends the thread, as dropping does. If that fails, [`failure`](Self::failure) has the error.
     pub fn end(&mut self) {
         if self.stop.take().is_some()
             && self.ended.recv_timeout(Self::MAX_END) == Err(RecvTimeoutError::Timeout)
         {
             let seconds = Self::MAX_END.as_secs();
             let reason = format!("another process has been writing the file for {seconds} s");
-            held(&self.state).note(Some(reason));
+            lock(&self.state).record(Some(reason));
         }
     }
 }
 
 impl State {
-    fn note(&mut self, failure: Option<String>) {
+    fn record(&mut self, failure: Option<String>) {
         self.num_failures += u64::from(failure.is_some());
         if failure.is_none() {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -164,19 +169,20 @@ fn exchange(
     let now = datastore.as_deref().map(Datastore::newer).transpose()?;
     if let Some(now) = now.flatten().map(Arc::new) {
         memory.remove_known(&now)?;
-        held(state).replaced = Some(Arc::clone(&now));
+        lock(state).replaced = Some(Arc::clone(&now));
         *datastore = Some(now);
     }
     memory.merge_into(path, None)
 }
 
-/// Whether a datastore has every part of a text that lies between separators, which are in no match.
+/// Returns whether a datastore has every part of a text between separators. No match contains a separator, so the
+/// parts are looked up one by one.
 fn has_all(datastore: &Datastore, tokens: &[u32]) -> bool {
     let parts = tokens.split(|&token| token == datastore.separator());
     let mut parts = parts.filter(|part| !part.is_empty());
     parts.all(|part| datastore.find(part).is_ok_and(|found| found.count() > 0))
 }
 
-fn held(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

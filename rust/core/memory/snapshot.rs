@@ -1,7 +1,7 @@
-//! Snapshots: how a memory outlives its process.
+//! Snapshots of a memory in a file.
 //!
-//! A snapshot is one file, valid only as a whole: its header has a length and a checksum. `docs/FORMAT.md`
-//! has every byte.
+//! A snapshot is valid only as a whole: its header has the length and a checksum of the file. `docs/FORMAT.md`
+//! specifies every byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use specds_index::storage::files::{hidden, lock, map, open, open_private, sync_p
 use specds_index::storage::token_array::TokenWidth;
 use specds_index::{Datastore, Error, Result};
 
-/// The header: this, the version and the vocabulary, the length, the checksum.
+/// First of the four numbers of the header. The version with the vocabulary size, the length and the checksum follow.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
 const VERSION: u32 = 5;
 const HEADER_LEN: usize = 32;
@@ -33,12 +33,14 @@ const MAX_TOKENIZER: usize = 1 << 16;
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(30);
 
 impl Memory {
-    /// Writes all texts, and what they taught, to a file, while others read. Replaces the file at `path` in
-    /// one step; where that fails, it stays. Waits for other calls for that path, half a minute for one that
-    /// makes no progress. Tenants marked as deleted in the file are deleted from this memory first.
+    /// Writes all texts and adaptations to a file; readers of the memory are not blocked. Tenants that are marked
+    /// as deleted in the file are deleted from this memory first.
+    ///
+    /// The file at `path` is replaced atomically, and does not change on an error. Other writers of that path are
+    /// waited for, up to 30 seconds for one that makes no progress.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
-            // What is no snapshot is replaced.
+            // A file that cannot be read is replaced.
             let _ = read(path, |found| {
                 memory.apply_tombstones(&found.tombstones);
                 Ok(())
@@ -47,10 +49,11 @@ impl Memory {
         })
     }
 
-    /// Takes in what other processes wrote to the file since this memory read or wrote it, except tenants
-    /// that were forgotten here, and forgets those that were forgotten there; then saves. Where both
-    /// have trained a tenant's weights, this memory's weights stay. Texts that `known` has are [removed](Self::remove_known)
-    /// before.
+    /// Merges the memory with a file and saves the result, so that processes can share it.
+    ///
+    /// Tenants that were deleted on one side are deleted on both. If both sides have adapted weights of a tenant,
+    /// this memory keeps its own. Texts that the datastore `known` has are [removed](Self::remove_known) before the
+    /// file is written. Nothing is read if the file has not changed since this memory read or wrote it.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             if path.exists() {
@@ -60,8 +63,8 @@ impl Memory {
         })
     }
 
-    /// Forgets tenants in a file, and so in every process that shares it as each next reads or writes it.
-    /// Says how many texts the file had of them. O(tokens).
+    /// Deletes tenants from a file, and returns the number of their texts in it. Processes that share the file
+    /// delete these tenants the next time they read or write it. O(tokens).
     pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<usize> {
         let path = path.as_ref();
         let options = read(path, |found| {
@@ -84,13 +87,13 @@ impl Memory {
         Ok(num_texts)
     }
 
-    /// Under the lock of the file.
+    /// Runs `prepare` and writes the file while it is locked.
     fn replace(&self, path: &Path, prepare: impl FnOnce(&Self, &Path) -> Result<()>) -> Result<()> {
         let Some(name) = path.file_name() else {
             return Err(Error::invalid("path", "must name a file"));
         };
         let partial = path.with_file_name(hidden(name, ".new"));
-        // Nobody else may read the users' texts.
+        // The file has texts of users, so it is readable by its owner alone.
         let open = || open_private(&partial).map(Some);
         let file = lock(&partial, path, MAX_LOCK_WAIT, open).map_err(|error| error.at(path))?;
         let mut new = BTreeSet::new();
@@ -103,7 +106,7 @@ impl Memory {
         };
         let prepared = prepare(self, path);
         if let Err(error) = prepared.and_then(|()| write().map_err(Error::io(path))) {
-            // The file at `path` may still have them.
+            // The old file lacks the new tombstones, so the next write must publish them.
             self.change_tombstones(|tombstones, _| tombstones.restore_new(new));
             let _ = fs::remove_file(&partial);
             return Err(error);
@@ -111,8 +114,8 @@ impl Memory {
         sync_parent(path)
     }
 
-    /// Reads what [`save`](Self::save) wrote, within the bytes that `options` allow: where these are fewer,
-    /// texts are evicted. O(tokens).
+    /// Reads a snapshot that [`save`](Self::save) wrote. Texts beyond the size limit of `options` are evicted.
+    /// O(tokens).
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
         memory.take_in(path.as_ref())?;
@@ -136,7 +139,7 @@ impl Memory {
         })
     }
 
-    /// Gives the checksum, and in `new` what the file before had not of who was tombstones.
+    /// Writes the snapshot and returns its checksum; `new` receives the tombstones that no file had before.
     fn write(&self, mut file: &File, new: &mut BTreeSet<Tombstone>) -> io::Result<u64> {
         let options = self.options();
         file.set_len(0)?;
@@ -170,7 +173,7 @@ fn put_number(output: &mut impl Write, number: u64) -> io::Result<()> {
     output.write_all(&number.to_le_bytes())
 }
 
-/// Bytes after their number.
+/// Writes bytes, prefixed by their number.
 fn put(output: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     put_number(output, bytes.len() as u64)?;
     output.write_all(bytes)
@@ -179,9 +182,9 @@ fn put(output: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 fn put_tombstones(output: &mut impl Write, tombstones: &Tombstones) -> io::Result<()> {
     put_number(output, tombstones.pruned_below())?;
     put_number(output, tombstones.versions().len() as u64)?;
-    for (mark, &number) in tombstones.versions() {
-        output.write_all(&mark.0)?;
-        put_number(output, number)?;
+    for (tombstone, &version) in tombstones.versions() {
+        output.write_all(&tombstone.0)?;
+        put_number(output, version)?;
     }
     Ok(())
 }
@@ -215,16 +218,16 @@ fn checksum(header: &[u64; 3], content: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// The vocabulary, the checksum and the content, or why the file is no snapshot.
+/// Returns the vocabulary size, the checksum and the content, or the reason why the file is not a snapshot.
 fn split(file: &[u8]) -> std::result::Result<(u32, u64, &[u8]), String> {
     let num_bytes = file.len();
     let Some((header, content)) = file.split_at_checked(HEADER_LEN) else {
-        return Err(format!("it has {num_bytes} bytes, fewer than any"));
+        return Err(format!("it has {num_bytes} bytes, fewer than a header"));
     };
     let [magic, kind, length, sum]: [u64; 4] = bytemuck::pod_read_unaligned(header);
     let [version, vocab_size]: [u32; 2] = bytemuck::cast(kind);
     if magic != MAGIC {
-        Err("it is none".to_owned())
+        Err("its first bytes are not those of a snapshot".to_owned())
     } else if version != VERSION {
         Err(format!("it has format version {version}, this version of specds reads {VERSION}"))
     } else if length != num_bytes as u64 {
@@ -240,7 +243,7 @@ type Read<T> = std::result::Result<T, &'static str>;
 
 const UNFIT: &str = "its parts do not fit together";
 
-/// A snapshot whose bytes are as they were written.
+/// A snapshot with a valid checksum.
 struct SnapshotContents<'a> {
     vocab_size: u32,
     checksum: u64,
@@ -288,7 +291,7 @@ impl<'a> Input<'a> {
         bytes.map(u64::from_le_bytes).map_err(|_| UNFIT)
     }
 
-    /// Bytes after their number, at most `most`.
+    /// Reads bytes that are prefixed by their number, at most `most`.
     fn bytes(&mut self, most: usize) -> Read<&'a [u8]> {
         match self.number()? {
             length if length <= most as u64 => self.take(length),
@@ -296,7 +299,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The last tokens of a text, at most `most`.
+    /// Reads a text and returns at most its last `most` tokens.
     fn tokens(&mut self, most: usize, vocab_size: u32) -> Read<Vec<u32>> {
         let (length, width) = (self.number()?, self.width.num_bytes());
         let bytes = self.take(length.checked_mul(width as u64).ok_or(UNFIT)?)?;
@@ -309,42 +312,42 @@ impl<'a> Input<'a> {
     }
 
     fn tombstones(&mut self) -> Read<Tombstones> {
-        let (floor, mut numbers) = (self.number()?, BTreeMap::new());
+        let (pruned_below, mut versions) = (self.number()?, BTreeMap::new());
         for _ in 0..self.number()? {
             let bytes = self.take(Tombstone::NUM_BYTES as u64)?.try_into();
-            let mark = Tombstone(bytes.map_err(|_| UNFIT)?);
-            if numbers.last_key_value().is_some_and(|(last, _)| *last >= mark) {
+            let tombstone = Tombstone(bytes.map_err(|_| UNFIT)?);
+            if versions.last_key_value().is_some_and(|(last, _)| *last >= tombstone) {
                 return Err(UNFIT);
             }
-            numbers.insert(mark, self.number()?);
+            versions.insert(tombstone, self.number()?);
         }
-        Tombstones::read(numbers, floor).ok_or(UNFIT)
+        Tombstones::read(versions, pruned_below).ok_or(UNFIT)
     }
 }
 
 impl SnapshotContents<'_> {
-    /// Puts tenants into a memory that has not forgotten them.
+    /// Adds the tenants to a memory, except those that it has deleted.
     fn fill(mut self, memory: &Memory) -> Read<()> {
         let mut before = None;
         for _ in 0..self.tenants.number()? {
             let name = self.tenants.bytes(Memory::MAX_NAME)?;
             let name = std::str::from_utf8(name).map_err(|_| UNFIT)?;
             if before.replace(name).is_some_and(|before| before >= name) {
-                return Err("it names a tenant that cannot be");
+                return Err("its tenants are not in the order of their names");
             }
             self.fill_tenant(name, memory)?;
         }
         self.tenants.content.is_empty().then_some(()).ok_or(UNFIT)
     }
 
-    /// `None` where the memory has forgotten the tenant since the snapshot.
+    /// Returns the memory's tenant, or `None` if the memory has deleted it since the snapshot.
     fn tenant(&self, name: &str, memory: &Memory) -> Read<Option<Arc<Tenant>>> {
         let is_deleted = || memory.tombstones().has_newer(name, &self.tombstones);
         if is_deleted() {
             return Ok(None);
         }
         let tenant = memory.tenant(name).map_err(|_| UNFIT)?;
-        // One that was forgotten before it was found here is a new one.
+        // A tenant that was deleted before it was found here is a new one, which the snapshot's texts do not belong to.
         Ok((!is_deleted()).then_some(tenant))
     }
 

@@ -1,9 +1,9 @@
-//! The memory: what earlier requests said and taught.
+//! The request cache: texts of earlier requests and the weights adapted to them, per tenant.
 //!
-//! A [`Memory`] keeps tenants apart, within a number of bytes. When it is full, tenants with more than
-//! three quarters of an equal share lose their oldest third of texts, the least recently used tenant first.
+//! A [`Memory`] separates tenants and has a size limit. When it is full, tenants with more than three quarters of an
+//! equal share lose their oldest third of texts, the least recently used tenant first.
 //!
-//! One thread writes at a time. It locks a tenant for one text, or to swap a pointer.
+//! One thread writes at a time. It locks a tenant only to add one text or to swap a pointer.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,24 +21,25 @@ use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::{check_tokens, check_within};
 use specds_index::{Error, MAX_VOCAB_SIZE, Result};
 
+/// The size limit, vocabulary and tokenizer of a [`Memory`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryOptions {
-    /// Tokens are below this; at most [`MAX_VOCAB_SIZE`].
+    /// Token ids are below this number, which is at most [`MAX_VOCAB_SIZE`].
     pub vocab_size: u32,
-    /// All texts, their indexes and what they taught, at least [`MIN_BYTES`](Self::MIN_BYTES); a token of
-    /// text takes some 14.
+    /// Size limit of all texts, their indexes and the adapted weights, at least
+    /// [`MIN_BYTES`](Self::MIN_BYTES). A token takes about 14 bytes.
     pub max_bytes: usize,
-    /// Its name or fingerprint: a snapshot of another one is refused.
+    /// Name or fingerprint of the tokenizer. A snapshot of another tokenizer is rejected.
     pub tokenizer: String,
 }
 
 impl MemoryOptions {
     pub const MIN_BYTES: usize = 1 << 14;
 
-    /// A tenant may have all of it.
+    /// The indexed tokens of one tenant may take the whole memory.
     pub(crate) const MAX_BYTES: usize = IndexedTokens::MAX_LENGTH.saturating_mul(12);
 
-    /// 256 MiB for this vocabulary.
+    /// Returns options with a limit of 256 MiB and no tokenizer.
     pub fn new(vocab_size: u32) -> Self {
         Self { vocab_size, max_bytes: 1 << 28, tokenizer: String::new() }
     }
@@ -68,7 +69,7 @@ impl MemoryOptions {
     }
 }
 
-/// What is kept of many tenants, none of whom sees another's.
+/// A request cache of many tenants. Drafts for a tenant never depend on the texts of another.
 ///
 /// ```
 /// use specds::memory::{Memory, MemoryOptions};
@@ -85,7 +86,7 @@ impl MemoryOptions {
 pub struct Memory {
     options: MemoryOptions,
     tenants: RwLock<BTreeMap<Box<str>, Arc<Tenant>>>,
-    /// Held by whoever adds or removes texts, or reads for long.
+    /// Held while texts are added or removed, and during long reads.
     writing: Mutex<()>,
     num_bytes: AtomicUsize,
     num_tokens: AtomicUsize,
@@ -96,14 +97,14 @@ pub struct Memory {
     tombstones: Mutex<Tombstones>,
 }
 
-/// The most, tables that have just grown and gaps of the heap included.
+/// Upper bound, including tables that have just grown and gaps of the heap.
 const MAX_BYTES_PER_TOKEN: usize = 37;
 
-/// Marks of the forgotten may take one part in this many: those in a snapshot, and as much the new ones.
+/// Published tombstones may take `1 / TOMBSTONE_SHARE` of the memory, and new ones as much again.
 const TOMBSTONE_SHARE: usize = 16;
 
 impl Memory {
-    /// In bytes.
+    /// Maximum length of a tenant's name, in bytes.
     pub const MAX_NAME: usize = 1024;
 
     pub fn new(options: MemoryOptions) -> Result<Self> {
@@ -120,7 +121,10 @@ impl Memory {
         })
     }
 
-    /// A new one if there is none.
+    /// Returns the tenant of this name, and creates it if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the name is longer than [`MAX_NAME`](Self::MAX_NAME).
     pub fn tenant(&self, name: &str) -> Result<Arc<Tenant>> {
         if name.len() > Self::MAX_NAME {
             let (most, length) = (Self::MAX_NAME, name.len());
@@ -145,13 +149,14 @@ impl Memory {
         Ok(tenant)
     }
 
+    /// Returns the tenant of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<Arc<Tenant>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.get(name).cloned()
     }
 
-    /// Adds a complete text, unless the tenant has it. Of a text that does not fit, the end is data. What
-    /// is refused changes nothing. Amortised O(tokens).
+    /// Adds a complete text, unless the tenant has it. If it does not fit, its end is stored. An error changes
+    /// nothing. Amortized O(tokens).
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {
@@ -160,7 +165,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Nothing if the tenant was forgotten meanwhile.
+    /// Adds a text, unless the tenant has been deleted.
     pub(crate) fn add(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey) {
         let _writing = self.begin_writing();
         self.note_use(tenant);
@@ -185,7 +190,7 @@ impl Memory {
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
-    /// `None` where the tenant was forgotten, or the memory is too small.
+    /// Updates the adapted weights; `None` if the tenant was deleted or the memory is too small.
     pub(crate) fn learn<R>(
         &self,
         tenant: &Tenant,
@@ -213,16 +218,16 @@ impl Memory {
         }
     }
 
-    /// Removes all that is kept of a tenant, here now, and wherever the memory's file is shared as each
-    /// process next reads or writes it. Its open requests add nothing any more; a later request of the same
-    /// name is of a new tenant.
+    /// Deletes a tenant. Processes that share the memory's file delete it the next time they read or write the
+    /// file. Open requests of the tenant store nothing any more, and a later request of the same name belongs to a
+    /// new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
         self.change_tombstones(|tombstones, most| tombstones.add(tenant, most));
         self.remove(tenant);
     }
 
-    /// Forgets all tenants, those whom others have put into the file too.
+    /// Deletes all tenants, including those that only other processes have.
     pub fn clear(&self) {
         let _writing = self.begin_writing();
         self.change_tombstones(|tombstones, _| tombstones.add_all_tenants());
@@ -231,7 +236,7 @@ impl Memory {
         }
     }
 
-    /// Forgets whom others have forgotten since.
+    /// Deletes the tenants that other processes have deleted.
     pub(crate) fn apply_tombstones(&self, theirs: &Tombstones) {
         let _writing = self.begin_writing();
         for tenant in self.tenants() {
@@ -256,7 +261,7 @@ impl Memory {
         self.tombstones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes on how many marks may be data.
+    /// Changes the tombstones; `change` also receives how many may be stored.
     pub(crate) fn change_tombstones<R>(
         &self,
         change: impl FnOnce(&mut Tombstones, usize) -> R,
@@ -278,7 +283,7 @@ impl Memory {
         self.options.max_bytes
     }
 
-    /// All texts, their indexes, what they taught, and the marks of who was tombstones.
+    /// Size of all texts, their indexes, the adapted weights and the tombstones.
     pub fn num_bytes(&self) -> usize {
         self.num_bytes.load(Ordering::Relaxed)
     }
@@ -287,14 +292,14 @@ impl Memory {
         self.num_tokens.load(Ordering::Relaxed)
     }
 
-    /// With something kept, or with open requests.
+    /// Number of tenants that have data or open requests.
     pub fn num_tenants(&self) -> usize {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.len()
     }
 
-    /// Held by whoever changes texts or reads them for long: a writer that waited for a tenant would block
-    /// all readers behind it.
+    /// Locks out other writers and long reads: a writer that waited for a long read of a tenant would block all its
+    /// readers.
     pub(crate) fn begin_writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -304,7 +309,7 @@ impl Memory {
         tenants.values().cloned().collect()
     }
 
-    /// Meanwhile readers find no texts.
+    /// Replaces the texts of a tenant; until it returns, readers find none.
     pub(crate) fn rewrite(&self, tenant: &Tenant, of: impl FnOnce(TextLog) -> TextLog) {
         let mut texts = TextLog::default();
         self.change(tenant, |data| texts = std::mem::take(&mut data.texts));
@@ -317,15 +322,15 @@ impl Memory {
         tenant.last_use.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Evicts until `tenant` can take `num_bytes`, or no tenant has more than its share; gives the free
-    /// bytes.
+    /// Evicts texts until there is room for `num_bytes` of `tenant`, or no tenant has more than its share. Returns
+    /// the free bytes.
     pub(crate) fn make_room(&self, tenant: &Tenant, num_bytes: usize) -> usize {
         while self.num_bytes() + num_bytes > self.max_bytes() && self.evict(tenant, num_bytes) {}
         self.max_bytes().saturating_sub(self.num_bytes())
     }
 
-    /// Cuts tenants with more than their share, the least recently used first, until `needy` can take
-    /// `num_bytes` and some to spare; says whether it freed anything.
+    /// Cuts tenants with more than their share, the least recently used first, until `needy` can take `num_bytes`
+    /// and 1 / 32 of the limit is free. Returns whether it freed anything.
     fn evict(&self, needy: &Tenant, num_bytes: usize) -> bool {
         let mut tenants = self.tenants();
         let before = self.num_bytes();
@@ -345,17 +350,17 @@ impl Memory {
         self.num_bytes() < before
     }
 
-    /// Removes what it taught or a third of its texts, whichever is larger.
+    /// Removes the adapted weights or the oldest third of the texts, whichever of weights and texts is larger.
     fn cut(&self, tenant: &Tenant) {
-        let is_taught = |data: &TenantData| data.learned_bytes() > data.texts.num_bytes();
-        if is_taught(&tenant.read()) {
+        let is_adapted = |data: &TenantData| data.adaptation_bytes() > data.texts.num_bytes();
+        if is_adapted(&tenant.read()) {
             self.change(tenant, |data| data.adaptation = None);
         } else {
             self.rewrite(tenant, TextLog::without_oldest);
         }
     }
 
-    /// Unless something is kept or a request is open.
+    /// Removes a tenant without data and open requests.
     fn remove_if_empty(&self, tenant: &Arc<Tenant>) {
         if tenant.read().is_empty() {
             let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
@@ -379,7 +384,7 @@ impl Memory {
 }
 
 impl fmt::Debug for Memory {
-    /// Sizes, not texts: they are somebody's.
+    /// Writes sizes only, because the texts are private.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Memory")

@@ -1,4 +1,4 @@
-//! What is kept of one tenant.
+//! The data of one tenant.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use crate::memory::keyless_table::allocated;
 use crate::memory::texts::TextLog;
 use crate::weights::adaptation::TenantAdaptation;
 
-/// One tenant's texts, and what they taught. Requests share it, so it may outlive its entry in the memory;
-/// what is then added is lost.
+/// One tenant's texts and adapted weights. Requests share it, so it may outlive its entry in the memory; texts that
+/// are added after that are lost.
 pub struct Tenant {
     pub(crate) name: Box<str>,
     pub(crate) last_use: AtomicU64,
     data: RwLock<TenantData>,
-    /// Those that open requests read.
+    /// The group texts that open requests read.
     group_texts: Mutex<BTreeMap<Vec<GroupKey>, Weak<RwLock<GroupText>>>>,
 }
 
@@ -38,7 +38,7 @@ impl Tenant {
         }
     }
 
-    /// The text of these groups, one for all that read them.
+    /// Returns the text of these groups, shared by all requests that read them.
     pub(crate) fn group_text(&self, groups: Vec<GroupKey>) -> Arc<RwLock<GroupText>> {
         let mut texts = self.group_texts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = texts.get(&groups).and_then(Weak::upgrade) {
@@ -50,8 +50,8 @@ impl Tenant {
         text
     }
 
-    /// The guard blocks writers: drop it after some microseconds. While the oldest texts are removed, there
-    /// are none.
+    /// Locks the data for reading. The guard blocks writers, so drop it after some microseconds. While texts are
+    /// evicted, the data has none.
     pub fn read(&self) -> RwLockReadGuard<'_, TenantData> {
         self.data.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -68,16 +68,16 @@ impl Tenant {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// Beside its texts and weights.
+    /// Returns the bytes that it takes without texts and weights.
     pub(crate) fn fixed_bytes(&self) -> usize {
-        // Its name is a key too; a node of a tree of tenants has room for twice as many.
+        // The name is stored twice, as a key too; tree nodes may be half full.
         let entry = 6 * size_of::<usize>();
         2 * allocated(self.name.len()) + allocated(size_of::<Self>()) + entry
     }
 }
 
 impl TenantData {
-    /// One [`IndexedTokens`]: a [`BOUNDARY`](IndexedTokens::BOUNDARY) follows each text.
+    /// The texts in sequence, each followed by a [`BOUNDARY`](IndexedTokens::BOUNDARY).
     pub fn texts(&self) -> &IndexedTokens {
         self.texts.text()
     }
@@ -86,12 +86,12 @@ impl TenantData {
         self.adaptation.as_ref()
     }
 
-    pub(crate) fn learned_bytes(&self) -> usize {
+    pub(crate) fn adaptation_bytes(&self) -> usize {
         self.adaptation.as_ref().map_or(0, |_| TenantAdaptation::NUM_BYTES)
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        self.texts.num_bytes() + self.learned_bytes()
+        self.texts.num_bytes() + self.adaptation_bytes()
     }
 
     pub(crate) fn is_empty(&self) -> bool {

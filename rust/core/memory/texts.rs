@@ -10,7 +10,7 @@ use crate::memory::indexed_tokens::IndexedTokens;
 use crate::memory::keyless_table::{KeylessTable, bytes_of, reserve};
 use crate::portable_math::saturating_u32;
 
-/// In the order in which they came, as one history.
+/// The texts in the order of their arrival, in one indexed sequence.
 #[derive(Debug, Default)]
 pub(crate) struct TextLog {
     text: IndexedTokens,
@@ -20,7 +20,7 @@ pub(crate) struct TextLog {
     by_hash: KeylessTable,
 }
 
-/// A document's tokens, followed by a boundary token.
+/// The range of a text, which a boundary follows, and its keys.
 #[derive(Debug)]
 struct TextEntry {
     start: u32,
@@ -40,19 +40,19 @@ impl TextLog {
         &self.text
     }
 
-    /// Each with its group.
+    /// Returns each text with its group, the oldest first.
     pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], GroupKey)> {
         let documents = self.documents.iter();
         documents.map(|document| (self.tokens(document), document.group))
     }
 
-    /// Those of the latest documents.
+    /// Returns the groups of the latest texts, the latest first.
     pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> {
         let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
         latest.map(|document| document.group)
     }
 
-    /// How many were ever added.
+    /// Number of texts that were ever added.
     pub(crate) fn num_added(&self) -> u64 {
         self.num_removed + self.documents.len() as u64
     }
@@ -61,8 +61,8 @@ impl TextLog {
         self.num_removed
     }
 
-    /// Those of a group that were added since there were `num_seen`, the latest first; of the latest texts, as
-    /// those of [`groups`](Self::groups).
+    /// Returns the texts of a group that were added after the first `num_seen` texts, the latest first. Only the latest
+    /// [`MAX_GROUPS`](Self::MAX_GROUPS) texts are searched.
     pub(crate) fn since(&self, num_seen: u64, group: GroupKey) -> impl Iterator<Item = &[u32]> {
         let num_new = self.num_added().saturating_sub(num_seen);
         let num_new = usize::try_from(num_new).unwrap_or(usize::MAX);
@@ -72,7 +72,7 @@ impl TextLog {
         of_group.map(|document| self.tokens(document))
     }
 
-    /// Without boundaries.
+    /// Number of tokens, without boundaries.
     pub(crate) fn num_tokens(&self) -> usize {
         self.text.tokens().len() - self.documents.len()
     }
@@ -81,19 +81,19 @@ impl TextLog {
         &self.text.tokens()[document.range()]
     }
 
-    /// The most that a text takes beside its tokens, spare room of tables and lists included.
+    /// Upper bound of the bytes that a text takes in addition to its tokens, including spare capacity.
     pub(crate) const FIXED_BYTES: usize = 1408;
 
-    /// A prompt is compared with at most this many groups.
+    /// Maximum number of latest texts whose groups a prompt is compared with.
     const MAX_GROUPS: usize = 1 << 14;
 
-    /// Some two thirds of the tokens, the latest. O(tokens), in no more memory than before.
+    /// Keeps about the latest two thirds of the tokens. O(tokens), and needs no additional memory.
     pub(crate) fn without_oldest(self) -> Self {
         let third = self.text.tokens().len().div_ceil(3);
         self.without(|document| (document.start as usize) < third)
     }
 
-    /// O(tokens).
+    /// Removes the texts with these hashes. O(tokens).
     pub(crate) fn without_hashes(self, hashes: &BTreeSet<u64>) -> Self {
         self.without(|document| hashes.contains(&document.hash))
     }
@@ -104,7 +104,7 @@ impl TextLog {
         let is_kept = |document: &&TextEntry| !is_removed(document);
         let num_tokens = |document: &TextEntry| document.range().len() + 1;
         let mut kept = TextLog::default();
-        // At once: growth leaves gaps in the heap.
+        // Reserved in one step, because growth leaves gaps in the heap.
         let sizes = documents.iter().filter(is_kept).map(num_tokens);
         kept.text.reserve(sizes.sum());
         for document in documents.iter().filter(is_kept) {
@@ -114,7 +114,7 @@ impl TextLog {
         kept
     }
 
-    /// The tokens of the last document with this hash.
+    /// Returns the tokens of the last text with this hash.
     pub(crate) fn of_hash(&self, hash: u64) -> Option<&[u32]> {
         let document = |number: u32| &self.documents[number as usize];
         let found = self.by_hash.get(hash, |number| document(number).hash);
@@ -126,7 +126,7 @@ impl TextLog {
         documents.map(|document| document.hash).collect()
     }
 
-    /// `None` at a boundary.
+    /// Returns the group of the text at a position, or `None` at a boundary.
     pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
         let after = |document: &TextEntry| document.end as usize <= position;
         let document = self.documents.get(self.documents.partition_point(after))?;
@@ -153,7 +153,7 @@ impl TextLog {
     }
 }
 
-/// Finds a document again.
+/// Returns the content hash of a text.
 pub(crate) fn hash(tokens: &[u32]) -> u64 {
     xxh3_64(bytemuck::cast_slice(tokens))
 }

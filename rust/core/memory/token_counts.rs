@@ -1,8 +1,8 @@
-//! How often each token is used.
+//! Approximate token counts of a request.
 
 use crate::portable_math::hash;
 
-/// About how often a request used each token: tokens that share a slot are taken for each other.
+/// Saturating token counts in a hashed array. Tokens that share a slot have one count.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenCounts(Box<[u8; Self::NUM_SLOTS]>);
 

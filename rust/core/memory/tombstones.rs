@@ -26,6 +26,7 @@ impl Tombstone {
     }
 }
 
+/// The tombstones of a snapshot, and the new ones of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Tombstones {
     /// The latest version of each tombstone in a snapshot.
@@ -64,7 +65,7 @@ impl Tombstones {
         Self::BYTES_PER_TOMBSTONE * (self.versions.len() + self.new.len())
     }
 
-    /// Beyond `most` new tombstones, the one of everybody stands for them.
+    /// Marks a tenant as deleted. More than `most` new tombstones are replaced by the one of all tenants.
     pub(crate) fn add(&mut self, name: &str, most: usize) {
         if !self.new.contains(&Tombstone::ALL_TENANTS) {
             self.new.insert(Tombstone::of(name));
@@ -78,7 +79,7 @@ impl Tombstones {
         self.new = BTreeSet::from([Tombstone::ALL_TENANTS]);
     }
 
-    /// Whether `theirs` have a forgetting of a name that is not known here.
+    /// Returns whether `theirs` has a newer deletion of this name.
     pub(crate) fn misses_deletion(&self, name: &str, theirs: &Self) -> bool {
         let of = |tombstone| self.versions.get(tombstone).copied();
         let of_all = Some(self.pruned_below).max(of(&Tombstone::ALL_TENANTS));
@@ -89,7 +90,7 @@ impl Tombstones {
             || is_new(&Tombstone::of(name))
     }
 
-    /// Whether `theirs` lack one that is known here.
+    /// Returns whether `theirs` lacks a deletion of this name.
     pub(crate) fn has_newer(&self, name: &str, theirs: &Self) -> bool {
         let is_new = |tombstone| self.new.contains(tombstone);
         is_new(&Tombstone::ALL_TENANTS)
@@ -97,7 +98,7 @@ impl Tombstones {
             || theirs.misses_deletion(name, self)
     }
 
-    /// Takes up what `theirs` know, and keeps at most `most` tombstones, the latest.
+    /// Adopts newer versions of `theirs`, and retains the latest `most` tombstones.
     pub(crate) fn merge(&mut self, theirs: &Self, most: usize) {
         self.pruned_below = self.pruned_below.max(theirs.pruned_below);
         self.last = self.last.max(theirs.last);
@@ -108,11 +109,11 @@ impl Tombstones {
         self.prune(most);
     }
 
-    /// Gives what is new a version, for a snapshot, and returns it.
+    /// Assigns a version to the new tombstones, for a snapshot, and returns them.
     pub(crate) fn publish_new(&mut self, most: usize) -> BTreeSet<Tombstone> {
         let new = std::mem::take(&mut self.new);
         if !new.is_empty() {
-            // The clock keeps versions of several files apart, and orders nothing.
+            // The clock makes versions of different files distinct; it does not define an order.
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             let now = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
             self.last = now.max(self.last + 1);
@@ -123,7 +124,7 @@ impl Tombstones {
         new
     }
 
-    /// What was not written after all.
+    /// Marks tombstones as new again whose snapshot could not be written.
     pub(crate) fn restore_new(&mut self, mut new: BTreeSet<Tombstone>) {
         self.new.append(&mut new);
     }
