@@ -83,9 +83,6 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
     assert drafting.num_failures > 1000
 
 
-def test_a_damaged_snapshot_and_another_tokenizer_s_datastore(tmp_path, prompts, plain):
-    (tmp_path / "kept").write_bytes(b"damaged")
-    with Engine(draft_model(memory_scope="shared", snapshot=str(tmp_path / "kept"))) as engine:
-        assert engine.generate(prompts[:4]) == plain[:4]
+def test_datastore_of_another_tokenizer_is_rejected(tmp_path):
     with pytest.raises(ValueError, match=r"xxh3:other, that of the engine's is [0-9a-f]{64}"):
         draft_model(datastore=workload.other_datastore(tmp_path))

@@ -66,13 +66,6 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, sabotage):
         assert workload.tokens_a_step(plain[:4], engine.num_row_steps) < 1.5
 
 
-def test_a_damaged_snapshot_costs_no_text(tmp_path, prompts, plain):
-    (tmp_path / "kept").write_bytes(b"damaged")
-    options = {"memory_scope": "shared", "snapshot": str(tmp_path / "kept")}
-    with Engine("NGRAM", options=options) as engine:
-        assert engine.generate(prompts[:4]) == plain[:4]
-
-
 def test_rows_of_several_adapters_get_the_engine_s_own_text(tmp_path, prompts):
     """Mix prompts with and without LoRA in one batch, so that texts of one are drafts of others."""
     paths = {name: workload.lora_adapter(tmp_path / name, len(name)) for name in ("a", "bb")}
