@@ -71,8 +71,9 @@ class Server(Served):
                     parts.append(text)
             timings = event.get("timings", timings)
         return {
-            "cpu_s": self.cpu_seconds() - (first or start),
+            "seconds": self.cpu_seconds() - (first or start),
             "tokens": timings["predicted_n"] - 1,
+            "passes": timings["predicted_n"] - 1 - timings.get("draft_n_accepted", 0),
             "drafted": timings.get("draft_n", 0),
             "accepted": timings.get("draft_n_accepted", 0),
             "texts": ["".join(parts)],

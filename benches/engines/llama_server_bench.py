@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from engines.llama_server import Server, drafting
-from engines.speeds import AS_ON_A_GPU, parser, print_table
-from real.kinds import kinds, log, messages
+from real.kinds import kinds, log, messages, parser
+from real.tables import AS_ON_A_GPU, print_tables
 
 NGRAMS = "--spec-type ngram-mod --spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 0"
 WAYS = {
@@ -51,7 +51,7 @@ def main():
         for way, server in servers.items():
             if durations := re.findall(r"dur\(b,g,a\) = ([\d., ]+) ms", server.log.read_text()):
                 print(f"{way}: drafts took {durations[-1]} ms in all", file=sys.stderr)
-    print_table(rows)
+    print_tables(rows)
 
 
 if __name__ == "__main__":

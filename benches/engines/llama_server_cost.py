@@ -38,8 +38,7 @@ def step(server, width):
     """Return the tokens and the CPU seconds of a step."""
     # The last drafts are shorter, as they end with the text.
     row = server.measured(ASKED, NEW_TOKENS + width, ignore_eos=True)
-    steps = row["tokens"] - row["accepted"]
-    return 1 + row["drafted"] / steps, row["cpu_s"] / steps
+    return 1 + row["drafted"] / row["passes"], row["seconds"] / row["passes"]
 
 
 if __name__ == "__main__":

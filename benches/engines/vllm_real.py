@@ -11,9 +11,9 @@ import subprocess
 import sys
 from time import process_time
 
-from engines.speeds import parser, print_table
-from real.kinds import encode, every_kind, log, messages
+from real.kinds import encode, every_kind, log, messages, parser
 from real.models import folder_of
+from real.tables import print_tables
 
 WAYS = ("plain", "specds")
 
@@ -28,7 +28,7 @@ def main():
         command = [sys.executable, "-W", "ignore", "-m", "engines.vllm_real", *sys.argv[1:]]
         run = subprocess.run([*command, "--ways", way], stdout=subprocess.PIPE, check=True)
         rows += [json.loads(line) for line in run.stdout.splitlines() if line.startswith(b"{")]
-    print_table(rows)
+    print_tables(rows)
 
 
 def measure(asked):
@@ -56,8 +56,9 @@ def measure(asked):
             texts = write(asks)
             drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
             row = {"kind": kind, "way": way, "number": 0, "texts": texts}
-            row |= {"cpu_s": engine.cpu_seconds, "tokens": sum(map(len, texts))}
-            print(json.dumps({**row, "drafted": drafted, "accepted": accepted}), flush=True)
+            row |= {"seconds": engine.cpu_seconds, "tokens": sum(map(len, texts))}
+            row |= {"drafted": drafted, "accepted": accepted, "passes": row["tokens"] - accepted}
+            print(json.dumps(row), flush=True)
 
 
 def batches(asked):

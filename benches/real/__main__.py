@@ -11,7 +11,7 @@ from pathlib import Path
 from real.kinds import every_kind, kinds
 from real.measure import MODES, NEW_TOKENS
 from real.models import FOLDER, PACKAGES, folder_of, with_benches
-from real.tables import SETTING, print_tables
+from real.tables import print_tables, setting_of
 
 
 def main(arguments=None):
@@ -67,7 +67,7 @@ def written_by_child(settings):
                 print(f"{settings['model']}: {row['kind']}, {row['mode']}", file=sys.stderr)
             yield row
     if child.returncode:
-        raise SystemExit(f"failed: {' '.join(str(settings[name]) for name in SETTING[:3])}")
+        raise SystemExit(f"failed: {', '.join(setting_of(settings))}")
 
 
 def any_differs(rows):
@@ -75,8 +75,8 @@ def any_differs(rows):
     texts = defaultdict(set)
     for row in rows:
         if row["dtype"] == "float32" and row["way"] != "transformers-prompt-lookup":
-            where = *(row[name] for name in SETTING), row["kind"], row["number"]
-            texts[where].add(tuple(row["text"]))
+            where = *setting_of(row), row["kind"], row["number"]
+            texts[where].add(str(row["texts"]))
     return any(len(of_one) > 1 for of_one in texts.values())
 
 

@@ -1,5 +1,6 @@
 """Requests of nine kinds, and of two more that follow a log of similar requests."""
 
+import argparse
 import json
 from functools import cache
 from pathlib import Path
@@ -52,6 +53,19 @@ def _similar(kind):
     written = _written()[kind]
     asks = (ask.format(thing) for thing in written["of"] for ask in written["asks"])
     return [[{"role": "user", "content": text}] for text in asks]
+
+
+def parser(description, ways, kinds, limit):
+    """Return the options of benchmarks that answer requests of some kinds in several ways."""
+    parser = argparse.ArgumentParser(description=description)
+    several = {"nargs": "+", "metavar": "NAME"}
+    parser.add_argument("--kinds", default=kinds, choices=every_kind(), **several)
+    parser.add_argument("--ways", default=[*ways], choices=[*ways], **several)
+    parser.add_argument("--limit", default=limit, type=int, help="requests of each kind")
+    parser.add_argument("--new-tokens", default=64, type=int, metavar="N")
+    more = "more of specds' configuration, as JSON"
+    parser.add_argument("--options", default={}, type=json.loads, help=more)
+    return parser
 
 
 def encode(tokenizer, conversation) -> list[int]:

@@ -4,9 +4,8 @@ import json
 import sys
 import time
 
-from real.tables import WAYS
-
 NEW_TOKENS = 64
+WAYS = ("generate", "transformers-prompt-lookup", "plain", "specds")
 MODES = {
     "greedy": {"do_sample": False},
     "T 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
@@ -67,9 +66,11 @@ def greedy_answer(target, ids, length):
 
 def rows_of(run):
     for seconds, result in zip(run.seconds, run.results, strict=True):
-        row = {"seconds": seconds, "text": result.token_ids[0]}
-        if result.stats:
-            row |= {"passes": 1 + result.stats.num_drafts, "shares": result.stats.shares}
+        [text], stats = result.token_ids, result.stats
+        row = {"seconds": seconds, "texts": [text], "tokens": len(text)}
+        if stats:
+            row |= {"passes": 1 + stats.num_drafts, "shares": stats.shares}
+            row |= {"drafted": stats.num_draft_tokens, "accepted": stats.num_accepted_tokens}
         yield row
 
 

@@ -1,78 +1,56 @@
-"""Tables of the rows of `make bench-real`, by kind of request."""
+"""Tables of the speeds of several ways to answer the same requests, by kind of request."""
 
-from collections import defaultdict
 from statistics import mean
 
 SETTING = ("model", "dtype", "threads", "mode")
-WAYS = ("generate", "transformers-prompt-lookup", "plain", "specds")
+AS_ON_A_GPU = 0.03  # cost of a drafted token there, in passes
 _HEAD = (
-    "| kind | generate, tokens/s | prompt lookup | loop without drafts | specds | min to max "
-    "| tokens per pass | prompt, passes, rest | same text |"
+    "| kind | way | tokens/s | times | min to max | accepted/drafted | tokens per pass "
+    f"| speed if a drafted token cost {AS_ON_A_GPU} of a pass | prompt, passes, rest | same text |"
 )
 
 
 def print_tables(rows):
-    """Print a table for each setting, then one of specds' ratios with a column per setting."""
-    by_setting = defaultdict(list)
-    for row in rows:
-        by_setting[tuple(row[name] for name in SETTING)].append(row)
-    for setting, found in by_setting.items():
-        print(f"\n{title(setting)}\n\n{_HEAD}\n|{' --- |' * 9}")
-        for kind, of_kind in _grouped(found).items():
-            print(line(kind, of_kind))
-        print(line("all", found))
-    if len(by_setting) > 1:
-        print_ratios(by_setting)
+    """Print a table for each setting; speeds and texts are compared with those of the first way."""
+    for setting in dict.fromkeys(map(setting_of, rows)):
+        found = [row for row in rows if setting_of(row) == setting]
+        baseline = {_key(row): row for row in found if row["way"] == found[0]["way"]}
+        print(f"\n{', '.join(setting)}\n\n{_HEAD}\n|{' --- |' * 10}")
+        for kind in dict.fromkeys([*(row["kind"] for row in found), "all"]):
+            for way in dict.fromkeys(row["way"] for row in found):
+                own = [row for row in found if row["way"] == way and kind in (row["kind"], "all")]
+                print(f"| {kind} | {way} | {line([(row, baseline[_key(row)]) for row in own])} |")
 
 
-def print_ratios(by_setting):
-    print(f"\n| kind | {' | '.join(map(title, by_setting))} |\n|{' --- |' * (1 + len(by_setting))}")
-    tables = [_grouped(rows) for rows in by_setting.values()]
-    for kind in dict.fromkeys(kind for table in tables for kind in table):
-        cells = [
-            f"{mean(ratios(table[kind], 'specds')):.2f}" if kind in table else ""
-            for table in tables
-        ]
-        print(f"| {kind} | {' | '.join(cells)} |")
+def setting_of(row):
+    return tuple(str(row[name]) for name in SETTING if name in row)
 
 
-def title(setting):
-    model, dtype, threads, mode = setting
-    return f"{model}, {dtype}, {threads} thread{'s' * (threads > 1)}, {mode}"
-
-
-def line(kind, rows):
-    ways = {way: [row for row in rows if row["way"] == way] for way in WAYS}
-    baseline, ours = ways["generate"], ways["specds"]
-    speed = sum(len(row["text"]) for row in baseline) / sum(row["seconds"] for row in baseline)
-    lookup, loop, found = (ratios(rows, way) for way in WAYS[1:])
-    tokens_per_pass = sum(len(row["text"]) for row in ours) / sum(row["passes"] for row in ours)
-    texts = {_key(row): row["text"] for row in baseline}
-    same = sum(row["text"] == texts[_key(row)] for row in ours)
-    prompt, passes = (mean(row["shares"][of] for row in ours) for of in ("prefill", "forward"))
+def line(pairs):
+    """Return the figures of rows, each with that of the baseline for the same request."""
+    rows = [row for row, _ in pairs]
+    seconds, tokens = sum(row["seconds"] for row in rows), sum(row["tokens"] for row in rows)
+    times = [_speed(row) / _speed(other) for row, other in pairs if row["tokens"]]
+    texts = [zip(row["texts"], other["texts"], strict=True) for row, other in pairs]
+    same = [text == expected for of_row in texts for text, expected in of_row]
+    drafting, shares = " | | ", ""
+    if all("passes" in row for row in rows):
+        names = ("accepted", "drafted", "passes")
+        accepted, drafted, passes = (sum(row[name] for row in rows) for name in names)
+        as_on_a_gpu = tokens / (passes + AS_ON_A_GPU * drafted)
+        drafting = f"{accepted}/{drafted} | {tokens / passes:.2f} | {as_on_a_gpu:.2f}"
+    if all("shares" in row for row in rows):
+        prompt, passes = (mean(row["shares"][of] for row in rows) for of in ("prefill", "forward"))
+        shares = f"{prompt:.0%}, {passes:.0%}, {1 - prompt - passes:.1%}"
     return (
-        f"| {kind} | {speed:.1f} | {mean(lookup):.2f} | {mean(loop):.2f} | **{mean(found):.2f}** "
-        f"| {min(found):.2f} to {max(found):.2f} | {tokens_per_pass:.2f} "
-        f"| {prompt:.0%}, {passes:.0%}, {1 - prompt - passes:.1%} | {same} of {len(ours)} |"
+        f"{tokens / seconds:.1f} | {mean(times):.2f} | {min(times):.2f} to {max(times):.2f} "
+        f"| {drafting} | {shares} | {sum(same)} of {len(same)}"
     )
 
 
-def ratios(rows, way):
-    """Return the speed of a way over `generate`, by request."""
-    per_second = {(_key(row), row["way"]): len(row["text"]) / row["seconds"] for row in rows}
-    return [
-        speed / per_second[where, "generate"]
-        for (where, name), speed in per_second.items()
-        if name == way
-    ]
+def _speed(row):
+    return row["tokens"] / row["seconds"]
 
 
 def _key(row):
     return row["kind"], row["number"]
-
-
-def _grouped(rows):
-    by_kind = defaultdict(list)
-    for row in rows:
-        by_kind[row["kind"]].append(row)
-    return by_kind

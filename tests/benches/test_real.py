@@ -10,6 +10,7 @@ from real.models import FOLDER
 LOOKUP = "transformers-prompt-lookup"
 REQUEST = {"model": "m", "dtype": "float32", "threads": 1, "mode": "greedy", "kind": "chat"}
 MEASURED = {"number": 0, "passes": 2, "shares": {"prefill": 0.25, "forward": 0.5}}
+MEASURED |= {"tokens": 4, "drafted": 5, "accepted": 2}
 SECONDS = {"generate": 4.0, LOOKUP: 8.0, "plain": 4.0, "specds": 2.0}
 
 
@@ -20,7 +21,7 @@ def rows(**texts):
             **MEASURED,
             "way": way,
             "seconds": seconds,
-            "text": texts.get(way, [1, 2, 3, 4]),
+            "texts": [texts.get(way, [1, 2, 3, 4])],
         }
         for way, seconds in SECONDS.items()
     ]
@@ -28,15 +29,17 @@ def rows(**texts):
 
 def test_ratios_compare_tokens_per_second(capsys):
     bench.print_tables(rows())
-    line = "| chat | 1.0 | 0.50 | 1.00 | **2.00** | 2.00 to 2.00 | 2.00 "
-    assert f"{line}| 25%, 50%, 25.0% | 1 of 1 |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"| all | {LOOKUP} | 0.5 | 0.50 | 0.50 to 0.50 " in printed
+    line = "| chat | specds | 2.0 | 2.00 | 2.00 to 2.00 | 2/5 | 2.00 | 1.86 "
+    assert f"{line}| 25%, 50%, 25.0% | 1 of 1 |" in printed
 
 
 def test_given_rows_are_shown_without_measuring(tmp_path, capsys):
     written = tmp_path / "rows.jsonl"
     written.write_text("".join(json.dumps(row) + "\n" for row in rows(specds=[0, 1, 2, 5])))
     assert bench.main(["--rows", str(written)]) == 1  # a text differs
-    assert "| chat | 1.0" in capsys.readouterr().out
+    assert "| chat | generate | 1.0" in capsys.readouterr().out
 
 
 def test_differing_float32_text_fails():
@@ -58,4 +61,4 @@ def test_real_model_text_is_unchanged_by_drafts(tmp_path):
     assert (FOLDER / "smollm2" / "model.safetensors").is_file()
     # The control: drafts were accepted.
     ours = [row for row in written if row["way"] == "specds"]
-    assert sum(len(row["text"]) for row in ours) > 1.2 * sum(row["passes"] for row in ours)
+    assert sum(row["tokens"] for row in ours) > 1.2 * sum(row["passes"] for row in ours)

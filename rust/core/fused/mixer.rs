@@ -3,8 +3,6 @@
 //! A prediction has two stages. The first mixes the counts of the experts by weights that depend on their
 //! matches:
 //!
-//! In two stages. The first mixes the experts' shares by weights that depend on what each matched:
-//!
 //! ```text
 //! p(t) = sum over e of w(e) c(e, t) / N(e)      w = softmax of the sums of e's weights, and of 0 for none
 //! ```
