@@ -3,13 +3,11 @@
     python scripts/train_demo_models.py --out packages/demo/specds_demo
 
 The seed, the interpreter's library and the step counts in ``SIZES`` determine the result; see
-``scripts/README.md``. Losses are logged to ``target/demo-training``.
+``scripts/README.md``.
 """
 
 import argparse
-import json
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +20,9 @@ from specds.bench.demo import HELD_OUT, held_out_documents
 from specds.corpora import stdlib_documents
 
 END_OF_TEXT = "<|endoftext|>"
-LOGS = Path(__file__).parents[1] / "target" / "demo-training"
 VOCAB_SIZE = 4096
 CONTEXT = 512
 BATCH_TOKENS = 8192
-EVAL_TOKENS = 60_000  # held-out tokens scored during training; the final figure scores all
 
 
 @dataclass(frozen=True)
@@ -126,8 +122,8 @@ def bits_per_byte(model: LlamaForCausalLM, tokens: np.ndarray, num_bytes: int) -
     return nats / math.log(2) / num_bytes
 
 
-def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: int, log: Path):
-    """Train one model, with Muon for matrices and AdamW for the rest; yield it every 100 steps."""
+def train(size: Size, data: np.ndarray, seed: int) -> LlamaForCausalLM:
+    """Train one model, with Muon for matrices and AdamW for the rest."""
     torch.manual_seed(seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = new_model(size, 0).to(device)
@@ -137,18 +133,12 @@ def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: 
         torch.optim.Muon(matrices, lr=0.02, weight_decay=0.05, momentum=0.95),
         torch.optim.AdamW(others, lr=4e-3, betas=(0.9, 0.95), weight_decay=0.0),
     ]
-    base_rates = [group["lr"] for o in optimizers for group in o.param_groups]
-    rows = BATCH_TOKENS // CONTEXT
-    batches = batch_starts(len(data), rows, size.steps, seed)
-    probe = held_out[0][:EVAL_TOKENS]
-    probe_bytes = round(held_out[1] * len(probe) / len(held_out[0]))
-    started, recent = time.perf_counter(), []
-    log.write_text("step,train_loss_nats,held_out_bits_per_byte,elapsed_s\n")
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    base_rates = [group["lr"] for group in groups]
+    batches = batch_starts(len(data), BATCH_TOKENS // CONTEXT, size.steps, seed)
     for step in range(size.steps):
         scale = min(1.0, (step + 1) / 50) * min(1.0, (size.steps - step) / (0.6 * size.steps))
-        for group, rate in zip(
-            (g for o in optimizers for g in o.param_groups), base_rates, strict=True
-        ):
+        for group, rate in zip(groups, base_rates, strict=True):
             group["lr"] = rate * scale
         batch = np.stack([data[i : i + CONTEXT + 1] for i in batches[step]])
         loss = loss_of(model, torch.from_numpy(batch).to(device))
@@ -157,18 +147,9 @@ def train(size: Size, data: np.ndarray, held_out: tuple[np.ndarray, int], seed: 
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        recent.append(loss.item())
-        if (step + 1) % 100 == 0 or step + 1 == size.steps:
-            model.eval()
-            measured = bits_per_byte(model, probe, probe_bytes)
-            model.train()
-            elapsed = time.perf_counter() - started
-            line = f"{step + 1},{np.mean(recent):.4f},{measured:.4f},{elapsed:.0f}"
-            print(line, flush=True)
-            with log.open("a") as file:
-                file.write(line + "\n")
-            recent = []
-            yield step + 1, model
+        if (step + 1) % 100 == 0:
+            print(f"step {step + 1}: loss {loss.item():.4f} nats", flush=True)
+    return model
 
 
 def batch_starts(length: int, rows: int, steps: int, seed: int) -> np.ndarray:
@@ -190,9 +171,6 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    for folder in (arguments.out, LOGS):
-        folder.mkdir(parents=True, exist_ok=True)
-
     library = list(stdlib_documents(without=HELD_OUT))
     held_out_texts = [document.text for document in held_out_documents()]
     tokenizer = train_tokenizer([d.text for d in library])
@@ -203,21 +181,10 @@ def main() -> None:
 
     for name in arguments.sizes:
         out = arguments.out / name
-        started = time.perf_counter()
-        for step, model in train(
-            SIZES[name], data, (held_out, held_out_bytes), arguments.seed, LOGS / f"{name}.csv"
-        ):
-            if step % 200 == 0 or step == SIZES[name].steps:
-                save(model, tokenizer, out)
+        save(train(SIZES[name], data, arguments.seed), tokenizer, out)
         model = LlamaForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
-        report = {
-            "parameters": model.num_parameters(),
-            "held_out_bits_per_byte": round(bits_per_byte(model, held_out, held_out_bytes), 4),
-            "training_tokens_seen": SIZES[name].steps * BATCH_TOKENS,
-            "run_time_s": round(time.perf_counter() - started),
-        }
-        print(name, report, flush=True)
-        (LOGS / f"{name}.json").write_text(json.dumps(report, indent=2) + "\n")
+        measured = bits_per_byte(model, held_out, held_out_bytes)
+        print(f"{name}: {model.num_parameters()} parameters, {measured:.4f} bits per held-out byte")
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:

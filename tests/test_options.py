@@ -13,13 +13,7 @@ import pytest
 import specds
 from specds import BuildOptions
 from specds._core import DEFAULTS, EngineDrafter
-from specds.drafters import (
-    AdedConfig,
-    FusedConfig,
-    NGrammysConfig,
-    PromptLookupDrafter,
-    RestConfig,
-)
+from specds.drafters import AdedConfig, FusedConfig, NGrammysConfig, PromptLookupDrafter, RestConfig
 
 RECORDS = {
     "aded": (AdedConfig, {"across_requests"}),

@@ -6,13 +6,10 @@ Cases whose package is not installed are skipped.
 import contextlib
 import gzip
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing import get_context
@@ -31,7 +28,7 @@ from models import (
     plain_generate,
     tree_generate,
 )
-from specds import Datastore, FusedConfig, FusedDrafter, Memory, UnsupportedModelError
+from specds import Datastore, FusedConfig, FusedDrafter, UnsupportedModelError
 
 Tried = Iterator[bool | None]
 """Result of each try; None if it was rejected with an error that names the reason."""
@@ -163,35 +160,6 @@ def full_disks(folder: Path) -> Tried:
     yield _build(corpus, folder / "d")[0] == 0
 
 
-_SHARES = """
-import sys, time
-from specds import Memory
-memory, number = Memory(100_000), int(sys.argv[2])
-memory.share(sys.argv[1], every=0.005)
-for text in range(100_000):
-    memory.insert(str(number), [number, text, text])
-    time.sleep(0.001)
-"""
-
-
-def kills(folder: Path) -> Tried:
-    """Processes that share a memory, killed at any moment: the file is whole, nothing is lost."""
-    path, rng, known = folder / "memory", random.Random(0), 0
-    for number in range(30):
-        command = [sys.executable, "-c", _SHARES, str(path)]
-        running = [subprocess.Popen([*command, str(2 * number + i)]) for i in range(2)]
-        time.sleep(0.5 + rng.random())
-        for process in running:
-            process.send_signal(signal.SIGKILL)
-        for process in running:
-            process.wait()
-        found = Memory.open(path, 100_000) if path.exists() else Memory(100_000)
-        found.insert("after", [number, number, number])
-        found.save(path, merge=True)
-        yield found.num_tokens >= known + 3
-        known = found.num_tokens
-
-
 def bombs(folder: Path) -> Tried:
     """Files that unpack to 2 GiB, with 4 GB of address space: skipped or rejected."""
     good = b'{"text": "some words of a text"}\n'
@@ -232,7 +200,6 @@ CASES: dict[str, Callable[[Path], Tried]] = {
     "drafters in forked workers of a DataLoader": forks,
     "builds under a quota on the size of files": quotas,
     "builds on a disk that fills": full_disks,
-    "kill -9 at random moments of `Memory.share`": kills,
     "files that unpack to 2 GiB": bombs,
     "a folder of 100,000 small files": small_files,
 }

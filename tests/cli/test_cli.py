@@ -124,8 +124,7 @@ BENCH, GENERATE = "bench generate --model demo", "generate --model demo a"
 
 
 @pytest.mark.parametrize(
-    "program",
-    ["import specds; specds.generate", COMMAND.format(BENCH), COMMAND.format(GENERATE)],
+    "program", ["import specds; specds.generate", COMMAND.format(BENCH), COMMAND.format(GENERATE)]
 )
 def test_missing_package_error_names_its_extra(program):
     command = [sys.executable, "-c", WITHOUT_TORCH + program]

@@ -113,10 +113,7 @@ FAILURES = [
     ("export-generate new --into model --datastore small.specds", "another vocabulary"),
     (f"{REPLAY} one.jsonl --drafter rest", "drafter `rest` needs a datastore"),
     (f"{REPLAY} one.jsonl --drafter prompt-lookup", "no tokenizer"),
-    (
-        f"{REPLAY} one.jsonl --datastore d --drafter best",
-        "unknown drafter `best`: choose from",
-    ),
+    (f"{REPLAY} one.jsonl --datastore d --drafter best", "unknown drafter `best`: choose from"),
     (f"{REPLAY} none.jsonl --datastore d", "no such file"),
     (f"{REPLAY} one.jsonl one.jsonl --datastore d", "rename those that share one"),
     ("bench generate --model demo-tiny", "no prompts"),

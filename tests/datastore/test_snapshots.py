@@ -136,7 +136,9 @@ def test_what_a_poisoned_snapshot_says_is_checked(path, small):
         (8, b"\x04", "it has format version 4, this version of specds reads 5"),
     ):
         assert said in reason(path, sealed(small[:place] + lie + small[place + len(lie) :]))
-    assert "not those of a snapshot" in reason(path, b"a text file, longer than the header of any snapshot")
+    assert "not those of a snapshot" in reason(
+        path, b"a text file, longer than the header of any snapshot"
+    )
 
 
 def test_a_snapshot_that_does_not_fit_is_refused_with_the_way_out(path, small):

@@ -50,13 +50,7 @@ def push(
         terminal.out.print(address)
 
 
-def pull(
-    name: str,
-    /,
-    *,
-    revision: str | None = None,
-    as_json: Json = False,
-) -> None:
+def pull(name: str, /, *, revision: str | None = None, as_json: Json = False) -> None:
     """Download a datastore from the Hugging Face hub and check it.
 
     Prints its folder in the hub's cache. Files that are there are not downloaded again, and an

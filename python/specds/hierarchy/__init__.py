@@ -34,9 +34,5 @@ def _load(
 
 _OPTIONS: dict[str, tuple[str, ...]] = {"ablation": ABLATIONS, "joined": ("no", "yes")}
 KINDS["hierarchy"] = DrafterKind(
-    _load,
-    _OPTIONS,
-    required=("model",),
-    optional=("datastore", "model_tables"),
-    takes_models=True,
+    _load, _OPTIONS, required=("model",), optional=("datastore", "model_tables"), takes_models=True
 )

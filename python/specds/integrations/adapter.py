@@ -87,10 +87,7 @@ class Adapter:
         self._ended_at: float | None = None
 
     def sync(
-        self,
-        contexts: Sequence[Any],
-        names: Sequence[str],
-        starts: Sequence[int] | None = None,
+        self, contexts: Sequence[Any], names: Sequence[str], starts: Sequence[int] | None = None
     ) -> None:
         """Pass the contexts of a batch and the options of its requests to the drafter."""
         given = [self.request_options.get(name, {}) for name in names]

@@ -17,11 +17,7 @@ from engines.served import Served, server_command
 from real.kinds import kinds, messages
 from real.models import folder_of
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.filterwarnings("default"),
-    pytest.mark.timeout(1800),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default"), pytest.mark.timeout(1800)]
 
 ENGINE = "sglang" if find_spec("sglang") else "vllm"
 ABOUT = {
