@@ -24,6 +24,7 @@ REPLAY = "bench acceptance --transcripts"
 USAGE = [
     ("build --corpus x", "Missing option '--tokenizer'"),
     ("nonsense", "No such command 'nonsense'"),
+    ("gen hi", "No such command 'gen'. Did you mean 'generate'?"),
     ("lookup --top 0 a b", "--top"),
     (f"{NEW} stdlib --text-field a --messages-field b", "are mutually exclusive"),
     (f"{NEW} stdlib --engine x", "'x' is not one of 'local', 'ray'"),
@@ -74,7 +75,10 @@ AT_ONCE = [
     (f"{GENERATE} ''", "the prompt is empty: give a text"),
     ("generate --model other-model --datastore d a", "built with the tokenizer `demo`"),
     ("generate --model some.gguf --datastore d a", "built with the tokenizer `demo`"),
+    ("generate --model deep a", "deep/specds.json is not JSON: correct it or remove it"),
+    (f"generate --model {'x' * 5000} a", "x...: file name too long"),
     ("generate --model no.gguf a", "no model `no.gguf`: there is no such file"),
+    (f"{GENERATE} a --datastore {'x' * 5000}", "x...: file name too long"),
     (f"{GENERATE} a --tenant ann", "--tenant requires --memory"),
     (f"{GENERATE} a --drafter prompt-lookup --memory m", "does not support --memory: leave it out"),
     (f"{GENERATE} a --drafter prompt-lookup --model-tables", "does not support --model-tables"),
@@ -143,6 +147,8 @@ def folder(tmp_path_factory, datastore, demo_tokenizer):
     assert fingerprint(other) != fingerprint(demo_tokenizer)
     build(folder / "small.specds", [[1, 2, 3]])
     shutil.copytree(demo_models() / "tiny", folder / "model")
+    (folder / "deep").mkdir()
+    (folder / "deep/specds.json").write_text("[" * 100_000)
     Memory(4096, tokenizer="another").save(folder / "other.memory")
     (folder / "some.gguf").write_bytes(gguf_of(["a", "b"]))
     # A model of another tokenizer, whose weights are unreadable.

@@ -5,6 +5,7 @@ One file a group of commands; `display` draws results. May import everything.
 
 import logging
 import os
+import re
 import sys
 from io import TextIOWrapper
 from typing import Annotated
@@ -14,7 +15,7 @@ import typer
 from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
-from specds.cli import bench, datastore_info, datastores, generate, share
+from specds.cli import bench, check, datastore_info, datastores, display, generate, share
 from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
@@ -43,11 +44,14 @@ _COMMANDS = {
         datastore_info.verify,
         datastore_info.lookup,
         datastore_info.view,
+        check.check,
+        check.list_files,
     ),
 }
 for panel, commands in _COMMANDS.items():
     for command in commands:
-        app.command(cls=Command, rich_help_panel=panel)(with_records(command))
+        name = command.__name__.partition("_files")[0].replace("_", "-")
+        app.command(name, cls=Command, rich_help_panel=panel)(with_records(command))
 _memory = typer.Typer(
     name="memory",
     cls=Group,
@@ -61,14 +65,30 @@ app.add_typer(_memory, rich_help_panel="Datastores")
 app.add_typer(bench.app, rich_help_panel="Questions")
 
 
+_BEGIN = """\
+specds demo                                        watch a model write faster
+specds chat --model MODEL                          talk to a model of yours
+specds build --corpus ./src --tokenizer MODEL --out src.specds
+specds --help                                      all commands"""
+
+
 @app.callback(invoke_without_command=True)
 def _options(
+    ctx: typer.Context,
     show_version: Annotated[
         bool, typer.Option("--version", "-V", help="Print the version and exit.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="With --version: what a bug report needs.")
     ] = False,
 ) -> None:
     if show_version:
         typer.echo(f"specds {__version__}")
+        if verbose:
+            terminal.out.print(display.two_columns("", check.environment()))
+    elif ctx.invoked_subcommand is None:
+        typer.echo(_BEGIN)
+    if ctx.invoked_subcommand is None:
         raise typer.Exit
 
 
@@ -96,6 +116,10 @@ def main() -> None:
 
 
 def _one_line(error: Exception) -> str:
+    return re.sub(r"[^\s:`]{1000,}", lambda name: f"{name[0][:100]}...", _message(error))
+
+
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.errno:
         return f"{error.filename}: {os.strerror(error.errno).lower()}"
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:

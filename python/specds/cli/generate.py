@@ -7,7 +7,7 @@ import typer
 from specds import terminal
 from specds.cli.arguments import Json, text_of, utf8
 from specds.cli.chat_input import messages
-from specds.cli.model_options import NewTokens, Running, opened, require
+from specds.cli.model_options import NewTokens, Running, opened
 from specds.cli.stream_output import stopped_by_interrupt
 
 _VERBOSE = Annotated[
@@ -41,9 +41,8 @@ def generate(
     text = text_of(prompt)
     if not text:
         raise ValueError("the prompt is empty: give a text")
-    running = running.with_datastore()
     with (
-        opened(running, require(running), is_silent=as_json) as at,
+        opened(running, is_silent=as_json) as at,
         stopped_by_interrupt() as interrupt,
     ):
         from specds.generation import generate as run
@@ -55,7 +54,7 @@ def generate(
             at.model,
             ids,
             at.drafter,
-            **running.settings(interrupt),
+            **at.running.settings(interrupt),
             on_step=at.writer,
             max_new_tokens=max_new_tokens,
             attention_mask=ids.new_ones(ids.shape),
@@ -97,14 +96,13 @@ def chat(
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct
         specds chat --model ./vicuna --datastore a.specds --by-source
     """
-    running = running.with_datastore()
-    with opened(running, require(running), is_chat=True) as at:
+    with opened(running, is_chat=True) as at:
         from specds.generation import Chat
 
         said = [] if system is None else [{"role": "system", "content": utf8(system)}]
         talk = Chat(at.model, at.tokenizer, at.drafter, messages=said, on_step=at.writer)
         try:
-            for text in messages(talk.clear, f"{running.model}, {running.drafts_from}"):
+            for text in messages(talk.clear, f"{running.model}, {at.running.drafts_from}"):
                 with stopped_by_interrupt() as interrupt:
                     settings = running.settings(interrupt)
                     talk.send(text, **settings, max_new_tokens=max_new_tokens)

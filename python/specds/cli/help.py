@@ -36,7 +36,13 @@ class Group(_Sections, typer.core.TyperGroup):
     """A group of commands whose help has sections; `help COMMAND` is `COMMAND --help`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, args or ["-h"])
+        return super().parse_args(ctx, args or ["-h"] * (ctx.parent is not None))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        return super().resolve_command(ctx, [*args[1:], "-h"] if args[0] == "help" else args)
+        if args[0] == "help":
+            args = [*args[1:], "-h"]
+        # typer suggests names that resemble a typo, but not those that it begins.
+        longer = [repr(name) for name in self.commands if name.startswith(args[0])]
+        if longer and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {', '.join(longer)}?")
+        return super().resolve_command(ctx, args)

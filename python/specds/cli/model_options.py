@@ -1,7 +1,7 @@
 """Model, drafter and output options of `generate` and `chat`."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -138,8 +138,8 @@ class Opened:
             terminal.err.print(display.two_columns("Drafting", display.drafting_rows(stats)))
 
 
-def require(running: Running) -> "ModelRef":
-    """Resolve the model, and reject options that do not fit, before torch is imported."""
+def require(running: Running) -> "list[ModelRef]":
+    """Resolve all models, and reject options that do not fit, before torch is imported."""
     from specds.drafters import require_inputs
     from specds.models.resolve import ModelRef, require_placement
 
@@ -157,23 +157,22 @@ def require(running: Running) -> "ModelRef":
         raise ValueError(f"{memory.parent}: no such folder: make it, or keep the memory elsewhere")
     if memory is not None and memory.exists():
         with memory.open("rb") as file:
-            is_memory = file.read(len(_MEMORY)) == _MEMORY
+            is_memory = file.read(len(MEMORY_MAGIC)) == MEMORY_MAGIC
         if not is_memory:
             raise ValueError(f"{memory} is not a memory of specds: name another file with --memory")
     require_placement(running.device, running.dtype)
-    target, *_ = map(ModelRef.resolve, (running.model, *running.drafter.models))
-    return target
+    return [ModelRef.resolve(name) for name in (running.model, *running.drafter.models)]
 
 
-_MEMORY = b"SPECDS\0M"
+MEMORY_MAGIC = b"SPECDS\0M"
 """How the files begin that `FusedDrafter.save` writes."""
 
 
 @contextmanager
-def opened(
-    running: Running, ref: "ModelRef", *, is_silent: bool = False, is_chat: bool = False
-) -> Iterator[Opened]:
+def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) -> Iterator[Opened]:
     """Load the model and make its drafter; at the end, write the memory."""
+    running = running.with_datastore()
+    ref, *drafting = require(running)
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
     from specds.models.load import load_model, load_vocabulary, one_thread_for
@@ -198,14 +197,16 @@ def opened(
                 memory=running.memory,
                 model_tables=running.model_tables,
             )
-            return make_drafter(running.drafter, inputs)
+            return make_drafter(name, inputs)
 
-    name = running.drafter
+    name = replace(running.drafter, models=tuple(drafting))
     needs_model = name.needs_model or name.models or running.model_tables
     made = None if needs_model else make(None)
-    model, tokenizer = load_model(
-        ref, device=running.device, dtype=running.dtype, tokenizer=vocabulary
-    )
+    # A download has bars of its own.
+    with nullcontext() if ref.kind == "hub" else terminal.waiting(f"loading {running.model}"):
+        model, tokenizer = load_model(
+            ref, device=running.device, dtype=running.dtype, tokenizer=vocabulary
+        )
     one_thread_for(running.model)
     import torch
 

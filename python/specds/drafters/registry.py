@@ -21,6 +21,8 @@ from specds.models.tokenization import Tokenizer, vocab_size
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from specds.models.resolve import ModelRef
+
 
 @dataclass(frozen=True)
 class DrafterInputs:
@@ -127,13 +129,13 @@ class DrafterName:
 
     Attributes:
         value: The whole name as given.
-        models: Models that draft, the smallest first.
+        models: Models that draft, the smallest first: names, or what they were resolved to.
     """
 
     value: str
     kind: str
     options: dict[str, str] = field(default_factory=dict)
-    models: tuple[str, ...] = ()
+    models: tuple[str | ModelRef, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> DrafterName:

@@ -17,6 +17,7 @@ from specds.hierarchy.config import ABLATIONS, Ablation, HierarchyConfig
 
 if TYPE_CHECKING:
     from specds.hierarchy.drafter import HierarchyDrafter, HierarchySession
+    from specds.models.resolve import ModelRef
 
 __all__ = ["ABLATIONS", "HierarchyConfig", "HierarchyDrafter", "HierarchySession"]
 
@@ -24,7 +25,10 @@ __getattr__ = lazy(__name__, "drafter")
 
 
 def _load(
-    inputs: DrafterInputs, *models: str, ablation: Ablation = "full", joined: str = "no"
+    inputs: DrafterInputs,
+    *models: "str | ModelRef",
+    ablation: Ablation = "full",
+    joined: str = "no",
 ) -> Callable[[], Drafter]:
     from specds.hierarchy.drafter import maker
 

@@ -15,6 +15,7 @@ from specds.hierarchy.context import LevelContext
 from specds.hierarchy.draft import Draft
 from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLevel
 from specds.models.load import load_model
+from specds.models.resolve import ModelRef
 from specds.models.tokenization import fingerprint, model_vocab_size
 from specds.verify.support import require_support
 
@@ -210,19 +211,20 @@ class HierarchyDrafter:
 
 
 def maker(
-    inputs: DrafterInputs, names: Sequence[str], config: HierarchyConfig
+    inputs: DrafterInputs, names: Sequence[str | ModelRef], config: HierarchyConfig
 ) -> Callable[[], HierarchyDrafter]:
-    """Load models by name, and return a function that makes a drafter of them.
+    """Load models, and return a function that makes a drafter of them.
 
     With a datastore or the target's bigrams, the fused drafter drafts for the smallest model.
     """
     target, tokenizer = cast("PreTrainedModel", inputs.model), inputs.tokenizer
     dtype, models = str(target.dtype).removeprefix("torch."), {}
-    for name in names:
-        models[name], other = load_model(name, device=str(target.device), dtype=dtype)
+    for ref in map(ModelRef.resolve, names):
+        models[ref.name], other = load_model(ref, device=str(target.device), dtype=dtype)
         if tokenizer is None or fingerprint(other) != fingerprint(tokenizer):
             raise ValueError(
-                f"model `{name}` has another tokenizer than the target: use models of one family"
+                f"model `{ref.name}` has another tokenizer than the target: use models of one "
+                "family"
             )
     retrieves = inputs.datastore is not None or inputs.model_tables
     fused = maker_of("fused", inputs) if retrieves else None

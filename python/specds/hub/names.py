@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path, PurePath
@@ -42,6 +43,7 @@ class HubName:
 
 
 _MAX_BYTES = 1 << 20
+_MAX_NAME = 200
 
 
 def named_datastore(model: str | Path) -> str | None:
@@ -53,15 +55,20 @@ def named_datastore(model: str | Path) -> str | None:
     path = Path(model) / "specds.json"
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is not JSON: correct it or remove it") from None
     named = content.get("datastore") if isinstance(content, dict) else None
     if named is None:
         return None
     if not isinstance(named, str):
         raise ValueError(f"{path}: `datastore` is not a string")
-    within = Path(model, named).resolve()
-    if within.exists() and within.is_relative_to(Path(model).resolve()):
-        return str(within)
-    if HubName.parse(named) is None:
+    with suppress(OSError, RuntimeError, ValueError):  # too long, a link to itself, a null byte
+        within = Path(model, named).resolve()
+        if within.exists() and within.is_relative_to(Path(model).resolve()):
+            return str(within)
+    if len(named) > _MAX_NAME or HubName.parse(named) is None:
+        named = named if len(named) <= _MAX_NAME else f"{named[:_MAX_NAME]}..."
         raise ValueError(f"{path}: `{named}` is neither a datastore of the hub nor in this folder")
     return named

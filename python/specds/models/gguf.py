@@ -36,7 +36,7 @@ class GgufVocabulary:
                     f"{path} is not a complete GGUF file: download it again"
                 ) from error
         tokens = fields.get("tokenizer.ggml.tokens")
-        if not isinstance(tokens, list):
+        if not isinstance(tokens, list) or not all(isinstance(each, str) for each in tokens):
             raise ValueError(f"{path} holds no tokenizer: pass one with --tokenizer")
         if fields.get("tokenizer.ggml.model") == "llama":
             # The original spells spaces alone by SentencePiece's own sign.

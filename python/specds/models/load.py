@@ -67,6 +67,7 @@ def load_model(
     """
     require_placement(device, dtype)
     ref = ModelRef.resolve(name)
+    require_packages(ref)
     device, dtype = resolve_placement(device, whole_dtype(dtype))
     if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
         tokenizer = _load("AutoTokenizer", "model", ref)
@@ -108,14 +109,18 @@ def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
     return device, dtype
 
 
-def _load(auto_class: str, kind: str, ref: ModelRef, **arguments: Any) -> Any:
-    path, needed = ref.path, ["torch", "transformers"]
-    if ref.kind == "gguf":
-        needed += ["gguf", "accelerate"]
-        path, arguments["gguf_file"] = map(str, (Path(path).parent, Path(path).name))
-    for package in needed:
+def require_packages(ref: ModelRef) -> None:
+    """Raise ImportError for the first package that a model needs and that is not installed."""
+    for package in ("torch", "transformers", *(("gguf", "accelerate") * (ref.kind == "gguf"))):
         if find_spec(package) is None:
             raise ImportError(advice(package))
+
+
+def _load(auto_class: str, kind: str, ref: ModelRef, **arguments: Any) -> Any:
+    path = ref.path
+    if ref.kind == "gguf":
+        path, arguments["gguf_file"] = map(str, (Path(path).parent, Path(path).name))
+    require_packages(ref)
     loader = getattr(import_module("transformers"), auto_class)
     try:
         # Downloads show their progress; local files load at once.

@@ -1,0 +1,191 @@
+"""Commands that report on this machine: check, list; and the environment for bug reports."""
+
+import os
+import platform
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specds import terminal
+from specds._core import Datastore
+from specds.cli import display
+from specds.cli.arguments import Json
+from specds.cli.model_options import MEMORY_MAGIC
+from specds.models.cache_folder import cache_folder
+
+_PACKAGES = ("torch", "transformers", "tokenizers", "triton", "gguf", "ray", "vllm", "sglang")
+_MAX_DEPTH = 3
+
+
+def check(
+    model: str, /, *, device: str = "auto", dtype: str = "auto", as_json: Json = False
+) -> None:
+    """Check whether a model can be accelerated, and by which verification method.
+
+    Loads the model and runs it over a small tree of tokens. The exit code is 1 if drafts cannot be
+    verified on the model.
+
+    Args:
+        model (MODEL): A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
+        device: `auto`, `cpu`, `cuda`, ...
+        dtype: `auto`, `float32`, `bf16`, ...
+
+    Example:
+        specds check Qwen/Qwen2.5-1.5B-Instruct
+    """
+    from specds.models.load import load_model
+    from specds.models.resolve import ModelRef, require_placement
+
+    require_placement(device, dtype)
+    ref = ModelRef.resolve(model)
+    with terminal.waiting(f"loading {model}"):
+        loaded, tokenizer = load_model(ref, device=device, dtype=dtype)
+    facts = {**_model_facts(loaded), "chat_template": bool(tokenizer.chat_template)}
+    display.show(f"Model {model}", facts, as_json=as_json)
+    if not facts["accelerated"]:
+        raise typer.Exit(1)
+
+
+def _model_facts(model: Any) -> dict[str, Any]:
+    import torch
+
+    from specds.models.tokenization import model_vocab_size
+    from specds.verify.lean_forward import why_not_lean
+    from specds.verify.support import UnsupportedModelError, require_support
+
+    name, slow, refused = "", "", ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the table has it
+            _, name, slow = require_support(model, verification="auto")
+    except UnsupportedModelError as error:
+        refused = str(error)
+    if name == "packed" and (why := why_not_lean(model)):
+        slow = f"no fused forward: {why}"
+    config = model.config.get_text_config(decoder=True)
+    return {
+        "accelerated": not refused,
+        "reason": refused,
+        "verification": name,
+        "slower_because": slow,
+        "architecture": type(model).__name__,
+        "num_parameters": model.num_parameters(),
+        "num_bytes": model.get_memory_footprint(),
+        "num_layers": getattr(config, "num_hidden_layers", 0),
+        "max_context": getattr(config, "max_position_embeddings", None) or 0,
+        "vocab_size": model_vocab_size(model),
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def environment() -> dict[str, str]:
+    """Return versions, cores and devices."""
+    from specds._core import has_linear_product
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": str(cores),
+        "fast products on a CPU": "yes" if has_linear_product() else "no",
+    }
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if "torch" in found:
+        import torch
+
+        found["threads of torch"] = str(torch.get_num_threads())
+        devices = range(torch.cuda.device_count())
+        found["gpus"] = ", ".join(map(torch.cuda.get_device_name, devices)) or "none"
+    return found
+
+
+def list_files(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FOLDER]...", help="Where to look; default: the current folder."),
+    ] = None,
+    *,
+    clean: bool = False,
+    as_json: Json = False,
+) -> None:
+    """List datastores, memories and cached files, with their sizes.
+
+    Looks three folders deep, in the hub's cache and in the cache of specds.
+
+    Args:
+        clean: Delete the cached files, which are computed again when they are needed.
+
+    Examples:
+        specds list
+        specds list ~/datastores --clean
+    """
+    cached = [file for file in cache_folder().glob("*") if file.is_file()]
+    rows = [row for folder in folders or [Path()] for row in _found_in(folder, _MAX_DEPTH)]
+    rows += [row for folder in _hub_snapshots() for row in _found_in(folder, 1)]
+    rows += [("cache", file, file.stat().st_size) for file in cached]
+    if as_json:
+        names = ("kind", "path", "num_bytes")
+        terminal.print_json(
+            [dict(zip(names, (kind, str(path), size), strict=True)) for kind, path, size in rows]
+        )
+    for kind, path, num_bytes in rows if not as_json else ():
+        size = terminal.quantity(num_bytes, "B")
+        terminal.out.print(f"{kind:14}{size:>8}  {path}", soft_wrap=True)
+    if clean:
+        for file in cached:
+            file.unlink(missing_ok=True)
+        terminal.note(f"{terminal.counted(len(cached), 'cached file')} deleted")
+
+
+def _found_in(folder: Path, depth: int) -> Iterator[tuple[str, Path, int]]:
+    """Yield the kind, the path and the size of each datastore, memory and stopped build."""
+    for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ():
+        if path.is_symlink():
+            continue
+        if path.is_file():
+            if _is_memory(path):
+                yield "memory", path, path.stat().st_size
+        elif path.is_dir() and _is_datastore(path):
+            yield "datastore", path, _size(path)
+        elif path.is_dir() and path.name.startswith(".") and (path / "specds.lock").is_file():
+            yield "stopped build", path, _size(path)
+        elif path.is_dir() and depth > 1 and not path.name.startswith("."):
+            yield from _found_in(path, depth - 1)
+
+
+def _is_datastore(path: Path) -> bool:
+    try:
+        return (path / "manifest.json").is_file() and bool(Datastore(path))
+    except (OSError, ValueError):
+        return False
+
+
+def _is_memory(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MEMORY_MAGIC)) == MEMORY_MAGIC
+    except OSError:
+        return False
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _hub_snapshots() -> list[Path]:
+    """Return the folders of datasets' snapshots in the hub's cache."""
+    try:
+        from huggingface_hub.constants import HF_HUB_CACHE
+    except ImportError:
+        return []
+    return sorted(Path(HF_HUB_CACHE).glob("datasets--*/snapshots"))

@@ -1,0 +1,118 @@
+"""The commands `check` and `list`, the environment, and the lines of a call without arguments."""
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+
+import pytest
+import transformers
+
+from specds import Memory
+from specds.models.gguf import GgufVocabulary
+from specds.models.resolve import ModelRef
+
+
+def test_check_of_supported_model_reports_method_and_sizes(run):
+    code, out, _ = run("check", "demo-tiny", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["accelerated"], facts["verification"], facts["slower_because"]) == (
+        *(True, "packed", ""),
+    )
+    assert (facts["device"], facts["dtype"], facts["vocab_size"]) == ("cpu", "float32", 4096)
+    assert "accelerated" in run("check", "demo-tiny")[1]
+
+
+def test_check_of_unsupported_model_fails_with_reason(run, tmp_path, demo_tokenizer):
+    config = transformers.MambaConfig(vocab_size=4096, hidden_size=16, num_hidden_layers=1)
+    transformers.MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
+    demo_tokenizer.save_pretrained(tmp_path / "mamba")
+    code, out, _ = run("check", tmp_path / "mamba", "--json")
+    assert code == 1
+    assert not json.loads(out)["accelerated"]
+    assert "MambaForCausalLM cannot verify" in json.loads(out)["reason"]
+
+
+def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
+    run, tmp_path, datastore, monkeypatch
+):
+    monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/tables-a-25.npz").write_bytes(b"12345")
+    shutil.copytree(datastore, tmp_path / "here/below/d.specds")
+    Memory(10).save(tmp_path / "here/one.memory")
+    (tmp_path / "here/web").mkdir()
+    (tmp_path / "here/web/manifest.json").write_text("{}")
+    code, out, _ = run("list", tmp_path / "here", "--json")
+    found = {(row["kind"], row["path"].rpartition("/")[2]) for row in json.loads(out)}
+    assert code == 0
+    assert found == {
+        ("datastore", "d.specds"),
+        ("memory", "one.memory"),
+        ("cache", "tables-a-25.npz"),
+    }
+    _, out, err = run("list", tmp_path / "here", "--clean")
+    assert "5 B" in out
+    assert "1 cached file deleted" in err
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_version_with_verbose_names_packages_and_cores(run):
+    _, out, _ = run("--version", "--verbose")
+    assert transformers.__version__ in out
+    assert "cores" in out
+
+
+def test_command_without_arguments_shows_four_lines(run):
+    code, out, _ = run()
+    assert code == 0
+    assert len(out.splitlines()) == 4
+    assert "specds demo" in out
+
+
+MISSING = """
+import sys
+from specds.models import load
+load.find_spec = lambda name: None if name == "gguf" else True
+try:
+    load.load_model(load.ModelRef("m", "gguf", "m.gguf"))
+except ImportError as error:
+    print(error, "torch" in sys.modules)
+"""
+
+
+def test_missing_gguf_is_reported_before_torch_is_imported():
+    done = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True)
+    assert done.stdout.strip() == "gguf is not installed: pip install 'specds[gguf]' False"
+
+
+def test_drafting_models_are_resolved_once(run, monkeypatch):
+    names, resolve = [], ModelRef.resolve.__func__
+
+    def counted(cls, name, what="model"):
+        names.append(name)
+        return resolve(cls, name, what)
+
+    monkeypatch.setattr(ModelRef, "resolve", classmethod(counted))
+    run("generate", "--model", "demo-small", "--drafter", "hierarchy:demo-tiny", "def a",
+        "--max-new-tokens", 2)  # fmt: skip
+    assert [name for name in names if isinstance(name, str)] == ["demo-small", "demo-tiny"]
+
+
+@pytest.mark.parametrize("field", ["tokens", "model"])
+def test_gguf_with_nested_lists_is_refused(tmp_path, field):
+    def text(value):
+        return struct.pack("<Q", len(value)) + value
+
+    nested = struct.pack("<IIQIQ", 9, 9, 1, 8, 1) + text(b"a")
+    path = tmp_path / "m.gguf"
+    path.write_bytes(
+        b"GGUF"
+        + struct.pack("<IQQ", 3, 0, 1)
+        + text(b"tokenizer.ggml.%b" % field.encode())
+        + nested
+    )
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        GgufVocabulary.read(path)
