@@ -14,7 +14,7 @@ VOCAB_SIZE, NUM_ROWS, NUM_STEPS = 5, 32, 60
 def test_a_batch_draws_each_position_once_and_again_only_what_there_is_no_room_for(
     num_stored, most_again, monkeypatch
 ):
-    monkeypatch.setattr(draws, "_MOST_BYTES", num_stored * NUM_ROWS * VOCAB_SIZE * 4)
+    monkeypatch.setattr(draws, "_MAX_BYTES", num_stored * NUM_ROWS * VOCAB_SIZE * 4)
     generator = torch.Generator().manual_seed(3)
     plain = [
         torch.empty(NUM_ROWS, VOCAB_SIZE).exponential_(generator=generator) for _ in range(400)

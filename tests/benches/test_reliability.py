@@ -13,7 +13,7 @@ def test_family_is_served_unchanged_or_rejected_with_a_reason(monkeypatch):
     assert num_accepted > 5
     assert families.verdict("bloom")[0].startswith("refused: its alibi biases count cache slots")
     assert families.verdict("qwen3_next")[0] == (
-        "refused: layers that are no plain attention over a KV cache"
+        "refused: layers that do not attend over a KV cache"
     )
     assert families.verdict("musicgen")[0].startswith("not built")
     monkeypatch.setattr(Sampler, "__call__", lambda *_: 5)

@@ -54,5 +54,5 @@ def interpreted():
         patch.setattr(InterpreterBuilder, "create_dot", dot)
         # Tiles and splits as small as they can be, so that few slots need many.
         patch.setattr(operations, "_TILE_BYTES", 0)
-        patch.setattr(operations, "_LEAST_SLOTS", 16)
+        patch.setattr(operations, "_MIN_SLOTS", 16)
         yield

@@ -21,7 +21,7 @@ from models import (
 )
 from recorded import Recorded, kept_of, record
 from specds.kernels import operations as module
-from specds.verify import attention, lean_forward, recordings, release
+from specds.verify import attention, fused_forward, recordings, release
 from specds.verify.inputs import MaskBuilder
 from triton_on_cpu import interpreted
 
@@ -48,7 +48,7 @@ def _on_cpu():
     with interpreted(), pytest.MonkeyPatch.context() as patch:
         # Tiles as on a device: fewer programs to interpret.
         patch.setattr(module, "_TILE_BYTES", 16_384)
-        patch.setattr(module, "_LEAST_SLOTS", 128)
+        patch.setattr(module, "_MIN_SLOTS", 128)
         yield
 
 
@@ -136,8 +136,8 @@ def test_weights_are_copied_where_there_is_room_and_until_they_are_released(monk
     device = torch.device("cuda")
     for free, has_room in ((4 * 2**20, True), (2**10, False)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, 2**30))
-        assert lean_forward._has_room(model.model.layers, device) == has_room
-    monkeypatch.setattr(lean_forward, "_has_room", lambda *_: False)
+        assert fused_forward._has_room(model.model.layers, device) == has_room
+    monkeypatch.setattr(fused_forward, "_has_room", lambda *_: False)
     same_text(model, num_tokens=8)
     assert not kept_of(model).forward._joined
 
@@ -147,7 +147,7 @@ def test_kernels_that_fail_are_told_of_and_done_without(name, monkeypatch):
     record(monkeypatch, 6)
     model = made(name)
     monkeypatch.setattr(attention, "tree_attention", Mock(side_effect=Exception("shared memory")))
-    with pytest.warns(UserWarning, match="slower: Triton's kernels fail|attention with s_aux"):
+    with pytest.warns(UserWarning, match="slower: Triton's kernels failed|attention with s_aux"):
         output = decodes_alike(model, num_tokens=8)
     assert output.stats.verification == ("packed" if name == "llama" else "model")
     assert output.stats.reason

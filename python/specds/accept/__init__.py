@@ -1,6 +1,6 @@
-"""Which tokens are emitted: the target's own, for as long as the tree has drafted them.
+"""Acceptance of drafted tokens: the target's own choices, as far as the tree contains them.
 
-`on_host` accepts on the host, `on_device` where the logits are, both by `draws`. Imports
+`on_host` accepts on the host, `on_device` where the logits are. Both sample by `draws`. Imports
 `specds.drafters.session`; knows no model and no cache.
 """
 

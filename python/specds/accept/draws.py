@@ -1,4 +1,4 @@
-"""How are tokens drawn? By the numbers of plain decoding, or so that a proposal is often kept."""
+"""Sampling of tokens: by the random numbers of the baseline, or close to a drafter's proposal."""
 
 import math
 from collections.abc import Sequence
@@ -11,22 +11,28 @@ from torch import Tensor
 from specds._core import draw as draw_by_uniforms
 from specds.drafters.session import Proposal
 
-# Most bytes of the drawn numbers that are stored for rows that lag behind others. What is not
-# stored is drawn again, from the generator's state before it.
-_MOST_BYTES = 256e6
+# Maximum bytes of random numbers that are stored for rows that lag behind others. Others are drawn
+# again, from the generator's state before them.
+_MAX_BYTES = 256e6
 
 DRAWING = Lock()
 """Held while a CUDA graph is recorded: for all threads, a device draws nothing meanwhile."""
 
 
 class Noise:
-    """What `torch.multinomial` would draw in each step of plain decoding, step by step.
+    """The random numbers that `torch.multinomial` would draw in each step of the baseline.
 
-    It samples the argmax of ``probs / noise`` with exponential noise `(num_rows, vocab_size)`, by
-    the default generator of the device. A row at position t, its first emitted token being at 0,
-    takes its row of draw t: so the numbers depend on the seed alone, not on what was drafted. The
-    text is then as independent of drafts as the logits are: up to rounding, which in half precision
-    depends on the width of a pass, the slots that it sees, and where a draft lies in them.
+    `torch.multinomial` returns the argmax of ``probs / noise``, with exponential noise
+    `(num_rows, vocab_size)` from the device's default generator. A row at position t (its first
+    emitted token is at 0) takes its row of draw t, so the numbers depend on the seed alone and not
+    on drafts. The text is then as independent of drafts as the logits are: up to rounding, which in
+    half precision depends on the width of a forward pass, the slots that it sees, and the slots of
+    the draft.
+
+    Args:
+        num_rows: Rows of the request.
+        vocab_size: Size of the model's vocabulary.
+        device: The device of the logits.
     """
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
@@ -37,13 +43,14 @@ class Noise:
             torch.cuda.init()  # type: ignore[no-untyped-call]
             index = torch.cuda.current_device() if device.index is None else device.index
             self._generator = torch.cuda.default_generators[index]
-        # The generator's state before each draw that a row may still need, and what is stored.
+        # The generator's state before each draw that a row may still need.
         self._states: dict[int, Tensor] = {}
+        # The stored draws.
         self._drawn: dict[int, Tensor] = {}
         self._num_draws = 0
 
     def draw_at(self, position: int) -> Tensor:
-        """The draw of a position, float32 `(num_rows, vocab_size)`."""
+        """Return the draw of a position, float32 `(num_rows, vocab_size)`."""
         with DRAWING:
             drawn = self._drawn.get(position)
             while self._num_draws <= position:
@@ -60,19 +67,19 @@ class Noise:
     def _draw(self, position: int) -> Tensor:
         drawn = torch.empty(self._shape, device=self._device)
         drawn.exponential_(generator=self._generator)
-        # Rows come one after the other, so a full store keeps what it has: each step needs it all.
-        if not self._drawn or (len(self._drawn) + 1) * drawn.nbytes <= _MOST_BYTES:
+        # Each step needs all stored draws, row after row, so a full store evicts none.
+        if not self._drawn or (len(self._drawn) + 1) * drawn.nbytes <= _MAX_BYTES:
             self._drawn[position] = drawn
         return drawn
 
     def drop_before(self, position: int) -> None:
-        """Drops what no row needs once all have reached a position."""
+        """Drop the draws before a position that all rows have reached."""
         for stored in (self._drawn, self._states):
             for passed in [known for known in stored if known < position]:
                 del stored[passed]
 
     def close(self, num_positions: int) -> None:
-        """Leaves the generator as plain decoding of this number of tokens would."""
+        """Leave the generator as the baseline would after this number of tokens."""
         if num_positions in self._states:
             self._generator.set_state(self._states[num_positions])
         self._drawn.clear()
@@ -80,15 +87,20 @@ class Noise:
     def draws_for(
         self, rows: Sequence[int], positions: Sequence[int], nums: Sequence[int]
     ) -> Tensor:
-        """What rows at some positions may need for their next tokens, `nums` of each.
+        """Return the draws for the next tokens of some rows.
+
+        Args:
+            rows: Numbers of the rows in the request.
+            positions: The next position of each row.
+            nums: Draws of each row.
 
         Returns:
-            `(len(rows), max(nums), vocab_size)`, undefined behind a row's number.
+            float32 `(len(rows), max(nums), vocab_size)`, undefined after the draws of a row.
         """
         shape = len(rows), max(nums), self._shape[1]
         ahead = torch.empty(shape, device=self._device)
         ends = [first + num for first, num in zip(positions, nums, strict=True)]
-        # Positions outside, rows inside: what is not stored is drawn again once, for all rows.
+        # Positions in the outer loop: a draw that is not stored is drawn again once, for all rows.
         for position in range(min(positions), max(ends)):
             asking = [i for i, end in enumerate(ends) if positions[i] <= position < end]
             drawn = self.draw_at(position) if asking else None
@@ -98,14 +110,17 @@ class Noise:
 
 
 def draw(probs: Tensor) -> int:
-    """What `torch.multinomial` draws of `probs`, `(vocab_size,)` or `(1, vocab_size)`.
+    """Return the token that `torch.multinomial` draws from `probs`.
+
+    Args:
+        probs: Probabilities, `(vocab_size,)` or `(1, vocab_size)`.
 
     Raises:
-        RuntimeError: There is nothing to draw from, or a probability is infinite or not a number.
+        RuntimeError: All probabilities are 0, or one is infinite or not a number.
     """
     is_usual = probs.device.type == "cpu" and probs.dtype == torch.float32
     if is_usual and _are_of_uniforms():
-        # As `multinomial` computes, without the tests that take most of its time.
+        # The arithmetic of `multinomial`, without the checks that take most of its time.
         uniforms = torch.empty(probs.numel(), dtype=torch.float64).uniform_()
         token = draw_by_uniforms(probs.flatten().numpy(), uniforms.numpy())
         return draw_by(probs.flatten(), _exponentials(uniforms)) if token is None else token
@@ -114,7 +129,10 @@ def draw(probs: Tensor) -> int:
 
 
 def draw_by(probs: Tensor, noise: Tensor) -> int:
-    """The same of `probs`, `(vocab_size,)`, by exponential noise."""
+    """Return the token that `torch.multinomial` draws from `probs` with this noise.
+
+    Both have the shape `(vocab_size,)`.
+    """
     odds = probs / noise
     token = int(odds.argmax())
     if 0 < odds[token] < math.inf:
@@ -129,7 +147,7 @@ def _exponentials(uniforms: Tensor) -> Tensor:
 
 @cache
 def _are_of_uniforms() -> bool:
-    """Whether `exponential_` draws so on the CPU: not in builds with another random generator."""
+    """Return whether `exponential_` transforms uniform numbers on this CPU; some builds do not."""
     theirs, ours = (torch.Generator().manual_seed(1) for _ in range(2))
     expected = torch.empty(4096).exponential_(generator=theirs)
     found = _exponentials(torch.empty(4096, dtype=torch.float64).uniform_(generator=ours))
@@ -137,21 +155,21 @@ def _are_of_uniforms() -> bool:
 
 
 def happens(probability: float) -> bool:
-    """True with this probability."""
+    """Return True with this probability."""
     return float(torch.rand(())) < probability
 
 
 def accept_or_redraw(probs: Tensor, proposal: Proposal) -> int:
-    """A sample of `probs` `(vocab_size,)` that equals the proposal as often as is possible.
+    """Return a sample of `probs` `(vocab_size,)` that equals the proposal as often as possible.
 
-    With p for `probs` and q for the proposal's distribution, it is accepted with p / q; after
-    a rejection the sample is of max(0, p - q), normalised (Leviathan et al. 2023). Whatever q was,
-    the result is distributed as p, so that a walk treats it as any other draw.
+    With p for `probs` and q for the proposal's distribution, the proposal is accepted with
+    probability p / q. After a rejection the sample is drawn from max(0, p - q), normalized
+    (Leviathan et al. 2023). For every q the result is distributed as p.
     """
     token = proposal.token_id
     accepted, proposed = probs[token].item(), proposal.probs[token].item()
     if happens(min(1.0, accepted / proposed)):
         return token
     residual = (probs - proposal.probs.to(probs.device)).clamp_(min=0)
-    # Only rounding rejects where p equals q, and then leaves nothing to draw from.
+    # If p equals q, only rounding rejects, and the residual is then 0.
     return draw(residual if float(residual.sum()) > 0 else probs)

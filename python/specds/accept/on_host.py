@@ -1,4 +1,4 @@
-"""Acceptance on the host: a walk down the tree along the target's own next tokens."""
+"""Acceptance on the host: the path in the tree of the target's own next tokens."""
 
 import copy
 import sys
@@ -18,7 +18,10 @@ from specds.drafters.session import Proposal
 
 
 def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | None:
-    """The length and the tokens that end a text, if nothing else does: 0.1 us a token, not 14."""
+    """Return the length and the tokens that end a text, or None if other criteria can end it.
+
+    Comparing with these takes 0.1 us a token; calling the criteria takes 14 us.
+    """
     max_length, eos = sys.maxsize, frozenset[int]()
     for criterion in criteria:
         if type(criterion) is EosTokenCriteria:
@@ -27,18 +30,23 @@ def _host_stop(criteria: StoppingCriteriaList) -> tuple[int, frozenset[int]] | N
             criterion.max_length <= (criterion.max_position_embeddings or sys.maxsize)
         ):
             max_length = min(max_length, criterion.max_length)
-        else:  # it must be called; so must one that warns of a length beyond the model's
+        else:  # such a criterion must be called, as one that warns of long texts
             return None
     return max_length, eos
 
 
 class Emitter:
-    """Appends, tests and streams each emitted token, as plain `generate` does.
+    """Append, test and stream each emitted token, as `generate` of transformers does.
 
     Args:
         token_ids: int64 `(1, prompt_length)`, the prompt.
-        streamer: Gets each token as int64 `(1,)` on the CPU.
-        scores: The list of a `Sampler`, for the criteria.
+        stopping_criteria: Decide after each token whether the sequence is finished.
+        streamer: Receives each token as int64 `(1,)` on the CPU.
+        scores: The list of a `Sampler`, passed to the criteria.
+
+    Attributes:
+        emitted: The emitted tokens.
+        finished: Whether a criterion has ended the sequence.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class Emitter:
         return self._tokens
 
     def emit(self, token: int) -> int:
+        """Append a token, and return it."""
         self.emitted.append(token)
         if self._host_stop is not None:
             max_length, eos = self._host_stop
@@ -83,7 +92,7 @@ class Emitter:
         return token
 
 
-# Processors that look at nothing but a row of scores, and do not write to it.
+# Processors that depend on one row of scores alone, and do not write to it.
 _ROWWISE = {
     getattr(logits_process, f"{name}LogitsWarper")
     for name in ("MinP", "Temperature", "TopK", "TopP", "Typical")
@@ -91,13 +100,20 @@ _ROWWISE = {
 
 
 class Sampler:
-    """Chooses a next token as plain `generate` does: processors, then the argmax or one sample.
+    """Choose a next token as `generate` of transformers does: by the processed scores.
+
+    Args:
+        logits_processor: Called for each token, in this order.
+        do_sample: Draw a sample of the processed scores; otherwise take their argmax.
+        keep_scores: Store the processed scores.
+        keep_logits: Store the logits.
 
     Attributes:
         scores: With `keep_scores`, the processed scores of each call.
         logits: With `keep_logits`, the logits of each call.
-        is_argmax: Whether a call is the argmax of the logits and no more.
-        logits_only: Whether nothing counts but logits and noise, so that `sample_all` can choose.
+        is_argmax: Whether a call only computes the argmax of the logits.
+        logits_only: Whether choices depend only on logits and noise, so that `sample_all` can
+            make them.
     """
 
     def __init__(
@@ -119,18 +135,18 @@ class Sampler:
         self.logits_only = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
 
     def draw_by(self, noise: Noise, row: int) -> None:
-        """Draws by the noise of a row from now on."""
+        """Sample with the noise of a row from now on."""
         self._noise = noise, row
 
     def __call__(self, emitter: Emitter, logits: Tensor, proposal: Proposal | None = None) -> int:
-        """The token after those of the emitter, given `logits`, `(vocab_size,)`."""
+        """Return the token after those of the emitter, given `logits`, `(vocab_size,)`."""
         if self.is_argmax:
-            # Of 128,256 numbers numpy takes a tenth of torch's time.
+            # For 128,256 numbers numpy takes a tenth of torch's time.
             row = logits.float()
             return int((row.numpy() if row.device.type == "cpu" else row).argmax())
         token_ids = emitter.token_ids
-        # In float32 and on the device of `token_ids`, as transformers does: ties and the random
-        # generator are then those of plain decoding.
+        # In float32 and on the device of `token_ids`, as transformers does, so that ties and
+        # random numbers are those of the baseline.
         copy = self._keeps or not self._is_rowwise
         scores = logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
         if self._is_rowwise:
@@ -154,9 +170,13 @@ class Sampler:
         return int(scores.argmax(dim=-1))
 
     def sample_all(self, logits: Tensor, depths: Tensor, noise: Tensor | None) -> Tensor:
-        """The choices at all places of logits `(num_rows, width, vocab_size)`.
+        """Return the choices at all places, int64 `(num_rows, width)`.
 
-        By argmax, or by `noise`, as of `Noise.draws_for`; rows that it lacks are padding.
+        Args:
+            logits: `(num_rows, width, vocab_size)`.
+            depths: int64 `(num_rows, width)`, as in `Inputs`.
+            noise: The result of `Noise.draws_for`, without the rows that are padding; None for
+                the argmax.
         """
         if noise is None:
             return logits.argmax(dim=-1)
@@ -164,12 +184,12 @@ class Sampler:
         nothing = torch.empty((len(scores), 0), dtype=torch.int64, device=scores.device)
         probs = self.logits_processor(nothing, scores).softmax(dim=-1)  # type: ignore[arg-type]
         rows = torch.arange(len(depths), device=depths.device).clamp(max=len(noise) - 1)
-        # As `multinomial` does, which would wait for the device to check its arguments.
+        # The arithmetic of `multinomial`, which would wait for the device to check its arguments.
         return (probs.view_as(logits) / noise[rows[:, None], depths]).argmax(dim=-1)
 
 
 def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
-    """The processors of a request as they are for one of its sequences."""
+    """Return the processors of a request for one of its sequences."""
     made = LogitsProcessorList()
     for processor in processors:
         ignored = getattr(processor, "prompt_ignore_length", None)
@@ -190,7 +210,7 @@ _STATEFUL = (
 
 
 def is_stateless(processor: object) -> bool:
-    """Whether it is a processor of transformers that looks at one row's tokens and scores alone."""
+    """Return whether this is a processor of transformers that handles each row by itself."""
     is_known = type(processor).__module__ == logits_process.__name__
     return is_known and not isinstance(processor, _STATEFUL)
 
@@ -202,20 +222,21 @@ def walk(
     choose: Callable[..., int],
     proposals: Mapping[int, Proposal] | None = None,
 ) -> list[int]:
-    """Follows the target's own choices down the tree, emitting each, until the tree lacks one.
+    """Emit the target's own choices along a path of the tree, until the tree lacks one.
 
-    The chosen token that no child has is itself the bonus token: a second draw would favour what
-    the tree lacks. So `choose` is called exactly as often and with the same prefixes as by plain
-    decoding.
+    The chosen token that no child has is itself the bonus token: a second draw would prefer tokens
+    that the tree lacks. `choose` is hence called exactly as often and with the same prefixes as by
+    the baseline.
 
     Args:
         logits: `(1 + num_nodes, vocab_size)`, after the context and after each node.
-        emitter: An `Emitter`, or what has its `emit` and `finished`.
-        choose: Gives the next token; its arguments are those of a `Sampler`.
+        tree: The draft.
+        emitter: An `Emitter`, or an object with its `emit` and `finished`.
+        choose: Returns the next token; its arguments are those of a `Sampler`.
         proposals: Those of the draft, by the node that they follow (-1: the context).
 
     Returns:
-        The accepted nodes, root to leaf. A walk that finished on one emits no bonus token.
+        The accepted nodes, root to leaf. If a stop falls on one, no bonus token is emitted.
     """
     known, path, node = proposals or {}, list[int](), -1
     while True:

@@ -38,7 +38,7 @@ class FixedBudget:
 
     @property
     def backs_off(self) -> bool:
-        """Whether the next step drafts nothing, so that sessions need no predictions for it."""
+        """True if the next step drafts nothing; sessions then need no predictions."""
         return self._max_nodes == 0
 
     def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
@@ -73,7 +73,7 @@ class FixedBudget:
 
 
 class AutoBudget(FixedBudget):
-    """The size of each draft by the expected tokens per second; backs off while drafts lose.
+    """The size of each draft by the expected tokens per second; backs off while drafts slow it.
 
     The core's `NodeBudget` decides. This class calls the sessions and reads the clock.
 

@@ -61,7 +61,7 @@ class Row:
 
     @property
     def logits_only(self) -> bool:
-        """Whether acceptance depends only on logits and noise, so that it can run on the device."""
+        """True if acceptance depends only on logits and noise, so that it can run on the device."""
         return self.sampler.logits_only and (self.sampler.is_argmax or not self.session.proposes)
 
     def _begin(self, token_ids: list[int]) -> None:

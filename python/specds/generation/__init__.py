@@ -1,8 +1,8 @@
-"""What `model.generate` does, by drafts: one call, all calls of a model, a chat.
+"""Speculative `model.generate`: for one call, for all calls of a model, and for a chat.
 
-In the order of the data: `arguments` refuses by name what drafts cannot do, `past` copies a cache
-of the caller's, `request` runs one request, `streams` brings the rows of a batch in step. Users
-call `calls`, `acceleration`, `chat`, `folder` and `warming`.
+In the order of the data: `arguments` rejects what drafts cannot serve, `options` checks the rest,
+`kv_cache` copies a cache of the caller, `request` runs one request, and `streams` aligns the rows
+of a batch. Users call `generate`, `acceleration`, `chat`, `custom_generate` and `warmup`.
 """
 
 from specds.generation.acceleration import accelerate

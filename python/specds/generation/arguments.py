@@ -1,4 +1,4 @@
-"""What may a request ask for? Everything else is refused by name, before anything is generated."""
+"""Checks of a request: an unsupported argument raises an error that names it."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -14,7 +14,7 @@ from specds.accept.on_host import is_stateless
 from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
 
-# What `generate` itself prepares for every decoder.
+# Model arguments that `generate` itself prepares for every decoder.
 _PREPARED_KWARGS = {
     "attention_mask",
     CACHE_NAME,
@@ -23,24 +23,24 @@ _PREPARED_KWARGS = {
     "position_ids",
     "use_cache",
 }
-# What asks for a mode of generation that is neither greedy decoding nor sampling.
+# Arguments that select a mode other than greedy decoding and sampling.
 _OF_OTHER_MODES = (
     *("num_beams", "num_beam_groups", "constraints", "force_words_ids", "penalty_alpha"),
     *("dola_layers", "prompt_lookup_num_tokens", "assistant_early_exit"),
 )
-# Zeros in these say that a token is text, to models that see more than text.
+# In these, 0 marks a token as text, for models that also take images.
 _TOKEN_TYPES = {"mm_token_type_ids", "token_type_ids"}
 
 
 class UnsupportedRequestError(ValueError):
-    """A request asks for what drafts cannot do; the message names it."""
+    """A request has an argument that drafts cannot serve; the message names it."""
 
 
 def require_inputs(model: Any, input_ids: Any) -> None:
-    """Refuses what is no model and no tensor of token ids, as soon as it is given.
+    """Check that `model` is a model and `input_ids`, unless None, a tensor of token ids.
 
     Raises:
-        TypeError: Naming the argument.
+        TypeError: One of them is not; the message names it.
     """
     if not callable(getattr(model, "generate", None)):
         raise TypeError(
@@ -67,13 +67,13 @@ def require_request(
     generation_config: GenerationConfig,
     model_kwargs: dict[str, Any],
 ) -> torch.Tensor:
-    """Refuses what drafts cannot do in a request that `generate` has prepared.
+    """Check that drafts can serve a request that `generate` has prepared.
 
     Returns:
-        Which tokens of the prompts the model sees, bool of the shape of `input_ids`.
+        True for the tokens of the prompts that the model sees, bool, shaped like `input_ids`.
 
     Raises:
-        UnsupportedRequestError: Naming the argument.
+        UnsupportedRequestError: An argument cannot be served; the message names it.
     """
     mask = model_kwargs.get("attention_mask")
     shown = torch.ones_like(input_ids) if mask is None else mask.to(input_ids)
@@ -89,7 +89,7 @@ def _reasons(
     generation_config: GenerationConfig,
     model_kwargs: dict[str, Any],
 ) -> Iterator[str]:
-    """Why not, lazily: each check relies on those before it."""
+    """Yield the reasons against a request; each check relies on the previous ones."""
     mode, cache = generation_config.get_generation_mode(), generation_config.cache_implementation
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         asked = {name: getattr(generation_config, name, None) for name in _OF_OTHER_MODES}
@@ -126,7 +126,7 @@ def _reasons(
 
 
 def _is_empty(model: PreTrainedModel, name: str, value: Any) -> bool:
-    """Whether an argument is empty, or a mask of token types that says that all is text."""
+    """Return whether an argument is empty, or a mask of token types that marks all as text."""
     if name in _TOKEN_TYPES and hasattr(model.config, "vision_config"):
         return value is None or not bool(value.any())
     return value is None or (isinstance(value, dict) and not any(value.values()))
@@ -138,15 +138,20 @@ def _has_windows(model: PreTrainedModel) -> bool:
 
 
 def takes_past(model: PreTrainedModel) -> bool:
-    """Whether a tree can continue from states: a cache with chunks has dropped earlier ones."""
+    """Return whether a tree can continue from a cache; chunked attention drops earlier states."""
     return "chunked_attention" not in layer_types(model.config.get_text_config(decoder=True))
 
 
 def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> DynamicCache | None:
-    """The cache that a caller passed, or None.
+    """Return the cache that the caller passed, or None.
+
+    Args:
+        model: The model.
+        shown: bool `(num_rows, length)`, True for the tokens that the model sees.
+        cache: The cache that `generate` prepared.
 
     Raises:
-        UnsupportedRequestError: A tree cannot continue from it; the message says why.
+        UnsupportedRequestError: A tree cannot continue from the cache; the message says why.
     """
     if not getattr(cache, "_is_user_defined", False):
         return None
@@ -169,13 +174,13 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
 
 
 def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaList) -> None:
-    """Refuses what cannot be called for each row of a batch alone.
+    """Check that all processors and criteria can be called for each row of a batch alone.
 
     A class from outside transformers may keep a state or look at all rows, unless its attribute
     `rowwise` is true.
 
     Raises:
-        UnsupportedRequestError: Naming the class.
+        UnsupportedRequestError: One of them cannot; the message names its class.
     """
     for called in (*processors, *criteria):
         known = is_stateless(called) or type(called).__module__ == stopping_criteria.__name__

@@ -1,4 +1,4 @@
-"""A conversation: no turn computes or indexes earlier ones again."""
+"""A conversation that computes and indexes each turn once."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -20,14 +20,14 @@ class Chat:
     """A conversation with a model, by the chat template of its tokenizer.
 
     Each reply is what `model.generate` would write after the whole conversation. The drafter's
-    session lasts for all turns, and so does the key-value cache, except where attention is chunked.
+    session lasts for all turns, and so does the key-value cache, unless attention is chunked.
 
     Args:
         model: A decoder-only transformers model.
         tokenizer: Its tokenizer, with a chat template.
-        drafter: As in `generate`; by default one that remembers earlier conversations.
-        messages: What each conversation begins with, such as a system prompt: `role` and `content`
-            of each message.
+        drafter: As in `generate`; by default one with a request cache of earlier conversations.
+        messages: First messages of each conversation, such as a system prompt: `role` and
+            `content` of each.
         **settings: As in `generate`; `max_new_tokens` is 1,024 unless a length is set.
 
     Attributes:
@@ -62,17 +62,17 @@ class Chat:
         self._settings = settings
         self._token_ids: list[int] = []
         self._cache = self._empty_cache()
-        # It has observed these tokens.
+        # The session has observed `_token_ids`.
         self._session: Session | None = None
 
     def send(self, text: str, streamer: BaseStreamer | None = None, **settings: Any) -> str:
-        """Sends a message of the user and returns the reply, without special tokens.
+        """Send a message of the user and return the reply, without special tokens.
 
         A turn that fails leaves the conversation as it was.
 
         Args:
             text: The message.
-            streamer: As in `generate`: it gets the whole prompt first.
+            streamer: As in `generate`: it receives the whole prompt first.
             **settings: As in `generate`, for this turn.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
@@ -109,7 +109,7 @@ class Chat:
         return str(reply)
 
     def clear(self) -> None:
-        """Ends the conversation, which the drafter may remember, and starts another."""
+        """End the conversation, which the drafter may store, and start another."""
         self._end_session()
         self.messages = [*self._first_messages]
         self._token_ids, self._cache = [], self._empty_cache()
@@ -118,7 +118,7 @@ class Chat:
         return DynamicCache() if takes_past(self._model) else None
 
     def _roll_back(self, token_ids: list[int]) -> None:
-        """Keeps the states of the prompt's known beginning: a template may change earlier text."""
+        """Keep the states of the prompt's known beginning: a template may change earlier text."""
         pairs = zip(self._token_ids, token_ids[:-1], strict=False)
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if shared == 0 or self._cache is None:
@@ -127,7 +127,7 @@ class Chat:
             self._cache.crop(shared - self._cache.get_seq_length())
 
     def _session_of(self, prompt_ids: list[int]) -> Session | None:
-        """The session with a prompt; None where the drafter lacks a token, which ends a session."""
+        """Return the session with a prompt; None if the drafter lacks a token of the prompt."""
         size, length = self._drafter.vocab_size, len(self._token_ids)
         if size is not None and max(prompt_ids) >= size:
             self._end_session()

@@ -1,4 +1,4 @@
-"""The folder `custom_generate`, by which transformers uses specds without other code."""
+"""The folder `custom_generate`, with which transformers uses specds without further code."""
 
 from dataclasses import fields
 from functools import cache
@@ -26,7 +26,7 @@ ON_UNSUPPORTED = {on_unsupported!r}
 
 
 def generate(*args, model, **arguments):
-    """Takes the arguments of `model.generate` and of `generate_of_folder`."""
+    """Generate with the arguments of `model.generate` and of `generate_of_folder`."""
     settings = {{"datastore": DATASTORE, "on_unsupported": ON_UNSUPPORTED}} | arguments
     return generate_of_folder(model, *args, **settings)
 '''
@@ -38,19 +38,19 @@ def export_generate(
     *,
     on_unsupported: str = "refuse",
 ) -> Path:
-    """Writes `custom_generate` into a folder and returns its path.
+    """Write `custom_generate` into a folder and return its path.
 
     ``model.generate(custom_generate=folder, trust_remote_code=True)`` then uses specds. So does a
     model loaded from the folder with `trust_remote_code=True`.
 
     Args:
-        folder: A new folder, that of a model, or one that this function wrote to before.
-        datastore: A datastore to draft from, by path or by its name on the hub.
+        folder: A new folder, the folder of a model, or one that this function wrote to before.
+        datastore: A datastore to draft from: its path or its name on the hub.
         on_unsupported: As in `accelerate`.
 
     Raises:
         FileExistsError: The folder has another `custom_generate`.
-        ValueError: The datastore is of another tokenizer than the model in the folder.
+        ValueError: The datastore has another tokenizer than the model in the folder.
     """
     require_folder(folder, datastore)
     if datastore is not None and Path(datastore).exists():
@@ -65,7 +65,7 @@ def export_generate(
 
 
 def require_folder(folder: str | PathLike[str], datastore: str | PathLike[str] | None) -> None:
-    """Raises what `export_generate` would raise."""
+    """Raise the errors that `export_generate` would raise."""
     target = Path(folder) / "custom_generate"
     program = target / "generate.py"
     if target.exists() and not (program.exists() and _MARK in program.read_text()):
@@ -85,10 +85,17 @@ def generate_of_folder(
     drafter: Drafter | None = None,
     **arguments: Any,
 ) -> Any:
-    """What `generate.py` in the folder runs: `model.generate` through specds.
+    """Run `model.generate` through specds, for `generate.py` in the folder.
 
-    One drafter for each datastore serves all requests of the process. It keeps no texts, because no
-    request names a tenant.
+    One drafter for each datastore serves all requests of the process. It has no request cache,
+    because requests specify no tenant.
+
+    Args:
+        model: The model.
+        *args: As in `model.generate`.
+        datastore: Path or name of the datastore.
+        drafter: The drafter to use; by default the shared one of the datastore.
+        **arguments: As in `model.generate` and `accelerate`.
     """
     drafter = drafter or _shared_drafter(datastore)
     own = [name for name in arguments if name in _OPTIONS]

@@ -1,4 +1,4 @@
-"""`generate`, and the way by which all calls reach our loop."""
+"""`generate`, and the custom decoding loop that transformers calls."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -42,60 +42,60 @@ def generate(
     stop_strings: str | list[str] | None = None,
     **kwargs: Any,
 ) -> GenerationOutput:
-    """Generates what ``model.generate(input_ids, **kwargs)`` would, in fewer target forwards.
+    """Generate what ``model.generate(input_ids, **kwargs)`` would, in fewer target forward passes.
 
     Greedy decoding gives the same tokens, and sampling the same tokens from the same seed. Only in
-    half precision may near-ties break differently, because rounding depends on the shape of a pass.
+    half precision may near-ties break differently, because rounding depends on the shape of a
+    forward pass.
 
     Args:
         model: A decoder-only transformers model in eval mode.
-        input_ids: int64 `(num_rows, prompt_length)`, padded on the left, as `attention_mask` says.
-            Each row has a tree of its own, and processors and criteria are called for each alone.
+        input_ids: int64 `(num_rows, prompt_length)`, padded on the left with an `attention_mask`.
+            Each row has its own tree, and processors and criteria are called for each row alone.
         drafter: Drafts the trees, with one session a row. A datastore or its path makes a
             `FusedDrafter`; None makes one that drafts from the request alone.
-        inputs: Another name of `input_ids`, that of `model.generate`.
-        max_nodes: The most nodes of a draft to verify; 0 is plain decoding. `auto` is the drafter's
-            own `max_nodes`, if it has one. Otherwise each step verifies the number that pays, up to
-            63, by the expected gain and the time of a step, which is measured before a model's
-            first draft (about a second, or eight passes where these take longer; once a process).
-            The text does not depend on it; acceptance lengths do.
-        verification: `packed` verifies all rows as one sequence, by attention of our own; `model`
-            by the model as transformers computes it, with a tree mask. `auto` is `packed` on a
-            CPU, and `model` on other devices until `packed` has passed its tests there, or where
-            the model's attention cannot be replaced; `stats.reason` says why. A class of a runner
-            is accepted too, such as `specds.papers.path_rows.PathRows`.
+        inputs: Another name of `input_ids`, as in `model.generate`.
+        max_nodes: Maximum nodes of a draft to verify; 0 decodes without drafts. `auto` uses the
+            drafter's own `max_nodes`, if it has one. Otherwise each step verifies as many nodes as
+            pay off, up to 63, by the expected gain and the times of the steps so far, which all
+            requests of the model share. The text does not depend on it; acceptance lengths do.
+        verification: The verification backend. `packed` runs all rows as one sequence with our own
+            attention; `model` runs the model as transformers does, with a tree mask. `auto` is
+            `packed` on a CPU and on CUDA devices of capability 9.0 (H100), and `model` on other
+            devices or if the model's attention cannot be replaced; `stats.reason` says why. A
+            class of a runner, such as `specds.papers.path_rows.PathRows`, is accepted too.
         check_model: Before the model's first use, compare one forward pass over a small tree with
             forward passes over its paths (see `specds.verify.check_model`).
         synchronize_timings: Synchronize with a CUDA device at each reading of the clock, so that
             the times in `stats` are exact. This costs speed.
-        stream_interval: Hide how many tokens each step emitted, from which an observer can tell
-            texts apart. The streamer gets this many tokens at once (fewer at the end), and each
-            step computes exactly `max_nodes`, an integer below `stream_interval`. The time between
-            releases still varies.
+        stream_interval: Hide how many tokens each step emitted, from which an observer can
+            learn about the text. The streamer gets this many tokens at once (fewer at the end), and
+            each step computes exactly `max_nodes`, an integer below `stream_interval`. The time
+            between releases still varies.
         shape_invariant: Make the text of a single row independent of the drafts in half precision
             too. All forward passes have one shape, `max_nodes` (an integer) by `max_length` slots,
             and drafts are chains. This is slower, and near-ties may break differently from the
             baseline. Tested on a CPU; other devices verify with `model`.
-        on_step: Called with each `Step` of each row, the prefill included: the draft, its accepted
+        on_step: Called with each `Step` of each row, including the prefill: the draft, its accepted
             nodes, and the emitted tokens with their sources.
-        session: A session of the drafter that has observed the only prompt. It takes what is
-            emitted and is not finished, so that another request can go on with it. By default each
-            row has a session of its own.
-        streamer: Gets the prompts and each token, as from `model.generate`; of several rows, a
-            token of each at a time.
+        session: A session of the drafter that has observed the only prompt. It observes the emitted
+            tokens and is not finished, so that another request can continue it. By default each
+            row has its own session.
+        streamer: Receives the prompts and each token, as from `model.generate`; with several rows,
+            one token of each row at a time.
         tokenizer: Needed for `stop_strings`.
         stop_strings: Ends the text at any of these.
         **kwargs: The other arguments of `model.generate` for greedy decoding and sampling, such as
             `max_new_tokens`, `do_sample`, `logits_processor`, `generation_config`. `cache` (or
             `past_key_values`) is a `DynamicCache` with the states of the beginning of the only
-            prompt: they are not computed again, and the states of all tokens but the last are added
-            to it.
+            prompt. These are not computed again, and the states of all tokens but the last are
+            added to it.
 
     Raises:
         UnsupportedModelError: A tree cannot be verified on `model`.
-        UnsupportedRequestError: An argument asks for what a tree cannot do, such as beams.
-        TypeError: `model` is no model, or `input_ids` no tensor of token ids.
-        ValueError: An argument cannot be used.
+        UnsupportedRequestError: An argument cannot be served with drafts, such as beams.
+        TypeError: `model` is not a model, or `input_ids` is not a tensor of token ids.
+        ValueError: An argument is invalid.
     """
     if inputs is not None:
         if input_ids is not None:
@@ -104,7 +104,7 @@ def generate(
     require_inputs(model, input_ids)
     if kwargs.get("custom_generate") is not None:
         raise UnsupportedRequestError(
-            "custom_generate cannot be used here: this is a decoding loop of its own"
+            "custom_generate cannot be used: specds is itself a decoding loop"
         )
     options = Options.of(
         drafter,
@@ -134,13 +134,13 @@ def run_custom_loop(
     stop_strings: str | list[str] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Calls the `generate` of transformers with our loop; `result` converts its output."""
-    for name, why_not in _DROPPED.items():
+    """Call `generate` of transformers with our decoding loop; `result` converts its output."""
+    for name, reason in _DROPPED.items():
         if arguments.pop(name, None):
-            raise UnsupportedRequestError(f"{name} cannot be used: {why_not}")
+            raise UnsupportedRequestError(f"{name} cannot be used: {reason}")
     for name in {"cache", "past_key_values"} & arguments.keys():
         arguments[CACHE_NAME] = arguments.pop(name)
-    _resolve_what_needs_a_tokenizer(model, tokenizer, stop_strings, arguments)
+    _resolve_stop_strings(model, tokenizer, stop_strings, arguments)
 
     def loop(
         model: PreTrainedModel,
@@ -154,7 +154,7 @@ def run_custom_loop(
     return generate(custom_generate=loop, **arguments)
 
 
-# What transformers would drop silently.
+# Arguments that transformers would drop silently.
 _DROPPED = {
     "assistant_model": "the drafter takes its place",
     "synced_gpus": "each process drafts by itself",
@@ -164,7 +164,7 @@ _DROPPED = {
 def as_transformers(
     output: GenerationOutput, config: GenerationConfig
 ) -> torch.Tensor | GenerateDecoderOnlyOutput:
-    """What `model.generate` returns."""
+    """Return the output as `model.generate` does."""
     if not config.return_dict_in_generate:
         return output.sequences
     states: dict[str, Any] = {CACHE_NAME: output.cache}
@@ -176,13 +176,13 @@ def as_transformers(
     )
 
 
-def _resolve_what_needs_a_tokenizer(
+def _resolve_stop_strings(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     stop_strings: str | list[str] | None,
     kwargs: dict[str, Any],
 ) -> None:
-    """Makes a criterion of stop strings: transformers passes a loop no tokenizer."""
+    """Replace stop strings by a criterion: transformers passes no tokenizer to custom loops."""
     configs = (kwargs.get("generation_config"), model.generation_config)
     if any([kwargs.get("token_healing"), *(getattr(each, "token_healing", 0) for each in configs)]):
         raise UnsupportedRequestError(

@@ -1,4 +1,4 @@
-"""Copies the states of a caller's cache into ours before a request, and back after it."""
+"""Copies of states between the caller's cache and the request's."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from specds.verify.cache import TreeCache
 
 
 def load(past: DynamicCache, cache: TreeCache) -> None:
-    """Copies the states of the only row of `past` into the first row of an empty cache."""
+    """Copy the states of the only row of `past` into the first row of an empty cache."""
     length = past.get_seq_length()
     if length == 0:
         return
@@ -18,7 +18,7 @@ def load(past: DynamicCache, cache: TreeCache) -> None:
     cache.reserve(length)
     cache.place(torch.arange(length, device=layers[0].keys.device), 0)
     for index, layer in enumerate(layers):
-        # A window has dropped the first states, which no later token sees.
+        # A sliding window has dropped the first states, which no later token sees.
         lost = (0, 0, length - layer.keys.shape[2], 0)
         cache.update(pad(layer.keys, lost), pad(layer.values, lost), index)
     cache.settle()
@@ -26,7 +26,7 @@ def load(past: DynamicCache, cache: TreeCache) -> None:
 
 
 def extend(past: DynamicCache, cache: TreeCache) -> DynamicCache:
-    """Appends to `past` the states that only `cache` has, as plain decoding does."""
+    """Append to `past` the states that only `cache` has, as the baseline does."""
     start = past.get_seq_length()
     layers: list[Any] = cache.committed().layers
     for index, layer in enumerate(layers):

@@ -1,4 +1,4 @@
-"""When does a streamer get tokens? One of each row at a time, or a fixed number at once."""
+"""Streaming of a batch: one token of each row at a time, or a fixed number at once."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,12 @@ from specds.accept.on_host import Emitter
 
 
 class BatchStreamer(BaseStreamer):
-    """Gives a streamer a token of each row, int64 `(num_rows,)`, as soon as all rows have it.
+    """Pass a streamer one token of each row, int64 `(num_rows,)`, as soon as all rows have it.
 
     Args:
+        streamer: Receives the tokens.
         padding: The token of finished rows.
-        every: How many steps it gets at once; fewer only at the end.
+        every: Steps that it receives at once; fewer only at the end.
 
     Attributes:
         rows: All rows of the request.
@@ -28,7 +29,7 @@ class BatchStreamer(BaseStreamer):
         self._held: list[torch.Tensor] = []
 
     def put(self, value: torch.Tensor) -> None:
-        """A row has emitted a token."""
+        """Handle a token that a row has emitted."""
         lengths = [len(row.emitted) for row in self.rows]
         ahead = [n for row, n in zip(self.rows, lengths, strict=True) if not row.finished]
         for step in range(self._num_steps, min(ahead, default=max(lengths))):
@@ -42,7 +43,7 @@ class BatchStreamer(BaseStreamer):
                 self._release()
 
     def end(self) -> None:
-        """Ends the streamer."""
+        """End the streamer."""
         self._release()
         self._streamer.end()  # type: ignore[no-untyped-call]
 
@@ -53,10 +54,10 @@ class BatchStreamer(BaseStreamer):
 
 
 def stack_steps(rows: Sequence[list[torch.Tensor] | None]) -> tuple[torch.Tensor, ...] | None:
-    """The scores of each step, `(num_rows, vocab_size)`, zeros for finished rows.
+    """Return the scores of each step, `(num_rows, vocab_size)`, zeros for finished rows.
 
     Args:
-        rows: For each row, the scores `(1, vocab_size)` of each token; None if not kept.
+        rows: For each row, the scores `(1, vocab_size)` of each token; None if not stored.
     """
     kept = [row for row in rows if row is not None]
     if not kept:

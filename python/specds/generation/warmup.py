@@ -29,7 +29,7 @@ def warm_up(
     *,
     verification: Verification = "auto",
 ) -> None:
-    """Do in advance what a first request would wait for.
+    """Prepare a model, so that its first request does not wait for it.
 
     Checks the model, allocates the key-value cache, runs forward passes of the smallest and the
     largest size and, on a CUDA device, records those of all sizes at each doubling of the context.

@@ -13,21 +13,21 @@ from torch import Tensor
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _HEAD_SIZES = range(16, 257)
-# Fewer slots are not worth a split, however few the queries.
-_LEAST_SLOTS = 128
-# The keys, and likewise the values, that a program holds in each stage.
+# A split of fewer slots costs more than it saves.
+_MIN_SLOTS = 128
+# Bytes of keys, and of values, that a program holds in each stage.
 _TILE_BYTES = 16_384
-# As many queries as fit in the registers of four warps.
-_MOST_QUERIES = 64
-# Bytes of a multiprocessor's memory that three stages of tiles take at most, for heads of 256.
+# The queries that fit in the registers of four warps.
+_MAX_QUERIES = 64
+# Maximum bytes of a multiprocessor's memory for three stages of tiles, with heads of 256.
 _LARGEST_STAGES = 136 << 10
-# Programs for each multiprocessor, reached by splitting the slots.
-_MOST_PROGRAMS = 2
+# Maximum programs for each multiprocessor; splits of the slots create more programs.
+_MAX_PROGRAMS = 2
 # Splits that are merged at once.
 _TILE_SPLITS = 16
-# Fewer rows are no other program.
+# Rows are padded to this number, so that few rows share one compiled program.
 _TILE_ROWS = 32
-# Heads of a program of `rotate_and_store` at most: on an H100, one each took twice as long.
+# Maximum heads in a program of `rotate_and_store`: with one each, an H100 takes twice as long.
 _HEADS = 4
 # Numbers that a program of `gate` computes.
 _TILE = 1024
@@ -37,16 +37,16 @@ _OPTIONS = {"enable_fp_fusion": True}  # the default, of which Triton 3.9 warns
 def kernel_reason(
     device: torch.device, dtype: torch.dtype, head_sizes: Collection[int] = ()
 ) -> str | None:
-    """Why `tree_attention` cannot run on a device, with heads of these sizes; None where it can."""
+    """Return why `tree_attention` cannot run on a device with these head sizes, or None."""
     if find_spec("triton") is None:
         return "Triton is not installed"
     if dtype not in _DTYPES:
         return f"it does not compute in {dtype}"
     if others := [size for size in head_sizes if size not in _HEAD_SIZES]:
-        return f"heads of size {others[0]}, where 16 to 256 can be"
+        return f"it does not support heads of size {others[0]}, only of 16 to 256"
     if device.type == "cuda":
-        # Never tried with ROCm, whose programs share memory in another way.
-        return None if torch.version.cuda is not None else "the device is not one of CUDA"
+        # Not tested with ROCm, which shares memory in another way.
+        return None if torch.version.cuda is not None else "the device does not run CUDA"
     return None if _is_interpreted() else f"{device.type} is not a CUDA device"
 
 
@@ -59,7 +59,7 @@ def _is_interpreted() -> bool:
 
 
 class _Tiles(NamedTuple):
-    """How the work is divided, in tiles of queries and slots and splits of all rows together."""
+    """Division of the work into tiles of queries, tiles of slots, and splits of all rows."""
 
     queries: int
     slots: int
@@ -70,32 +70,32 @@ class _Tiles(NamedTuple):
 
     @classmethod
     def of(cls, num_queries: int, num_heads: int, num_slots: int, keys: Tensor) -> _Tiles:
-        """By shapes alone, not lengths: of the keys' heads, and of the slots of all rows.
+        """Choose by shapes alone, not by lengths, so that one CUDA graph serves all lengths.
 
-        One tile of queries waits for memory: it has one program for each multiprocessor, which
-        loads ahead where there is room. Several read the same slots and compute: two programs hide
-        each other's waits. By an H100.
+        A single tile of queries is bound by memory: it gets one program for each multiprocessor,
+        which loads ahead if there is room. Several tiles read the same slots and are bound by
+        arithmetic: two programs hide each other's latency. Both were measured on an H100.
         """
         size, head = keys.element_size(), power_of_two(keys.shape[-1])
-        # As many as fit in registers: tensor cores do not multiply float32.
-        queries = min(max(power_of_two(num_queries), 16), _MOST_QUERIES if size == 2 else 32)
+        # Tensor cores do not multiply float32, so its tiles need more registers.
+        queries = min(max(power_of_two(num_queries), 16), _MAX_QUERIES if size == 2 else 32)
         slots = min(max(_TILE_BYTES // (head * size), 16), 128)
-        num_tiles, least = -(-num_queries // queries), max(_LEAST_SLOTS, 4 * queries)
+        num_tiles, least = -(-num_queries // queries), max(_MIN_SLOTS, 4 * queries)
         num_processors, has_room = _processors(keys.device)
-        each, stages = (1, 3) if num_tiles == 1 and has_room else (_MOST_PROGRAMS, 2)
+        each, stages = (1, 3) if num_tiles == 1 and has_room else (_MAX_PROGRAMS, 2)
         splits = max(each * num_processors // (num_tiles * num_heads), 1)
         splits = min(splits, -(-num_slots // least))
         return cls(queries, slots, splits, least, 8 if head > 128 else 4, stages)
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not less than a number."""
+    """Return the smallest power of two that is not less than a number."""
     return 1 << (number - 1).bit_length()
 
 
 @cache
 def _processors(device: torch.device) -> tuple[int, bool]:
-    """How many multiprocessors there are, and whether each holds three stages of tiles."""
+    """Return the number of multiprocessors, and whether each holds three stages of tiles."""
     if device.type != "cuda":
         return 4, False
     found = torch.cuda.get_device_properties(device)
@@ -109,16 +109,16 @@ def tree_attention(
     scale: float | None = None, window: int | None = None, chunk: int | None = None,
     softcap: float | None = None, sinks: Tensor | None = None, block_table: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention of rows of drafted nodes over a cache that holds the nodes' own states too.
+    """Compute attention of drafted nodes over a cache that already holds the nodes' states.
 
     Slot `i` of a row holds the token at position `i` where ``i < lengths[row]``, and node `j` is in
-    slot ``lengths[row] + j``. Every node sees the whole prefix and the nodes that its bits name.
+    slot ``lengths[row] + j``. Every node sees the whole prefix and the nodes that its bits mark.
     Neither shapes nor launches depend on the numbers in the tensors, so that one CUDA graph serves
     all lengths. Slots are split among programs; results are merged by log-sum-exp, in float32.
 
     Args:
-        query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. Here and
-            below the last stride must be 1; the others are free.
+        query: `(num_rows, num_heads, width, head_dim)` in float16, bfloat16 or float32. The last
+            stride of this and of the other tensors must be 1.
         keys: `(num_rows, num_key_heads, num_slots, head_dim)`; heads of a group follow each other.
             With `block_table`, `(num_blocks, num_key_heads, block_size, head_dim)`.
         values: As `keys`; their `head_dim` may be another.
@@ -126,11 +126,11 @@ def tree_attention(
         positions: int64 `(num_rows, width)`, of the nodes.
         ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
             nodes: node `i` sees node `j` by bit ``j % 64`` of word ``j // 64``, and itself.
-        scale: Factor of the products; by default one over the root of `head_dim`.
-        window: A node sees at most this number of last positions, its own included.
-        chunk: A node sees nothing before the last multiple of this position.
+        scale: Factor of the products; by default ``head_dim ** -0.5``.
+        window: Number of last positions that a node sees, including its own; None for all.
+        chunk: A node sees only positions from the last multiple of this number on.
         softcap: Scores become ``softcap * tanh(score / softcap)``.
-        sinks: `(num_heads,)`, scores that are in the sum of the softmax and have no value.
+        sinks: `(num_heads,)`, scores that count in the sum of the softmax but have no value.
         block_table: int32 or int64 `(num_rows, num_blocks_of_row)`: slot `i` of a row is slot
             ``i % block_size`` of its block ``i // block_size``.
 
@@ -153,9 +153,9 @@ def tree_attention(
         "tile_rows": max(power_of_two(num_rows), _TILE_ROWS), "tile_queries": tiles.queries,
         "tile_slots": tiles.slots, "tile_value": power_of_two(value_dim), **_OPTIONS,
     }  # fmt: skip
-    # Shares that are rounded up are more by less than one a row.
+    # Rounding up adds less than one split for each row.
     grid = -(-group * width // tiles.queries), tiles.splits + num_rows - 1, num_key_heads
-    # Of each split and query: its values, their sum and maximum.
+    # Each split stores, for each query, its values, their sum and maximum.
     of_split = tiles.queries * (power_of_two(value_dim) + 2)
     num_partials = prod(grid) * of_split if tiles.splits > 1 else 0
     partials = torch.empty(num_partials, dtype=torch.float32, device=query.device)
@@ -182,13 +182,13 @@ def add_norm(
     residual: Tensor, delta: Tensor | None, inner: Tensor | None, weight: Tensor,
     eps: float, offset: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Adds `delta` to the residual stream, and norms the sum.
+    """Add `delta` to the residual stream, and normalize the sum.
 
     Both are `(..., size)`, contiguous. `inner` are the weights of a norm of `delta`, if there is
     one; `offset` is added to the weights of both norms.
 
     Returns:
-        The sum, and the same normed.
+        The sum, and the normalized sum, both shaped like `residual`.
     """
     from specds.kernels import programs
 
@@ -208,13 +208,13 @@ def rotate_and_store(
     cosines: Tensor, sines: Tensor, lengths: Tensor, positions: Tensor, keys: Tensor,
     values: Tensor, capacity: int, eps: float, offset: float,
 ) -> Tensor:  # fmt: skip
-    """Applies rotary embeddings to queries and keys, and writes keys and values to the cache.
+    """Apply rotary embeddings to queries and keys, and write keys and values to the cache.
 
     Query, key and value are `(1, num_tokens, heads * size)`, with any stride between tokens; the
-    weights are of norms of each head before its rotation. Cosines and sines are
-    `(num_positions, size)`, the sines of the first half of a head negated. Keys and values are the
-    cache's slots `(num_slots, num_key_heads, size)`, `capacity` a row; `lengths` and `positions`
-    are as in `tree_attention`.
+    weights are those of norms of each head before its rotation. Cosines and sines are
+    `(num_positions, size)`, with the sines of the first half of a head negated. Keys and values are
+    the cache's slots `(num_slots, num_key_heads, size)`, `capacity` for each row; `lengths` and
+    `positions` are as in `tree_attention`.
 
     Returns:
         The rotated queries, `(num_tokens, num_heads, size)`, in the dtype of the cache's keys.
@@ -238,7 +238,7 @@ def rotate_and_store(
 
 @torch.library.custom_op("specds::gate", mutates_args=())
 def gate(gates: Tensor, ups: Tensor, is_gelu: bool) -> Tensor:
-    """SiLU, or GELU by its tanh, of gates `(1, num_tokens, size)`, times `ups`."""
+    """Return SiLU (or the tanh form of GELU) of gates `(1, num_tokens, size)`, times `ups`."""
     from specds.kernels import programs
 
     _, num_tokens, size = gates.shape

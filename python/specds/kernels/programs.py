@@ -1,6 +1,6 @@
-"""The Triton kernels of `operations`, which alone calls them."""
+"""Triton kernels, called by `operations` only."""
 
-# Triton has no types, and its kernels have none.
+# Triton has no type annotations.
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
 # mypy: disallow-untyped-decorators=False
 import triton  # type: ignore[import-untyped]
@@ -12,14 +12,15 @@ def row_shares(
     lengths, width, num_rows, num_splits, least_tiles,
     window: tl.constexpr, chunk: tl.constexpr, tile_rows: tl.constexpr, tile_slots: tl.constexpr,
 ):  # fmt: skip
-    """For each row: its length, its first slot and split, its splits; and the tiles of a split.
+    """Divide rows into splits: each row's length, first slot, first split and number of splits.
 
-    Each split has an equal share of the slots of all rows, so that a long row has more of them.
+    Also returns the tiles of a split. All splits have equally many slots, so a long row has more
+    splits.
     """
     of_row = tl.arange(0, tile_rows)
     row_lengths = tl.load(lengths + of_row, mask=of_row < num_rows, other=0).to(tl.int32)
     begins = tl.zeros_like(row_lengths)
-    # The first node of a row sees as far back as any.
+    # No other node of a row sees further back than the first.
     if window > 0:
         begins = tl.maximum(row_lengths - (window - 1), 0) // tile_slots * tile_slots
     if chunk > 0:
@@ -48,11 +49,11 @@ def attend(
     tile_rows: tl.constexpr, tile_queries: tl.constexpr, tile_slots: tl.constexpr,
     tile_head: tl.constexpr, tile_value: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries over one split of the slots, for one row and key head.
+    """Attend with one tile of queries over one split of the slots, for one row and key head.
 
     Queries are the nodes of the group's heads, node by node. Slots are those of the prefix, then
-    those of the nodes. What the splits of a row find is left to `merge`, unless there is but one.
-    Scores are in base 2. Triton's interpreter knows all functions that are used, in every release.
+    those of the nodes. If a row has several splits, `merge` joins their partial results. Scores are
+    in base 2. Triton's interpreter supports all functions used here, in every release.
     """
     tile, place, key_head_index = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row_lengths, begins, firsts, row_splits, tiles_each = row_shares(
@@ -84,7 +85,7 @@ def attend(
     highest = tl.full((tile_queries,), float("-inf"), tl.float32)
     total = tl.full((tile_queries,), 0.0, tl.float32)
     if has_sinks:
-        # They are in the sum once, so in one split.
+        # Sinks count once, so they are added in one split.
         sink = tl.load(sinks + head, mask=is_query, other=float("-inf")).to(tl.float32)
         highest = tl.where(split == 0, sink * 1.4426950408889634, float("-inf"))
         total = tl.where(highest > float("-inf"), 1.0, 0.0)
@@ -103,7 +104,7 @@ def attend(
         seen_keys = tl.load(keys + key_at[None, :] + of_head[:, None], mask=has_key, other=0.0)
         scores = tl.dot(queries, seen_keys, input_precision="ieee") * scale
         if softcap > 0:
-            # tanh(x) = (1 - exp(-2x)) / (1 + exp(-2x)), which cannot overflow where x > 0.
+            # tanh(x) = (1 - exp(-2x)) / (1 + exp(-2x)), which cannot overflow for x > 0.
             less = tl.exp(tl.abs(scores) * (-2 / softcap))
             scores = softcap * tl.where(scores > 0, 1 - less, less - 1) / (1 + less)
         behind = slots - length
@@ -160,7 +161,7 @@ def merge(
     tile_rows: tl.constexpr, tile_queries: tl.constexpr, tile_slots: tl.constexpr,
     tile_value: tl.constexpr, tile_splits: tl.constexpr,
 ):  # fmt: skip
-    """One query, from what `attend` left of its splits: by log-sum-exp, always in one order."""
+    """Merge the splits of one query by log-sum-exp, always in the same order."""
     place, row_index, key_head_index = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     _, _, firsts, row_splits, _ = row_shares(
         lengths, width, num_rows, num_splits, least_tiles, window, chunk, tile_rows, tile_slots
@@ -204,7 +205,7 @@ def add_norm(
     residual, delta, inner, weight, total, normed, size, eps, offset: tl.constexpr,
     has_delta: tl.constexpr, has_inner: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """One token. Numbers are rounded where the model itself stores them in tensors."""
+    """Normalize one token; numbers are rounded where the model itself would store a tensor."""
     at = tl.arange(0, tile)
     held = at < size
     at_token = tl.program_id(0).to(tl.int64) * size + at
@@ -231,7 +232,7 @@ def rotate_and_store(
     num_heads: tl.constexpr, num_key_heads: tl.constexpr, size: tl.constexpr,
     offset: tl.constexpr, has_norms: tl.constexpr, heads: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    """Some heads of one token: of the query to `rotated`, of keys and values to their slots."""
+    """Rotate some heads of one token: queries go to `rotated`, keys and values to their slots."""
     token, first = tl.program_id(0), tl.program_id(1) * heads
     row = token // width
     slot = row * capacity + tl.load(lengths + row) + token % width
@@ -250,7 +251,7 @@ def rotate_and_store(
         source = key + token * key_token + (head - num_heads) * size
         target = keys + (slot * num_key_heads + head - num_heads) * size
         norm = key_norm
-    # Each number is rotated with the one half a head away.
+    # Each number is rotated with the number half a head away.
     other_at = (at + size // 2) % size
     states = tl.load(source + at, mask=held, other=0.0).to(tl.float32)
     others = tl.load(source + other_at, mask=held, other=0.0).to(tl.float32)

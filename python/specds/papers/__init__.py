@@ -1,1 +1,1 @@
-"""What papers do otherwise than this package, to compare with. Imports `specds.verify`."""
+"""Verification methods of papers, for comparison. Imports `specds.verify`."""

@@ -1,4 +1,4 @@
-"""N-Grammys' way to verify a draft: each path is a row, and all rows share one prefix."""
+"""N-Grammys' verification: each path is a row, and all rows share one prefix."""
 
 from collections.abc import Sequence
 
@@ -13,17 +13,20 @@ from specds.verify.inputs import MaskBuilder
 
 
 class PathRows(Runner):
-    """`Runner` with each path of the tree as a row of its own: N-Grammys' (k, w + 1) batches.
+    """Verification of each path of the tree as a row of its own: N-Grammys' (k, w + 1) batches.
 
     A row is the last emitted token and one path from the root to a leaf, padded to the longest, so
-    a node is computed once for each leaf below it. The states of the context are those of a
-    single row, which all rows read where they are; commits keep the accepted row's. To use it, give
-    the class to `specds.generate` as `verification`.
+    a node is computed once for each leaf below it. All rows read the states of the context from a
+    single row, without a copy; commits keep the accepted row. Pass the class to `specds.generate`
+    as `verification`.
+
+    Raises:
+        ValueError: The request has several prompts.
     """
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         if sizes.get("num_rows", 1) > 1:
-            raise ValueError("the rows of a batch are paths of one prompt: call once per prompt")
+            raise ValueError("PathRows verifies one prompt at a time: call once per prompt")
         super().__init__(model, **sizes)
         self._packed, _ = packed_model(model)
         self._masks_of_paths = MaskBuilder(self._config, model.dtype, group_size(self._config))
@@ -37,7 +40,7 @@ class PathRows(Runner):
         paths = tree.paths()
         width = 1 + max(len(path) for path in paths)
         rows = np.full((len(paths), width), token_id, dtype=np.int64)
-        # Where in the pass the token and each node are; of several places the first.
+        # The first place of the last token and of each node in the pass.
         self._width, self._places_in_pass = width, np.zeros(1 + len(tree), dtype=np.int64)
         for row in reversed(range(len(paths))):
             path = paths[row]
@@ -62,6 +65,6 @@ class PathRows(Runner):
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         if not path:
             return [0]
-        # A row that has the whole path.
+        # The first row that has the whole path.
         first = int(self._places_in_pass[1 + path[-1]]) // self._width * self._width
         return range(first, first + 1 + len(path))

@@ -1,10 +1,10 @@
-"""What does the target say of a draft: one forward pass over a token tree, and its KV cache.
+"""Verification of a draft by the target: one forward pass over a token tree, and its KV cache.
 
-Read in this order: `cache`, `inputs`, `generic` (the forward pass over a tree, as any model can do
-it), `attention` and `lean_forward` (how a model attends otherwise, and passes with less between its
-layers), `static` (rows of a batch in passes of few shapes), `recordings` (these as CUDA graphs),
-and `support` (for which models all of this is right). Imports `specds.accept`, since on a device
-acceptance is part of the pass.
+Read in this order: `cache`, `inputs`, `generic` (a pass over a tree by any model), `attention` and
+`fused_forward` (our own attention, and a forward with less Python between the layers), `packed`
+(all rows as one sequence, in passes of few shapes), `recordings` (these as CUDA graphs), and
+`support` (the models that can be verified). Imports `specds.accept`, since on a device acceptance
+is part of the pass.
 """
 
 from specds.verify.cache import TreeCache

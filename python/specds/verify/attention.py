@@ -1,4 +1,4 @@
-"""Attention that reads a prefix where it lies, and a copy of a model that attends by it."""
+"""Attention that reads the prefix without a copy, and a copy of a model that uses it."""
 
 import copy
 from collections.abc import Sequence
@@ -12,19 +12,20 @@ from specds.kernels.operations import tree_attention
 from specds.verify.inputs import LocalAttention
 from specds.verify.linear import FastLinear, is_fast
 
-# The name of `attend_packed` in transformers. It is registered for no mask function, so that
-# transformers makes no masks.
+# The name of `attend_packed` in transformers. It has no mask function there, so that transformers
+# makes no masks.
 PACKED = "specds_packed"
-# The attribute by which the modules of a `packed_model` share the `Tree` of a pass.
+# The attribute with which the modules of a `packed_model` share the `Tree` of a pass.
 _SHARED = "specds_shared"
 
-# Arguments by which models ask for more than a softmax over masked and scaled products.
+# Arguments of attention functions that the kernel does not support.
 _UNKNOWN_TO_KERNEL = ("position_bias", "head_mask")
+# Arguments of attention functions that torch's attention does not support.
 _UNKNOWN_TO_SDPA = ("softcap", "s_aux", *_UNKNOWN_TO_KERNEL)
 
 
 class Tree(NamedTuple):
-    """What takes the place of a mask: arguments of `tree_attention`, some of them by layer."""
+    """Replacement of a mask: arguments of `tree_attention`; the limits are by layer."""
 
     lengths: Tensor
     positions: Tensor
@@ -41,18 +42,25 @@ def attend_packed(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention in which the query heads that share a key head are one longer sequence.
+    """Attend with the query heads that share a key head joined to one longer sequence.
 
-    So keys are not repeated for each of them, and not copied: they and values are views of a
-    `TreeCache`, `(num_rows, num_key_heads, num_slots, head_dim)`. Queries are
-    `(1, num_heads, num_rows * width, head_dim)`. The mask is additive,
-    `(num_rows, 1, group * width, num_slots)`; None if a token sees every slot, or with a `Tree`.
+    Keys are then neither repeated for each query head nor copied.
+
+    Args:
+        module: The attention module that calls.
+        query: `(1, num_heads, num_rows * width, head_dim)`.
+        key: `(num_rows, num_key_heads, num_slots, head_dim)`, a view of a `TreeCache`.
+        value: Like `key`.
+        attention_mask: Additive, `(num_rows, 1, group * width, num_slots)`; None if a token sees
+            every slot, or with a `Tree`.
+        scaling: Factor of the products.
+        **kwargs: Further arguments of the model.
 
     Returns:
-        `(1, num_rows * width, num_heads, head_dim)`, and no weights.
+        `(1, num_rows * width, num_heads, head_dim)`, and None for the weights.
 
     Raises:
-        ValueError: The model asks, in its `kwargs`, for what is not computed here.
+        ValueError: The model passes an argument that is not supported here.
     """
     tree = module.__dict__.get(_SHARED, {}).get("tree")
     if tree is not None:
@@ -64,7 +72,7 @@ def attend_packed(
     group, width = num_heads // num_key_heads, num_tokens // num_rows
     _refuse(kwargs, _UNKNOWN_TO_SDPA, makes_masks=attention_mask is None and width > 1)
     if attention_mask is not None and attention_mask.shape[2] != group * width:
-        # Layers differ in their heads, and the mask is that of others.
+        # Layers differ in their number of heads, and the mask was made for another number.
         attention_mask = attention_mask[:, :, :width].repeat(1, 1, group, 1)
     query = query.view(num_key_heads, group, num_rows, width, head_dim)
     query = query.permute(2, 0, 1, 3, 4).reshape(num_rows, num_key_heads, -1, head_dim)
@@ -86,7 +94,7 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
 
 
 def attend_tree(tree: Tree, layer: int, query: Tensor, *states: Tensor, **asked: Any) -> Tensor:
-    """`attend_packed` by the kernel."""
+    """Attend as `attend_packed` does, with the kernel."""
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
     asked |= tree.limits[layer]._asdict()
     attended: Tensor = tree_attention(by_row, states[0], states[1], *tree[:3], **asked)
@@ -94,13 +102,13 @@ def attend_tree(tree: Tree, layer: int, query: Tensor, *states: Tensor, **asked:
 
 
 def group_size(config: Any) -> int:
-    """How many query heads share a key head, by a text configuration."""
+    """Return the number of query heads that share a key head, by a text configuration."""
     num_heads = int(config.num_attention_heads)
     return num_heads // int(getattr(config, "num_key_value_heads", None) or num_heads)
 
 
 def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tree | None]]:
-    """A copy of a model that shares its weights, buffers and hooks and attends by `attend_packed`.
+    """Copy a model, sharing its weights, buffers and hooks, to attend by `attend_packed`.
 
     On a CPU its linear layers are those of `specds.verify.linear`. Modules and configurations are
     its own, since these name the attention and every thread that runs the model reads them. Second,
@@ -119,7 +127,7 @@ def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tre
             inner = module._modules.items()
             other.__dict__["_modules"] = {of: None if m is None else copied(m) for of, m in inner}
             other.__dict__[_SHARED] = of_pass
-            # What was compiled in place would run the original.
+            # A module compiled in place would run the original.
             other.__dict__["_compiled_call_impl"] = None
             if isinstance(config := module.__dict__.get("config"), PreTrainedConfig):
                 packing = other.__dict__["config"] = made.setdefault(id(config), copy.copy(config))
@@ -131,11 +139,11 @@ def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tre
 
 
 def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) -> list[str]:
-    """Why a model has no `packed_model`; empty where it has."""
+    """Return the reasons against a `packed_model`; none if there can be one."""
     reasons = []
     if not model._supports_attention_backend:
         reasons.append("its attention cannot be exchanged")
-    # Such a forward is bound to the original module, and would run that one.
+    # A replaced forward is bound to the original module, and would run that one.
     if any("forward" in module.__dict__ for module in model.modules()):
         reasons.append("the forward of one of its modules was replaced, as by offloading")
     if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:

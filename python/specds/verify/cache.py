@@ -1,4 +1,4 @@
-"""The KV cache: a pass writes the states of a tree, and a commit keeps one path of it."""
+"""KV cache of a request: a pass writes the states of a tree, and a commit keeps one path."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ States = tuple[Tensor, Tensor]
 _SLOT_MULTIPLE = 64
 
 CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_key_values"
-"""What transformers calls a cache in all its calls: `cache` since release 5.24."""
+"""The name of the cache argument in transformers: `cache` since release 5.24."""
 
 
 def _round_up(num_slots: int) -> int:
@@ -27,32 +27,35 @@ class TreeCache(Cache):
     """A KV cache whose length grows only by `commit`, so that a rejected tree leaves no trace.
 
     A token's *place* is its row times the capacity of a row, plus its slot. A pass writes its
-    states to the places given by `place`, behind the committed ones; `commit` keeps some of them,
-    and the next pass overwrites the others. Slots are allocated once the first pass has shown the
-    shapes, all layers of one shape in one block, so that a commit is two operations.
+    states to the places set by `place`, after the committed ones; `commit` keeps some of them, and
+    the next pass overwrites the others. Slots are allocated after the first pass, which shows the
+    shapes. All layers of one shape are one block, so that a commit is two operations.
 
     Sliding and chunked layers keep every state too, since a rejected tree would push states out of
-    a rolling window; masks hide what is outside. To transformers it is a cache without layers.
+    a rolling window; masks hide the states outside. For transformers this is a cache without
+    layers.
 
     Args:
-        capacity: Slots of a row to allocate at first; a cache that is full grows by half.
+        capacity: Slots of a row to allocate at first; a full cache grows by half.
+        num_rows: Rows of the request.
     """
 
     def __init__(self, capacity: int, num_rows: int = 1) -> None:
         self.lengths = [0] * num_rows
         self.capacity = _round_up(capacity)
         self._num_rows = num_rows
-        # The layers whose keys (0) or values (1) have a shape, dtype and device; and a block for
-        # each of these, `(members, num_rows * capacity, num_heads, head_dim)`.
+        # The layers whose keys (0) or values (1) have the same shape, dtype and device.
         self._members: dict[Any, list[tuple[int, int]]] = {}
+        # A block for each of these, `(members, num_rows * capacity, num_heads, head_dim)`.
         self._blocks: list[Tensor] = []
-        # Keys and values by layer: all slots, `(num_slots, num_heads, head_dim)`, row by row; those
-        # that a pass sees; and those of a first pass, before there are blocks.
+        # Keys and values of all slots by layer, `(num_slots, num_heads, head_dim)`, row by row.
         self.slots: dict[int, States] = {}
+        # Keys and values that the pass sees, by layer.
         self._seen: dict[int, States] | None = None
+        # Keys and values of a first pass, before there are blocks.
         self._held: dict[int, States] = {}
         self._places = torch.empty(0, dtype=torch.int64)
-        self._view = (0, 0, 0)  # the first row, how many, and their slots
+        self._view = (0, 0, 0)  # first row, number of rows, number of slots
         super().__init__(layers=[])
 
     @property
@@ -68,12 +71,12 @@ class TreeCache(Cache):
 
     @property
     def storage(self) -> tuple[tuple[int, torch.Size], ...]:
-        """Where the slots lie: larger blocks can begin where smaller ones lay."""
+        """Addresses and shapes of the blocks: larger ones may reuse the address of smaller ones."""
         return tuple((block.data_ptr(), block.shape) for block in self._blocks)
 
     @property
     def head_sizes(self) -> set[int]:
-        """Sizes of the heads whose states it holds, once a pass has shown them."""
+        """Head sizes of the stored states; empty before the first pass."""
         return {block.shape[-1] for block in self._blocks}
 
     @property
@@ -81,30 +84,34 @@ class TreeCache(Cache):
         return self._blocks[0].shape[1] if self._blocks else 0
 
     def restart(self, num_rows: int, room_for: int, capacity: int) -> None:
-        """Begins other rows, with room for `room_for`, in the present slots if they suffice."""
+        """Start new rows, with room for `room_for`, in the present slots if these suffice."""
         capacity, self._held = _round_up(capacity), {}
         self.lengths, self._view = [0] * num_rows, (0, 0, 0)
         if self.num_slots < room_for * capacity:
-            # Freed first, so that memory need not hold the old slots and the new ones.
+            # Freed first, so that memory never holds the old slots and the new ones.
             self._blocks, self.slots = [], {}
         else:
             capacity = self.num_slots // room_for // _SLOT_MULTIPLE * _SLOT_MULTIPLE
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
     def place(self, places: Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
-        """Sets the places that the next pass writes, and the rows that it sees up to a slot `end`.
+        """Set the places that the next pass writes, and the rows and slots that it sees.
 
-        With an `end` of 0 it sees its own states alone.
+        Args:
+            places: int64 `(num_tokens,)`.
+            end: The pass sees the slots before this one; 0 for its own states alone.
+            first_row: First row of the pass.
+            num_rows: Rows of the pass.
         """
         self._places, self._view, self._seen = places, (first_row, num_rows, end), None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> States:
-        """Writes the states `(num_parts, num_heads, num_tokens, head_dim)` of a pass to a layer.
+        """Write the states `(num_parts, num_heads, num_tokens, head_dim)` of a pass to a layer.
 
         Returns:
-            What the pass sees of it, views `(num_rows, num_heads, end, head_dim)`.
+            The states that the pass sees, views `(num_rows, num_heads, end, head_dim)`.
         """
         states = key_states, value_states
         if not self._blocks:
@@ -116,16 +123,16 @@ class TreeCache(Cache):
         return self.seen(layer_idx) if self._view[2] else states
 
     def seen(self, layer: int) -> States:
-        """What the pass sees of a layer."""
+        """Return the states of a layer that the pass sees."""
         if self._seen is None:
-            # For all layers at once, since one alone costs as much.
+            # Made for all layers at once, since one alone costs as much.
             row, num_rows, end = self._view
             seen = (of[:, row : row + num_rows, :end].transpose(2, 3) for of in self._by_row())
             self._seen = self._by_layer(seen)
         return self._seen[layer]
 
     def _by_row(self) -> list[Tensor]:
-        """The blocks as `(members, num_rows, capacity, num_heads, head_dim)`."""
+        """Return the blocks as `(members, num_rows, capacity, num_heads, head_dim)`."""
         rows = self._num_rows, self.capacity
         used = (block[:, : rows[0] * rows[1]] for block in self._blocks)
         return [of.view(len(of), *rows, *of.shape[2:]) for of in used]
@@ -137,7 +144,7 @@ class TreeCache(Cache):
         return {layer: (made[layer, 0], made[layer, 1]) for layer, kind in sorted(made) if not kind}
 
     def settle(self) -> None:
-        """To be called after each pass over prompts: allocates the slots after the first one."""
+        """Allocate the slots after the first pass; to be called after each pass over prompts."""
         if self._held:
             held, self._held, self._members = self._held, {}, {}
             for layer, pair in held.items():
@@ -149,9 +156,11 @@ class TreeCache(Cache):
                 self.update(*pair, layer)
 
     def commit(self, kept: Sequence[Sequence[int]], num_moved: int = 0) -> None:
-        """Commits tokens of the last pass: their indices in each row, ascending.
+        """Commit tokens of the last pass.
 
-        The first `num_moved` of a row have been moved already.
+        Args:
+            kept: Their indices in each row, ascending.
+            num_moved: The first tokens of each row that have been moved already.
         """
         moves: list[tuple[int, int]] = []
         for row, keep in enumerate(kept):
@@ -164,26 +173,26 @@ class TreeCache(Cache):
             self.move(*torch.from_numpy(np.array(moves).T))
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copies states between places, int64 `(num_tokens,)`: reads all, then writes."""
+        """Copy states between places, int64 `(num_tokens,)`: all are read, then all are written."""
         for block in self._blocks:
             read, write = (of.to(block.device, non_blocking=True) for of in (sources, targets))
             block.index_copy_(1, write, block.index_select(1, read))
 
     def copy_row(self, source: int, target: int) -> None:
-        """Makes one row equal to another."""
+        """Copy the states of a row to another."""
         length = self.lengths[target] = self.lengths[source]
         for block in self._by_row():
             block[:, target, :length] = block[:, source, :length]
 
     def drop_row(self, row: int) -> None:
-        """Forgets a row; the last one takes its number."""
+        """Drop a row; the last one gets its number."""
         last = len(self.lengths) - 1
         if row < last:
             self.copy_row(last, row)
         self.lengths.pop()
 
     def committed(self, row: int = 0) -> DynamicCache:
-        """A copy of a row's committed states in a cache for plain decoding."""
+        """Copy a row's committed states to a cache of transformers."""
         cache = DynamicCache()
         kept = slice(row * self.capacity, row * self.capacity + self.lengths[row])
         for layer, pair in self.slots.items():
@@ -192,7 +201,7 @@ class TreeCache(Cache):
         return cache
 
     def reserve(self, num_slots: int) -> None:
-        """Grows if rows have fewer slots."""
+        """Grow to at least this number of slots for each row."""
         if num_slots > self.capacity:
             old, capacity = self._by_row(), self.capacity
             self.capacity = _round_up(max(capacity * 3 // 2, num_slots))
@@ -206,7 +215,7 @@ class TreeCache(Cache):
     @torch.no_grad()
     def _allocate(self) -> None:
         num_slots = self._num_rows * self.capacity
-        # Zeros, since masks do not hide NaN in the slots behind a row.
+        # Zeros, since masks do not hide NaN in the slots after a row.
         self._blocks = [
             torch.zeros((len(members), num_slots, *shape), dtype=dtype, device=device)
             for (shape, dtype, device), members in self._members.items()

@@ -1,4 +1,4 @@
-"""Verifies drafts by one forward pass of the target model over last tokens and their trees."""
+"""Verification backend `model`: one forward pass over the last tokens and their trees."""
 
 import inspect
 from collections.abc import Sequence
@@ -13,26 +13,34 @@ from specds._core import TokenTree
 from specds.verify.cache import CACHE_NAME, TreeCache
 from specds.verify.inputs import Inputs, MaskBuilder, Masks
 
-# Slots ahead of the prompt, so that a large `max_length` which is never reached costs no memory.
+# Slots allocated after the prompt: a large `max_length` that is never reached costs no memory.
 _FIRST_SLOTS = 1024
-# A pass over more prompt tokens is split: the memory that it needs beside the cache grows with its
-# tokens, and with their square where a layer has a window.
+# A pass over more prompt tokens is split: its memory, apart from the cache, grows with its tokens,
+# and with their square if a layer has a window.
 _LONG_PROMPT = 4096
 _CHUNK = 1024
 
 
 class Runner:
-    """The generic path: rows of a request as transformers computes them, masked by their trees.
+    """Verification by the model as transformers computes it, with masks of the trees.
 
-    Call `prefill_rows` once, then `verify_rows` and `commit_rows` in turn.
+    Call `prefill_rows` once, then `verify_rows` and `commit_rows` alternately.
+
+    Args:
+        model: The target.
+        prompt_length: Tokens of the longest prompt.
+        max_length: Maximum tokens of a row, prompt included.
+        max_nodes: Maximum nodes of a draft.
+        num_rows: Rows of the request.
 
     Attributes:
-        node_steps: The numbers of nodes that passes can have, up to 63; empty for any.
-        accepts: Whether it can accept too, by `launch` (see `PackedRunner`).
-        least_nodes: Rows are padded to it, so that the time of a pass does not depend on a tree.
-        num_seen: The slots that each pass sees; 0 for as many as it needs.
-        reason: Why passes were slower than they could be; known once it is closed.
-        setting: What the time of a pass depends on besides model and shape.
+        node_steps: Numbers of nodes that passes can have, up to 63; empty for any number.
+        accepts: Whether the backend also accepts, by `launch` (see `PackedRunner`).
+        least_nodes: Rows are padded to this number of nodes, so that the time of a pass does not
+            depend on a tree.
+        num_seen: Slots that each pass sees; 0 for as many as it needs.
+        reason: Why passes were slower than they could be; set when the runner is closed.
+        setting: Key of the times of a pass, apart from model and shape.
     """
 
     node_steps: tuple[int, ...] = ()
@@ -64,16 +72,17 @@ class Runner:
         self.cache = TreeCache(self._slots, num_rows)
 
     def fix_shape(self, num_nodes: int, num_slots: int) -> None:
-        """Gives all passes over trees one shape."""
+        """Give all passes over trees one shape."""
         self.least_nodes, self.num_seen, self._always_masks = num_nodes, num_slots, True
 
     def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
-        """Runs prompts through the model with its own causal masks, equal ones once.
+        """Run the prompts through the model with its own causal masks, equal prompts once.
 
         Args:
-            prompts: For each row int64 `(1, prompt_length)`, with at least one token more than the
-                cache holds of the row: those are not read again.
-            chunk_size: Tokens per pass of a row; None for all, or 1,024 of more than 4,096.
+            prompts: int64 `(1, prompt_length)` for each row, with at least one token more than the
+                cache holds of the row. Tokens in the cache are not computed again.
+            chunk_size: Tokens of a row in each pass; None for all, or for 1,024 if the prompt has
+                more than 4,096.
 
         Returns:
             The logits after the last token of each row, `(num_rows, vocab_size)`.
@@ -95,7 +104,7 @@ class Runner:
         return torch.stack([logits[original] for original in originals])
 
     def _read(self, prompts: Sequence[Tensor], rows: list[int], chunk_size: int | None) -> Tensor:
-        """Runs one prompt in chunks, or several, padded on the left as plain decoding does."""
+        """Run one prompt in chunks, or several, padded on the left as transformers pads them."""
         parts = [prompts[row][0] for row in rows]
         ids = pad_sequence(parts, batch_first=True, padding_side="left")
         lengths, width = torch.tensor([[*map(len, parts)]], device="cpu").T, ids.shape[1]
@@ -104,7 +113,7 @@ class Runner:
             end = min(start + step, width)
             self.cache.reserve(end)
             positions = torch.arange(start, end, device="cpu") - width + lengths
-            # Padding goes behind the prompt, where the next pass overwrites it.
+            # Padding goes after the prompt, where the next pass overwrites it.
             first_places = torch.tensor(rows, device="cpu")[:, None] * self.cache.capacity
             places = (first_places + positions % width).to(self._device)
             shown = (positions >= 0).long().to(self._device) if len(rows) > 1 else None
@@ -117,7 +126,7 @@ class Runner:
         return logits[:, -1]
 
     def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
-        """Runs the last emitted token of each row and its tree through the model, in one pass.
+        """Run the last emitted token of each row and its tree through the model, in one pass.
 
         The states of all tokens before the last ones are in the cache.
 
@@ -133,11 +142,11 @@ class Runner:
         return of_rows(self._pass(inputs.to(self._device), end), trees)
 
     def _num_places(self, trees: Sequence[TokenTree]) -> int:
-        """Places of a row: its last token, and nodes or padding."""
+        """Return the places of a row: its last token, and nodes or padding."""
         return 1 + max(self.least_nodes, *map(len, trees))
 
     def _pass(self, inputs: Inputs, end: int) -> Tensor:
-        """The logits at all places, of a pass that sees `end` slots of each row."""
+        """Return the logits at all places, from a pass that sees `end` slots of each row."""
         num_rows, width = inputs.token_ids.shape
         self.cache.place(self._places(inputs).flatten(), end, 0, num_rows)
         logits = self._logits(inputs, inputs.lengths[:, None] + inputs.depths, end)
@@ -147,31 +156,31 @@ class Runner:
         return self._forward(inputs.token_ids, positions, self._mask(inputs, end))
 
     def _mask(self, inputs: Inputs, end: int) -> Masks:
-        """None where one token sees every slot: attention is faster without a mask."""
+        """Return the mask; None if one token sees every slot, since attention is then faster."""
         if inputs.token_ids.numel() == 1 and not self._always_masks:
             return None
         return self._masks.build(inputs.visible(), inputs.depths, inputs.lengths, end)
 
     def _places(self, inputs: Inputs) -> Tensor:
-        """Where the states of a pass go, int64 `(num_rows, width)` (see `TreeCache`)."""
+        """Return the places of a pass's states, int64 `(num_rows, width)` (see `TreeCache`)."""
         num_rows, width = inputs.token_ids.shape
         rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
         return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
-        """Keeps, in each row, the states of the last token and of the tree nodes of a path."""
+        """Keep, in each row, the states of the last token and of the nodes of a path."""
         self.cache.commit([self._places_of(path) for path in paths], self._num_moved)
 
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
-        """Ascending indices, in the last pass of a row, of the last token and a path."""
+        """Return the ascending indices, in the last pass of a row, of the last token and a path."""
         return [0, *(1 + node for node in path)]
 
     def leave(self, row: int) -> None:
-        """Ends a row; the last one takes its number."""
+        """End a row; the last one gets its number."""
         self.cache.drop_row(row)
 
     def close(self) -> None:
-        """Ends the request, and leaves to the next one what it can use."""
+        """End the request, and leave reusable resources to the next one."""
 
     def _forward(
         self,
@@ -182,7 +191,7 @@ class Runner:
         last: int = 0,
         model: PreTrainedModel | None = None,
     ) -> Tensor:
-        """The model's logits, only those of the `last` tokens if it can; 0 for all."""
+        """Return the model's logits: of the `last` tokens if it supports that, or of all."""
         asked: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}
         asked |= {CACHE_NAME: self.cache, "use_cache": True, "return_dict": True}
         if last and self._keeps_logits:
@@ -192,5 +201,5 @@ class Runner:
 
 
 def of_rows(logits: Tensor, trees: Sequence[TokenTree]) -> list[Tensor]:
-    """Logits `(num_rows, width, vocab_size)` by row, without those of padding."""
+    """Split logits `(num_rows, width, vocab_size)` by row, without those of padding."""
     return [row[: 1 + len(tree)] for row, tree in zip(logits, trees, strict=False)]

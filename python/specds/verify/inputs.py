@@ -1,4 +1,4 @@
-"""What goes into a pass: last tokens and their drafts as arrays, and attention masks over them."""
+"""Inputs of a forward pass: last tokens and drafts as arrays, and their attention masks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from specds._core import TokenTree, pack_rows
 
 Masks = Tensor | dict[str, Tensor] | None
 
-# Finite with what is added to it, also in a part of the slots that is hidden altogether.
+# Sums with this value stay finite, also if all slots of a part are hidden.
 _HIDDEN = -1e9
 
 LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
-"""The types of layers that a tree can be verified by."""
+"""The types of layers with which a tree can be verified."""
 
 
 class Inputs(NamedTuple):
-    """The last tokens of some rows and their drafts; padding sees itself, and nothing sees it.
+    """The last tokens of some rows and their drafts; padding sees only itself, and is not seen.
 
     Attributes:
         token_ids: int64 `(num_rows, width)`.
-        depths: int64 `(num_rows, width)`, how far a token is from the last one.
-        parents: int64 `(num_rows, width)`, places in the row; the last token is its own.
+        depths: int64 `(num_rows, width)`, distances from the last token.
+        parents: int64 `(num_rows, width)`, places in the row; the last token is its own parent.
         lengths: int64 `(num_rows,)`, committed tokens.
-        ancestors: int64 `(num_rows, width, num_words)`: bit ``i % 64`` of word ``i // 64`` tells
-            whether a token sees the one at place `i` of its row.
+        ancestors: int64 `(num_rows, width, num_words)`: bit ``i % 64`` of word ``i // 64`` is 1 if
+            a token sees the token at place `i` of its row.
         numbers: int64 `(size,)`, the memory of all of these, so that one copy moves them.
     """
 
@@ -41,7 +41,7 @@ class Inputs(NamedTuple):
 
     @classmethod
     def on_host(cls, num_rows: int, width: int, *, pinned: bool = False) -> Inputs:
-        """Uninitialised memory of the host; `pinned` for copies that do not block."""
+        """Allocate uninitialized memory on the host; `pinned` for copies that do not block."""
         size = num_rows * (width * (3 + -(-width // 64)) + 1)
         numbers = torch.empty(size, dtype=torch.int64, pin_memory=pinned, device="cpu")
         return cls._of(numbers, num_rows, width)
@@ -58,7 +58,7 @@ class Inputs(NamedTuple):
         return self._of(self.numbers.to(device, copy=True), *self.token_ids.shape)
 
     def visible(self) -> Tensor:
-        """`ancestors` as bool `(num_rows, width, width)`."""
+        """Return `ancestors` as bool `(num_rows, width, width)`."""
         bits = torch.arange(64, device=self.ancestors.device)
         seen = (self.ancestors[..., None] >> bits) & 1
         return seen.flatten(2)[..., : self.ancestors.shape[1]].bool()
@@ -66,19 +66,19 @@ class Inputs(NamedTuple):
     def fill(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree], lengths: Sequence[int]
     ) -> None:
-        """Writes rows, where the memory is the host's; those after the last one are padding."""
+        """Write rows to memory of the host; rows after the last one are padding."""
         pack_rows(self.numbers.numpy(), self.token_ids.shape[1], token_ids, trees, lengths)
 
 
 class LocalAttention(NamedTuple):
-    """How far back a layer attends, as in `tree_attention`; by default to all that came before."""
+    """Limits of a layer's attention, as in `tree_attention`; by default it sees all positions."""
 
     window: int | None = None
     chunk: int | None = None
 
 
 def layer_types(config: Any) -> list[str]:
-    """The attention type of each layer of a text configuration."""
+    """Return the attention type of each layer of a text configuration."""
     if hasattr(config, "layer_types"):
         return list(config.layer_types)
     has_window = getattr(config, "sliding_window", None) is not None
@@ -87,7 +87,7 @@ def layer_types(config: Any) -> list[str]:
 
 
 def local_attention(layer_type: str, config: Any) -> LocalAttention:
-    """How far back the layers of a type attend, one of `LAYER_TYPES`."""
+    """Return the limits of the layers of a type, one of `LAYER_TYPES`."""
     if layer_type == "sliding_attention":
         return LocalAttention(window=int(config.sliding_window))
     if layer_type == "chunked_attention":
@@ -96,14 +96,14 @@ def local_attention(layer_type: str, config: Any) -> LocalAttention:
 
 
 class MaskBuilder:
-    """Makes attention masks: additive ones, which every attention implementation reads alike.
+    """Builder of additive attention masks, which all attention implementations support.
 
     Windows count positions, so nodes of the same depth see equally far back.
 
     Args:
         config: The model's text configuration.
-        dtype: That of the queries, which is what attention kernels read.
-        group: How many query heads share a row of the mask (see `attend_packed`).
+        dtype: The dtype of the queries, which attention kernels require of a mask.
+        group: Number of query heads that share a row of the mask (see `attend_packed`).
     """
 
     def __init__(self, config: Any, dtype: torch.dtype, group: int = 1) -> None:
@@ -117,14 +117,14 @@ class MaskBuilder:
         self.has_windows = any(map(any, self._limits.values()))
 
     def build(self, visible: Tensor, depths: Tensor, lengths: Tensor, end: int) -> Masks:
-        """The mask `(num_rows, 1, group * width, end)`, or one for each layer type.
+        """Return the mask `(num_rows, 1, group * width, end)`, or one for each layer type.
 
-        Only shapes are read on the host, so that a CUDA graph can hold this.
+        The host reads shapes only, so that a CUDA graph can record this.
 
         Args:
-            visible: bool `(num_rows, width, width)`, which tokens of its row each one sees.
-            depths: int64 `(num_rows, width)`, how far each is from the row's length.
-            lengths: int64 `(num_rows,)`, committed tokens, behind which the row's states are.
+            visible: bool `(num_rows, width, width)`, the tokens of its row that each token sees.
+            depths: int64 `(num_rows, width)`, distances of the tokens from the row's length.
+            lengths: int64 `(num_rows,)`, committed tokens; the row's states follow them.
             end: Slots that the mask covers.
         """
         num_rows, width = depths.shape

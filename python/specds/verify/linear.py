@@ -1,19 +1,19 @@
-"""Linear layers over a few tokens on a CPU, by a product that reads each weight once."""
+"""Linear layers over a few tokens on a CPU, with a product that reads each weight once."""
 
 import torch
 from torch import Tensor
 
 from specds._core import has_linear_product, linear_product
 
-# Of more tokens MKL's product is as fast.
-_MOST_TOKENS = 24
-# What numpy has instead of bfloat16.
+# With more tokens MKL's product is as fast.
+_MAX_TOKENS = 24
+# Types of the same bits in numpy, which has no bfloat16.
 _BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 _HAS_PRODUCT = has_linear_product()
 
 
 def is_fast(weight: Tensor) -> bool:
-    """Whether `linear` has a product for these weights, by a CPU that has its instructions."""
+    """Return whether `linear` has its own product for these weights on this CPU."""
     return (
         _HAS_PRODUCT
         and weight.dtype in _BITS
@@ -25,26 +25,26 @@ def is_fast(weight: Tensor) -> bool:
 
 
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` of weights that it `is_fast` for.
+    """Compute `torch.nn.functional.linear` with weights that are `is_fast`.
 
     Two to 24 tokens take little longer than one.
     """
     num_tokens = states.numel() // weight.shape[1]
-    # Who counts or records operations sees those of torch.
+    # Tools that count or record operations must see those of torch.
     is_watched = torch._C._len_torch_dispatch_stack() > 0
-    is_few = 1 < num_tokens <= _MOST_TOKENS
+    is_few = 1 < num_tokens <= _MAX_TOKENS
     if is_watched or not is_few or states.dtype != weight.dtype:
         return torch.nn.functional.linear(states, weight, bias)
     tokens = states.detach().reshape(num_tokens, -1).float().contiguous()
     bits = weight.detach().view(_BITS[weight.dtype]).numpy()
     made = torch.from_numpy(linear_product(bits, tokens.numpy(), torch.get_num_threads()))
     if bias is not None:
-        made += bias  # before it is rounded, as torch does
+        made += bias  # before rounding, as in torch
     return made.to(weight.dtype).view(*states.shape[:-1], -1)
 
 
 class FastLinear(torch.nn.Linear):
-    """A layer in whose place `linear` computes."""
+    """A layer that computes by `linear`."""
 
     def forward(self, states: Tensor) -> Tensor:
         return linear(states, self.weight, self.bias)

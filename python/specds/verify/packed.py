@@ -1,4 +1,4 @@
-"""The static path: all rows as one sequence, in passes of few shapes."""
+"""Verification backend `packed`: all rows as one sequence, in forward passes of few shapes."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -16,37 +16,37 @@ from specds.kernels.operations import kernel_reason, power_of_two
 from specds.verify import recordings
 from specds.verify.attention import Tree, group_size, packed_model
 from specds.verify.cache import TreeCache
+from specds.verify.fused_forward import FusedForward, unfused_reason
 from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
-from specds.verify.lean_forward import LeanForward, why_not_lean
 from specds.verify.recordings import PassBuffers, Workspace
 
 Outcome = tuple[list[int], list[int], NDArray[np.int64]]
 
-# With the last token, whole tiles of what multiplies matrices.
+# With the last token, these are whole tiles of matrix multiplication units.
 NODES = (0, 7, 15, 31, 63)
-"""Numbers of nodes that recorded passes have; multiples of 64 tokens where these are too few."""
-# A pass moves the states that it accepts down to this depth. Deeper ones are moved by the commit,
-# which takes the host 75 us.
+"""Numbers of nodes of recorded passes; larger passes have multiples of 64 tokens."""
+# A pass moves the accepted states down to this depth. Deeper ones are moved by the commit, which
+# takes the host 75 us.
 _MOVED = 16
-# Few sizes are few recordings, but their slots are all read: 1,024 of them take as long as 4 % of
-# the weights of Llama-2-7B.
+# Few sizes need few recordings, but all slots are read: 1,024 of them take as long as 4 % of the
+# weights of Llama-2-7B.
 _SLOTS = (512, 1024, 2048)
 
 
 def bucket(number: int, sizes: tuple[int, ...], step: int) -> int:
-    """Rounds up to one of `sizes`, or to the largest and a multiple of `step`."""
+    """Round up to one of `sizes`, or to the largest plus a multiple of `step`."""
     fitting = next((size for size in sizes if size >= number), None)
     return -(-(number - sizes[-1]) // step) * step + sizes[-1] if fitting is None else fitting
 
 
 class PackedRunner(Runner):
-    """The static path: the model sees the rows as one sequence, and reads each prefix once.
+    """Verification of all rows as one sequence, which reads each prefix once.
 
     On a CUDA device widths and rows are rounded up, so that passes have few shapes, and each shape
     is recorded at first use. The cache stays for the model's next request, since recordings hold
-    its addresses. Where `tree_attention` runs, it reads from the device which tokens see which: no
-    mask is made, and shapes do not depend on lengths. Elsewhere the slots are rounded up too.
+    its addresses. `tree_attention` reads the ancestors of each token from the device: with it no
+    mask is made, and shapes do not depend on lengths. Without it the slots are rounded up too.
     """
 
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
@@ -77,7 +77,7 @@ class PackedRunner(Runner):
 
     def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
         logits = super().prefill_rows(prompts, chunk_size)
-        # Head sizes are known now. What recordings use must outlive an inference mode.
+        # Head sizes are known now. Tensors of recordings must outlive an inference mode.
         with torch.inference_mode(False) if self._records else nullcontext(), torch.no_grad():
             if not self._work.is_tried:
                 self._try_kernels()
@@ -85,7 +85,7 @@ class PackedRunner(Runner):
         return logits
 
     def _try_kernels(self) -> None:
-        """Decides for kernels if they do not fail in a pass, which commits nothing."""
+        """Enable the Triton kernels if a probe pass, which commits nothing, succeeds."""
         work, num_rows = self._work, len(self.cache.lengths)
         work.is_tried = True
         if kernel_reason(self._device, self._model.dtype, self.cache.head_sizes) is not None:
@@ -98,16 +98,16 @@ class PackedRunner(Runner):
         except torch.OutOfMemoryError:
             raise
         except Exception as failure:
-            work.record_fallback(f"Triton's kernels fail, masks are made: {failure}")
+            work.record_fallback(f"Triton's kernels failed: {failure}")
             work.has_kernels, work.forward = False, None
 
     def _chosen(self) -> Callable[..., Tensor]:
         work = self._work
-        if why := why_not_lean(self._model):
-            self.reason = f"no lean forward: {why}"
+        if why := unfused_reason(self._model):
+            self.reason = f"no fused forward: {why}"
             return self._by_packed_model()
         if work.forward is None:
-            work.forward = LeanForward(self._model, has_kernels=work.has_kernels)
+            work.forward = FusedForward(self._model, has_kernels=work.has_kernels)
         else:
             work.forward.refresh()
         # Without autograd's bookkeeping a pass of a small model takes a tenth less. A recording is
@@ -129,11 +129,11 @@ class PackedRunner(Runner):
     def launch(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree], request: PassRequest
     ) -> Callable[[], list[Outcome]]:
-        """Launches `verify_rows` and the acceptance, and does not wait for the device.
+        """Launch `verify_rows` and the acceptance, without waiting for the device.
 
         Returns:
             A function that waits, and returns for each row the accepted nodes, their tokens and
-            the bonus token, and the likeliest tokens at every place.
+            the bonus token, and the likeliest tokens at each place.
         """
         reported, width = self._run(token_ids, trees, request)
         on_host = reported.to("cpu", non_blocking=True)
@@ -148,7 +148,7 @@ class PackedRunner(Runner):
     def _run(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree], request: PassRequest | None
     ) -> tuple[Tensor, int]:
-        """The logits of a pass, or with a request its `report`; and the places of a row."""
+        """Return the logits of a pass, or with a request its `report`; and the places of a row."""
         self._num_moved = 0 if request is None else 1 + _MOVED
         buffers, end = self._filled(token_ids, trees)
         inputs = buffers.inputs
@@ -156,7 +156,7 @@ class PackedRunner(Runner):
         # they are drawn from the logits of a recording.
         recorded = request if request is not None and request.sampler.is_argmax else None
 
-        # Recordings keep what they return: a report, or the logits, of a gigabyte in large batches.
+        # A recording keeps its output: a report, or logits, which take a gigabyte in large batches.
         def compute() -> Tensor:
             logits = self._pass(inputs, end)
             return logits if recorded is None else self._accept(inputs, logits, recorded)
@@ -170,7 +170,7 @@ class PackedRunner(Runner):
     def _filled(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree]
     ) -> tuple[PassBuffers, int]:
-        """The inputs of a pass, whose sizes may be rounded up, and the slots that it sees."""
+        """Return the inputs of a pass, their sizes rounded up, and the slots that it sees."""
         work, lengths = self._work, self.cache.lengths
         num_rows, width = len(trees), self._num_places(trees)
         if self._records:
@@ -179,7 +179,7 @@ class PackedRunner(Runner):
         end = self.num_seen or max(lengths) + width
         if self._records and not work.has_kernels:
             end = bucket(end, _SLOTS, _SLOTS[-1])
-        # Now, since the cache must not move within a recording.
+        # The cache must not move within a recording.
         self.cache.reserve(end)
         if work.has_kernels:
             end = self.cache.capacity
@@ -197,7 +197,7 @@ class PackedRunner(Runner):
         return report(counts, path, choices, predictions)
 
     def _move(self, inputs: Inputs, path: Tensor) -> None:
-        """Moves the states of a path to where the commit wants them."""
+        """Move the states of a path to the places where the commit expects them."""
         places, moved = self._places(inputs), slice(1, 1 + _MOVED)
         self.cache.move(places.gather(1, path[:, moved]).flatten(), places[:, moved].flatten())
 
@@ -211,4 +211,4 @@ class PackedRunner(Runner):
 
 
 RUNNERS: dict[str, type[Runner]] = {"packed": PackedRunner, "model": Runner}
-"""The ways to verify a draft, by name."""
+"""The verification backends by name."""

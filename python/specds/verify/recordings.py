@@ -1,4 +1,4 @@
-"""CUDA graphs: passes of few shapes, each recorded once and replayed without Python."""
+"""CUDA graphs of forward passes: each shape is recorded once and replayed without Python."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from transformers import PreTrainedModel
 
 from specds.accept.draws import DRAWING
 from specds.verify.cache import TreeCache
+from specds.verify.fused_forward import FusedForward
 from specds.verify.inputs import Inputs
-from specds.verify.lean_forward import LeanForward
 
-Shape = tuple[int, int, int]  # rows, their width, the slots that they see
+Shape = tuple[int, int, int]  # rows, width, slots
 
 
 class _Stream:
-    """Holds a stream of torch. Weak references to those of torch 2.11 outlive them, and crash."""
+    """A stream of torch; in torch 2.11 a weak reference to the stream itself would crash."""
 
     def __init__(self, stream: Any) -> None:
         self.of_torch = stream
 
 
-# The streams of recordings, by what CUDA calls them: torch hands out 32 in turn.
+# The streams of recordings by their CUDA handle: torch returns 32 of them in turn.
 _streams: WeakValueDictionary[int, _Stream] = WeakValueDictionary()
-_COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default  # by where the source is
+# The index of each is that of its source among its arguments.
+_COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
 _BY_INDICES = {"aten::index.Tensor", "aten::index_put", "aten::index_put_"}
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 class ForbidHostSync(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operations after which the host waits for the device, in this thread alone."""
+    """Error for each operation after which the host waits for the device, in this thread."""
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -56,8 +57,13 @@ class ForbidHostSync(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class CudaRecording:
     """A CUDA graph of a computation on tensors that do not move, and its `output`.
 
-    It shares its memory with another one, and the stream of the recording, on which nothing else
-    runs: so the workspace that cuBLAS keeps for a stream lies in that memory too.
+    It shares its memory and its stream with another recording. Nothing else runs on the stream, so
+    the workspace that cuBLAS keeps for a stream lies in that memory too.
+
+    Args:
+        compute: The computation.
+        other: The recording to share with.
+        device: The device.
     """
 
     def __init__(
@@ -68,13 +74,13 @@ class CudaRecording:
         # Other threads may use the device meanwhile.
         mode: Any = {"stream": stream.of_torch, "capture_error_mode": "thread_local"}
         with DRAWING, torch.cuda.device(device):
-            # Libraries set themselves up in the first runs, which must not be recorded.
+            # Libraries initialize in the first runs, which must not be recorded.
             compute()
             with ForbidHostSync():  # type: ignore[no-untyped-call]
                 compute()
             state = torch.cuda.get_rng_state(device)
             try:
-                # A recording that fails does not leave its stream.
+                # A failed recording does not leave its stream by itself.
                 with (
                     torch.cuda.stream(torch.cuda.current_stream()),
                     torch.cuda.graph(graph, pool, **mode),
@@ -88,7 +94,7 @@ class CudaRecording:
 
 
 def _unused_stream(device: torch.device) -> _Stream:
-    """One that no other workspace records on: the end of that one frees what cuBLAS uses on it."""
+    """Return a stream of no other workspace, since the end of that one frees cuBLAS's memory."""
     for _ in range(32):
         stream = _Stream(cast("Any", torch.cuda.Stream)(device))
         if _streams.setdefault(stream.of_torch.cuda_stream, stream) is stream:
@@ -97,7 +103,7 @@ def _unused_stream(device: torch.device) -> _Stream:
 
 
 def _reset_default_generator(device: torch.device, state: Tensor) -> None:
-    """Puts another state in place of the default one, which a failed recording leaves recording."""
+    """Replace the state of the default generator, which a failed recording leaves recording."""
     index = torch.cuda.current_device() if device.index is None else device.index
     fresh: Any = torch.Generator(device)
     fresh.set_state(state)
@@ -106,14 +112,14 @@ def _reset_default_generator(device: torch.device, state: Tensor) -> None:
 
 
 def recorder(device: torch.device) -> Callable[..., CudaRecording] | None:
-    """The class of recordings on a device; None where there is nothing to gain."""
+    """Return the class of recordings on a device, or None for devices without them."""
     return CudaRecording if device.type == "cuda" else None
 
 
 def device_event(device: torch.device) -> Callable[[], None]:
-    """A function that waits for what was launched on a device so far, and not for later launches.
+    """Return a function that waits for the launches on a device up to now.
 
-    Threads share a stream: one that waited for it would wait for the passes of the others too.
+    Threads share a stream: waiting for it would include the later passes of other threads.
     """
     if device.type != "cuda":
         return lambda: None
@@ -124,31 +130,39 @@ def device_event(device: torch.device) -> Callable[[], None]:
 
 
 class PassBuffers:
-    """The inputs of passes of one shape, on the host and on the device, and their recordings."""
+    """The inputs of passes of one shape, on the host and on the device, and their recordings.
+
+    Attributes:
+        inputs: The inputs on the device.
+        recordings: By the numbers of predictions and of known tokens; None for logits.
+    """
 
     def __init__(self, num_rows: int, width: int, device: torch.device) -> None:
         # The next request may run outside of the inference mode of this one.
         with torch.inference_mode(False):
             self._host = Inputs.on_host(num_rows, width, pinned=device.type == "cuda")
             self.inputs = self._host.to(device)
-        # By what they tell of acceptance: the numbers of predictions and of known tokens.
         self.recordings: dict[tuple[int, int] | None, CudaRecording] = {}
 
     def fill(self, *rows: Any) -> None:
-        """As `Inputs.fill`, on the device."""
+        """Fill the inputs on the device (see `Inputs.fill`)."""
         self._host.fill(*rows)
         self.inputs.numbers.copy_(self._host.numbers, non_blocking=True)
 
 
 class Workspace:
-    """What a request of a model leaves to the next one: a cache, and passes recorded over it.
+    """The cache and the recorded passes that a request of a model leaves to the next one.
 
     Recordings are valid for the `fingerprint` of the model and as long as the cache does not move.
 
     Attributes:
-        forward: The lean forward of the model, where it has one.
-        has_kernels: Whether Triton's kernels run.
-        is_tried: Whether the kernels were tried.
+        valid_for: The `fingerprint` of the model.
+        cache: The KV cache.
+        passes: The inputs of passes by their shape and the slots of a row.
+        records: Whether passes are recorded.
+        forward: The fused forward of the model, if it has one.
+        has_kernels: Whether the Triton kernels run.
+        is_tried: Whether the kernels were probed.
         reason: Why passes are slower than they could be.
     """
 
@@ -156,21 +170,20 @@ class Workspace:
         self.valid_for = valid_for
         self.cache = TreeCache(0)
         self._storage = self.cache.storage
-        # By shape, and the slots of a row.
         self.passes: dict[tuple[Shape, int], PassBuffers] = {}
         self.records = True
-        self.forward: LeanForward | None = None
+        self.forward: FusedForward | None = None
         self.has_kernels = False
         self.is_tried = False
         self.reason = ""
 
     def record_fallback(self, reason: str) -> None:
-        """Notes why passes are slower from now on, and warns of it."""
+        """Record why passes are slower from now on, and warn of it."""
         self.reason = "; ".join(filter(None, (self.reason, reason)))
         warnings.warn(f"drafts are verified slower: {reason}", stacklevel=2)
 
     def buffers(self, shape: Shape, device: torch.device) -> PassBuffers:
-        """Those of a shape; when the cache has moved, all are dropped."""
+        """Return the inputs of a shape; all are dropped when the cache has moved."""
         if self.cache.storage != self._storage:
             self.passes.clear()
             self._storage = self.cache.storage
@@ -186,7 +199,7 @@ class Workspace:
         compute: Callable[[], Tensor],
         device: torch.device,
     ) -> Tensor:
-        """What `compute` gives, by a recording where there can be one, made at first use."""
+        """Return the result of `compute`, from a recording if possible, made at first use."""
         record = recorder(device)
         if not self.records or record is None:
             return compute()
@@ -198,7 +211,7 @@ class Workspace:
                 raise
             except RuntimeError as failure:
                 if isinstance(failure.__context__, torch.OutOfMemoryError):
-                    raise failure.__context__ from None  # what ended the recording
+                    raise failure.__context__ from None  # this error ended the recording
                 self.records = False
                 self.record_fallback(f"passes are not recorded as CUDA graphs: {failure}")
                 return compute()
@@ -207,13 +220,13 @@ class Workspace:
         return recording.output
 
 
-# The workspaces that no request uses at present.
+# The workspaces that are not in use.
 _free: WeakKeyDictionary[torch.nn.Module, list[Workspace]] = WeakKeyDictionary()
 _looking = Lock()
 
 
 def acquire(model: PreTrainedModel) -> Workspace:
-    """A workspace that an earlier request left, if it is still valid and free; else a new one."""
+    """Return a valid workspace that an earlier request left, or a new one."""
     now = fingerprint(model)
     with _looking:
         free = [each for each in _free.pop(model, []) if each.valid_for == now]
@@ -223,16 +236,16 @@ def acquire(model: PreTrainedModel) -> Workspace:
 
 
 def release_workspace(model: PreTrainedModel, workspace: Workspace) -> None:
-    """Leaves a workspace to the next request, unless it was released meanwhile."""
+    """Leave a workspace to the next request, unless `release` was called meanwhile."""
     with _looking:
         if model in _free:
             _free[model].append(workspace)
 
 
 def release(model: PreTrainedModel) -> None:
-    """Frees what requests of a model have left: key-value cache, CUDA graphs, copied weights.
+    """Free the resources of a model's requests: KV cache, CUDA graphs and copied weights.
 
-    Call it too after a change that the model's modules do not show, such as one of a global
+    Call it too after a change that the model's modules do not show, such as the change of a global
     variable that its code reads.
     """
     with _looking:
@@ -240,7 +253,7 @@ def release(model: PreTrainedModel) -> None:
 
 
 def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
-    """What a recorded pass depends on besides its inputs and the values of the weights."""
+    """Return all that a recorded pass depends on, except its inputs and the weights' values."""
     modules = tuple(map(_of_module, model.modules()))
     configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     settings = tuple(repr(config.__dict__) for config in configs.values())
@@ -258,7 +271,7 @@ def _of_module(module: torch.nn.Module) -> tuple[Any, ...]:
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype to which autocast now converts on a device; None where it is off."""
+    """Return the dtype to which autocast converts on a device; None if it is off."""
     casts = torch.is_autocast_enabled(device.type)
     return torch.get_autocast_dtype(device.type) if casts else None
 
@@ -272,5 +285,5 @@ def _is_plain(value: Any) -> bool:
 def _address(tensor: Tensor) -> int:
     try:
         return tensor.data_ptr()
-    except RuntimeError:  # quantised tensors may be made of several others
+    except RuntimeError:  # quantized tensors may consist of several others
         return id(tensor)

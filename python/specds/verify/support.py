@@ -1,4 +1,4 @@
-"""Which models a draft can be verified on: by their configuration, and by a test run."""
+"""Checks of models for verification: their configuration, and a test run."""
 
 import inspect
 import warnings
@@ -19,32 +19,34 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from specds._core import TokenTree
 from specds.kernels.operations import kernel_reason
 from specds.verify.attention import packing_reasons
+from specds.verify.fused_forward import unfused_reason
 from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
-from specds.verify.lean_forward import why_not_lean
 from specds.verify.packed import RUNNERS
 from specds.verify.recordings import autocast_dtype
 
 _ATTENTION = {"sdpa", "eager"}
-# Slots enough for three splits of the attention kernel, whose results are merged.
+# Enough slots for three splits of the attention kernel, whose results are merged.
 _SPLIT_PROMPT = 330
 # Compute capabilities of the devices on which `make test-gpu` has passed.
 _PROVEN = {(9, 0)}
-_UNPROVEN = "`packed` has passed its tests on no such device yet: ask for it by its name"
+_UNPROVEN = "`packed` is not tested on this kind of device: pass verification='packed' to use it"
 
 
 class UnsupportedModelError(ValueError):
-    """A draft cannot be verified on this model; the message says why."""
+    """Drafts cannot be verified on this model; the message says why."""
 
 
 @dataclass(frozen=True)
 class Support:
-    """What `check_model` found.
+    """Result of `check_model`.
 
     Attributes:
-        reasons: Why a draft cannot be verified on the model; empty where it is `ok`.
-        max_error: Largest error of a node in one pass over a tree, compared with plain passes: root
-            mean square, over the standard deviation of the logits. None where it was not needed.
+        ok: Whether drafts can be verified on the model.
+        reasons: Why they cannot; empty if `ok`.
+        max_error: Largest error of a node in one pass over a tree, compared with passes over its
+            paths: root mean square, divided by the standard deviation of the logits. None if no
+            pass was run or it failed.
     """
 
     ok: bool
@@ -53,24 +55,29 @@ class Support:
 
 
 Verification = str | type[Runner]
-"""How drafts are verified: a name in `specds.verify.RUNNERS`, or a class like these."""
+"""Verification backend: a name in `specds.verify.RUNNERS`, or a class like these."""
 
-# Results of the numeric check of a model, by the way to verify, and the warnings that it has had.
+# Results of the test run of a model, by verification backend.
 _checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
+# The warnings that were given for a model.
 _warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
 
 
 def check_model(model: PreTrainedModel, *, verification: Verification = "model") -> Support:
-    """Checks a model by its configuration, then by running it over a small tree.
+    """Check a model by its configuration, then by running it over a small tree.
 
-    The logits of one pass over eight nodes are compared with plain passes over the tree's paths,
-    which use neither our cache nor our masks: three forward passes over some twenty tokens, or over
-    as many as cross windows of at most 512 tokens. Where our attention kernel runs there are 330,
+    The logits of one pass over eight nodes are compared with passes over the tree's paths, which
+    use neither our cache nor our masks: three forward passes over about twenty tokens, or over
+    enough to cross windows of at most 512 tokens. With our attention kernel there are 330 tokens,
     and a second pass over the tree must equal the first to the bit.
 
+    Args:
+        model: The model.
+        verification: The verification backend.
+
     Raises:
-        ValueError: There is no such way to verify.
-        torch.OutOfMemoryError: Memory is short, which says nothing of the model.
+        ValueError: `verification` is not a backend.
+        torch.OutOfMemoryError: Memory is short, which does not depend on the model's support.
     """
     require_verification(verification, RUNNERS)
     if reasons := unsupported_reasons(model, verification):
@@ -105,16 +112,16 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
 def require_support(
     model: PreTrainedModel, *, verification: Verification = "model", check_model: bool = True
 ) -> tuple[type[Runner], str, str]:
-    """Refuses a model on which a draft cannot be verified.
+    """Return the verification backend for a model on which drafts can be verified.
 
-    With `check_model` the model is run once in its life for each way to verify.
+    With `check_model` each model is run once for each backend.
 
     Returns:
-        The way to verify, its name, and why `auto` chose `model` and not `packed`, if it did. Where
-        the model is the reason, a warning says so once.
+        The backend, its name, and why `auto` chose `model` instead of `packed`, if it did. If the
+        model is the reason, a warning says so once.
 
     Raises:
-        UnsupportedModelError: With the reasons.
+        UnsupportedModelError: Drafts cannot be verified; the message has the reasons.
         ImportError: The installed transformers is too old.
     """
     if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 19):
@@ -166,14 +173,14 @@ def _runner_class(verification: Verification) -> type[Runner]:
 def require_verification(
     verification: Verification, names: Collection[str] = ("auto", *RUNNERS)
 ) -> None:
-    """Raises a ValueError if there is no such way to verify."""
+    """Raise a ValueError if `verification` is not a backend."""
     if isinstance(verification, str) and verification not in names:
         known = " or ".join(map(repr, names))
         raise ValueError(f"verification must be {known}, got {verification!r}")
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "model") -> list[str]:
-    """Why a draft cannot be verified on a model, as far as its configuration tells."""
+    """Return the reasons in a model's configuration against verifying drafts on it."""
     config = model.config.get_text_config(decoder=True)
     reasons = [*_training_reasons(model, config), *_family_reasons(model, config)]
     is_zero3: Any = is_deepspeed_zero3_enabled
@@ -182,7 +189,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
         num = torch.distributed.get_world_size()
     if num > 1:
         reasons.append("its weights are spread over processes, and each of them drafts by itself")
-    # `packed` reads prompts by the model's own attention, and trees by ours.
+    # `packed` reads prompts by the model's own attention, and trees by our own.
     if config._attn_implementation not in _ATTENTION and verification != "packed":
         reasons.append(
             f"attention {config._attn_implementation!r} takes no tree mask: load the model with "
@@ -207,7 +214,7 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     if model.config.is_encoder_decoder:
         yield "it is an encoder-decoder model"
     if others := sorted({*layer_types(config)} - LAYER_TYPES):
-        yield f"layers of type {', '.join(others)} are no plain attention over a KV cache"
+        yield f"layers of type {', '.join(others)} do not attend over a KV cache"
     elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
         yield "its recurrent state cannot drop a rejected branch"
     nested = getattr(config, "attn_config", None)  # of mpt
@@ -232,7 +239,7 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
 
 
 def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
-    """Why a model in training mode, in which some trainers generate, cannot decode."""
+    """Yield the reasons against a model in training mode, in which some trainers generate."""
     if not model.training:
         return
     settings = {**vars(model.config), **vars(config)}
@@ -245,7 +252,7 @@ def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
 
 
 # Three branches of three nodes, two of them with the same first node. The nodes of a branch are
-# not neighbours, so that a mask by slots instead of ancestors is caught.
+# not adjacent, so that a mask by slots instead of ancestors is caught.
 _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 
 
@@ -253,16 +260,16 @@ _PARENTS = (-1, -1, 0, 0, 1, 2, 3, 4)
 def tree_error(
     model: PreTrainedModel, prompt_length: int, verification: Verification = "model"
 ) -> float:
-    """Runs a small tree both ways, see `check_model`, and returns `Support.max_error`."""
+    """Run a small tree in both ways of `check_model`, and return `Support.max_error`."""
     vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
     num_tokens = prompt_length + 1 + len(_PARENTS)
-    # Spread over the vocabulary by a prime, neighbours distinct, the same in every run.
+    # Spread over the vocabulary by a prime: adjacent tokens differ, and every run has the same.
     token_ids = (np.arange(num_tokens) * 1_000_003 + 13) % vocab_size
     known, nodes = np.split(token_ids, [prompt_length + 1])
     tree = TokenTree(nodes, _PARENTS)
     paths = np.stack([np.concatenate((known, nodes[path])) for path in tree.paths()])
     ids = torch.from_numpy(paths).to(model.device)
-    # As `generate` counts them.
+    # The positions that `generate` passes.
     positions = torch.arange(ids.shape[1], device=model.device).expand_as(ids)
     plain = model(input_ids=ids, position_ids=positions, use_cache=False).logits
 
@@ -270,8 +277,8 @@ def tree_error(
     with closing(_runner_class(verification)(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(known[None, :-1])])
         rows = runner.verify_rows([int(known[-1])], [tree])[0].clone()
-        # What experts add up in any order may differ by rounding.
-        if _has_kernel(model, verification) and not why_not_lean(model):
+        # Sums over experts have no fixed order, so they may differ by rounding.
+        if _has_kernel(model, verification) and not unfused_reason(model):
             again = runner.verify_rows([int(known[-1])], [tree])[0]
             if not torch.equal(rows, again):
                 raise RuntimeError("a second pass over the same tree gave other logits")

@@ -1,4 +1,4 @@
-"""The arithmetic of a model's forward, without the Python between its modules."""
+"""The forward of a model as one function, without the Python code between its modules."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ _Function = Callable[[Tensor], Tensor]
 _Parts = Callable[[Tensor], Sequence[Tensor]]
 _Angles = tuple[Tensor, Tensor]
 
-# The share of a device's free memory that copies of weights may take.
-_MOST_COPIED = 0.25
+# Maximum share of a device's free memory for copies of weights.
+_MAX_COPIED = 0.25
 
-# The modules of the families.
+# The supported model families.
 _NAMES = "gemma3", "llama", "mistral", "qwen2", "qwen3"
 _FAMILIES = {f"transformers.models.{name}.modeling_{name}" for name in _NAMES}
-# Modules whose forward is called, and those whose arithmetic is done here.
+# Modules whose forward is called.
 _CALLED = {"lm_head", "embed_tokens", "rotary_emb", "act_fn", "o_proj", "down_proj"}
+# Projections that can be joined with others of the same input.
 _JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
+# Modules that are computed here.
 _COMPUTED = {"model", "layers", "norm", "self_attn", "mlp", "input_layernorm", *_HEAD_NORMS}
 _COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", "post_feedforward")}
-# Activations that `operations.gate` computes, and whether they are GELU.
+# The activations of `operations.gate`; True for GELU.
 _GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
-def why_not_lean(model: PreTrainedModel) -> str:
-    """Why a `LeanForward` may not compute what a model does; empty where it does."""
+def unfused_reason(model: PreTrainedModel) -> str:
+    """Return why a model has no `FusedForward`; empty if it has one."""
     kind = type(model)
     if kind.__module__ not in _FAMILIES or not kind.__name__.endswith("ForCausalLM"):
         return f"{kind.__name__} has none"
@@ -52,7 +54,7 @@ def why_not_lean(model: PreTrainedModel) -> str:
 
 
 def _what_is_unusual(family: str, part: torch.nn.Module, name: str = "") -> str:
-    """What is not as the family made it, in a module or one in it whose forward is not called."""
+    """Return what differs from the family's code in a module that is computed here, or ''."""
     kind, inner, what = type(part), {*part._modules, *part._parameters}, name or "the model"
     if kind is not torch.nn.ModuleList:
         inner -= _CALLED | _JOINED
@@ -73,12 +75,12 @@ def _what_is_unusual(family: str, part: torch.nn.Module, name: str = "") -> str:
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:
-    """Whether a call of a module is more than the forward of its class."""
+    """Return whether a call of a module does more than the forward of its class."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
 class _Norm(NamedTuple):
-    """A root mean square norm, and the fastest function that computes it without kernels."""
+    """A root mean square norm, and the fastest function for it without kernels."""
 
     weight: Tensor
     eps: float
@@ -90,8 +92,8 @@ class _Norm(NamedTuple):
         weight, is_offset = norm.weight, type(norm).__name__ == "Gemma3RMSNorm"
         eps = norm.eps if is_offset else norm.variance_epsilon
         function: _Function = norm
-        # In half precision models round on the way and `rms_norm` does not. On a CUDA device that
-        # is as near to the true numbers, and one kernel instead of eight.
+        # In half precision models round in between and `rms_norm` does not. On a CUDA device it
+        # is as accurate, and one kernel instead of eight.
         if not is_offset and (weight.dtype == torch.float32 or weight.device.type == "cuda"):
             normed = torch.nn.functional.rms_norm
             function = partial(normed, normalized_shape=weight.shape, weight=weight, eps=eps)
@@ -99,7 +101,7 @@ class _Norm(NamedTuple):
 
 
 class _Layer:
-    """The parts of a decoder layer: looking them up in modules takes as long as an addition."""
+    """The parts of a decoder layer; looking them up in modules takes as long as an addition."""
 
     def __init__(self, layer: Any, kind: str, join: Callable[..., _Parts]) -> None:
         attention, mlp = layer.self_attn, layer.mlp
@@ -112,7 +114,7 @@ class _Layer:
         if attention._modules.keys() >= _HEAD_NORMS:
             self.head_norms = _Norm.of(attention.q_norm), _Norm.of(attention.k_norm)
         self.output = _function(attention.o_proj)
-        # With two norms around the MLP, the one after attention is of what attention adds.
+        # With two norms around the MLP, the norm after attention is applied to attention's output.
         after = norms["post_attention_layernorm"]
         before_mlp = norms.get("pre_feedforward_layernorm")
         self.norm_of_attended = None if before_mlp is None else after
@@ -126,7 +128,7 @@ class _Layer:
 
 
 def _function(module: torch.nn.Module) -> _Function:
-    """The module, or for a linear layer without hooks its one operation."""
+    """Return the module, or the operation of a linear layer without hooks."""
     if type(module) is not torch.nn.Linear or _is_hooked(module):
         return module
     function = linear if is_fast(module.weight) else torch.nn.functional.linear
@@ -134,7 +136,7 @@ def _function(module: torch.nn.Module) -> _Function:
 
 
 class _Joined:
-    """Linear layers of the same input as one, over a copy of their weights."""
+    """Linear layers of the same input as one product, over a copy of their weights."""
 
     def __init__(self, *layers: torch.nn.Linear) -> None:
         self._layers = layers
@@ -151,14 +153,18 @@ class _Joined:
         return torch.split(product, self._sizes, dim=-1)
 
 
-class LeanForward:
-    """The forward of a model with nothing against it (see `why_not_lean`).
+class FusedForward:
+    """The fused forward of a model of a supported family (see `unfused_reason`).
 
-    It calls the model's own embedding, projections, activations and rotary angles, and does itself
-    what is between them. With kernels and for a `Tree`, a layer of linear projections is nine
-    launches: two norms, four products, rotation with the cache's writes, attention and the gate.
-    Projections of the same input are one product then, over a copy of their weights, if that fits
-    in a quarter of the device's free memory.
+    It calls the model's own embedding, projections, activations and rotary angles, and computes the
+    rest itself. With kernels and a `Tree`, a layer of linear projections is nine launches: two
+    norms, four products, rotation with the cache's writes, attention and the gate. Projections of
+    the same input are then one product over a copy of their weights, if the copy fits in a quarter
+    of the device's free memory.
+
+    Args:
+        model: The model.
+        has_kernels: Use the Triton kernels.
     """
 
     def __init__(self, model: Any, *, has_kernels: bool = False) -> None:
@@ -176,7 +182,7 @@ class LeanForward:
         self._layers = [_Layer(layer, kind, self._join) for layer, kind in made]
 
     def _join(self, *modules: Any) -> _Parts:
-        """The projections of the same input, as one function."""
+        """Return the projections of the same input as one function."""
         linear = all(type(of) is torch.nn.Linear and not _is_hooked(of) for of in modules)
         if self._joins and linear and len({(m.weight.dtype, m.bias is None) for m in modules}) == 1:
             self._joined.append(_Joined(*modules))
@@ -185,14 +191,14 @@ class LeanForward:
         return lambda states: [function(states) for function in functions]
 
     def refresh(self) -> None:
-        """Copies joined weights again, since the model's may have changed."""
+        """Copy joined weights again, since the model's may have changed."""
         for joined in self._joined:
             joined.refresh()
 
     def __call__(
         self, token_ids: Tensor, positions: Tensor, seen: Masks | Tree, cache: TreeCache
     ) -> Tensor:
-        """The logits of a pass, `(1, num_tokens, vocab_size)`; its states go to the cache."""
+        """Return the logits of a pass, `(1, num_tokens, vocab_size)`, and cache its states."""
         self._make_angles(cache)
         residual, delta, inner = self._embed(token_ids), None, None
         angles = self._angles
@@ -210,7 +216,7 @@ class LeanForward:
         return self._head(normed)
 
     def _make_angles(self, cache: TreeCache) -> None:
-        """Makes tables of cosines and sines, by position, when the number of slots has changed."""
+        """Compute the cosines and sines of all positions when the number of slots has changed."""
         if self._angles and len(next(iter(self._angles.values()))[0]) == cache.num_slots:
             return
         weight = self._norm.weight
@@ -224,18 +230,18 @@ class LeanForward:
 
 
 def _has_room(layers: torch.nn.Module, device: torch.device) -> bool:
-    """Whether copies of all weights that can be joined fit in a device's memory."""
+    """Return whether copies of all weights that can be joined fit in a device's memory."""
     if device.type != "cuda":
         return True
     named = layers.named_parameters()
     copied = sum(weight.nbytes for name, weight in named if name.split(".")[-2] in _JOINED)
-    return copied <= _MOST_COPIED * torch.cuda.mem_get_info(device)[0]
+    return copied <= _MAX_COPIED * torch.cuda.mem_get_info(device)[0]
 
 
 def _add_norm(
     residual: Tensor, delta: Tensor | None, inner: _Norm | None, norm: _Norm, seen: Masks | Tree
 ) -> tuple[Tensor, Tensor]:
-    """The residual plus `delta`, which an inner norm may precede; and the norm of that."""
+    """Return the residual plus `delta`, to which an inner norm may apply, and the sum's norm."""
     if isinstance(seen, Tree):
         inner_weight = None if inner is None else inner.weight
         made = operations.add_norm(residual, delta, inner_weight, *norm[:3])
@@ -253,7 +259,7 @@ def _attend(
     seen: Tensor | Tree | None,
     cache: TreeCache,
 ) -> Tensor:
-    """The output of the heads, `(1, num_tokens, num_heads * head_dim)`."""
+    """Return the output of the heads, `(1, num_tokens, num_heads * head_dim)`."""
     query, key, value = layer.query_key_value(normed)
     scaling = layer.attention.scaling
     if isinstance(seen, Tree):

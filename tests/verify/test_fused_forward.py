@@ -23,7 +23,7 @@ from models import (
 from specds._core import TokenTree
 from specds.drafters.session import EMPTY_TREE
 from specds.verify import PackedRunner, packed
-from specds.verify.lean_forward import why_not_lean
+from specds.verify.fused_forward import unfused_reason
 from triton_on_cpu import interpreted
 
 TREE = TokenTree([3, 4, 5, 6, 7], [-1, -1, 0, 2, 1], [0.5] * 5)
@@ -51,9 +51,9 @@ MODELS = {
 
 def passes(model, *, lean, by_kernels=False):
     """By a lean forward or not: the logits of passes over one row and over two, and the states."""
-    assert not why_not_lean(model)
+    assert not unfused_reason(model)
     with pytest.MonkeyPatch.context() as patch, interpreted() if by_kernels else nullcontext():
-        patch.setattr(packed, "why_not_lean", lambda _: "" if lean else "for a test")
+        patch.setattr(packed, "unfused_reason", lambda _: "" if lean else "for a test")
         return logits_and_states(model)
 
 
@@ -131,26 +131,26 @@ PARTS = ["model", "model.norm", *(f"model.layers.1{part}" for part in OF_A_LAYER
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_part_that_is_not_as_usual_is_refused(change, part):
     model = build(*FAMILIES["qwen3"])
-    assert not why_not_lean(model)
+    assert not unfused_reason(model)
     CHANGES[change](model.get_submodule(part))
-    assert why_not_lean(model).startswith(part)
+    assert unfused_reason(model).startswith(part)
 
 
 def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatch):
     model = tiny_model("llama")
-    assert not why_not_lean(model)
-    assert why_not_lean(tiny_model("gpt_neox"))
+    assert not unfused_reason(model)
+    assert unfused_reason(tiny_model("gpt_neox"))
     config = transformers.LlamaConfig(**{**SHAPE, "pad_token_id": 0})
-    assert why_not_lean(transformers.AutoModelForSequenceClassification.from_config(config))
+    assert unfused_reason(transformers.AutoModelForSequenceClassification.from_config(config))
     settings = {**FAMILIES["gemma3"][1], "final_logit_softcapping": 3.0}
-    assert why_not_lean(build("Gemma3TextConfig", settings))
+    assert unfused_reason(build("Gemma3TextConfig", settings))
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert why_not_lean(model)
+    assert unfused_reason(model)
     handle.remove()
-    assert not why_not_lean(model)
+    assert not unfused_reason(model)
     computed = modeling_llama.LlamaMLP.forward
     monkeypatch.setattr(modeling_llama.LlamaMLP, "forward", lambda *args: -computed(*args))
-    assert why_not_lean(model)
+    assert unfused_reason(model)
 
 
 def negated(model, part):
@@ -178,10 +178,10 @@ def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, stays
     model = build(*FAMILIES["llama"])
     free = plain_generate(model, **GREEDY)
     change(model.model, part)
-    assert (why_not_lean(model) == "") == stays
+    assert (unfused_reason(model) == "") == stays
     output = decodes_alike(model, verification="packed")
     assert output.sequences.tolist() != [free]
-    why = f"no lean forward: model.{part} has a hook or a forward of its own"
+    why = f"no fused forward: model.{part} has a hook or a forward of its own"
     assert output.stats.reason == ("" if stays else why)
 
 
@@ -199,12 +199,3 @@ def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
         assert runner.verify_rows([5], [TREE])[0].is_inference()
         runner.commit_rows([[1, 4]])
     assert not any(block.is_inference() for block in runner.cache._blocks)
-
-
-@torch.no_grad()
-def test_what_passes_take_is_measured_anew_once_the_lean_forward_is_off():
-    model = build(*FAMILIES["llama"])
-    lean = short_runner(model).setting
-    assert short_runner(model).setting == lean
-    negated(model.model, "norm")
-    assert short_runner(model).setting != lean
