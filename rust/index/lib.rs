@@ -1,8 +1,8 @@
-//! Exact search in tokenised corpora: where a sequence of tokens occurs, how often, and what followed it there.
+//! Exact search in tokenized corpora: occurrences of a token sequence, their number and their continuations.
 //!
-//! A [`DatastoreBuilder`] writes the tokens of a corpus and the order of all their suffixes to a folder, about
-//! five bytes a token. A [`Datastore`] maps that folder: it opens in milliseconds, threads and processes share
-//! it, and a search takes microseconds among hundreds of millions of tokens.
+//! A [`DatastoreBuilder`] writes the tokens of a corpus and their suffix array to a folder, about five bytes a
+//! token. A [`Datastore`] maps that folder: it opens in milliseconds, threads and processes share it, and a search
+//! takes microseconds among hundreds of millions of tokens.
 //!
 //! # Examples
 //!
@@ -24,7 +24,7 @@
 //! assert_eq!(samples.row(0), [3, 4]);
 //! assert_eq!(samples.row(1), [3, 5]);
 //!
-//! // The longest suffix of a context that occurs, and what follows it most often.
+//! // The longest suffix of a context that occurs, and its most frequent continuations.
 //! let found = datastore.lookup(&[9, 2, 3], 16, 1)?;
 //! assert_eq!(found.length, 2);
 //! assert_eq!(datastore.continuations(&found, 10), [(4, 1), (5, 1)]);
@@ -32,8 +32,8 @@
 //! # }
 //! ```
 //!
-//! The bytes of a datastore are described in `docs/FORMAT.md` of the repository. Damage is found by
-//! [`Datastore::verify`]; without it, a damaged file gives wrong answers, never a crash.
+//! `docs/FORMAT.md` of the repository specifies the bytes of a datastore. [`Datastore::verify`] finds damage; without
+//! it, a damaged file gives wrong answers, never a crash.
 //!
 //! # Features
 //!

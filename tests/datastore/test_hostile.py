@@ -76,7 +76,7 @@ def test_what_no_write_of_ours_has_left_beside_the_target_is_not_touched(tmp_pat
     (tmp_path / "letter").write_text("x")
     HOSTILE[put](tmp_path / ".d.build")
     before = files(tmp_path), names(tmp_path)
-    with pytest.raises(FileExistsError, match="is in the way: it was not left by a write"):
+    with pytest.raises(FileExistsError, match="exists and was not created by this user"):
         DatastoreBuilder(tmp_path / "d", **FACTS)
     assert (files(tmp_path), names(tmp_path)) == before
 
@@ -102,7 +102,7 @@ def test_a_snapshot_is_written_to_no_file_of_others_and_read_by_nobody_else(tmp_
     (tmp_path / ".hard.new").hardlink_to(letter)
     os.mkfifo(tmp_path / ".pipe.new")
     for name in ("link", "hard", "pipe"):
-        with pytest.raises(FileExistsError, match="is in the way"):
+        with pytest.raises(FileExistsError, match="was not created by this user"):
             memory.save(tmp_path / name)
         assert not (tmp_path / name).exists()
     assert letter.read_text() == "x"

@@ -257,7 +257,7 @@ def resealed(lie):
 @pytest.mark.parametrize(
     ("lie", "message", "is_refused_first"),
     [
-        ({"id": "../../../../../../etc/passwd0000"}, "what it says of a shard is not usable", True),
+        ({"id": "../../../../../../etc/passwd0000"}, "an entry of a shard is not usable", True),
         ({"num_bytes": 1 << 40}, "is not what the manifest says", False),
         ({"id": "0" * 32}, "lacks .*shard-0{32}", False),
     ],

@@ -60,6 +60,7 @@ impl<'de> Deserialize<'de> for LoadCost {
     }
 }
 
+/// The options of an [`EngineDrafter`](crate::engine::EngineDrafter).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineConfig {
@@ -73,17 +74,18 @@ pub struct EngineConfig {
     pub sync_interval: Option<f64>,
     pub memory_scope: MemoryScope,
     pub memory_bytes: usize,
-    /// `auto` is low until the engine reports the time of a step.
+    /// The search effort; `auto` is low until the engine reports the time of a step.
     pub effort: Effort,
     /// Whether the target model's predictions are used, where the engine passes them on.
     pub recycle_predictions: bool,
-    /// The least probability of a node of a chain, where the engine specifies none. By default 0.1 where
-    /// the cost of a step is ignored, else 0.
+    /// Minimum probability of a path of a chain, unless the engine specifies one. The default is 0.1 if the cost
+    /// of a step is ignored, else 0.
     pub min_prob: Option<f32>,
     /// Rows with more tokens get no drafts.
     pub max_context: usize,
     pub num_threads: usize,
-    /// By default measured if the engine [times its steps](EngineInfo::times_steps), else ignored.
+    /// The cost of a step. The default is measured if the engine [times its steps](EngineInfo::times_steps), else
+    /// ignored.
     pub step_cost: Option<LoadCost>,
 }
 
@@ -106,7 +108,7 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
-    /// Without a cost, a path of a chain must be this probable.
+    /// Minimum probability of a path of a chain if the cost of a step is ignored.
     const MIN_PROB: f32 = 0.1;
 
     /// Replaces the defaults that depend on the engine.
@@ -138,9 +140,9 @@ const MAX_INTERVAL: f64 = 86_400.0;
 /// The properties that an engine reports when it opens a drafter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineInfo {
-    /// Tokens from this value on are never drafted; `None` where it is not known.
+    /// Only tokens below this are drafted; `None` if it is not known.
     pub vocab_size: Option<u32>,
-    /// The fingerprint of the tokenizer; empty where it is not known.
+    /// The fingerprint of the tokenizer; empty if it is not known.
     pub tokenizer: String,
     /// Whether the engine reports the time of each step.
     pub times_steps: bool,

@@ -1,4 +1,4 @@
-//! Counts of what came of the drafts.
+//! Counters of an engine's drafter.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,41 @@ use crate::draft::session::Session;
 use crate::draft::token_tree::Source;
 use crate::engine::requests::EngineRequest;
 
-/// Counts of what came of all drafts so far.
+/// Counters of all steps so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct EngineCounts {
-    /// The drafts that the engine went on from.
+    /// Drafts that the engine verified.
     pub num_drafts: u64,
     pub num_draft_tokens: u64,
     pub num_accepted_tokens: u64,
-    /// The tokens that were written after the first sync of each request.
+    /// Tokens that were emitted after the first sync of each request.
     pub num_emitted_tokens: u64,
-    /// How often a row went on from a session.
+    /// Decode steps of all rows: syncs of a row that continued a request.
     pub num_row_steps: u64,
-    /// Sessions that were begun.
+    /// Requests that began.
     pub num_opened: u64,
-    /// How often a session was found in another row than before, or came back.
+    /// Requests that moved to another row or returned to the batch.
     pub num_moved: u64,
-    /// Rows that could not be served, over all steps.
+    /// Rows that could not be served, summed over all steps.
     pub num_refused: u64,
     /// Per-request options that could not be used.
     pub num_refused_options: u64,
-    /// Times that the memory could not be shared, or a new datastore could not be used.
+    /// Failures to share the memory or to use a new datastore.
     pub num_memory_failures: u64,
     pub num_memory_bytes: u64,
-    /// When the memory was last shared, in seconds since 1970; 0 for never.
+    /// Time at which the memory was last shared, in seconds since 1970; 0 for never.
     pub memory_shared_at: f64,
-    /// The seconds in which it took contexts and drafted.
+    /// Seconds spent in syncs and drafts.
     pub draft_s: f64,
-    /// The accepted tokens by the name of their source.
+    /// Accepted tokens by the name of their source.
     pub num_accepted_by_source: BTreeMap<&'static str, u64>,
-    /// How many drafts of each length had each number of tokens accepted.
+    /// Number of drafts by their length, then by their number of accepted tokens.
     pub acceptance_histogram: Vec<Vec<u64>>,
 }
 
 impl EngineCounts {
-    /// Lets a request observe what is new, and says whether it could.
+    /// Counts the outcome of a request's draft and lets its session observe the new tokens. Returns false if the
+    /// session rejects them.
     pub(crate) fn observe(&mut self, request: &mut EngineRequest, news: &[u32]) -> bool {
         let draft = std::mem::take(&mut request.draft);
         let accepted = draft.follow(news);

@@ -24,25 +24,26 @@ use specds_index::{Datastore, Error, Result};
 pub struct EngineDrafter {
     config: EngineConfig,
     vocab_size: u32,
-    /// The drafter of requests whose tenant's earlier ones may be drafted from.
+    /// The drafter of requests with a tenant, if there is a memory.
     with_memory: Option<Arc<FusedDrafter>>,
+    /// The drafter of requests without a tenant.
     without_memory: Arc<FusedDrafter>,
     engine: EngineInfo,
     memory: Option<Arc<Memory>>,
     sharing: Option<Sharing>,
-    /// The thread that shares the memory takes texts from it.
+    /// Shared with the thread of `sharing`, which takes finished texts from it.
     requests: Arc<Mutex<Requests>>,
     draft_stats: DraftStats,
     times: StepTimes,
-    /// How many tokens the step had that the last draft went into.
+    /// Number of tokens of the step that verifies the last drafts.
     num_step_tokens: usize,
     counts: EngineCounts,
     warnings: Vec<String>,
 }
 
 impl EngineDrafter {
-    /// A snapshot that cannot be read is a [warning](Self::warnings): without it, drafts start from
-    /// nothing.
+    /// Opens the datastore and the memory. A snapshot that cannot be read is a [warning](Self::warnings): the
+    /// memory is then empty at first.
     pub fn open(config: EngineConfig, engine: &EngineInfo) -> Result<Self> {
         config.check()?;
         let config = config.resolved(engine);
@@ -85,7 +86,7 @@ impl EngineDrafter {
         &self.config
     }
 
-    /// The least probability of a node of a chain, where the engine specifies none.
+    /// Minimum probability of a path of a chain, unless the engine specifies one.
     pub fn min_prob(&self) -> f32 {
         self.config.min_prob.unwrap_or(0.0)
     }
@@ -150,7 +151,7 @@ impl EngineDrafter {
         finish(ended);
         let mut rows = requests.rows.iter().zip(&usable);
         if rows.any(|(row, context)| row.is_none() && context.is_some()) {
-            // One that begins may repeat one that was there in the step before.
+            // A new request may repeat one that ended in the step before.
             store_finished(|| requests.take_finished());
         }
         for (row, context) in usable.iter().enumerate() {
@@ -179,7 +180,7 @@ impl EngineDrafter {
         self.counts.draft_s += start.elapsed().as_secs_f64();
     }
 
-    /// Drafts from this datastore for requests that begin from now on.
+    /// Uses this datastore for requests that begin from now on.
     fn swap_datastore(&mut self, datastore: &Arc<Datastore>) {
         let memory = self.memory.clone();
         match make_drafters(&self.config, &self.engine, Some(datastore), memory) {
@@ -192,8 +193,7 @@ impl EngineDrafter {
         }
     }
 
-    /// Begins a session for a request. Options that cannot be used are refused one by one; `None` where its
-    /// context cannot be used.
+    /// Begins a session for a request, and ignores unusable options one by one. `None` if its context is unusable.
     fn new_request(&mut self, context: &Context<'_>) -> Option<EngineRequest> {
         let mut refused = context.unreadable_options.to_vec();
         let mut refuse = |error: Error| refused.push(error.to_string());
@@ -220,8 +220,8 @@ impl EngineDrafter {
         Some(EngineRequest::new(session, context))
     }
 
-    /// Suggests a tree for what follows the context of each row of the last sync, as [`Session::suggest`]: the next
-    /// draft joins it with all else. Nodes outside the vocabulary and rows without a session are passed over.
+    /// Passes an external proposal for each row of the last sync, as [`Session::suggest`] does: the next draft is
+    /// one tree of it and all other sources. Nodes outside the vocabulary and rows without a session are skipped.
     pub fn suggest(&mut self, suggestions: impl IntoIterator<Item = TokenTree>) {
         let mut requests = lock(&self.requests);
         for (request, suggestion) in requests.rows.iter_mut().zip(suggestions) {
@@ -231,8 +231,9 @@ impl EngineDrafter {
         }
     }
 
-    /// Drafts for the rows of the last sync, each within its limits; empty for a row without a session.
-    /// Where the cost of a step is known, drafts are cut to what pays, and rows pause whose drafts do not.
+    /// Drafts for each row of the last sync within its limits. If the cost of a step is known, drafts are cut to
+    /// the size with the best expected throughput, and rows whose drafts do not improve it back off. A row without a
+    /// session has an empty draft.
     pub fn draft(&mut self, limits: &[DraftLimits]) -> Drafts<'_> {
         let start = Instant::now();
         let mut requests = lock(&self.requests);
@@ -279,8 +280,8 @@ impl EngineDrafter {
         drafts
     }
 
-    /// The least probability of a node that could pay; 0 where that is not known. Measured times do not tell it,
-    /// since sizes that were never tried may be cheap.
+    /// Minimum probability at which a node could improve throughput. It is 0 with measured times, because sizes
+    /// that were never tried may be cheap.
     fn least_gain(&self, requests: &Requests) -> f32 {
         let Some(LoadCost::Given(cost)) = &self.config.step_cost else {
             return 0.0;
@@ -293,7 +294,7 @@ impl EngineDrafter {
         least
     }
 
-    /// The last token of each row; 0 for a row without a session.
+    /// Returns the last token of each row; 0 for a row without a session.
     pub fn last_tokens(&self) -> Vec<u32> {
         let last = |request: &EngineRequest| request.session.context().last().copied();
         let requests = lock(&self.requests);
@@ -301,18 +302,18 @@ impl EngineDrafter {
         rows.map(|request| request.as_ref().and_then(last).unwrap_or(0)).collect()
     }
 
-    /// Tells how long the step with the last drafts took.
+    /// Takes the seconds of the step that verified the last drafts.
     pub fn observe_step_time(&mut self, seconds: f64) {
         self.times.add(self.num_step_tokens, seconds);
     }
 
-    /// How many of the target model's likeliest tokens after each node are used; 0 for none.
+    /// Number of the target model's likeliest tokens at each node that are used; 0 for none.
     pub fn num_predictions(&self) -> usize {
         if self.config.recycle_predictions { NUM_KEPT } else { 0 }
     }
 
     /// Takes the target model's `k` likeliest tokens at each of `num_nodes` nodes of each row, the root
-    /// first. What does not fit is ignored.
+    /// first. Rows with fewer nodes than their draft are ignored.
     pub fn observe_predictions(&mut self, predictions: &[u32], num_nodes: usize, k: usize) {
         let rows = predictions.chunks_exact((num_nodes * k).max(1));
         let mut requests = lock(&self.requests);
@@ -326,12 +327,13 @@ impl EngineDrafter {
         }
     }
 
+    /// Ends the requests of these names; their texts go into the memory.
     pub fn end(&mut self, names: &[&str]) {
         let is_named = |request: &EngineRequest| names.iter().any(|name| request.is_named(name));
         finish(lock(&self.requests).take(is_named));
     }
 
-    /// Ends the requests of this name with their whole text, as far as it goes on from what they have.
+    /// Ends the request of this name with its whole text, which is ignored unless it continues the known context.
     pub fn end_with(&mut self, name: &str, tokens: &[u32]) {
         let mut ended = lock(&self.requests).take(|request| request.is_named(name));
         for request in &mut ended {
@@ -342,12 +344,13 @@ impl EngineDrafter {
         finish(ended);
     }
 
+    /// Ends all requests; their texts go into the memory.
     pub fn end_all(&mut self) {
         finish(lock(&self.requests).take(|_| true));
     }
 
-    /// Ends all requests and shares the memory once more, as dropping it does; [`warnings`](Self::warnings)
-    /// tell where that failed. It drafts on, and shares nothing any more.
+    /// Ends all requests and shares the memory a last time, as dropping does. If that fails,
+    /// [`warnings`](Self::warnings) has the error. The drafter can still be used, but no longer shares its memory.
     pub fn close(&mut self) {
         self.end_all();
         if let Some(sharing) = &mut self.sharing {
@@ -358,18 +361,18 @@ impl EngineDrafter {
 
 impl Drop for EngineDrafter {
     fn drop(&mut self) {
-        // What a panic left may be half done.
+        // After a panic, requests may be inconsistent.
         if !std::thread::panicking() {
             self.close();
         }
     }
 }
 
-/// What was drafted, until the next call.
+/// The drafts of all rows, which stay locked while this exists.
 pub struct Drafts<'a>(MutexGuard<'a, Requests>);
 
 impl Drafts<'_> {
-    /// One for each row.
+    /// Returns the draft of each row.
     pub fn trees(&self) -> Vec<&TokenTree> {
         static NOTHING: LazyLock<TokenTree> = LazyLock::new(TokenTree::default);
         let rows = self.0.rows.iter();
@@ -381,7 +384,8 @@ fn lock(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
     requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Holds the requests for one text at a time, and not while it is filed.
+/// Stores finished texts one by one. The requests are locked only while the next one is taken, because storing
+/// may wait for other writers.
 fn store_finished(mut next: impl FnMut() -> Option<FinishedSequence>) {
     while let Some(text) = next() {
         text.store();
@@ -396,7 +400,7 @@ fn finish(ended: Vec<EngineRequest>) {
 
 type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
 
-/// The drafter with a memory, where there is one, and the drafter without.
+/// Returns the drafter with the memory, if there is one, and the drafter without.
 fn make_drafters(
     config: &EngineConfig,
     engine: &EngineInfo,
@@ -420,7 +424,7 @@ fn check_tokenizer(datastore: &Datastore, engine: &EngineInfo) -> Result<()> {
     if theirs.is_empty() || own == theirs {
         return Ok(());
     }
-    let reason = format!("its fingerprint is {own}, that of the engine's is {theirs}");
+    let reason = format!("its fingerprint is {own}, that of the engine is {theirs}");
     Err(Error::OtherTokenizer { path: datastore.path().to_owned(), reason })
 }
 
@@ -449,7 +453,7 @@ fn open_memory(
     if let Some(path) = &config.snapshot {
         match Memory::open(path, options) {
             Ok(read) => memory = read,
-            // A shared file is written: one that cannot be read must not be replaced.
+            // A shared file that cannot be read must not be overwritten.
             Err(error) if config.sync_interval.is_none() => {
                 warnings.push(format!("the snapshot is not used: {error}"));
             }

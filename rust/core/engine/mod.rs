@@ -1,9 +1,9 @@
 //! Drafts for the rows of a serving engine.
 //!
-//! An engine passes the contexts and names of requests in batches: rows move, are preempted, return and end
-//! without notice. [`EngineDrafter`] finds the session of each row by its name. No input of an engine is an
-//! error: a row that cannot be served drafts nothing. Where there are several ranks, no clock
-//! decides anything, so those that are given the same draft the same.
+//! An engine passes the contexts and names of requests in batches: requests move to other rows, are preempted,
+//! return and end without notice. [`EngineDrafter`] finds the session of each row by its name. No input of an engine
+//! is an error: a row that cannot be served gets no draft. Unless step times are measured, drafts do not depend on a
+//! clock, so ranks with equal inputs draft alike.
 
 pub(crate) mod config;
 mod counts;

@@ -1,13 +1,13 @@
-//! The drafts of a batch as arrays of fixed shapes, as engines take them.
+//! Drafts of a batch as arrays of fixed shapes.
 
 use crate::draft::token_tree::{Source, TokenTree};
 
 /// Chains as arrays of shape `(rows, k)`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedChains {
-    /// The tokens of each chain, then -1.
+    /// The tokens of each chain, padded with -1.
     pub token_ids: Vec<i64>,
-    /// The probability of each path, then 0.
+    /// The probability of each path, padded with 0.
     pub probs: Vec<f32>,
     pub lengths: Vec<i64>,
 }
@@ -38,15 +38,15 @@ pub struct PackedTrees {
     pub token_ids: Vec<i64>,
     /// Whether node j is node i or an ancestor of it.
     pub mask: Vec<bool>,
-    /// How many nodes of each row are drafted; the others fill it up.
+    /// Number of drafted nodes of each row; the others are padding.
     pub lengths: Vec<i64>,
 }
 
 impl PackedTrees {
-    /// Packs each tree below its last token; what does not fit into n is cut.
+    /// Packs each tree below its last token, cut to `n` nodes.
     ///
-    /// What fills a row up are children of the root with other tokens than the drafted ones: engines that
-    /// sample would take an equal one twice as often.
+    /// Padding nodes are children of the root with tokens that were not drafted: an engine that samples would
+    /// otherwise accept a duplicated token twice as often.
     pub fn new(trees: &[&TokenTree], last_tokens: &[u32], n: usize) -> Self {
         let mut packed = Self {
             token_ids: Vec::with_capacity(trees.len() * n),

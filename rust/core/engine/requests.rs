@@ -92,7 +92,7 @@ impl EngineRequest {
         self.split(context, text.len()).is_some_and(|(known, _)| {
             let known = &known[known.len().saturating_sub(most)..];
             let text = &text[text.len() - known.len()..];
-            // Requests of one template differ at their ends.
+            // Requests of one template differ at their ends, so the last tokens are compared first.
             let tail = known.len().saturating_sub(TAIL);
             known[tail..] == text[tail..] && known[..tail] == text[..tail]
         })
@@ -124,12 +124,12 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// A request that was absent for this number of syncs has ended: a preempted one may be absent for
-    /// long.
+    /// A request that was absent for this number of syncs has ended. It is large because a preempted request
+    /// may be absent for long.
     const MAX_ABSENT_STEPS: usize = 64;
     /// Without a sync for this long, no request is in the batch any more.
     const IDLE: Duration = Duration::from_secs(1);
-    /// Most absent requests that are stored; the number of rows if that is larger.
+    /// Maximum number of absent requests; the number of rows if that is larger.
     const MAX_ABSENT: usize = 64;
 
     /// Moves every request to the row with its name, where that continues its text. Otherwise the row

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use crate::base::error::{Error, Result};
 
-/// Whether all tokens are of the vocabulary; the first that is not is the error.
+/// Checks that all tokens are in the vocabulary; the error names the first that is not.
 pub fn check_tokens<'a>(tokens: impl IntoIterator<Item = &'a u32>, vocab_size: u32) -> Result<()> {
     let mut tokens = tokens.into_iter();
     match tokens.find(|&&token| token >= vocab_size) {

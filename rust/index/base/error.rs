@@ -1,4 +1,4 @@
-//! What can go wrong, and the way out of each.
+//! Errors, each with its remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,8 @@ pub enum Error {
     #[error("{0} exists already: choose another path or ask to overwrite it")]
     Exists(PathBuf),
 
-    /// Something lies where a writer works beside its target, and is not its own.
-    #[error(
-        "{0} is in the way: it was not left by a write of this user: move it away or choose another target"
-    )]
+    /// The temporary path next to a writer's target is taken by something that the writer did not create.
+    #[error("{0} exists and was not created by this user: move it away or choose another target")]
     Foreign(PathBuf),
 
     #[error("{0} is not a datastore: check the path or build one there")]
@@ -32,7 +30,7 @@ pub enum Error {
     #[error("{path} has {found} bytes where {expected} were written: copy it again or rebuild it")]
     Truncated { path: PathBuf, expected: u64, found: u64 },
 
-    /// The file contradicts itself or its neighbours.
+    /// The content of the file is inconsistent, in itself or with other files.
     #[error("{path} is corrupt: {reason}: rebuild it")]
     Corrupt { path: PathBuf, reason: String },
 
@@ -65,11 +63,11 @@ pub enum Error {
     )]
     Locked(PathBuf),
 
-    /// Tokens would mean different things.
+    /// The token ids have different meanings.
     #[error("{path} is of another tokenizer: {reason}")]
     OtherTokenizer { path: PathBuf, reason: String },
 
-    /// In bytes.
+    /// The field is the number of bytes.
     #[error(
         "no memory for {0} bytes to sort a shard: lower `max_shard_tokens` or raise `max_memory`"
     )]
@@ -89,7 +87,7 @@ impl Error {
         move |source| Self::Io { path: path.to_owned(), source }
     }
 
-    /// Names what the caller asked for where an aid of ours, such as a lock, could not be opened.
+    /// Replaces the path of an I/O error, of a temporary file such as a lock, by the path that the caller passed.
     #[doc(hidden)]
     #[must_use]
     pub fn at(self, asked: &Path) -> Self {

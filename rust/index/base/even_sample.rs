@@ -1,6 +1,6 @@
 //! Even samples of many occurrences.
 
-/// An even sample of the occurrences `0..count`: the middle of each of equal parts.
+/// An even sample of the occurrences `0..count`, which takes the middle one of each of `num_samples` equal parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EvenSample {
     pub(crate) num_samples: u64,
@@ -18,8 +18,8 @@ impl EvenSample {
         }
     }
 
-    /// The numbers of the occurrences, ascending: number i of s among n is floor((2 i + 1) n / (2 s)),
-    /// so that no product overflows.
+    /// Returns the sampled occurrences, ascending. Sample i of s among n is floor((2 i + 1) n / (2 s)), computed
+    /// by steps so that no product overflows.
     pub(crate) fn occurrences(self) -> impl Iterator<Item = u64> {
         let parts = (2 * self.num_samples).max(1);
         let first = self.quotient * self.num_samples + self.remainder;
@@ -42,7 +42,7 @@ mod tests {
     use super::EvenSample;
 
     #[test]
-    fn the_largest_corpora_do_not_overflow() {
+    fn sample_of_the_largest_corpus_does_not_overflow() {
         let count = 1 << 47;
         for max_samples in [1, 1 << 16] {
             let occurrences: Vec<_> = EvenSample::new(count, max_samples).occurrences().collect();

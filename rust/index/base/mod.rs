@@ -1,6 +1,6 @@
-//! What every other folder needs: errors, checks of arguments, threads.
+//! Errors, argument checks, threads and searches that all other folders use.
 //!
-//! It imports nothing of this crate. The crate `specds` uses it too; it is no part of the documented interface.
+//! The crate `specds` uses it too; it is not part of the documented interface.
 
 pub mod checks;
 pub(crate) mod error;

@@ -1,6 +1,6 @@
-//! Equal neighbours, counted.
+//! Run-length encoding.
 
-/// Each run of equal tokens as one token with its count.
+/// Returns each run of equal tokens as the token and the length of the run.
 pub fn runs(tokens: impl Iterator<Item = u32>) -> impl Iterator<Item = (u32, f32)> {
     let mut tokens = tokens.peekable();
     std::iter::from_fn(move || {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Where `is_before` stops to hold: it holds for a beginning of `range` and for nothing after.
+/// Returns the first index of `range` for which `is_before` is false; it must be true up to there and false after.
 pub(crate) fn partition(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
     let Range { mut start, mut end } = range;
     while start < end {
@@ -16,7 +16,7 @@ pub(crate) fn partition(range: Range<usize>, is_before: impl Fn(usize) -> bool) 
     start
 }
 
-/// The same as [`partition`], in O(log of the part's length).
+/// Returns what [`partition`] does, in O(log of the distance from the start of `range`).
 pub(crate) fn gallop(range: Range<usize>, is_before: impl Fn(usize) -> bool) -> usize {
     let Range { mut start, end } = range;
     let mut step = 1;

@@ -1,12 +1,13 @@
-//! Work that is divided among threads.
+//! Parallel work.
 
 #[cfg(feature = "rayon")]
 use rayon::prelude::*;
 
 use crate::base::error::{Error, Result};
 
-/// Works on every item, each thread on at least `min_len`. A forked process has rayon's pool but none of its
-/// threads: it works alone, and so does a crate without rayon.
+/// Works on all items in parallel, each thread on at least `min_len` of them.
+///
+/// Without rayon, and in a forked process, one thread does all work: a fork has rayon's pool but not its threads.
 pub fn in_parallel<T: Send, R: Send>(
     items: &mut [T],
     min_len: usize,
@@ -30,7 +31,7 @@ fn has_threads() -> bool {
     *STARTED_BY.get_or_init(process::id) == process::id()
 }
 
-/// The fewest tasks of a thread, so that at most `num_threads` of them have one.
+/// Returns the minimum number of tasks a thread, so that at most `num_threads` threads have tasks.
 pub fn batch_size(count: usize, num_threads: Option<usize>) -> Result<usize> {
     match num_threads {
         Some(0) => Err(Error::invalid("num_threads", "must be at least 1")),

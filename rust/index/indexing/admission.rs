@@ -1,4 +1,4 @@
-//! The choice of the documents that a build takes.
+//! Deduplication and limits of a build.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,27 +9,27 @@ use crate::base::error::Result;
 use crate::indexing::document_log::{Checkpoint, Documents};
 use crate::indexing::options::DatastoreOptions;
 
-/// Takes documents up to the limits, and leaves out duplicates where these are dropped.
+/// Admits documents up to the limits of a build, and rejects duplicates if the options say so.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// The hashes of the documents that were taken.
+    /// The hashes of admitted documents, and of those that the datastore had before.
     seen: HashSet<u128>,
-    /// How many documents came, those before a kill included.
+    /// Number of documents that were passed, including those before a kill.
     pub(crate) num_given: u64,
     pub(crate) num_documents: u64,
-    /// The tokens of the documents that were taken, separators included.
+    /// Tokens of the admitted documents, separators included.
     pub(crate) num_tokens: u64,
     pub(crate) num_duplicates: u64,
     has_left_out: bool,
 }
 
 impl Admission {
-    /// Whether a limit is reached.
+    /// Returns whether a limit is reached.
     pub(crate) fn is_full(&self, options: &DatastoreOptions) -> bool {
         self.has_left_out || self.num_documents >= options.max_documents.unwrap_or(u64::MAX)
     }
 
-    /// Whether a document is taken; it counts. One without tokens is not.
+    /// Counts a document and returns whether it is admitted. An empty one is not.
     pub(crate) fn admit(&mut self, document: &[u32], options: &DatastoreOptions) -> bool {
         self.num_given += 1;
         if document.is_empty() || self.is_full(options) {
@@ -49,8 +49,8 @@ impl Admission {
         true
     }
 
-    /// Counts the documents of a text that an earlier build wrote, and remembers them.
-    pub(crate) fn take_up(
+    /// Counts the documents that a killed build wrote, and stores their hashes.
+    pub(crate) fn resume(
         &mut self,
         text: &Checkpoint,
         folder: &Path,
@@ -65,7 +65,7 @@ impl Admission {
         Ok(())
     }
 
-    /// Remembers documents: what equals one of them is a duplicate.
+    /// Stores the hashes of documents, whose copies are then duplicates.
     pub(crate) fn remember(&mut self, mut documents: Documents) -> Result<()> {
         documents.try_for_each(|document| {
             self.is_new(&document?);

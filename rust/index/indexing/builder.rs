@@ -1,4 +1,4 @@
-//! The builder of datastores.
+//! Datastore builder.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -15,22 +15,24 @@ use crate::storage::manifest::{self, MAX_SHARDS, Manifest, ShardEntry, ShardMani
 use crate::storage::section::FORMAT_VERSION;
 use crate::suffixes::write::{Report, Stage};
 
-/// Takes documents, streams their tokens to disk, and indexes each complete shard in the background.
+/// Streams the tokens of documents to disk and indexes each complete shard in the background.
 ///
-/// Everything is written beside the target and published in one step: a build that fails or is killed
-/// leaves the old datastore, or none. With a [`plan`](DatastoreOptions::plan), the next build of the same
-/// plan goes on after the first [`num_given`](Self::num_given) documents.
+/// A build is written to a staging folder next to the target and published in one step: a build that fails or is
+/// killed leaves the old datastore, or none. With a [`plan`](DatastoreOptions::plan), the next build of the same plan
+/// resumes after the first [`num_given`](Self::num_given) documents. Private memory is bounded by
+/// [`max_memory`](DatastoreOptions::max_memory) and 16 bytes a document if duplicates are dropped; time is linear in
+/// the tokens.
 #[derive(Debug)]
 pub struct DatastoreBuilder {
     options: DatastoreOptions,
     /// The manifest of the datastore that is added to.
     old: Option<Manifest>,
-    /// How many tokens the largest shard may have.
+    /// Maximum number of tokens of a shard.
     pub(crate) limit: u64,
-    /// It stands before `staging`, so it is dropped before the folder in which its threads write.
+    /// Fields are dropped in order, so its threads end before the folder in which they write is removed.
     indexer: IndexWorkers,
     staging: Staging,
-    /// How many tokens each new shard has whose text is complete.
+    /// Number of tokens of each new shard whose text is complete.
     shards: Vec<u64>,
     current: Option<DocumentLog>,
     admission: Admission,
@@ -38,7 +40,7 @@ pub struct DatastoreBuilder {
 }
 
 impl DatastoreBuilder {
-    /// Starts a build at `path`, whose parent folder must exist, or goes on with one that was killed.
+    /// Starts a build at `path`, whose parent folder must exist, or resumes one that was killed.
     pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
@@ -47,7 +49,7 @@ impl DatastoreBuilder {
         let target = staging.target.clone();
         let old = check_target(&target, &options)?; // again, now that nobody else changes it
         let old_id = old.as_ref().map(|old| old.build_id.as_str());
-        let goes_on = staging.begin(options.recipe(old_id).as_deref())?;
+        let is_resumed = staging.begin(options.build_key(old_id).as_deref())?;
         let mut builder = Self {
             indexer: IndexWorkers::new(options.num_threads(limit))?,
             admission: Admission::default(),
@@ -59,7 +61,7 @@ impl DatastoreBuilder {
             current: None,
             has_failed: false,
         };
-        // What is there already is a duplicate.
+        // Copies of documents in the old datastore are duplicates.
         if builder.options.drop_duplicates
             && let Some(old) = &builder.old
         {
@@ -68,20 +70,21 @@ impl DatastoreBuilder {
                 builder.admission.remember(documents)?;
             }
         }
-        if goes_on {
-            builder.go_on()?;
+        if is_resumed {
+            builder.resume()?;
         }
         Ok(builder)
     }
 
-    /// Adds a document; one without tokens is skipped.
+    /// Adds a document; an empty one is skipped.
     pub fn add_document(&mut self, tokens: &[u32]) -> Result<()> {
         self.add_documents(tokens, &[tokens.len()])
     }
 
-    /// Adds documents: their tokens one after the other, and the number of tokens of each; empty ones are
-    /// skipped. What is refused adds nothing, and the build can go on; after an error of the disk, it
-    /// cannot.
+    /// Adds documents, given as their concatenated tokens and the length of each; empty ones are skipped.
+    ///
+    /// # Errors
+    /// Rejected arguments add nothing, and the build can continue. After an I/O error it cannot.
     pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
@@ -95,52 +98,53 @@ impl DatastoreBuilder {
         Ok(())
     }
 
-    /// The tokens that were added, separators included.
+    /// Number of added tokens, separators included.
     pub fn num_tokens(&self) -> u64 {
         self.admission.num_tokens
     }
 
-    /// The documents that were added, without those left out.
+    /// Number of added documents.
     pub fn num_documents(&self) -> u64 {
         self.admission.num_documents
     }
 
-    /// The documents that were left out as duplicates; those before a kill are not counted.
+    /// Number of rejected duplicates, without those before a kill.
     pub fn num_duplicates(&self) -> u64 {
         self.admission.num_duplicates
     }
 
-    /// Whether a limit is reached, so that no more documents are taken.
+    /// Returns whether a limit is reached, so that further documents are ignored.
     pub fn is_full(&self) -> bool {
         self.admission.is_full(&self.options)
     }
 
-    /// All documents that were given so far, those before a kill included. Who reads the same corpus
-    /// again skips
-    /// these.
+    /// Number of documents that were passed so far, including those before a kill: a caller that reads the same
+    /// corpus again skips these.
     pub fn num_given(&self) -> u64 {
         self.admission.num_given
     }
 
-    /// The folder in which the build writes. The caller may keep notes there; they are removed with the rest.
+    /// Returns the staging folder. The caller may store files of its own in it, which are removed with the folder.
     pub fn staging_folder(&self) -> &Path {
         &self.staging.folder
     }
 
-    /// Makes a checkpoint from which the next build goes on: for a user's interrupt.
+    /// Writes a checkpoint from which the next build resumes, for an interrupt by the user.
     pub fn keep(&mut self) {
         if let (false, Some(text)) = (self.has_failed, &mut self.current) {
             let _ = text.checkpoint(); // what cannot be kept is given again
         }
     }
 
-    /// Waits until all shards are indexed, publishes the datastore and opens it. Where it fails without a
-    /// plan, nothing is left. O(tokens).
+    /// Waits until all shards are indexed, publishes the datastore and opens it. O(tokens).
+    ///
+    /// # Errors
+    /// Without a plan, a failure removes everything that the build wrote.
     pub fn finish(self) -> Result<Datastore> {
         self.finish_with(&mut |_stage, _done, _total| Ok(()))
     }
 
-    /// [`finish`](Self::finish), and reports how far it has come.
+    /// Does the same as [`finish`](Self::finish) and reports progress.
     pub fn finish_with(mut self, report: &mut Report<'_>) -> Result<Datastore> {
         self.check_not_failed()?;
         self.complete_text()?;
@@ -216,7 +220,8 @@ impl DatastoreBuilder {
         })
     }
 
-    /// Links complete shards to where they are published from: if a kill comes now, they are still here.
+    /// Links complete shards into the folder that is published. The links keep the originals, so that a build that
+    /// is killed here can resume.
     fn gather(&self) -> Result<Vec<ShardEntry>> {
         let staging = &self.staging;
         let gather = |index| {
@@ -251,15 +256,15 @@ impl DatastoreBuilder {
         manifest
     }
 
-    /// Goes on from the complete shards, the complete texts and the last checkpoint of a killed build.
-    fn go_on(&mut self) -> Result<()> {
+    /// Resumes from the complete shards, the complete texts and the last checkpoint of a killed build.
+    fn resume(&mut self) -> Result<()> {
         self.has_failed = true;
         loop {
             let folder = self.staging.workplace(self.shards.len());
             let Some(checkpoint) = Checkpoint::read(&folder) else {
                 break;
             };
-            (self.admission).take_up(&checkpoint, &folder, &self.options)?;
+            self.admission.resume(&checkpoint, &folder, &self.options)?;
             if ShardManifest::read_sealed(&folder).is_some() {
                 self.push(checkpoint.num_tokens)?;
                 self.indexer.progress.skip(checkpoint.num_tokens);

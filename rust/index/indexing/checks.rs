@@ -1,4 +1,4 @@
-//! Checks before documents are added and before anything is written.
+//! Checks of documents and build targets.
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub(crate) fn split_documents<'a>(
     })
 }
 
-/// Whether a build may write at `target`. It gives the manifest of the datastore that is added to.
+/// Checks that a build may write at `target`, and returns the manifest of the datastore that it appends to.
 pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<Option<Manifest>> {
     if !options.append {
         return check_replaceable(target, options.overwrite).map(|()| None);
@@ -52,7 +52,7 @@ pub(crate) fn check_target(target: &Path, options: &DatastoreOptions) -> Result<
     Ok(Some(old))
 }
 
-/// Whether tokens mean the same in the datastore at `path`.
+/// Checks that the datastore at `path` has the same tokenizer.
 pub(crate) fn check_tokenizer(
     path: &Path,
     theirs: &Manifest,
@@ -67,7 +67,7 @@ pub(crate) fn check_tokenizer(
     })
 }
 
-/// A mistyped path must not cost its owner a folder: only a datastore is replaced.
+/// Checks that `target` is free, or a datastore that may be replaced: a mistyped path must not delete a folder.
 pub(crate) fn check_replaceable(target: &Path, overwrite: bool) -> Result<()> {
     if fs::symlink_metadata(target).is_err() {
         Ok(())

@@ -1,4 +1,4 @@
-//! The documents of a shard on their way to the disk, and what of them outlives a kill.
+//! Documents of a shard on disk, and their checkpoints.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,17 @@ use crate::storage::section::{Section, SectionKind, SectionWriter};
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::write::ShardText;
 
-/// So many tokens lie between two checkpoints: a few seconds of tokenising.
+/// Number of tokens between two checkpoints: a few seconds of tokenization.
 const CHECKPOINT_TOKENS: u64 = 1 << 22;
 
-/// What of a shard's text is safely on the disk.
+/// The part of a shard's text that is synced to disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
     pub(crate) num_tokens: u64,
     pub(crate) num_documents: u64,
-    /// How many documents the build was given up to here.
+    /// Number of documents that were passed to the build up to this checkpoint.
     pub(crate) num_given: u64,
-    /// Whether no more documents go into this shard.
+    /// Whether the shard gets no more documents.
     pub(crate) is_complete: bool,
 }
 
@@ -38,13 +38,14 @@ impl Checkpoint {
     }
 }
 
+/// A writer of a shard's documents.
 #[derive(Debug)]
 pub(crate) struct DocumentLog {
     folder: PathBuf,
     vocab_size: u32,
     separator: u32,
     width: TokenWidth,
-    /// Whether a build may go on from here after a kill: only then there are checkpoints.
+    /// Whether the build has a plan: only then it can be resumed, so only then checkpoints are written.
     is_kept: bool,
     tokens: SectionWriter,
     documents: SectionWriter,
@@ -54,8 +55,8 @@ pub(crate) struct DocumentLog {
 }
 
 impl DocumentLog {
-    /// Goes on with the text in `folder` from a checkpoint, or starts it. O(tokens up to there), at the
-    /// speed of the checksum.
+    /// Resumes the text in `folder` at a checkpoint, or starts one. O(tokens up to there), at the speed of the
+    /// checksum.
     pub(crate) fn open(
         folder: &Path,
         options: &DatastoreOptions,
@@ -101,7 +102,7 @@ impl DocumentLog {
         Ok(())
     }
 
-    /// Writes to the disk what a build may go on from after a kill.
+    /// Syncs the text to disk and records it, so that a build can resume from here.
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
         if !self.is_kept {
             return Ok(());
@@ -127,7 +128,7 @@ impl DocumentLog {
     }
 }
 
-/// The documents of a text that may not be complete, without their separators.
+/// An iterator over the documents of a shard or of an incomplete text, without their separators.
 pub(crate) struct Documents {
     tokens: Tokens,
     ends: Section,
@@ -136,8 +137,8 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// Opens those of a shard of the datastore at `path`, once their checksums are checked: what is written
-    /// from them has checksums of its own.
+    /// Opens the documents of a shard of the datastore at `path` and checks their checksums: copies of damaged
+    /// documents would get valid checksums.
     pub(crate) fn of_shard(path: &Path, manifest: &Manifest, entry: &ShardEntry) -> Result<Self> {
         let folder = entry.folder(path);
         let shard = ShardManifest::read(&folder, manifest, entry)?;
@@ -150,7 +151,7 @@ impl Documents {
         Ok(Self::new(tokens, shard.token_width(), ends))
     }
 
-    /// Opens those of a text up to a checkpoint.
+    /// Opens the documents of a text up to a checkpoint.
     pub(crate) fn of_text(folder: &Path, width: TokenWidth, text: &Checkpoint) -> Result<Self> {
         let open = |kind, count: u64, width| Section::begun(folder, kind, count * width);
         let tokens = open(SectionKind::Tokens, text.num_tokens, width.num_bytes() as u64)?;
@@ -172,7 +173,7 @@ impl Iterator for Documents {
         let is_later = |end: &usize| (self.start + 1..=self.tokens.len()).contains(end);
         let Some(end) = end.filter(is_later) else {
             self.next = usize::MAX;
-            return Some(Err(self.ends.corrupt("its ends do not rise")));
+            return Some(Err(self.ends.corrupt("its document ends are not ascending")));
         };
         let mut document = Vec::new();
         let length = end - 1 - self.start;

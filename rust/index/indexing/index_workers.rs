@@ -1,4 +1,4 @@
-//! Threads that sort complete shards while the corpus is still being read.
+//! Threads that index complete shards while the corpus is still being read.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use crate::base::error::{Error, Result};
 use crate::suffixes::write::{ShardText, WriteProgress, write_index};
 
-/// Threads that index shards, each in its folder. Dropping them waits: a sort cannot be interrupted.
+/// Threads that index shards in their folders. Dropping waits for them, because a sort cannot be interrupted.
 #[derive(Debug)]
 pub(crate) struct IndexWorkers {
     pub(crate) progress: Arc<WriteProgress>,
-    /// The way to the threads. It is dropped when nothing more comes, which ends them.
+    /// The queue of shards. Dropping it ends the threads when it is empty.
     jobs: Option<Sender<(PathBuf, ShardText)>>,
     threads: Vec<JoinHandle<Result<()>>>,
 }
@@ -42,7 +42,7 @@ impl IndexWorkers {
         Ok(Self { threads: threads.map_err(failed)?, jobs: Some(jobs), progress })
     }
 
-    /// Has a shard indexed; gives the error of an earlier one.
+    /// Queues a shard. Returns the error of an earlier one.
     pub(crate) fn add(&mut self, folder: PathBuf, text: ShardText) -> Result<()> {
         if self.threads.iter().any(JoinHandle::is_finished) {
             self.wait()?;
@@ -53,7 +53,7 @@ impl IndexWorkers {
         }
     }
 
-    /// Waits for all shards, and reports meanwhile.
+    /// Waits for all shards and reports progress.
     pub(crate) fn finish(
         &mut self,
         mut report: impl FnMut(&WriteProgress) -> Result<()>,
@@ -69,7 +69,7 @@ impl IndexWorkers {
         report(&self.progress)
     }
 
-    /// Gives the error of a thread that failed or panicked.
+    /// Waits for the threads and returns the error of one that failed or panicked.
     fn wait(&mut self) -> Result<()> {
         self.jobs = None;
         let ended = self.threads.drain(..).map(JoinHandle::join);

@@ -1,4 +1,4 @@
-//! Many datastores joined into one, and many shards into few.
+//! Merging of datastores, and compaction of shards.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::lookup::datastore::Datastore;
 use crate::storage::manifest::{MAX_SHARDS, Manifest, ShardManifest};
 use crate::suffixes::write::{Report, Stage};
 
-/// Joins datastores of one tokenizer: the new one at `path` has all their shards, each once, in order.
-/// Documents are not compared.
+/// Merges datastores of one tokenizer: the new one at `path` has all their shards in order, each once. Documents are
+/// not compared.
 pub fn merge(
     sources: &[impl AsRef<Path>],
     path: impl AsRef<Path>,
@@ -30,7 +30,7 @@ pub fn merge(
     Datastore::open(&staging.target)
 }
 
-/// Links all shards into a folder, and gives their manifest.
+/// Links all shards into a folder and returns the manifest of the merged datastore.
 fn join(sources: &[impl AsRef<Path>], folder: &Path) -> Result<Manifest> {
     let mut merged: Option<Manifest> = None;
     for source in sources {
@@ -72,24 +72,24 @@ fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// How [`compact`] rebuilds. Fields mean what they mean in [`DatastoreOptions`].
+/// Options of [`compact`], which have the same meaning as in [`DatastoreOptions`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompactOptions {
     pub max_shard_tokens: Option<u64>,
     pub max_memory: Option<u64>,
-    /// Whether equal documents are kept once.
+    /// Whether only one copy of equal documents is retained.
     pub drop_duplicates: bool,
 }
 
-/// Rebuilds the datastore at `path` into as few shards as the options allow: what one build of all its
-/// documents would have made. A single shard stays as it is. Readers go on with the old
-/// shards; the next call takes up one that was killed.
+/// Rebuilds the datastore at `path` with as few shards as the options allow, as one build of all its documents would
+/// have made it. A single shard is not rebuilt. Open readers keep the old shards. If a call is killed, the next one
+/// resumes it.
 pub fn compact(path: impl AsRef<Path>, options: CompactOptions) -> Result<Datastore> {
     compact_with(path, options, &mut |_stage, _done, _total| Ok(()))
 }
 
-/// [`compact`], and reports how far it has come.
+/// Does the same as [`compact`] and reports progress.
 pub fn compact_with(
     path: impl AsRef<Path>,
     options: CompactOptions,
@@ -99,7 +99,7 @@ pub fn compact_with(
     loop {
         let old = Manifest::read(path)?;
         let mut builder = DatastoreBuilder::create(path, rebuild(&old, options))?;
-        // Only now is the datastore safe from other writers.
+        // Other writers are locked out only now, so the manifest is read again.
         if Manifest::read(path)?.build_id != old.build_id {
             continue;
         }
@@ -128,7 +128,7 @@ fn rebuild(old: &Manifest, options: CompactOptions) -> DatastoreOptions {
     }
 }
 
-/// Adds all documents of a datastore, except those that the builder has from before a kill.
+/// Adds all documents of a datastore, except those that the builder had before a kill.
 fn add_all(
     builder: &mut DatastoreBuilder,
     old: &Manifest,

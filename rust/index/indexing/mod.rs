@@ -1,6 +1,4 @@
-//! From documents to a datastore, in steps that may be killed at any time.
-//!
-//! It imports `base`, `storage`, `suffixes` and `lookup`.
+//! Builds of datastores, which may be killed at any time and resumed.
 
 mod admission;
 pub(crate) mod builder;

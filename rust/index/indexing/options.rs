@@ -1,4 +1,4 @@
-//! The options of a build.
+//! Options of a build.
 
 use std::thread;
 
@@ -10,43 +10,45 @@ use crate::storage::manifest::{MAX_SHARD_TOKENS, MAX_VOCAB_SIZE};
 use crate::storage::token_array::TokenWidth;
 use crate::suffixes::suffix_array::{self, most_tokens};
 
+/// Options of a [`DatastoreBuilder`](crate::DatastoreBuilder).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DatastoreOptions {
-    /// Tokens of documents are below this; at most [`MAX_VOCAB_SIZE`].
+    /// Token ids of documents are below this number, which is at most [`MAX_VOCAB_SIZE`].
     #[serde(skip)]
     pub vocab_size: u32,
-    /// Ends each document: a token of the vocabulary, or `vocab_size` where the tokenizer has none.
+    /// The token that ends each document: one of the vocabulary, or `vocab_size` if the tokenizer has none.
     /// Documents may contain it; no match does.
     #[serde(skip)]
     pub separator: u32,
-    /// The tokenizer's name, for people.
+    /// The tokenizer's name, for readers.
     pub tokenizer_name: String,
-    /// The tokenizer's fingerprint, for programs: a datastore of another tokenizer drafts nonsense.
+    /// The tokenizer's fingerprint, which programs compare: drafts of a datastore with another tokenizer would be
+    /// wrong.
     pub tokenizer_fingerprint: String,
-    /// Where the documents come from, one line a source.
+    /// The origins of the documents, one line a source.
     pub corpus: Vec<String>,
-    /// What asked for this build, for its readers, one line a command.
+    /// The commands that made the datastore, one a line.
     pub commands: Vec<String>,
-    /// The most tokens of a shard, separators included; [`MAX_SHARD_TOKENS`] where none is given. Few large
-    /// shards are faster to look up in.
+    /// Maximum number of tokens of a shard, separators included; [`MAX_SHARD_TOKENS`] by default. Lookups are faster
+    /// in few large shards.
     pub max_shard_tokens: Option<u64>,
-    /// The most private memory, in bytes, over all shards that are sorted at the same time: 4 a token (8
-    /// where tokens have 24 bits), so it bounds the shards too.
+    /// Maximum private memory in bytes of all concurrent sorts: 4 bytes a token (8 with 24-bit tokens), so it also
+    /// bounds the size of shards.
     pub max_memory: Option<u64>,
-    /// Whether documents that were added before are left out.
+    /// Whether copies of earlier documents are rejected.
     pub drop_duplicates: bool,
-    /// The most documents to add; those beyond are ignored.
+    /// Maximum number of documents; further ones are ignored.
     pub max_documents: Option<u64>,
-    /// The most tokens to add, separators included: the first document that does not fit, and all after it,
-    /// are ignored.
+    /// Maximum number of tokens, separators included; the first document that does not fit and all after it are
+    /// ignored.
     pub max_tokens: Option<u64>,
-    /// Whether a datastore at the path is replaced once the new one is complete.
+    /// Whether a datastore at the path is replaced when the new one is complete.
     pub overwrite: bool,
-    /// Whether the documents are added to the datastore at the path, in shards of their own.
+    /// Whether the documents are added to the datastore at the path, in new shards.
     pub append: bool,
-    /// What is built, in the caller's words: the next build at this path with the same words and options
-    /// goes on from one that was killed. Without words, builds leave nothing.
+    /// A description of the build by the caller. The next build at this path with the same plan and options resumes
+    /// one that was killed. A build without a plan removes everything that it wrote.
     pub plan: Option<String>,
 }
 
@@ -89,10 +91,10 @@ impl DatastoreOptions {
         TokenWidth::of(self.vocab_size, self.separator)
     }
 
-    /// A text that is equal for builds that make the same shards. `old` is the build id of the
-    /// datastore that is added to.
-    pub(crate) fn recipe(&self, old: Option<&str>) -> Option<String> {
-        let words = self.plan.as_ref()?;
+    /// Returns a key that is equal for builds of the same plan that make the same shards. `old` is the build id of
+    /// the datastore that is appended to.
+    pub(crate) fn build_key(&self, old: Option<&str>) -> Option<String> {
+        let plan = self.plan.as_ref()?;
         let shaping = Self {
             tokenizer_name: String::new(),
             corpus: Vec::new(),
@@ -100,10 +102,10 @@ impl DatastoreOptions {
             plan: None,
             ..self.clone()
         };
-        Some(format!("{words}\n{shaping:?} {}", old.unwrap_or_default()))
+        Some(format!("{plan}\n{shaping:?} {}", old.unwrap_or_default()))
     }
 
-    /// How many shards are sorted at the same time.
+    /// Returns the number of shards that are sorted concurrently.
     pub(crate) fn num_threads(&self, limit: u64) -> usize {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let in_memory = self.memory() / suffix_array::memory(limit, self.width());

@@ -1,9 +1,8 @@
-//! The folder in which a datastore grows before it is published.
+//! The staging folder of a build.
 //!
-//! Beside the target `NAME` lies `.NAME.build` while a datastore is written; `docs/FORMAT.md` lists its
-//! files. Publishing renames: the whole folder where nothing is at the target, else the shards and then
-//! the manifest. Shards never change and the manifest is replaced in one step, so readers always find a
-//! complete datastore.
+//! A datastore is written to `.NAME.build` next to its target `NAME`; `docs/FORMAT.md` lists the files. It is
+//! published by renaming the whole folder, or if there is a datastore at the target, the shards and then the manifest.
+//! Shards never change and the manifest is replaced atomically, so readers always find a complete datastore.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry, File};
@@ -19,8 +18,8 @@ use crate::storage::files::{
 };
 use crate::storage::manifest::{self, FOLDER_PREFIX, Manifest, folder_name};
 
-/// The folder beside a datastore in which this process alone writes it. Dropping it removes the folder,
-/// unless the next build of the same plan can go on from it.
+/// The folder in which a datastore is built, locked by this process. Dropping removes it, unless the next build of the
+/// same plan can resume from it.
 #[derive(Debug)]
 pub(crate) struct Staging {
     pub(crate) target: PathBuf,
@@ -30,8 +29,8 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Makes the folder, or takes over what a killed process has left: one that has our lock, or nothing.
-    /// All names of a target lead to one folder and one lock.
+    /// Creates the folder, or takes over that of a killed process, which is empty or has the lock file. All paths
+    /// of a target have one folder and one lock.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let target = resolve(path)?;
         let Some(name) = target.file_name() else {
@@ -47,7 +46,7 @@ impl Staging {
         let lock = lock(&path, &target, Duration::ZERO, || {
             make_private(&folder)?;
             match enter() {
-                // Another process that ends may have removed the folder.
+                // Another process may have removed the folder at its end.
                 Err(Error::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
                 entered => entered,
             }
@@ -55,7 +54,7 @@ impl Staging {
         Ok(Self { target, folder, is_kept: true, _lock: lock })
     }
 
-    /// Whether there is something of the same plan to go on from. Anything else is removed.
+    /// Returns whether a build of the same plan can be resumed. Files of other builds are removed.
     pub(crate) fn begin(&mut self, plan: Option<&str>) -> Result<bool> {
         let path = self.folder.join("plan");
         let is_same = plan.is_some() && fs::read_to_string(&path).ok().as_deref() == plan;
@@ -72,7 +71,7 @@ impl Staging {
     }
 
     fn clear(&self) -> Result<()> {
-        // First, so that nobody goes on from what a kill may leave of the rest.
+        // The plan is removed first: after a kill, no build may resume from the remaining files.
         let plan = self.folder.join("plan");
         if plan.exists() {
             fs::remove_file(&plan).map_err(Error::io(&plan))?;
@@ -90,18 +89,18 @@ impl Staging {
         self.folder.join(format!("{index:05}"))
     }
 
-    /// Shards that are about to be published.
+    /// Returns the folder of the shards that are about to be published.
     pub(crate) fn shards(&self) -> PathBuf {
         self.folder.join("datastore")
     }
 
-    /// Replaces the datastore at the target in one step, then removes what only the old one had. Shards lie
-    /// in [`shards`](Self::shards) or at the target.
+    /// Replaces the datastore at the target in one step, then removes shards that only the old one had. The new
+    /// shards are in [`shards`](Self::shards) or at the target.
     pub(crate) fn publish(&mut self, mut manifest: Manifest) -> Result<()> {
         let text = manifest.seal();
         let (shards, target) = (self.shards(), &self.target);
         if fs::symlink_metadata(target).is_err() {
-            remove_unlisted(&shards, &manifest)?; // what a killed build has left
+            remove_unlisted(&shards, &manifest)?; // shards of a killed build
             sync_folder(&shards)?;
             write_whole(&shards.join(manifest::FILE_NAME), &text)?;
             fs::rename(&shards, target).map_err(Error::io(target))?;
@@ -121,7 +120,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Leaves the datastore at the target as it is, and removes what a kill amid publishing has left.
+    /// Does not change the datastore at the target, and removes shards that a killed publication left there.
     pub(crate) fn leave(&mut self, manifest: &Manifest) -> Result<()> {
         self.is_kept = false;
         remove_unlisted(&self.target, manifest)
@@ -129,7 +128,7 @@ impl Staging {
 }
 
 impl Drop for Staging {
-    /// Removes the folder; what cannot be removed is left to the next build.
+    /// Removes the folder, or leaves it to the next build if that fails.
     fn drop(&mut self) {
         let is_kept = self.is_kept && Checkpoint::read(&self.workplace(0)).is_some();
         if !is_kept && self.clear().is_ok() {
@@ -139,10 +138,10 @@ impl Drop for Staging {
     }
 }
 
-/// The name of the lock, which also marks a folder as ours.
+/// File name of the lock, which also identifies a staging folder.
 const LOCK: &str = "specds.lock";
 
-/// Removes a file or a folder, and follows no link.
+/// Removes a file or a folder without following links.
 fn remove(entry: &DirEntry) -> Result<()> {
     let path = entry.path();
     let removed = entry.file_type().and_then(|kind| {

@@ -1,4 +1,4 @@
-//! The datastore as its users see it.
+//! Public interface of a datastore.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -17,22 +17,22 @@ use crate::storage::manifest::Manifest;
 
 const MIN_IN_PARALLEL: usize = 64;
 
-/// A datastore: a tokenised corpus and the order of all its suffixes, mapped read-only.
+/// A tokenized corpus and its suffix array, mapped read-only.
 ///
-/// It never changes; threads and processes share it. [`open`](Self::open) checks headers, only
-/// [`verify`](Self::verify) every byte: damage that is missed can give a bad draft, nothing worse. Do not
-/// truncate mapped files: the system would end the process.
+/// It never changes; threads and processes share it. [`open`](Self::open) checks headers, and only
+/// [`verify`](Self::verify) checks every byte: undetected damage gives wrong answers, never a crash. Do not truncate
+/// mapped files: the operating system would kill the process.
 #[derive(Debug)]
 pub struct Datastore {
     path: PathBuf,
     manifest: Manifest,
     pub(crate) shards: Shards,
-    /// Made at the first use, then shared by all that draft from this datastore.
+    /// Created at the first use, then shared by all drafters of this datastore.
     next_tokens: OnceLock<AllNextTokens>,
 }
 
 impl Datastore {
-    /// Reads headers and small tables, not the corpus: O(vocabulary) a shard.
+    /// Opens a datastore. Reads headers and small tables, not the corpus: O(vocabulary) a shard.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
@@ -48,7 +48,7 @@ impl Datastore {
                 }
                 Err(error) => error,
             };
-            // Meanwhile, another process may have replaced the files.
+            // Another process may have replaced the files since the manifest was read.
             let now = Manifest::read(path)?;
             if now.build_id == manifest.build_id {
                 return Err(error);
@@ -57,7 +57,7 @@ impl Datastore {
         }
     }
 
-    /// The datastore that has replaced this one at its path meanwhile, if one has.
+    /// Opens the datastore that has replaced this one at its path, if there is one.
     pub fn newer(&self) -> Result<Option<Self>> {
         if Manifest::read(&self.path)?.build_id == self.manifest.build_id {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Datastore {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
-    /// Checks every byte against its checksum: finds damage, but no forgery. O(n).
+    /// Checks every byte against its checksum, which finds damage but not forgery. O(n).
     pub fn verify_checksums(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify_checksums)
     }
@@ -84,7 +84,7 @@ impl Datastore {
         &self.manifest
     }
 
-    /// The tokens of all documents, separators included.
+    /// Number of tokens of all documents, separators included.
     pub fn num_tokens(&self) -> u64 {
         self.manifest.num_tokens
     }
@@ -97,14 +97,14 @@ impl Datastore {
         self.manifest.vocab_size
     }
 
-    /// What follows a single token most often, by a sample: looked up once, then kept. `None` where it is no
-    /// token.
+    /// Returns the most frequent tokens after a token in a sample of its occurrences, or `None` if it is not in the
+    /// vocabulary. The result is cached.
     pub fn next_tokens(&self, token: u32) -> Option<&NextTokens> {
         self.all_next_tokens().of(&self.shards, token)
     }
 
-    /// For each token of the vocabulary, half the binary logarithm of how often it occurs. O(vocabulary) at
-    /// the first call.
+    /// Returns half the binary logarithm of the frequency of each token of the vocabulary. O(vocabulary) at the
+    /// first call.
     pub fn log_frequencies(&self) -> &[u8] {
         &self.all_next_tokens().frequencies
     }
@@ -123,7 +123,8 @@ impl Datastore {
     }
 
     /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in a
-    /// document. The context counts from its last separator on. O(log `max_match` · log n) a shard.
+    /// document. Only tokens after the last separator of the context are matched.
+    /// O(log `max_match` · log n) a shard.
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
         if context.is_empty() {
@@ -138,8 +139,8 @@ impl Datastore {
         Ok(found)
     }
 
-    /// The `top_k` tokens that followed the match most often, with exact counts: count descending, then
-    /// token ascending. O(log n) for each in each shard.
+    /// Returns the `top_k` most frequent tokens after a match and their exact counts: count descending, then token
+    /// ascending. O(log n) for each token in each shard.
     pub fn continuations(&self, found: &Match, top_k: usize) -> Vec<(u32, u64)> {
         let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
         for (token, count) in self.next_tokens_of(found) {
@@ -152,8 +153,8 @@ impl Datastore {
         counts
     }
 
-    /// Finds where `pattern` occurs within documents: nowhere where it contains the separator, everywhere
-    /// where it is empty. O(log n) comparisons in each shard.
+    /// Finds the occurrences of `pattern` within documents. An empty pattern occurs everywhere, one with the
+    /// separator nowhere. O(log n) comparisons in each shard.
     pub fn find(&self, pattern: &[u32]) -> Result<Match> {
         self.check_tokens(pattern)?;
         let mut found = Match::default();
@@ -164,13 +165,13 @@ impl Datastore {
         Ok(found)
     }
 
-    /// [`find`](Self::find) for a caller that searches at each step: it checks no token, and reuses `found`.
+    /// Does the same as [`find`](Self::find) without checks and allocations, for callers that search at each step.
     pub fn find_into(&self, pattern: &[u32], found: &mut Match) {
         self.shards.find(pattern, found);
     }
 
-    /// [`lookup`](Self::lookup) for a caller that searches at each step: it checks nothing, wants a context
-    /// without separators, and reuses `found`, whose last answer is also a hint.
+    /// Does the same as [`lookup`](Self::lookup) without checks and allocations, for callers that search at each
+    /// step. The context must have no separators. The previous result in `found` is a hint for the search.
     pub fn lookup_into(
         &self,
         context: &[u32],
@@ -182,16 +183,16 @@ impl Datastore {
         self.shards.find_longest(context, max_match, min_match.max(1), found);
     }
 
-    /// What followed a match: at most `length` tokens after each of an even sample of `max_samples`
-    /// occurrences. A row ends with its document's separator. O(`max_samples` · `length`).
+    /// Returns continuations of a match: at most `length` tokens after each of an even sample of `max_samples`
+    /// occurrences. A continuation ends with the separator of its document. O(`max_samples` · `length`).
     pub fn sample(&self, found: &Match, length: usize, max_samples: usize) -> Samples {
         let mut samples = Samples::default();
         self.sample_into(found, length, max_samples, &[], &mut samples);
         samples
     }
 
-    /// [`sample`](Self::sample) that reuses `samples`, and says for each row how many tokens before the match
-    /// are the last ones of `before`.
+    /// Does the same as [`sample`](Self::sample) without allocations, and also counts for each occurrence how many
+    /// tokens before it equal the last tokens of `before`.
     pub fn sample_into(
         &self,
         found: &Match,
@@ -203,13 +204,14 @@ impl Datastore {
         self.shards.read_samples(found, length, max_samples, before, samples);
     }
 
+    /// Finds many patterns in parallel.
     pub fn find_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<Match>> {
         let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
         let found = in_parallel(&mut patterns, MIN_IN_PARALLEL, |pattern| self.find(pattern));
         found.into_iter().collect()
     }
 
-    /// How often each token of the vocabulary follows each match: a row of `vocab_size` counts a match.
+    /// Counts each token of the vocabulary after each match. Returns `vocab_size` counts for each match.
     pub fn count_next_batch(&self, found: &[Match]) -> Vec<u64> {
         let width = self.vocab_size() as usize;
         let mut counts = vec![0; found.len() * width];
@@ -224,15 +226,15 @@ impl Datastore {
         counts
     }
 
-    /// The tokens that follow a match, with counts: shard by shard, ascending in each.
+    /// Returns the tokens after a match with their counts, shard by shard and ascending in each.
     fn next_tokens_of(&self, found: &Match) -> impl Iterator<Item = (u32, u64)> {
         let shards = self.shards.iter().zip(&found.ranges);
         let length = found.length;
         shards.flat_map(move |(shard, ranks)| shard.next_tokens(ranks.clone(), length))
     }
 
-    /// The positions of the match's first `limit` occurrences, ascending. A position counts the tokens
-    /// before, separators included. O(occurrences) time, O(`limit`) memory.
+    /// Returns the positions of the first `limit` occurrences of a match, ascending. A position is the number of
+    /// tokens before it, separators included. O(occurrences) time, O(`limit`) memory.
     pub fn positions(&self, found: &Match, limit: usize) -> Vec<u64> {
         let mut all = Vec::new();
         for ((before, shard), ranks) in self.shards.with_starts().zip(&found.ranges) {
@@ -244,8 +246,8 @@ impl Datastore {
         all
     }
 
-    /// The document that contains `position`; a separator belongs to the document before it. O(log
-    /// documents) and the document's length.
+    /// Returns the document that contains `position`; a separator belongs to the document before it.
+    /// O(log documents + length of the document).
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let position = usize::try_from(position.checked_sub(before.num_tokens)?).ok()?;
@@ -255,7 +257,7 @@ impl Datastore {
             .ok_or_else(|| below("position", "tokens", self.num_tokens(), position))
     }
 
-    /// The document of this index. O(shards) and the document's length.
+    /// Returns the document of this index. O(shards + length of the document).
     pub fn document(&self, index: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let index = usize::try_from(index.checked_sub(before.num_documents)?).ok()?;
@@ -265,7 +267,7 @@ impl Datastore {
             .ok_or_else(|| below("index", "documents", self.num_documents(), index))
     }
 
-    /// Reads the document that `in_shard` finds: its number within a shard, or `None` in the others.
+    /// Reads the document for which `in_shard` returns an index within a shard.
     fn find_document(
         &self,
         in_shard: impl Fn((Before, &Shard)) -> Option<usize>,
@@ -281,15 +283,15 @@ impl Datastore {
         })
     }
 
-    /// Reads the whole datastore into memory, as far as there is room, and looks up what follows each
-    /// single token, some 200 bytes for each. O(n).
+    /// Reads the whole datastore into memory, as far as there is room, and caches the
+    /// [`next_tokens`](Self::next_tokens) of all tokens, about 200 bytes each. O(n).
     pub fn warm(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
         self.all_next_tokens().fill(&self.shards);
         Ok(())
     }
 
-    /// Whether all tokens are of the vocabulary; the error names the first that is not.
+    /// Checks that all tokens are in the vocabulary; the error names the first that is not.
     pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.vocab_size())
     }
@@ -300,7 +302,7 @@ fn below(name: &'static str, what: &str, number: u64, given: u64) -> Error {
     Error::invalid(name, reason)
 }
 
-/// The `limit` smallest values, ascending, in O(`limit`) memory.
+/// Returns the `limit` smallest values, ascending, in O(`limit`) memory.
 fn smallest(values: impl Iterator<Item = usize>, limit: usize) -> Vec<usize> {
     let mut smallest = BinaryHeap::new();
     for value in values {

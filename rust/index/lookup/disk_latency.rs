@@ -1,29 +1,29 @@
-//! A guess whether the next read finds its data in memory.
+//! Detection of reads that wait for a disk.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A read of `NUM_SAMPLES` samples that takes longer waited for a disk: from memory it takes some
-/// microseconds, at most a hundred with the call that requests the pages.
+/// A read of `NUM_SAMPLES` samples that takes longer has waited for a disk. From memory it takes a few microseconds,
+/// at most a hundred with the system call that requests the pages.
 const SLOW: Duration = Duration::from_micros(300);
 const NUM_SAMPLES: usize = 64;
 
-/// A slow read takes this much from the warmth; a fast one adds 1. Interrupts look like slow reads: where
-/// fewer than one in 17 is slow, the warmth rises to the highest.
+/// A slow read lowers the warmth by this much; a fast one adds 1. Interrupts look like slow reads, so the warmth still
+/// rises to the maximum if fewer than one read in 17 is slow.
 const SLOW_COOLS: u32 = 16;
 
-/// Below this warmth the next read is expected to be slow: two slow reads are not enough.
+/// Below this warmth, the next read is expected to be slow. From the maximum, two slow reads do not suffice.
 const WARM: u32 = 2 * SLOW_COOLS;
 
 const MAX_WARMTH: u32 = 2 * WARM;
 
-/// Whether recent reads waited for a disk.
+/// A moving estimate of disk waits in recent reads.
 ///
-/// If so, a lookup requests all pages of a step before it reads the first, and the disk fetches them
-/// together; in memory that costs more than reading. It changes times, never answers.
+/// If reads are slow, a lookup requests all pages of a step before it reads the first, so that the disk fetches them
+/// together. For pages in memory, the request costs more than the read. Answers do not depend on it.
 #[derive(Debug, Default)]
 pub(crate) struct DiskLatency {
-    /// High where recent reads were fast; 0 before the first.
+    /// It is high if recent reads were fast, and 0 before the first.
     warmth: AtomicU32,
 }
 
@@ -32,7 +32,7 @@ impl DiskLatency {
         self.warmth.load(Ordering::Relaxed) < WARM
     }
 
-    /// Learns from a read that took `elapsed`. Two threads may overwrite what the other learns: no harm.
+    /// Records a read that took `elapsed`. Threads may overwrite each other's update, which only delays the estimate.
     pub(crate) fn note(&self, elapsed: Duration, num_samples: usize) {
         if num_samples == 0 {
             return;
@@ -57,8 +57,8 @@ mod tests {
     const TOO_SLOW: Duration = SLOW.saturating_add(Duration::from_nanos(1));
 
     #[test]
-    fn it_is_cold_while_more_than_one_read_in_seventeen_is_slow() {
-        // How many reads, each how many of them is slow (0: none), their samples, whether it is cold.
+    fn disk_is_cold_while_more_than_one_read_in_seventeen_is_slow() {
+        // Number of reads, period of slow ones (0: none), samples of a read, expected coldness.
         let rows = [
             (WARM - 1, 0, 1, true),
             (1, 0, 1, false),
@@ -68,7 +68,7 @@ mod tests {
             (1000, 10, 1, true),
             (MAX_WARMTH, 0, 1, false),
             (1000, 17, 1, false),
-            // Many samples may take longer, and none say nothing.
+            // The threshold grows with the number of samples; reads without samples are not counted.
             (10, 0, 65, false),
             (10, 1, 0, false),
             (10, 1, 128, true),

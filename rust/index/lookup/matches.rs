@@ -1,18 +1,18 @@
-//! A match: the occurrences of one sequence of tokens.
+//! Occurrences of a token sequence.
 
 use std::ops::Range;
 
-/// The occurrences of one sequence of tokens in a datastore, such as the longest suffix of a context.
+/// The occurrences of a token sequence in a datastore, such as the longest suffix of a context.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Match {
-    /// How many tokens it has; 0 where none occurs.
+    /// Length of the sequence; 0 if it does not occur.
     pub length: usize,
-    /// In each shard, the ranks of the suffixes that begin with it.
+    /// The ranks, in each shard, of the suffixes that begin with the sequence.
     pub(crate) ranges: Vec<Range<usize>>,
 }
 
 impl Match {
-    /// How often it occurs.
+    /// Number of occurrences.
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|range| range.len() as u64).sum()
     }

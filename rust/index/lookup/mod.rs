@@ -1,6 +1,4 @@
-//! Searches in a datastore, and what followed the places that they find.
-//!
-//! It imports `base`, `storage` and `suffixes`.
+//! Searches in a datastore, and continuations of the occurrences that they find.
 
 pub(crate) mod datastore;
 mod disk_latency;

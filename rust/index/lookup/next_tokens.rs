@@ -1,4 +1,4 @@
-//! The most frequent tokens after each single token.
+//! Most frequent tokens after each token.
 
 use std::sync::OnceLock;
 
@@ -12,28 +12,28 @@ const MAX_SAMPLES: usize = 128;
 
 const MAX_TOKENS: usize = 24;
 
-/// The most frequent tokens after one token, in an even sample of its occurrences.
+/// The most frequent tokens after a token, in an even sample of its occurrences.
 #[derive(Debug, Default)]
 pub struct NextTokens {
-    /// How often the token occurs.
+    /// Number of occurrences of the token.
     pub num_matches: f32,
-    /// How many of its occurrences were read.
+    /// Number of occurrences in the sample.
     pub num_samples: f32,
-    /// Each next token with its count in the sample: count descending, then token ascending.
+    /// The next tokens with their counts in the sample: count descending, then token ascending.
     pub counts: Box<[(u32, f32)]>,
 }
 
-/// A table of [`NextTokens`] by token. An entry is looked up at its first use and kept, because every node of a
-/// draft asks for its token's.
+/// A table of [`NextTokens`] by token. An entry is looked up at its first use and cached, because every node of a
+/// draft needs the entry of its token.
 #[derive(Debug)]
 pub(crate) struct AllNextTokens {
     of_tokens: Box<[OnceLock<NextTokens>]>,
-    /// For each token, half the binary logarithm of how often it occurs.
+    /// Half the binary logarithm of the frequency of each token.
     pub(crate) frequencies: Box<[u8]>,
 }
 
 impl AllNextTokens {
-    /// Counts each token, and looks up no entry yet. O(vocabulary).
+    /// Counts each token; entries are not looked up yet. O(vocabulary).
     pub(crate) fn new(shards: &Shards) -> Self {
         let tokens = 0..shards.vocab_size;
         let mut found = Match::default();

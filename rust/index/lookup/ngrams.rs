@@ -1,4 +1,4 @@
-//! The n-grams of a datastore, in order and counted.
+//! Sorted n-grams of a datastore with their counts.
 
 use std::ops::Range;
 
@@ -8,25 +8,27 @@ use crate::base::threads::in_parallel;
 use crate::lookup::datastore::Datastore;
 use crate::lookup::shard::Shard;
 
-/// Suffixes are read so many at a time, in parallel by pieces.
+/// Number of suffixes that are read at a time.
 const CHUNK: usize = 1 << 18;
+
+/// Number of suffixes of a chunk that one thread reads.
 const PIECE: usize = 1 << 12;
 
 const MAX_ORDER: usize = 5;
 
-/// The bits of a token, which are enough for [`MAX_VOCAB_SIZE`](crate::MAX_VOCAB_SIZE).
+/// Bits of a token, sufficient for [`MAX_VOCAB_SIZE`](crate::MAX_VOCAB_SIZE).
 const TOKEN_BITS: usize = 24;
 
-/// Tokens side by side: they order as their numbers do.
+/// Tokens packed into a number, so that n-grams sort as their numbers.
 type NGram = u128;
 
 impl Datastore {
     /// Visits every n-gram of `order` tokens, 1 to 5, that occurs within a document, ascending, with its exact
-    /// count; only its last token may be the separator, where that is of the vocabulary. An error of `visit`
-    /// ends the visits. How the corpus is cut into shards makes no difference.
+    /// count. Only its last token may be the separator, if that is in the vocabulary. The result does not depend on
+    /// the division into shards. An error of `visit` ends the visits.
     ///
-    /// The suffixes of a shard are in order, so equal n-grams stand together: O(n) time, and no memory but the
-    /// tokens, 2 or 3 bytes each.
+    /// Suffixes of a shard are sorted, so equal n-grams are adjacent: O(n) time, and no memory but the tokens,
+    /// 2 or 3 bytes each.
     pub fn visit_ngrams(
         &self,
         order: usize,
@@ -54,7 +56,7 @@ impl Datastore {
     }
 }
 
-/// The last tokens are those of the n-gram.
+/// Unpacks an n-gram into the last elements of the array.
 fn tokens(ngram: NGram) -> [u32; MAX_ORDER] {
     std::array::from_fn(|index| {
         let bits = ngram >> (TOKEN_BITS * (MAX_ORDER - 1 - index));
@@ -64,7 +66,7 @@ fn tokens(ngram: NGram) -> [u32; MAX_ORDER] {
     })
 }
 
-/// The n-grams of a shard, ascending.
+/// Returns the n-grams of a shard, ascending.
 fn ngrams(shard: &Shard, separator: u32, order: usize) -> impl Iterator<Item = NGram> + use<'_> {
     let ngram = move |start: usize| {
         (0..order).try_fold(0, |ngram, index| {
@@ -77,7 +79,7 @@ fn ngrams(shard: &Shard, separator: u32, order: usize) -> impl Iterator<Item = N
     (0..num_suffixes).step_by(CHUNK).flat_map(move |start| {
         let pieces = (start..num_suffixes.min(start + CHUNK)).step_by(PIECE);
         let pieces = in_parallel(&mut pieces.collect::<Vec<_>>(), 1, |start| {
-            // Positions and one token of each first: these reads overlap.
+            // All positions and one token of each are read first, so that the cache misses overlap.
             let ranks: Range<usize> = *start..num_suffixes.min(*start + PIECE);
             let mut positions: Vec<_> = ranks.map(|rank| shard.position(rank)).collect();
             positions.retain(|&position| position < num_suffixes);

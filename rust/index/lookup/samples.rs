@@ -1,10 +1,10 @@
-//! Samples of what followed a match.
+//! Sampled continuations of a match.
 
 use std::ops::Range;
 
-/// What followed some occurrences of a match: rows of tokens, of which those that begin alike stand together.
+/// Continuations of sampled occurrences of a match, one a row. Rows with a common prefix are adjacent.
 ///
-/// [`Datastore::sample_into`](crate::Datastore::sample_into) fills one again without allocating.
+/// [`Datastore::sample_into`](crate::Datastore::sample_into) reuses its memory.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     pub(crate) tokens: Vec<u32>,
@@ -13,10 +13,11 @@ pub struct Samples {
     pub(crate) positions: Vec<usize>,
 }
 
+/// The continuation of one occurrence.
 #[derive(Debug, Clone)]
 pub(crate) struct SampleRow {
     pub(crate) tokens: Range<usize>,
-    /// How many tokens before the occurrence agree with the tokens that the caller expects there.
+    /// Number of tokens before the occurrence that equal the caller's context.
     pub(crate) context_overlap: usize,
 }
 
@@ -29,12 +30,12 @@ impl Samples {
         self.rows.is_empty()
     }
 
-    /// The tokens of all rows together.
+    /// Number of tokens of all rows.
     pub fn num_tokens(&self) -> usize {
         self.tokens.len()
     }
 
-    /// The tokens after the occurrence: as many as were asked for, fewer where its document ends before.
+    /// Returns the tokens after an occurrence: the requested number, or fewer if its document ends before.
     pub fn row(&self, index: usize) -> &[u32] {
         &self.tokens[self.rows[index].tokens.clone()]
     }
@@ -43,8 +44,8 @@ impl Samples {
         self.rows.iter().map(|row| &self.tokens[row.tokens.clone()])
     }
 
-    /// For each row, how many tokens before the occurrence are the last ones of `before`, as
-    /// [`Datastore::sample_into`](crate::Datastore::sample_into) was given it.
+    /// Returns, for each row, how many tokens before the occurrence equal the last tokens of the `before` that was
+    /// passed to [`Datastore::sample_into`](crate::Datastore::sample_into).
     pub fn overlaps(&self) -> impl ExactSizeIterator<Item = usize> {
         self.rows.iter().map(|row| row.context_overlap)
     }

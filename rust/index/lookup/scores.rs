@@ -1,4 +1,4 @@
-//! The probability of each token of a text, by the counts of the corpus.
+//! Token probabilities by the counts of a corpus.
 
 use crate::base::error::{Error, Result};
 use crate::base::threads::in_parallel;
@@ -8,10 +8,13 @@ use crate::lookup::matches::Match;
 const MIN_IN_PARALLEL: usize = 64;
 
 impl Datastore {
-    /// The infinity-gram probability of each token (Liu et al. 2024, section 2): of the occurrences of the
-    /// longest suffix of the text before it, of at most `max_match` tokens, the share that goes on with it;
-    /// and that suffix's length. Only what follows the last separator is context. The end of a document
-    /// counts as the separator. O(log `max_match` · log n) a token.
+    /// Returns the infinity-gram probability of each token (Liu et al. 2024, section 2) and the length of its
+    /// context.
+    ///
+    /// The context is the longest suffix of the text before the token, of at most `max_match` tokens, that occurs
+    /// in the corpus; the probability is the share of its occurrences that the token follows. A context does not
+    /// extend across a separator. The end of a document counts as the separator.
+    /// O(log `max_match` · log n) a token.
     pub fn infinity_gram(&self, tokens: &[u32], max_match: usize) -> Result<Vec<(f64, usize)>> {
         self.check_text(tokens)?;
         let everywhere = self.find(&[])?;
@@ -35,12 +38,14 @@ impl Datastore {
         Ok(tokens.iter().enumerate().map(&mut score).collect())
     }
 
-    /// The natural logarithm of each token's probability after at most `max_match` tokens, never that of 0:
-    /// the counts of each length are mixed with the next shorter one's as by a Dirichlet prior of
-    /// `concentration` occurrences (`MacKay` and Peto 1995), `p(t | c) = (#(c t) + concentration · p(t |
-    /// c')) / (#c + concentration)`, where `c'` is `c` without its first token; without context all tokens
-    /// and the end of a document are equally likely. Only what follows the last separator is context.
-    /// O(`max_match` · log n) a token.
+    /// Returns the natural logarithm of each token's probability after at most `max_match` tokens, which is always
+    /// finite.
+    ///
+    /// The counts of each context length are smoothed with the next shorter one by a Dirichlet prior of
+    /// `concentration` occurrences (`MacKay` and Peto 1995):
+    /// `p(t | c) = (#(c t) + concentration · p(t | c')) / (#c + concentration)`, where `c'` is `c` without its first
+    /// token. Without context, all tokens and the end of a document are equally likely. A context does not extend
+    /// across a separator. O(`max_match` · log n) a token.
     pub fn score(&self, tokens: &[u32], max_match: usize, concentration: f64) -> Result<Vec<f64>> {
         self.check_text(tokens)?;
         if !(concentration.is_finite() && concentration > 0.0) {
@@ -64,7 +69,7 @@ impl Datastore {
                 };
                 let count = of.count();
                 if count == 0 {
-                    break; // and nothing that is longer occurs
+                    break; // no longer context occurs either
                 }
                 prob = (self.count_next(of, token) as f64 + concentration * prob)
                     / (count as f64 + concentration);
@@ -75,7 +80,7 @@ impl Datastore {
         Ok(in_parallel(&mut places, MIN_IN_PARALLEL, score))
     }
 
-    /// How often `token` follows a match; for the separator, how often a document ends there.
+    /// Counts the occurrences of `token` after a match; of the separator, the documents that end there.
     pub(crate) fn count_next(&self, found: &Match, token: u32) -> u64 {
         let shards = self.shards.iter().zip(&found.ranges);
         let counts = shards.map(|(shard, ranks)| {

@@ -1,4 +1,4 @@
-//! One shard: its mapped sections, and binary search in them.
+//! Mapped sections of a shard, and binary search in them.
 
 use std::hint::black_box;
 use std::iter;
@@ -56,7 +56,7 @@ impl Shard {
         if firsts.last().is_some_and(is_all) && firsts.is_sorted() {
             return Ok(());
         }
-        let reason = "its numbers do not rise to the number of suffixes";
+        let reason = "its numbers do not ascend to the number of suffixes";
         Err(self.firsts.corrupt(reason))
     }
 
@@ -124,33 +124,33 @@ impl Shard {
         Err(self.documents.corrupt(reason))
     }
 
-    /// The ranks of the suffixes that begin with `pattern`: not empty, without the separator. O(log n)
-    /// comparisons, most of them with keys.
+    /// Returns the ranks of the suffixes that begin with `pattern`, which must not be empty or have a separator.
+    /// O(log n) comparisons, most of them with keys.
     pub(crate) fn find(&self, pattern: &[u32]) -> Range<usize> {
         let (lower, upper) = self.bounds_by_keys(pattern);
         self.bounds(lower, upper, pattern)
     }
 
-    /// Whether `pattern` occurs: in half the time of [`find`](Self::find).
+    /// Returns whether `pattern` occurs, in half the time of [`find`](Self::find).
     pub(crate) fn contains(&self, pattern: &[u32]) -> bool {
         let (lower, upper) = self.bounds_by_keys(pattern);
         if lower.end < upper.start {
-            return true; // a key that equals the pattern lies between
+            return true; // a key between the bounds equals the pattern
         }
         let end = upper.end;
         let rank = self.bounds(lower, end..end, pattern).start;
         rank < end && self.tokens.compare(self.position(rank), pattern).is_eq()
     }
 
-    /// Where the range of `pattern` can start and where it can end, as far as the keys tell.
+    /// Returns bounds of the start and of the end of the range of `pattern`, from the keys alone.
     fn bounds_by_keys(&self, pattern: &[u32]) -> (Range<usize>, Range<usize>) {
         let first = pattern[0] as usize;
         let (start, end) = (self.num_below(first), self.num_below(first + 1));
         if pattern.len() == 1 || start >= end {
             return (start..start, end..end);
         }
-        // No pattern has a separator, every suffix does: a comparison ends before the zeros that fill up a
-        // key, so keys order as their suffixes do.
+        // Every suffix has a separator and no pattern does, so a comparison ends before the padding of a key.
+        // Keys therefore sort as their suffixes.
         let prefix = &pattern[..pattern.len().min(KEY_LEN)];
         let key = |index: usize| self.keys.compare(index * KEY_LEN, prefix);
         let keys = start.div_ceil(KEY_STRIDE)..end.div_ceil(KEY_STRIDE);
@@ -168,16 +168,16 @@ impl Shard {
         if pattern.len() > KEY_LEN {
             (start..end, start..end)
         } else {
-            // The keys that equal the pattern are those of suffixes in the range.
+            // Keys that equal the pattern belong to suffixes in the range.
             let (most, least) = ((below * KEY_STRIDE).min(end), rank_after(above).max(start));
             (start..most, least..end)
         }
     }
 
-    /// The ranks of the suffixes that begin with `pattern`: the first lies in `lower`, the one after the
-    /// last in `upper`.
+    /// Returns the ranks of the suffixes that begin with `pattern`. The range starts in `lower` and ends in
+    /// `upper`.
     ///
-    /// Each round splits both ranges in eight, not in two: nearly every read misses the caches, and those
+    /// Each round splits both ranges in eight, not in two: nearly every read misses the caches, and the misses
     /// of one round overlap.
     fn bounds(
         &self,
@@ -222,15 +222,15 @@ impl Shard {
         lower.start..upper.start.max(lower.start)
     }
 
-    /// Requests `length` tokens, `offset` after each of these positions.
+    /// Requests the pages of `length` tokens at `offset` after each position.
     pub(crate) fn fetch(&self, positions: &[usize], offset: usize, length: usize) {
         for position in positions {
             self.tokens.will_need(position.saturating_add(offset), length);
         }
     }
 
-    /// Brings `length` tokens, `offset` after each of these positions, into the cache: in two lines at
-    /// most, that of the first and that of the last. Reads that do nothing else wait less for each other.
+    /// Brings the first and the last of `length` tokens at `offset` after each position into the cache, with the
+    /// cache lines that hold them. Reads without dependent work overlap better.
     pub(crate) fn touch(&self, positions: &[usize], offset: usize, length: usize) {
         let ends = [offset, offset.saturating_add(length.saturating_sub(1))];
         let ends = positions
@@ -239,7 +239,7 @@ impl Shard {
         black_box(ends.fold(0, BitXor::bitxor));
     }
 
-    /// Requests where the suffix of this rank begins.
+    /// Requests the page that holds the position of the suffix of this rank.
     pub(crate) fn fetch_position(&self, rank: usize) {
         self.suffixes.will_need(rank..rank.saturating_add(1));
     }
@@ -249,7 +249,7 @@ impl Shard {
         below.map_or(self.suffixes.len(), |&below| below as usize)
     }
 
-    /// Where the suffix of this rank begins; past the end where a damaged file says so.
+    /// Returns the position of the suffix of this rank. It may be past the end if the file is damaged.
     pub(crate) fn position(&self, rank: usize) -> usize {
         self.suffixes.get(rank).unwrap_or(usize::MAX)
     }
@@ -262,15 +262,15 @@ impl Shard {
         self.document_ends().len()
     }
 
-    /// How many documents come before that of `position`, and where its tokens lie, its separator excluded.
-    /// O(log d).
+    /// Returns the index of the document that contains `position`, and the range of its tokens without the
+    /// separator. O(log documents).
     pub(crate) fn document(&self, position: usize) -> (usize, Range<usize>) {
         let is_before = |index| self.document_end(index).is_some_and(|end| end <= position);
         let index = partition(0..self.num_documents(), is_before);
         (index, self.document_range(index))
     }
 
-    /// Where the tokens of a document lie, its separator excluded.
+    /// Returns the range of a document's tokens without the separator.
     pub(crate) fn document_range(&self, index: usize) -> Range<usize> {
         let before = index.checked_sub(1);
         let start = before.and_then(|before| self.document_end(before));
@@ -294,8 +294,8 @@ impl Shard {
         tokens
     }
 
-    /// Appends up to `length` tokens from `position` on, and gives how many of them belong together: up to
-    /// and with the separator, or up to it where it is not in the vocabulary.
+    /// Appends up to `length` tokens from `position` on, and returns how many of them continue the document: those
+    /// up to the separator, which is included if it is in the vocabulary.
     pub(crate) fn continuation(
         &self,
         position: usize,
@@ -306,7 +306,7 @@ impl Shard {
         self.tokens.extend(position, length, continuation);
         let tokens = &continuation[start..];
         let is_last = |&token: &u32| token == self.separator || token >= self.vocab_size;
-        // All at once: most rows have none.
+        // Most continuations have no separator, and a fold is vectorized.
         if !tokens.iter().fold(false, |has, token| has | is_last(token)) {
             return tokens.len();
         }
@@ -316,8 +316,8 @@ impl Shard {
         }
     }
 
-    /// Appends up to `length` tokens after a match of `depth` tokens at `position`. The row's overlap is how
-    /// many tokens before the match are the last ones of `before`.
+    /// Appends up to `length` tokens after a match of `depth` tokens at `position`. The overlap of the row is the
+    /// number of tokens before the match that equal the last tokens of `before`.
     pub(crate) fn row(
         &self,
         position: usize,
@@ -333,8 +333,8 @@ impl Shard {
         SampleRow { tokens: start..end, context_overlap: positions.take_while(is_same).count() }
     }
 
-    /// The tokens that follow the first `depth` tokens of `ranks`, which share these: ascending, with
-    /// counts. O(log count) for each.
+    /// Returns the tokens after the first `depth` tokens of the suffixes `ranks`, which share these, ascending and
+    /// with their counts. O(log count) for each token.
     pub(crate) fn next_tokens(
         &self,
         ranks: Range<usize>,
@@ -350,14 +350,14 @@ impl Shard {
         })
     }
 
-    /// How many of `ranks`, which share their first `depth` tokens, go on with `token`. O(log count).
+    /// Counts `token` after the first `depth` tokens of the suffixes `ranks`, which share these. O(log count).
     pub(crate) fn count_next(&self, ranks: Range<usize>, depth: usize, token: u32) -> usize {
         let next = |rank| self.token_at(self.position(rank).saturating_add(depth));
         let start = partition(ranks.clone(), |rank| next(rank) < token);
         gallop(start..ranks.end, |rank| next(rank) == token) - start
     }
 
-    /// The token at `position`. Past the end, where only a damaged file leads, it is one of no vocabulary.
+    /// Returns the token at `position`, or `u32::MAX` past the end, which only a damaged file refers to.
     pub(crate) fn token_at(&self, position: usize) -> u32 {
         self.tokens.get(position).unwrap_or(u32::MAX)
     }

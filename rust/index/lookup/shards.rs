@@ -1,4 +1,4 @@
-//! All shards of a datastore, searched as one.
+//! Searches over all shards of a datastore.
 
 use std::path::Path;
 use std::time::Instant;
@@ -19,20 +19,21 @@ pub(crate) struct Shards {
     separator: u32,
 }
 
-/// What comes before a shard in the corpus.
+/// The part of the corpus before a shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Before {
     pub(crate) num_documents: u64,
-    /// The tokens of those documents, separators included.
+    /// Number of tokens of these documents, separators included.
     pub(crate) num_tokens: u64,
 }
 
+/// A document of the corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredDocument {
     pub index: u64,
-    /// How many tokens come before it, separators included.
+    /// Number of tokens before the document, separators included.
     pub start: u64,
-    /// Its tokens without the separator.
+    /// The tokens of the document without the separator.
     pub tokens: Vec<u32>,
 }
 
@@ -60,8 +61,9 @@ impl Shards {
         })
     }
 
-    /// Finds the longest suffix of `context`, without separators, of `min_match` to `max_match` tokens, at
-    /// most its own length. Tries the longest first: often the context follows the corpus.
+    /// Finds the longest suffix of `context` that has `min_match` to `max_match` tokens. The context has no
+    /// separators and at least `max_match` tokens. Long suffixes are tried first, because the last match often
+    /// continues.
     pub(crate) fn find_longest(
         &self,
         context: &[u32],
@@ -70,7 +72,7 @@ impl Shards {
         found: &mut Match,
     ) {
         let suffix = |length| &context[context.len() - length..];
-        // First the shard of the last match: a long match there spares the others their tries.
+        // The shard of the last match is searched first: a long match in it saves searches in the others.
         let last = found.ranges.iter().position(|ranks| !ranks.is_empty());
         let first = last.unwrap_or(0);
         *found = Match::default();
@@ -102,7 +104,7 @@ impl Shards {
         }
     }
 
-    /// Finds where `pattern` occurs within documents: everywhere where it is empty.
+    /// Finds the occurrences of `pattern` within documents; an empty one occurs everywhere.
     pub(crate) fn find(&self, pattern: &[u32], found: &mut Match) {
         found.ranges.clear();
         found.length = pattern.len();
@@ -115,11 +117,11 @@ impl Shards {
         }
     }
 
-    /// Reads at most `length` tokens after each of an [`EvenSample`] of `max_samples` occurrences. A row
-    /// ends with the separator, or before one that is no token. Rows that begin alike stand together.
+    /// Reads at most `length` tokens after each of an [`EvenSample`] of `max_samples` occurrences. A row ends with
+    /// the separator, or before it if it is not in the vocabulary. Rows with a common prefix are adjacent.
     ///
-    /// The sample goes through the shards in order, so each has its share. Positions are read before
-    /// tokens: nearly every read misses the caches, and so they overlap.
+    /// The sample covers the shards in proportion to their occurrences. Positions are read before tokens: nearly
+    /// every read misses the caches, and the misses overlap.
     pub(crate) fn read_samples(
         &self,
         found: &Match,
@@ -167,7 +169,7 @@ impl Shards {
     }
 }
 
-/// The index of an occurrence within its shard, where the shards before have `num_before` of them.
+/// Returns the index of an occurrence within its shard, if the shards before have `num_before` of them.
 fn index_in(occurrence: u64, num_before: u64) -> usize {
     usize::try_from(occurrence - num_before).expect("below a range's length")
 }

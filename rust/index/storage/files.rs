@@ -1,4 +1,4 @@
-//! Files: whole, ours, and still what their paths name.
+//! Safe creation, locking and atomic replacement of files.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::base::error::{Error, Result};
 
-/// All names of a target lead to one path, and so to one lock.
+/// Resolves a path, so that all paths of a target have one lock.
 pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -34,7 +34,7 @@ pub fn hidden(name: &OsStr, ending: &str) -> OsString {
     hidden
 }
 
-/// A pipe, which would be waited for, is refused.
+/// Opens a regular file; opening a pipe would block.
 pub fn open(path: &Path) -> Result<File> {
     let open = || {
         if fs::metadata(path)?.is_file() {
@@ -55,7 +55,7 @@ pub fn map(file: &File) -> io::Result<Mmap> {
     unsafe { Mmap::map(file) }
 }
 
-/// At most `max_bytes` and one.
+/// Reads at most `max_bytes + 1` bytes, so that the caller can detect a longer file.
 pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut file = open(path)?.take(max_bytes.saturating_add(1));
@@ -63,7 +63,7 @@ pub(crate) fn read_up_to(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// A file or a link of the same name is removed, never written to.
+/// Creates a file. An existing file or link of this name is removed, never written to.
 pub(crate) fn create_anew(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -85,8 +85,8 @@ pub(crate) fn make_private(folder: &Path) -> Result<()> {
     }
 }
 
-/// Readable by this user alone. Links, pipes and other users' files are refused: whoever put them there would
-/// choose what is overwritten, or read it.
+/// Opens or creates a file that only this user can read. Links, pipes and files of other users are rejected: their
+/// owner could choose which file is overwritten, or read it.
 pub fn open_private(path: &Path) -> Result<File> {
     let mut options = File::options();
     options.read(true).write(true);
@@ -104,7 +104,7 @@ pub fn open_private(path: &Path) -> Result<File> {
         foreign.unwrap_or_else(|| Error::io(path)(error))
     })?;
     let found = file.metadata().map_err(Error::io(path))?;
-    // There is none where a process that ends has just removed it.
+    // A file that its last owner has just removed has no name.
     check_ours(path, found.is_file() && is_ours(&found) && num_names(&found) <= 1)?;
     #[cfg(unix)]
     {
@@ -133,7 +133,7 @@ fn num_names(found: &Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::nlink(found)
 }
 
-/// Elsewhere, the folder above decides.
+/// Returns true: on other systems, the permissions of the parent folder protect the file.
 #[cfg(not(unix))]
 pub(crate) fn is_ours(_found: &Metadata) -> bool {
     true
@@ -175,7 +175,7 @@ pub(crate) fn write_whole(path: &Path, content: &(impl AsRef<[u8]> + ?Sized)) ->
     sync_parent(path)
 }
 
-/// `None` also where it is damaged.
+/// Reads a JSON file; `None` if it is missing or damaged.
 pub(crate) fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
     let text = read_up_to(path, MAX_NOTE_BYTES).ok()?;
     serde_json::from_slice(&text).ok()
@@ -183,8 +183,9 @@ pub(crate) fn read_note<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 pub(crate) const MAX_NOTE_BYTES: u64 = 1 << 16;
 
-/// Opens a file by `open`, again where that gives nothing, and locks it for whoever writes `target`. Waits for
-/// another's lock as long as the file changes, and this long after that: who holds it may be frozen.
+/// Opens a file with `open`, repeatedly if that returns `None`, and locks it for a writer of `target`. Waits for
+/// another lock holder while the file changes, and for `patience` after the last change, because a holder may be
+/// frozen.
 pub fn lock(
     path: &Path,
     target: &Path,
@@ -209,7 +210,7 @@ pub fn lock(
                 thread::sleep(LOCK_POLL);
             }
             Err(TryLockError::Error(error)) => return Err(Error::io(path)(error)),
-            // Who held the lock may have moved or removed the file.
+            // The previous holder may have moved or removed the file.
             Ok(()) if is_at(&file, path) => return Ok(file),
             Ok(()) => {}
         }
@@ -218,7 +219,7 @@ pub fn lock(
 
 const LOCK_POLL: Duration = Duration::from_millis(2);
 
-/// A process that ends removes the file that it has locked.
+/// Returns whether the file is still at its path: the previous holder of a lock may have removed it.
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -229,7 +230,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Elsewhere, an open file cannot be removed.
+/// Returns whether there is a file at the path: on other systems, an open file cannot be removed.
 #[cfg(not(unix))]
 fn is_at(_file: &File, path: &Path) -> bool {
     path.exists()
@@ -244,7 +245,7 @@ mod tests {
     use crate::base::error::Error;
 
     #[test]
-    fn a_lock_is_waited_for_while_its_file_changes_and_not_much_longer() {
+    fn lock_waits_while_its_file_changes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("held");
         let take = |patience| lock(&path, &path, patience, || open_private(&path).map(Some));

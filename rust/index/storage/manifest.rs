@@ -1,4 +1,4 @@
-//! Manifests: the files that make up a datastore, and what it was built from.
+//! Manifests of a datastore and its shards.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -14,13 +14,13 @@ use crate::storage::section::{
 };
 use crate::storage::token_array::TokenWidth;
 
-/// The largest vocabulary: with its separator, a token fits 24 bits.
+/// Maximum vocabulary size. A token, or the separator after the vocabulary, then fits in 24 bits.
 pub const MAX_VOCAB_SIZE: u32 = (1 << 24) - 1;
 
-/// The most tokens of a shard: positions are sorted as `i32`.
+/// Maximum number of tokens of a shard, because positions are sorted as `i32`.
 pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;
 
-/// The most shards of a datastore: each takes six open files.
+/// Maximum number of shards of a datastore, because each has five mapped files.
 pub(crate) const MAX_SHARDS: usize = 1 << 16;
 
 pub(crate) const FORMAT: &str = "specds datastore";
@@ -32,34 +32,35 @@ pub(crate) const FILE_NAME: &str = "manifest.json";
 pub struct Manifest {
     pub format: String,
     pub format_version: u16,
-    /// Every token of a document is below this.
+    /// Token ids of documents are below this.
     pub vocab_size: u32,
     /// The token that ends each document: one of the vocabulary, or `vocab_size` itself.
     pub separator: u32,
-    /// The tokens of all documents, separators included.
+    /// Number of tokens of all documents, separators included.
     pub num_tokens: u64,
     pub num_documents: u64,
     pub tokenizer_name: String,
     pub tokenizer_fingerprint: String,
-    /// Where the documents come from, one line a source.
+    /// The origins of the documents, one line a source.
     pub corpus: Vec<String>,
-    /// What asked for the build, one line a command.
+    /// The commands that made the datastore, one a line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<String>,
     /// The shards, in the order of their documents.
     pub shards: Vec<ShardEntry>,
-    /// The xxh3-128 of all of the above: the same input gives the same id.
+    /// The xxh3-128 of all fields above, so that equal datastores have equal ids.
     pub build_id: String,
 }
 
+/// A shard in the manifest of its datastore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardEntry {
-    /// The xxh3-128 of `shard.json`, in hexadecimal; it names the folder.
+    /// The xxh3-128 of `shard.json` in hexadecimal, which is also the name of the folder.
     pub id: String,
-    /// The tokens of the shard, separators included.
+    /// Number of tokens of the shard, separators included.
     pub num_tokens: u64,
     pub num_documents: u64,
-    /// The length of all its files together.
+    /// Total size of the shard's files.
     pub num_bytes: u64,
 }
 
@@ -85,7 +86,7 @@ fn is_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(is_digit)
 }
 
-/// The longest manifest that is read: it may list 65,536 shards and the sources of a corpus.
+/// Maximum size of a manifest, which may list 65,536 shards and the sources of a corpus.
 const MAX_MANIFEST_BYTES: u64 = 1 << 28;
 
 pub(crate) fn folder_name(id: &str) -> String {
@@ -95,8 +96,8 @@ pub(crate) fn folder_name(id: &str) -> String {
 pub(crate) const FOLDER_PREFIX: &str = "shard-";
 
 impl Manifest {
-    /// Reads the manifest of a datastore, and checks that it does not contradict itself, and that no id
-    /// in it can be a path. O(shards).
+    /// Reads the manifest of a datastore, and checks that it is consistent and that no id in it can be a path.
+    /// O(shards).
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text = read_text(folder)?;
@@ -114,7 +115,7 @@ impl Manifest {
         to_json(self)
     }
 
-    /// Vocabulary, separator and fingerprint: equal where tokens mean the same.
+    /// Returns the vocabulary size, separator and fingerprint, which are equal for datastores of one tokenizer.
     pub(crate) fn tokenizer(&self) -> (u32, u32, &str) {
         (self.vocab_size, self.separator, &self.tokenizer_fingerprint)
     }
@@ -132,20 +133,20 @@ impl Manifest {
         shards.sum::<u64>() + self.to_json().len() as u64
     }
 
-    /// Sets the build id, and gives the text of the file.
+    /// Sets the build id and returns the content of the file.
     pub(crate) fn seal(&mut self) -> String {
         self.build_id.clear();
         self.build_id = id_of(self.to_json().as_bytes());
         self.to_json()
     }
 
-    /// Whether the numbers fit each other: no reader checks again.
+    /// Checks that the numbers are consistent, so that readers need no checks.
     fn check(&self) -> Checked {
         check_tokens(self.vocab_size, self.separator)?;
         fits(!self.shards.is_empty(), "it has no shards")?;
         fits(self.shards.len() <= MAX_SHARDS, "it has too many shards")?;
         let is_usable = self.shards.iter().all(ShardEntry::is_usable);
-        fits(is_usable, "what it says of a shard is not usable")?;
+        fits(is_usable, "an entry of a shard is not usable")?;
         let sum = |count: fn(&ShardEntry) -> u64| self.shards.iter().map(count).sum::<u64>();
         fits(self.num_tokens == sum(|shard| shard.num_tokens), "its tokens do not add up")?;
         fits(self.num_documents == sum(|shard| shard.num_documents), "its documents do not add up")
@@ -155,6 +156,7 @@ impl Manifest {
 pub(crate) const SHARD_FORMAT: &str = "specds shard";
 pub(crate) const SHARD_FILE_NAME: &str = "shard.json";
 
+/// The content of a shard's `shard.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardManifest {
     pub format: String,
@@ -163,7 +165,7 @@ pub struct ShardManifest {
     pub separator: u32,
     pub num_tokens: u64,
     pub num_documents: u64,
-    /// The xxh3-64 of the sections, in the order in which `docs/FORMAT.md` lists them.
+    /// The xxh3-64 of the sections, in the order of `docs/FORMAT.md`.
     pub checksums: [u64; 5],
 }
 
@@ -256,7 +258,7 @@ impl ShardManifest {
     }
 
     fn check(&self) -> Checked {
-        fits(self.format == SHARD_FORMAT, "it is not that of a shard")?;
+        fits(self.format == SHARD_FORMAT, "its format is not that of a shard")?;
         check_tokens(self.vocab_size, self.separator)?;
         fits(
             (1..=MAX_SHARD_TOKENS).contains(&self.num_tokens),
@@ -282,7 +284,7 @@ pub(crate) fn to_json(manifest: &impl Serialize) -> String {
     json.expect("strings, numbers and lists of them can always be written as JSON") + "\n"
 }
 
-/// The part of a manifest that every version has.
+/// The fields that manifests of every version have.
 #[derive(Deserialize)]
 struct Preamble {
     format: String,
@@ -308,7 +310,7 @@ fn read_text(folder: &Path) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Whether a folder is a datastore, even a damaged one or one of another version.
+/// Returns whether a folder is a datastore, which may be damaged or of another version.
 pub(crate) fn is_datastore(folder: &Path) -> bool {
     matches!(read_text(folder), Ok(_) | Err(Error::Version { .. }))
 }

@@ -1,6 +1,4 @@
-//! The bytes of a datastore on the disk, and how a reader knows that they are right.
-//!
-//! It knows files, sections and manifests, and no index. It imports `base`.
+//! On-disk layout and integrity checks.
 
 pub mod files;
 pub(crate) mod manifest;

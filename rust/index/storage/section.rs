@@ -1,8 +1,8 @@
-//! Sections: the files of which a shard consists.
+//! Sections, the files of a shard.
 //!
-//! A section is one little-endian array, written once and then mapped: the elements, and eight zero bytes,
-//! so that any element can be read as part of eight. `shard.json` has its checksum, and what its length
-//! follows from. `docs/FORMAT.md` has every byte.
+//! A section is one little-endian array, written once and then mapped. Eight zero bytes follow the elements, so that
+//! any element can be read as part of an eight-byte word. `shard.json` has its checksum and the counts that determine
+//! its length. `docs/FORMAT.md` specifies every byte.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -20,13 +20,13 @@ pub const FORMAT_VERSION: u16 = 5;
 
 pub(crate) const TAIL_LEN: usize = 8;
 
-/// Every 256th suffix has a key. With rarer ones a lookup reads more tokens, denser ones leave the
-/// processor's cache: for 165 M tokens they take 5 MB, a lookup 1.4 µs (2 µs at every 64th).
+/// Every 256th suffix has a key. With fewer keys a lookup reads more tokens, and more keys do not fit the processor's
+/// cache: for 165 M tokens they take 5 MB and a lookup 1.4 µs (2 µs with a key for every 64th).
 pub(crate) const KEY_STRIDE: usize = 256;
 
 pub(crate) const KEY_LEN: usize = 4;
 
-/// The bits of a position among `num_tokens`: ceil(log2 n), at least 1.
+/// Returns the bits of a position among `num_tokens`: ceil(log2 n), at least 1.
 pub(crate) fn position_bits(num_tokens: u64) -> u16 {
     let bits = u64::BITS - num_tokens.saturating_sub(1).leading_zeros();
     u16::try_from(bits.max(1)).expect("64 bits at most")
@@ -109,7 +109,7 @@ impl Section {
         &self.map[..self.num_bytes]
     }
 
-    /// The payload as numbers, which are little-endian in memory too. A payload begins at a page.
+    /// Returns the payload as numbers, which are little-endian in memory too. It starts at a page, so it is aligned.
     pub(crate) fn numbers<T: AnyBitPattern>(&self) -> &[T] {
         bytemuck::try_cast_slice(self.payload()).unwrap_or_default()
     }
@@ -118,9 +118,8 @@ impl Section {
         &self.map
     }
 
-    /// Tells the system whether reads will be random. Without the advice, a lookup in a file that is
-    /// not in memory reads 128 KiB around every probe (187
-    /// ms against 3.1 ms for a draft).
+    /// Advises the operating system that reads will be random, or sequential. Without the advice, a lookup in a
+    /// file that is not in memory reads 128 KiB around every probe (187 ms instead of 3.1 ms for a draft).
     pub(crate) fn advise_random(&self, is_random: bool) -> Result<()> {
         #[cfg(unix)]
         {
@@ -132,7 +131,7 @@ impl Section {
         Ok(())
     }
 
-    /// Requests some bytes of the payload and does not wait for them.
+    /// Requests a range of the payload without waiting for it.
     pub(crate) fn will_need(&self, bytes: Range<usize>) {
         let end = bytes.end.min(self.payload().len());
         let length = end.saturating_sub(bytes.start);
@@ -172,14 +171,14 @@ pub(crate) struct SectionWriter {
 }
 
 impl SectionWriter {
-    /// Begins a section; it replaces what an earlier attempt has left.
+    /// Creates a section, and replaces that of an earlier attempt.
     pub(crate) fn create(folder: &Path, kind: SectionKind) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let file = create_anew(&path).map_err(Error::io(&path))?;
         Ok(Self::new(path, file))
     }
 
-    /// Goes on after `num_bytes` of the payload, and cuts off the rest.
+    /// Resumes a section after `num_bytes` of its payload, and truncates the rest.
     pub(crate) fn resume(folder: &Path, kind: SectionKind, num_bytes: u64) -> Result<Self> {
         let path = folder.join(kind.file_name());
         let open = || {
@@ -208,7 +207,7 @@ impl SectionWriter {
         self.file.write_all(bytes).map_err(Error::io(&self.path))
     }
 
-    /// Reads the payload once for its checksum, and maps it.
+    /// Reads the payload once for its checksum and maps it.
     pub(crate) fn finish(mut self) -> Result<Section> {
         self.write(&[0; TAIL_LEN])?;
         self.file.flush().map_err(Error::io(&self.path))?;
@@ -218,8 +217,7 @@ impl SectionWriter {
     }
 }
 
-/// Links a section into the folder `to` if the file is this user's, so that no other can change it later;
-/// else copies it, once it is known to be intact.
+/// Links a section into the folder `to`. A file of another user, who could change it later, is verified and copied.
 pub(crate) fn link(section: &Section, to: &Path, kind: SectionKind) -> Result<()> {
     let (path, to) = (&section.path, to.join(kind.file_name()));
     let found = fs::symlink_metadata(path).map_err(Error::io(path))?;

@@ -1,10 +1,10 @@
-//! Arrays of tokens in two or three bytes each.
+//! Arrays of tokens with two or three bytes each.
 
 use std::cmp::Ordering;
 
 use crate::storage::section::Section;
 
-/// How many bytes a token takes: the same for a whole datastore.
+/// Bytes of a token, which are the same for a whole datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenWidth {
     Two,
@@ -12,7 +12,7 @@ pub enum TokenWidth {
 }
 
 impl TokenWidth {
-    /// The smallest that holds the vocabulary and the separator.
+    /// Returns the smallest width for the vocabulary and the separator.
     pub fn of(vocab_size: u32, separator: u32) -> Self {
         let largest = separator.max(vocab_size.saturating_sub(1));
         if largest <= u16::MAX.into() { Self::Two } else { Self::Three }
@@ -44,7 +44,7 @@ impl TokenWidth {
     }
 }
 
-/// The width is a constant, so that the compiler uses whole registers.
+/// Appends the bytes of tokens. The width is a constant, so that the compiler uses whole registers.
 fn encode<const WIDTH: usize>(tokens: &[u32], bytes: &mut Vec<u8>) {
     let start = bytes.len();
     bytes.resize(start + tokens.len() * WIDTH, 0);
@@ -76,7 +76,7 @@ impl Tokens {
         }
     }
 
-    /// Compares the tokens from `index` on with `pattern`, only as far as the pattern goes.
+    /// Compares the tokens from `index` on with `pattern`, up to the length of the pattern.
     pub(crate) fn compare(&self, index: usize, pattern: &[u32]) -> Ordering {
         match self.width {
             TokenWidth::Two => compare(from::<2>(&self.section, index), pattern),
@@ -121,7 +121,7 @@ fn from<const WIDTH: usize>(section: &Section, index: usize) -> impl ExactSizeIt
     stored(section, index).iter().map(decode::<WIDTH>)
 }
 
-/// The number is known before, so room is made once and not for each token.
+/// Appends up to `length` tokens from `index` on. The length is known before, so memory is reserved once.
 fn extend<const WIDTH: usize>(
     section: &Section,
     index: usize,

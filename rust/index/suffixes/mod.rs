@@ -1,6 +1,4 @@
-//! The order of all suffixes of a shard, and how it is written.
-//!
-//! It imports `base` and `storage`.
+//! Suffix arrays of shards.
 
 pub(crate) mod suffix_array;
 pub(crate) mod write;

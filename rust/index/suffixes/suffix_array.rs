@@ -1,4 +1,4 @@
-//! Sorted suffixes, and how their positions are packed.
+//! Suffix arrays and their packed positions.
 
 use libsais::{LibsaisError, SuffixArrayConstruction};
 
@@ -8,7 +8,7 @@ use crate::base::error::{Error, Result};
 use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionWriter, position_bits};
 use crate::storage::token_array::{TokenWidth, Tokens};
 
-/// The positions of a shard's suffixes in lexicographic order; one that ends first is the smaller. O(n).
+/// Returns the positions of a shard's suffixes in lexicographic order; a suffix sorts after its prefixes. O(n).
 pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     let mut positions = zeros(tokens.len())?;
     let sorted = match tokens.width {
@@ -34,17 +34,17 @@ pub(crate) fn sort(tokens: &Tokens) -> Result<Vec<i32>> {
     }
 }
 
-/// The private memory of [`sort`], in bytes.
+/// Returns the private memory of [`sort`], in bytes.
 pub(crate) fn memory(num_tokens: u64, width: TokenWidth) -> u64 {
     num_tokens.saturating_mul(bytes_per_token(width)).saturating_add(BUCKETS)
 }
 
-/// The most tokens that [`sort`] can sort in `max_memory` bytes.
+/// Returns the maximum number of tokens that [`sort`] can sort in `max_memory` bytes.
 pub(crate) fn most_tokens(max_memory: u64, width: TokenWidth) -> u64 {
     max_memory.saturating_sub(BUCKETS) / bytes_per_token(width)
 }
 
-/// What libsais takes for any text.
+/// Fixed memory of libsais, in bytes.
 const BUCKETS: u64 = 2 << 20;
 
 fn bytes_per_token(width: TokenWidth) -> u64 {
@@ -67,7 +67,7 @@ fn out_of_memory(num_bytes: usize) -> Error {
     Error::OutOfMemory(num_bytes as u64)
 }
 
-/// How many suffixes begin with a token below `t`, for `t` in `0..=vocab_size + 1`. O(n).
+/// Returns the number of suffixes that begin with a token below `t`, for each `t` in `0..=vocab_size + 1`. O(n).
 pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
     let mut firsts = vec![0; vocab_size as usize + 2];
     let mut is_known = true;
@@ -90,11 +90,11 @@ pub(crate) fn firsts(tokens: &Tokens, vocab_size: u32) -> Result<Vec<u32>> {
     Ok(firsts)
 }
 
-/// Packs numbers of `bits` bits one after the other.
+/// Packs numbers of `bits` bits without gaps.
 pub(crate) struct Packer {
     writer: SectionWriter,
     bits: u16,
-    /// The last bits, whose lower `num_filled` do not make a word yet.
+    /// An incomplete word, of which the lower `num_filled` bits are set.
     word: u64,
     num_filled: u16,
     bytes: Vec<u8>,
@@ -171,7 +171,7 @@ impl Suffixes {
         self.section.will_need(byte(ranks.start)..end);
     }
 
-    /// The position of the suffix of this rank. A damaged file may give one past the end.
+    /// Returns the position of the suffix of this rank. It may be past the end if the file is damaged.
     pub(crate) fn get(&self, rank: usize) -> Option<usize> {
         if rank >= self.count {
             return None;
@@ -183,10 +183,10 @@ impl Suffixes {
     }
 }
 
-/// Whether every suffix is above the one before it. O(n) time, 4 bytes a token.
+/// Checks that the suffixes are sorted. O(n) time, 4 bytes a token.
 ///
-/// Two suffixes compare as their first tokens do, or else as the suffixes one further do, whose ranks are
-/// known (Burkhardt and Kärkkäinen, 2003). Strictly rising ranks have no position twice.
+/// Two suffixes compare as their first tokens, or if these are equal, as the suffixes one position later, whose
+/// ranks are known (Burkhardt and Kärkkäinen, 2003). Strictly ascending suffixes also imply distinct positions.
 pub(crate) fn verify(suffixes: &Suffixes, tokens: &Tokens) -> Result<()> {
     let mut ranks: Vec<u32> = zeros(tokens.len() + 1)?;
     for (rank, position) in (1..).zip((0..suffixes.count).map(|rank| suffixes.get(rank))) {

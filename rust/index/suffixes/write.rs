@@ -1,4 +1,4 @@
-//! The sections that are computed from the tokens of a shard, and written beside them.
+//! Index sections of a shard, computed from its tokens.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use crate::storage::section::{FORMAT_VERSION, Section, SectionKind, SectionWrite
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::suffix_array::{self, Packer, Suffixes};
 
-/// The sections of a shard that are complete before it is indexed: its tokens and where its documents end.
+/// The sections of a shard that are written before it is indexed: its tokens and the ends of its documents.
 #[derive(Debug)]
 pub(crate) struct ShardText {
     pub(crate) vocab_size: u32,
@@ -19,6 +19,7 @@ pub(crate) struct ShardText {
     pub(crate) documents: Section,
 }
 
+/// A stage of a build, in which progress is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// Reading documents to rebuild their shards, in tokens.
@@ -42,22 +43,22 @@ impl Stage {
     }
 }
 
-/// Takes a stage, how much of it is done, and how much there is. An error, such as [`Error::Stopped`], ends
-/// the work.
+/// A progress callback, which receives a stage, the work done and the total work. Its error, such as
+/// [`Error::Stopped`], ends the build.
 pub type Report<'a> = dyn FnMut(Stage, u64, u64) -> Result<()> + 'a;
 
-/// How far the shards of a build have come, in tokens.
+/// The progress of a build's shards, in tokens.
 #[derive(Debug, Default)]
 pub(crate) struct WriteProgress {
     pub(crate) num_sorted: AtomicU64,
     pub(crate) num_written: AtomicU64,
-    /// How many shards are complete.
+    /// Number of complete shards.
     pub(crate) num_complete: AtomicU64,
     pub(crate) is_stopped: AtomicBool,
 }
 
 impl WriteProgress {
-    /// Counts a shard that is complete already.
+    /// Counts a shard that an earlier build completed.
     pub(crate) fn skip(&self, num_tokens: u64) {
         self.num_sorted.fetch_add(num_tokens, Ordering::Relaxed);
         self.num_written.fetch_add(num_tokens, Ordering::Relaxed);
@@ -77,7 +78,7 @@ impl WriteProgress {
     }
 }
 
-/// So many positions are written between two looks at whether to stop.
+/// Number of positions that are written between two checks for a stop.
 const CHUNK: usize = 1 << 16;
 
 /// Sorts the suffixes of a shard and writes its other sections. O(n).
