@@ -22,23 +22,16 @@ Row = dict[str, Any]
 KEYS = ("transcripts", "drafter", "max_nodes")
 VALUES = ("datastore_tokens", "num_requests", "mean_acceptance_length", "interval")
 
+# `dev` marks sets used to develop drafters; T is the temperature.
 SETS = {
-    "mtbench-vicuna-7b": "MT-Bench\nVicuna-7B",
-    "alpaca-vicuna-7b": "AlpacaEval\nVicuna-7B",
-    "gsm8k-gpt3-175b": "GSM8K\nGPT-3 175B",
-    "humaneval-codegen-16b": "HumanEval\nCodeGen-16B",
-    "specbench-vicuna-7b": "Spec-Bench\nVicuna-7B",
-    "airline-gpt-4o": "agent\nGPT-4o",
-    "rollouts-codegen-16b": "rollouts\nCodeGen-16B",
-    "japanese-llama-3.1-8b": "Japanese\nLlama-3.1-8B",
-}
-# Notes in table headings: `dev` marks sets used to develop drafters; T is the temperature.
-NOTES = {
-    "mtbench-vicuna-7b": " (dev)",
-    "alpaca-vicuna-7b": " (dev)",
-    "gsm8k-gpt3-175b": " (dev)",
-    "humaneval-codegen-16b": ", T = 0.8 (dev)",
-    "rollouts-codegen-16b": ", T = 0.8",
+    "mtbench-vicuna-7b": "MT-Bench, Vicuna-7B (dev)",
+    "alpaca-vicuna-7b": "AlpacaEval, Vicuna-7B (dev)",
+    "gsm8k-gpt3-175b": "GSM8K, GPT-3 175B (dev)",
+    "humaneval-codegen-16b": "HumanEval, CodeGen-16B, T = 0.8 (dev)",
+    "specbench-vicuna-7b": "Spec-Bench, Vicuna-7B",
+    "airline-gpt-4o": "agent, GPT-4o",
+    "rollouts-codegen-16b": "rollouts, CodeGen-16B, T = 0.8",
+    "japanese-llama-3.1-8b": "Japanese, Llama-3.1-8B",
 }
 NO_DATASTORE, NO_MEMORY = "fused without datastore", "fused without memory"
 DRAFTERS = {
@@ -104,21 +97,15 @@ def keep(path: Path, conditions: str) -> None:
     ROWS.write_text(f'{{"rows": [\n{lines}\n]}}\n')
 
 
-def acceptance(rows: list[Row]) -> dict[tuple[str, str, int], float]:
-    """Return mean acceptance lengths by drafter, set and number of nodes."""
-    return {
-        (row["drafter"], row["transcripts"], row["max_nodes"]): row["mean_acceptance_length"]
-        for row in rows
-    }
-
-
 def table(drafters: list[str], only: int | None = None) -> str:
     """Return a Markdown table of drafters on all sets, at all numbers of nodes or only one."""
-    lengths = acceptance(committed_rows())
-    names = [SETS[group].replace("\n", ", ") + NOTES.get(group, "") for group in SETS]
+    lengths = {
+        (row["drafter"], row["transcripts"], row["max_nodes"]): row["mean_acceptance_length"]
+        for row in committed_rows()
+    }
     about = ["corpus", "earlier requests"] if only else ["nodes"]
     rule = ["---"] * (1 + len(about)) if only else ["---", "---:"]
-    lines = [["drafter", *about, *names], [*rule, *["---:"] * len(names)]]
+    lines = [["drafter", *about, *SETS.values()], [*rule, *["---:"] * len(SETS)]]
     for drafter in drafters:
         for max_nodes in [only] if only else sorted({b for d, _, b in lengths if d == drafter}):
             cells = [lengths.get((drafter, name, max_nodes)) for name in SETS]

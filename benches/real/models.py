@@ -64,15 +64,9 @@ def _install(folder: Path, packages: list[str]) -> None:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from specds.models.load import load_model
 
-    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    # The weights are float32 now, but transformers still treats them as quantized.
-    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
-    model.config.__dict__.pop("quantization_config", None)
+    model, tokenizer = load_model(str(gguf), device="cpu", dtype="float32")
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

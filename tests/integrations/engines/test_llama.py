@@ -81,8 +81,3 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
     with Engine(drafting) as engine:
         assert engine.generate(prompts) == plain
     assert drafting.num_failures > 1000
-
-
-def test_datastore_of_another_tokenizer_is_rejected(tmp_path):
-    with pytest.raises(ValueError, match=r"xxh3:other, that of the engine's is [0-9a-f]{64}"):
-        draft_model(datastore=workload.other_datastore(tmp_path))
