@@ -67,12 +67,20 @@ def test_make_rules_named_by_docs_exist() -> None:
 
 
 # Options of other programs: pip, engines, cargo, transformers.
-FOREIGN = set(
-    "--additional-config --speculative-config --max-model-len --speculative-algorithm "
-    "--speculative-num-draft-tokens --model-path --spec-type --spec-extern-lib "
-    "--spec-extern-config --spec-extern-n-max --ubatch-size --index-url --no-deps "
-    "--trust-remote-code --release --test --check --open".split()
-)
+FOREIGN = {
+    *("--additional-config", "--speculative-config", "--max-model-len", "--model-path"),
+    *("--speculative-algorithm", "--speculative-num-draft-tokens", "--ubatch-size"),
+    *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),
+    *(
+        "--index-url",
+        "--no-deps",
+        "--trust-remote-code",
+        "--release",
+        "--test",
+        "--check",
+        "--open",
+    ),
+}
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*\w")
 COMMAND = re.compile(r"(?:^    (?:[^`\n]*\| )?|`|&& |-m )specds ((?:[a-z-]+ )+)([^`|\n]*)", re.M)
 
