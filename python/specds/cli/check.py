@@ -54,7 +54,7 @@ def _model_facts(model: Any) -> dict[str, Any]:
     import torch
 
     from specds.models.tokenization import model_vocab_size
-    from specds.verify.lean_forward import why_not_lean
+    from specds.verify.fused_forward import unfused_reason
     from specds.verify.support import UnsupportedModelError, require_support
 
     name, slow, refused = "", "", ""
@@ -64,7 +64,7 @@ def _model_facts(model: Any) -> dict[str, Any]:
             _, name, slow = require_support(model, verification="auto")
     except UnsupportedModelError as error:
         refused = str(error)
-    if name == "packed" and (why := why_not_lean(model)):
+    if name == "packed" and (why := unfused_reason(model)):
         slow = f"no fused forward: {why}"
     config = model.config.get_text_config(decoder=True)
     return {
