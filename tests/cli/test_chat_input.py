@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,25 +25,30 @@ SAID = [
 @pytest.mark.parametrize(("typed", "expected"), SAID)
 def test_lines_and_quoted_texts_are_messages(monkeypatch, typed, expected):
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-    assert list(messages(lambda: None)) == expected
+    assert list(messages({})) == expected
 
 
 def test_a_word_behind_a_slash_is_done_or_refused_but_never_sent(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("/claer\n/clear\n/help\n/exit now\n"))
+    typed = "/claer\n/clear\n/retry it \n/save\n/help\n/exit now\nmore\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     cleared = []
-    assert list(messages(lambda: cleared.append(1))) == []
-    assert cleared == [1]
+    commands = {
+        "/clear": cleared.append,
+        "/retry": lambda text: f"again: {text}",
+        "/save": lambda _: Path("/nowhere/x").write_text(""),
+    }
+    assert list(messages(commands)) == ["again: it"]
+    assert cleared == [""]
     err = capsys.readouterr().err
     assert "no command `/claer`: try /help" in err
-    assert "no command `/exit`" in err
-    assert "/quit   end, as Ctrl-D does" in err
-    assert "a new conversation" in err
+    assert "No such file or directory: '/nowhere/x'" in err
+    assert "/exit         end, as /quit and Ctrl-D do" in err
 
 
 PROGRAM = """
 import json
 from specds.cli.chat_input import messages
-for said in messages(lambda: None, "some model"):
+for said in messages({}, "some model"):
     print("said", json.dumps(said), flush=True)
 """
 

@@ -115,6 +115,17 @@ def test_one_session_of_any_kind_sees_all_turns(loaded, name):
     assert len(levels) == (name == "hierarchy")
 
 
+def test_stream_yields_the_reply_and_ends_when_it_is_left(loaded):
+    chat, other = (Chat(*loaded, max_new_tokens=24, **GREEDY) for _ in range(2))
+    assert "".join(chat.stream(SAID[0])).strip() == other.send(SAID[0]).strip()
+    assert chat.last_stats.num_emitted_tokens == 24
+    for _ in chat.stream(SAID[1]):
+        break
+    assert chat.messages[-1]["role"] == "assistant"
+    with pytest.raises(ValueError, match="no_such_option"):
+        list(chat.stream(SAID[0], no_such_option=1))
+
+
 def test_each_conversation_begins_with_the_first_messages(loaded):
     system = {"role": "system", "content": "import re"}
     chat = Chat(*loaded, messages=[system], **SHORT)

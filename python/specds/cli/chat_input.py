@@ -2,25 +2,36 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 from specds import terminal
 from specds.cli.arguments import utf8
 
+Command: TypeAlias = Callable[[str], str | None]
+"""A command of the chat: takes the rest of its line, and may return a message to send."""
+
 _COMMANDS = {
     "/clear": "start a new conversation",
+    "/retry": "reply to the last message again",
+    "/undo": "remove the last message and its reply",
+    "/system TEXT": "set the system message, and start a new conversation",
+    "/save FILE": "write the conversation to a file",
+    "/load FILE": "continue the conversation of a file",
+    "/stats": "show or hide the line of figures after each reply",
     "/help": "show this",
-    "/quit": "end, as Ctrl-D does",
+    "/exit": "end, as /quit and Ctrl-D do",
 }
 _QUOTES = '"""'
 _KEYS = f"{_QUOTES} begins and ends a text of several lines, Ctrl-C stops a reply"
 
 
-def messages(clear: Callable[[], None], banner: str = "") -> Iterator[str]:
+def messages(commands: Mapping[str, Command], banner: str = "") -> Iterator[str]:
     """Yield the user's messages until the end of input.
 
-    A message is a line, a text that was pasted, or what stands between triple quotes. `clear` is
-    called for `/clear`. A terminal shows `banner` and a line of hints first.
+    A message is a line, a text that was pasted, or what stands between triple quotes. A command
+    such as `/clear` is looked up in `commands`. A terminal shows `banner` and a line of hints
+    first.
     """
     prompts = "", ""
     if sys.stdin.isatty():
@@ -31,14 +42,19 @@ def messages(clear: Callable[[], None], banner: str = "") -> Iterator[str]:
         command = re.match(r"/[a-z]+(?=\s|$)", said)
         if command is None or "\n" in said:
             yield said
-        elif command[0] == "/clear":
-            clear()
-            terminal.note("a new conversation")
-        elif command[0] == "/quit":
+        elif command[0] in ("/exit", "/quit"):
             return
         elif command[0] == "/help":
-            rows = (f"{name:8}{about}" for name, about in _COMMANDS.items())
+            rows = (f"{name:14}{about}" for name, about in _COMMANDS.items())
             terminal.err.print("\n".join([*rows, _KEYS]), soft_wrap=True)
+        elif command[0] in commands:
+            try:
+                again = commands[command[0]](said[command.end() :].strip())
+            except (OSError, ValueError) as error:
+                terminal.note(str(error))
+                continue
+            if again is not None:
+                yield again
         else:
             terminal.note(f"no command `{command[0]}`: try /help, or begin a message with a space")
 

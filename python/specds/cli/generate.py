@@ -1,13 +1,16 @@
 """Commands that run a model: generate, chat, demo."""
 
-from typing import Annotated
+import json
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from specds import terminal
 from specds.cli.arguments import Json, text_of, utf8
+from specds.cli.chat_commands import ChatCommands
 from specds.cli.chat_input import messages
-from specds.cli.model_options import NewTokens, Running, opened
+from specds.cli.model_options import NewTokens, Opened, Running, opened
 from specds.cli.stream_output import stopped_by_interrupt
 
 _VERBOSE = Annotated[
@@ -16,10 +19,11 @@ _VERBOSE = Annotated[
 
 
 def generate(
-    prompt: str,
+    prompt: str | None = None,
     /,
     *,
     running: Running,
+    prompts: Path | None = None,
     max_new_tokens: NewTokens = 128,
     verbose: _VERBOSE = False,
     as_json: Json = False,
@@ -31,6 +35,8 @@ def generate(
 
     Args:
         prompt (PROMPT): The text to complete; `-` reads standard input.
+        prompts (FILE): Complete each prompt of a file instead: rows of JSON with `prompt` in a
+            .jsonl file, else one prompt a line. With `--json`, one line of JSON each.
 
     Examples:
         specds generate --model demo --datastore stdlib.specds "def main("
@@ -38,43 +44,63 @@ def generate(
         specds generate --model demo "import json" --memory requests.memory
         specds generate --model demo --drafter hierarchy:demo-tiny "def main("
     """
-    text = text_of(prompt)
-    if not text:
-        raise ValueError("the prompt is empty: give a text")
-    with (
-        opened(running, is_silent=as_json) as at,
-        stopped_by_interrupt() as interrupt,
-    ):
-        from specds.generation import generate as run
+    texts = _prompts(prompt, prompts)
+    with opened(running, is_silent=as_json) as at, stopped_by_interrupt() as interrupt:
+        settings = {**at.running.settings(interrupt), "max_new_tokens": max_new_tokens}
+        for text in texts:
+            _complete(at, text, settings, verbose=verbose, as_json=as_json, is_one=prompts is None)
+            if interrupt.pressed:
+                raise KeyboardInterrupt
 
-        ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
-        if terminal.out.is_terminal and not as_json:
-            terminal.out.print(text, style="dim", end="", soft_wrap=True)
-        output = run(
-            at.model,
-            ids,
-            at.drafter,
-            **at.running.settings(interrupt),
-            on_step=at.writer,
-            max_new_tokens=max_new_tokens,
-            attention_mask=ids.new_ones(ids.shape),
-        )
-        if not as_json:
-            at.writer.end()
-            at.report(output.stats, verbose=verbose)
-        else:
-            new_ids = output.sequences[0, ids.shape[1] :].tolist()
-            terminal.print_json(
-                {
-                    "text": at.tokenizer.decode(new_ids),
-                    "token_ids": new_ids,
-                    "drafted": output.drafted_by_row[0],
-                    "stats": output.stats.to_dict(),
-                    "sources": dict(at.writer.sources),
-                }
-            )
-    if interrupt.pressed:
-        raise KeyboardInterrupt
+
+def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+    if (prompt is None) == (file is None):
+        raise typer.BadParameter("Missing argument 'PROMPT', or --prompts FILE instead of it")
+    if file is None:
+        texts = [text_of(prompt or "")]
+    else:
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        is_json = file.suffix == ".jsonl"
+        try:
+            texts = [str(json.loads(line)["prompt"]) if is_json else line for line in lines]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{file}: each line must be a JSON object with `prompt`") from None
+    if not texts or not all(texts):
+        raise ValueError("the prompt is empty: give a text")
+    return texts
+
+
+def _complete(
+    at: Opened, text: str, settings: dict[str, Any], *, verbose: bool, as_json: bool, is_one: bool
+) -> None:
+    from specds.generation import generate as run
+
+    at.writer.sources.clear()
+    ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
+    if terminal.out.is_terminal and not as_json:
+        terminal.out.print(text, style="dim", end="", soft_wrap=True)
+    output = run(
+        at.model,
+        ids,
+        at.drafter,
+        **settings,
+        on_step=at.writer,
+        tokenizer=at.tokenizer,
+        attention_mask=ids.new_ones(ids.shape),
+    )
+    if not as_json:
+        at.writer.end()
+        at.report(output.stats, verbose=verbose)
+        return
+    new_ids = output.sequences[0, ids.shape[1] :].tolist()
+    report = {
+        "text": at.tokenizer.decode(new_ids),
+        "token_ids": new_ids,
+        "drafted": output.drafted_by_row[0],
+        "stats": output.stats.to_dict(),
+        "sources": dict(at.writer.sources),
+    }
+    terminal.print_json(report, is_line=not is_one)
 
 
 def chat(
@@ -87,7 +113,8 @@ def chat(
     """Talk to a model; drafted and accepted tokens are green.
 
     A pasted text is one message, and so is what stands between triple quotes. Ctrl-C stops a reply,
-    and the conversation continues from there; Ctrl-D quits. `/help` lists the commands.
+    and the conversation continues from there; Ctrl-D quits. `/help` lists the commands, such as
+    `/retry`, `/undo`, `/save FILE` and `/stats`.
 
     Args:
         system (TEXT): The system message.
@@ -99,14 +126,18 @@ def chat(
     with opened(running, is_chat=True) as at:
         from specds.generation import Chat
 
-        said = [] if system is None else [{"role": "system", "content": utf8(system)}]
-        talk = Chat(at.model, at.tokenizer, at.drafter, messages=said, on_step=at.writer)
+        talk = Chat(at.model, at.tokenizer, at.drafter, on_step=at.writer)
+        commands = ChatCommands(talk)
+        if system is not None:
+            commands.system(utf8(system))
         try:
-            for text in messages(talk.clear, f"{running.model}, {at.running.drafts_from}"):
+            for text in messages(commands.by_name, f"{running.model}, {at.running.drafts_from}"):
                 with stopped_by_interrupt() as interrupt:
                     settings = running.settings(interrupt)
                     talk.send(text, **settings, max_new_tokens=max_new_tokens)
                 at.writer.end()
+                if commands.shows_stats:
+                    terminal.err.print(str(talk.last_stats), style="dim", soft_wrap=True)
         except KeyboardInterrupt:  # at the prompt, or twice: the conversation ends as by Ctrl-D
             terminal.out.print()
         finally:

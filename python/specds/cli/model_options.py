@@ -34,6 +34,15 @@ DrafterOption = Annotated[
         "first. Options follow a colon: `fused:effort=low`, `rest:max_match=2`; an error has all.",
     ),
 ]
+StopOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        metavar="TEXT",
+        rich_help_panel="Sampling",
+        help="End the text at this one; repeat the option for several.",
+    ),
+]
 NewTokens = Annotated[
     int,
     typer.Option(
@@ -56,9 +65,12 @@ class Running:
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
         verification: `packed`: all rows as one sequence, by attention of our own; `model`: as
             transformers computes the model; `auto`: `packed` on a CPU, where the model allows it.
-        temperature: 0 is greedy.
-        top_k (TOKENS): 0 is off.
+        temperature: 0 is greedy. By default the model's generation config decides how tokens are
+            chosen, as for `specds.Chat`.
+        top_k (TOKENS): Sample from this many likeliest tokens; 0 is off.
         top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
+        min_p: Sample from tokens of at least this share of the likeliest one's probability.
+        repetition_penalty: Above 1, tokens that occurred become less likely.
         seed: The seed of the sampling.
         by_source: Color tokens by the source that drafted them.
         device: `auto`, `cpu`, `cuda`, ...
@@ -73,19 +85,26 @@ class Running:
     model_tables: bool = False
     max_nodes: MaxNodes = "auto"
     verification: Literal["auto", "packed", "model"] = "auto"
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop: StopOption = None
     seed: int = 0
     by_source: bool = False
     device: str = "auto"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
+        if self.temperature is not None and not self.temperature >= 0:
             raise ValueError(f"temperature must be at least 0, got {self.temperature}")
-        if not 0 <= self.top_p <= 1:
-            raise ValueError(f"top_p must be from 0 to 1, got {self.top_p}")
+        for name in ("top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {value}")
+        if self.repetition_penalty is not None and not self.repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty must be above 0, got {self.repetition_penalty}")
 
     def with_datastore(self) -> "Running":
         """With the datastore that the model's folder names, where none is given."""
@@ -108,15 +127,18 @@ class Running:
     def settings(self, interrupt: Interrupt) -> dict[str, Any]:
         from transformers import StoppingCriteriaList
 
-        sampling: dict[str, Any] = {"do_sample": self.temperature > 0}
-        if self.temperature > 0:
-            names = ("temperature", "top_k", "top_p")
-            sampling |= {name: getattr(self, name) for name in names}
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.temperature is not None:
+            chosen["do_sample"] = self.temperature > 0
+        if self.temperature == 0:
+            del chosen["temperature"]
         return {
             "max_nodes": self.max_nodes,
             "verification": self.verification,
             "stopping_criteria": StoppingCriteriaList([interrupt]),
-            **sampling,
+            **({"stop_strings": [*self.stop]} if self.stop else {}),
+            **chosen,
         }
 
 

@@ -36,7 +36,7 @@ _PANELS = {
         *("model", "tokenizer", "max_new_tokens"),
     ),
     "Drafting": ("datastore", "memory", "tenant", "model_tables", "verification"),
-    "Sampling": ("temperature", "top_k", "top_p", "seed"),
+    "Sampling": ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"),
 }
 _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}
 

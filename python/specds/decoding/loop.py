@@ -170,6 +170,8 @@ class Decoding:
         self.runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._record_phase("compact_s")
         step_s = self._last - drafted_at
+        if len(rows) == 1 and not trees[0]:
+            self.stats.record_baseline_step(step_s)
         for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):
             self.stats.record_draft(len(tree), len(path))
             row.observe(tree, of_row)

@@ -54,6 +54,7 @@ class GenerationStats:
         compact_s: Time to keep the accepted states of the KV cache.
         observe_s: Time of `Session.observe` and of the automatic budget's updates.
         total_s: Time of the whole request.
+        baseline_step_s: Shortest time of a step without drafts; 0 before any. Of one row.
         levels: Statistics of the levels of a hierarchy by name, the lowest first.
         verification: The verification backend: `packed`, `model` or the name of a class.
         reason: Why a faster backend or the fused forward was not used; empty if it was.
@@ -71,6 +72,7 @@ class GenerationStats:
     compact_s: float = 0.0
     observe_s: float = 0.0
     total_s: float = 0.0
+    baseline_step_s: float = 0.0
     levels: dict[str, LevelStats] = field(default_factory=dict)
     verification: str = ""
     reason: str = ""
@@ -80,13 +82,20 @@ class GenerationStats:
         """Emitted tokens per second, prefill included; 0.0 before any token."""
         return self.num_emitted_tokens / self.total_s if self.total_s else 0.0
 
+    @property
+    def speedup(self) -> float:
+        """Estimated time without drafts over `total_s`; 0.0 while no step without drafts ran."""
+        steps_s = (self.num_drafts + self.num_accepted_tokens) * self.baseline_step_s
+        return (self.prefill_s + steps_s) / self.total_s if self.total_s and steps_s else 0.0
+
     def __str__(self) -> str:
         """Return a summary: ``128 tokens in 0.53 s, 241/s; 15 passes, 8.5 tokens each``."""
+        speedup = f"; {self.speedup:.1f} times the baseline" if self.speedup else ""
         passes = f"{self.num_drafts:,} pass" + ("" if self.num_drafts == 1 else "es")
         speed = f"{self.tokens_per_s:{'.0f' if self.tokens_per_s > 9.95 else '.2g'}}"
         return (
             f"{self.num_emitted_tokens:,} tokens in {self.total_s:.2f} s, "
-            f"{speed}/s; {passes}, {self.mean_acceptance_length:.1f} tokens each"
+            f"{speed}/s; {passes}, {self.mean_acceptance_length:.1f} tokens each{speedup}"
         )
 
     @property
@@ -120,9 +129,13 @@ class GenerationStats:
     def to_dict(self) -> dict[str, Any]:
         """Return all counts, times and derived figures as built-in types."""
         names = ("tokens_per_s", "mean_acceptance_length", "redundancy", "target_utilization")
-        more = ("num_accepted_tokens_per_pos",)
+        more = ("speedup", "num_accepted_tokens_per_pos")
         derived = {name: getattr(self, name) for name in (*names, *more)}
         return asdict(self) | derived | {"shares": self.shares}
+
+    def record_baseline_step(self, seconds: float) -> None:
+        """Keep the shortest time of a step without drafts."""
+        self.baseline_step_s = min(self.baseline_step_s or seconds, seconds)
 
     def record_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Count one target forward pass and the accepted tokens of its draft."""
@@ -144,6 +157,8 @@ class GenerationStats:
                 setattr(self, name, added)
             elif isinstance(mine, str):
                 setattr(self, name, theirs or mine)
+            elif name == "baseline_step_s":
+                setattr(self, name, min(mine or theirs, theirs or mine))
             elif name != "levels":
                 setattr(self, name, mine + theirs)
         self.merge_levels(other.levels)

@@ -1,10 +1,18 @@
 """A conversation that computes and indexes each turn once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from threading import Event, Thread
 from typing import Any
 
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+import torch
+from transformers import (
+    DynamicCache,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+    TextIteratorStreamer,
+)
 from transformers.generation.streamers import BaseStreamer
 
 from specds._core import Datastore, Memory, Session
@@ -31,8 +39,10 @@ class Chat:
         **settings: As in `generate`; `max_new_tokens` is 1,024 unless a length is set.
 
     Attributes:
-        messages: All messages so far.
+        messages: All messages so far; what is removed from them is forgotten by the model.
+        first_messages: What a conversation begins with after `clear`.
         stats: Counts and times of all turns together.
+        last_stats: Those of the last turn.
 
     Raises:
         ValueError: The tokenizer has no chat template, or the datastore is of another one.
@@ -48,9 +58,9 @@ class Chat:
         **settings: Any,
     ) -> None:
         require_chat_template(tokenizer)
-        self._first_messages = [*messages]
+        self.first_messages = [*messages]
         self.messages = [*messages]
-        self.stats = GenerationStats()
+        self.stats, self.last_stats = GenerationStats(), GenerationStats()
         if drafter is None:
             drafter = FusedDrafter(memory=Memory(vocab_size(tokenizer)))
         self._model = model
@@ -100,6 +110,7 @@ class Chat:
         except BaseException:
             self._end_session()
             raise
+        self.last_stats = output.stats
         self.stats.merge(output.stats)
         self._token_ids = output.sequences[0].tolist()
         reply: Any = self._tokenizer.decode(
@@ -108,10 +119,49 @@ class Chat:
         self.messages = [*messages, {"role": "assistant", "content": reply}]
         return str(reply)
 
+    def stream(self, text: str, **settings: Any) -> Iterator[str]:
+        """Sends a message and yields the pieces of the reply as they are written.
+
+        The turn starts with the first piece. Leaving the loop early ends the reply there.
+
+        Args:
+            text: The message.
+            **settings: As in `generate`, for this turn.
+        """
+        streamer: Any = TextIteratorStreamer(
+            self._tokenizer,
+            skip_prompt=True,
+            skip_special_tokens=True,
+        )
+        left, failures = Event(), list[BaseException]()
+
+        def is_left(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            return torch.full((len(input_ids),), left.is_set(), device=input_ids.device)
+
+        criteria = StoppingCriteriaList(settings.pop("stopping_criteria", ()))
+        criteria.append(is_left)
+
+        def send() -> None:
+            try:
+                self.send(text, streamer, stopping_criteria=criteria, **settings)
+            except BaseException as error:
+                failures.append(error)
+                streamer.end()
+
+        thread = Thread(target=send)
+        thread.start()
+        try:
+            yield from streamer
+        finally:
+            left.set()
+            thread.join()
+        if failures:
+            raise failures[0]
+
     def clear(self) -> None:
         """End the conversation, which the drafter may store, and start another."""
         self._end_session()
-        self.messages = [*self._first_messages]
+        self.messages = [*self.first_messages]
         self._token_ids, self._cache = [], self._empty_cache()
 
     def _empty_cache(self) -> DynamicCache | None:

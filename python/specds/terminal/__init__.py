@@ -38,8 +38,8 @@ out = LiteralConsole()
 err = LiteralConsole(stderr=True)
 
 
-def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+def print_json(value: Any, *, is_line: bool = False) -> None:
+    sys.stdout.write(json.dumps(value, indent=None if is_line else 2) + "\n")
 
 
 def fail(message: str) -> None:

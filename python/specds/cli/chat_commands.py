@@ -1,0 +1,77 @@
+"""The commands of `specds chat` that change the conversation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specds import terminal
+
+if TYPE_CHECKING:
+    from specds.cli.chat_input import Command
+    from specds.generation import Chat
+
+
+class ChatCommands:
+    """Commands of a conversation, by name in `by_name`.
+
+    Attributes:
+        shows_stats: Whether a line of figures follows each reply.
+    """
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self.shows_stats = True
+        commands = (self.clear, self.retry, self.undo, self.system, self.save, self.load)
+        self.by_name: dict[str, Command] = {f"/{each.__name__}": each for each in commands}
+        self.by_name["/stats"] = self.switch_stats
+
+    def clear(self, _: str = "") -> None:
+        self._chat.clear()
+        terminal.note("a new conversation")
+
+    def retry(self, _: str) -> str:
+        """Remove the last turn and return its message."""
+        return self._remove_last_turn()
+
+    def undo(self, _: str) -> None:
+        said = self._remove_last_turn().splitlines()[0]
+        terminal.note(f"removed: {said[:60]}")
+
+    def system(self, text: str) -> None:
+        self._chat.first_messages = [{"role": "system", "content": text}] if text else []
+        self._chat.clear()
+
+    def save(self, name: str) -> None:
+        _require_name(name)
+        content = json.dumps({"messages": self._chat.messages}, indent=2, ensure_ascii=False)
+        Path(name).write_text(content + "\n", encoding="utf-8")
+        terminal.note(f"saved to {name}")
+
+    def load(self, name: str) -> None:
+        _require_name(name)
+        try:
+            messages = json.loads(Path(name).read_text(encoding="utf-8"))["messages"]
+            known = [{key: str(each[key]) for key in ("role", "content")} for each in messages]
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise ValueError(f"{name} is not a conversation that /save wrote") from None
+        self._chat.clear()
+        self._chat.messages = known
+        terminal.note(terminal.counted(len(known), "message"))
+
+    def switch_stats(self, _: str) -> None:
+        self.shows_stats = not self.shows_stats
+        terminal.note(f"all replies: {self._chat.stats}")
+
+    def _remove_last_turn(self) -> str:
+        *before, message, reply = [*[{"role": ""}] * 2, *self._chat.messages]
+        if (message["role"], reply["role"]) != ("user", "assistant"):
+            raise ValueError("there is no reply yet")
+        self._chat.messages = before[2:]
+        return message["content"]
+
+
+def _require_name(name: str) -> None:
+    if not name:
+        raise ValueError("name a file")
