@@ -1,7 +1,6 @@
 """Tokens of a datastore as a file that baselines index."""
 
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,40 +11,18 @@ from specds import Datastore
 from specds._core import DatastoreBuilder
 
 
-@dataclass(frozen=True)
-class CorpusFile:
-    """File of little-endian tokens, with a separator after each document."""
-
-    path: Path
-    vocab_size: int
-    separator: int
-
-    @property
-    def token_bytes(self) -> int:
-        """Return the width of a token in the file."""
-        return 2 if max(self.vocab_size - 1, self.separator) < 1 << 16 else 4
-
-    def request(self, folder: Path) -> dict[str, Any]:
-        """Return the fields of a request to index this text into a folder."""
-        return {
-            "folder": str(folder),
-            "tokens": str(self.path),
-            "token_bytes": self.token_bytes,
-            "vocab_size": self.vocab_size,
-            "separator": self.separator,
-        }
-
-
 @cache
-def corpus_of(datastore: Datastore) -> CorpusFile:
-    """Write the text of a datastore to a temporary folder, which also takes its indexes."""
-    folder = Path(tempfile.mkdtemp(dir=_scratch().name))
-    corpus = CorpusFile(folder / "tokens.bin", datastore.vocab_size, datastore.separator)
-    with corpus.path.open("wb") as file:
+def corpus_of(datastore: Datastore) -> dict[str, Any]:
+    """Write the text of a datastore to a temporary folder; return the fields of a request for it.
+
+    The file has little-endian tokens of 32 bits, with a separator after each document.
+    """
+    path = Path(tempfile.mkdtemp(dir=_scratch().name)) / "tokens.bin"
+    with path.open("wb") as file:
         for document in datastore:
-            ended = np.append(document.token_ids, corpus.separator)
-            ended.astype(f"<u{corpus.token_bytes}").tofile(file)
-    return corpus
+            np.append(document.token_ids, datastore.separator).astype("<u4").tofile(file)
+    facts = {name: getattr(datastore, name) for name in ("vocab_size", "separator")}
+    return {"tokens": str(path), **facts}
 
 
 def sampled(path: Path, num_tokens: int, to: Path) -> Path:

@@ -33,13 +33,12 @@ class Corpus:
     def __init__(self, request: dict[str, Any]) -> None:
         self.path = Path(request["tokens"]).resolve()
         self.folder = Path(request["folder"])
-        self.token_bytes: int = request["token_bytes"]
         self.vocab_size: int = request["vocab_size"]
         self.separator: int = request["separator"]
 
     def text(self) -> np.ndarray:
         """Map the tokens into memory."""
-        return np.memmap(self.path, dtype=f"<u{self.token_bytes}", mode="r")
+        return np.memmap(self.path, dtype="<u4", mode="r")
 
     def starts(self) -> np.ndarray:
         """Return the first position of each document."""

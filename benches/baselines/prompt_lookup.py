@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -39,14 +40,9 @@ class PromptLookupDrafter:
     vocab_size = None
 
     def __init__(self) -> None:
-        import torch
         from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-        self._torch: Any = torch
-        self._generator: Any = PromptLookupCandidateGenerator
-
-    def session(self, prompt_ids: Sequence[int] | np.ndarray) -> PromptLookupSession:
-        return PromptLookupSession(self._torch, self._generator, prompt_ids)
+        self.session = partial(PromptLookupSession, PromptLookupCandidateGenerator)
 
 
 class PromptLookupSession(Session):
@@ -54,14 +50,14 @@ class PromptLookupSession(Session):
 
     elapsed_ns = 0
 
-    def __init__(self, torch: Any, generator: Any, prompt_ids: Sequence[int] | np.ndarray) -> None:
-        self._torch = torch
-        self._generator = generator
-        self._token_ids = [int(token) for token in prompt_ids]
+    def __init__(self, generator: Any, prompt_ids: Sequence[int] | np.ndarray) -> None:
+        self._generator, self._token_ids = generator, [int(token) for token in prompt_ids]
 
     def draft(self, max_nodes: int, *_: Any) -> TokenTree:
         """Draft a chain of at most `max_nodes` tokens."""
-        context = self._torch.tensor([self._token_ids])
+        import torch
+
+        context = torch.tensor([self._token_ids])
         generator = self._generator(num_output_tokens=max_nodes, max_length=1 << 30)
         start = perf_counter_ns()
         candidates, _ = generator.get_candidates(context)

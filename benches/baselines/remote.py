@@ -43,8 +43,8 @@ def open_remote(
         raise BaselineAbsentError("no interpreter given: `make bench-acceptance` makes one")
     request: dict[str, Any] = {"name": name}
     if datastore is not None:
-        corpus = corpus_of(datastore)
-        request |= corpus.request(corpus.path.parent / name)
+        request |= corpus_of(datastore)
+        request["folder"] = str(Path(request["tokens"]).with_name(name))
     with BaselineProcess.of(python) as process:
         started = process.call("start", **request)
         if "absent" in started:
