@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from models import FAMILIES, GREEDY, build, random_drafter, widths
+from models import FAMILIES, GREEDY, HYBRIDS, build, random_drafter, widths
 from specds import Chat, FusedDrafter, HierarchyDrafter, generate
 from specds._core import Memory
 from specds.models.load import load_model
@@ -64,6 +64,29 @@ def test_only_what_is_new_is_read(loaded):
     whole = tokenizer.apply_chat_template(chat.messages, return_dict=True)["input_ids"]
     assert len(read) == 3 * 8
     assert sum(read) < len(whole)
+
+
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_recurrent_states_go_back_to_the_last_message(loaded, family, drops):
+    tokenizer = loaded[1]
+    config_class, shape = HYBRIDS[family]
+    sizes = {"vocab_size": vocab_size(tokenizer), "max_position_embeddings": 512}
+    model = build(config_class, shape | sizes)
+    if drops:  # as templates drop the reasoning of earlier replies
+        template = tokenizer.chat_template
+        tokenizer.chat_template = template.replace("['content']", "['content'][:9]")
+        assert tokenizer.chat_template != template
+    settings = {"max_new_tokens": 20, "max_nodes": 0, **GREEDY}
+    chat = Chat(model, tokenizer, check_model=False, **settings)
+    with widths(model) as read:
+        replies = replies_of(chat)
+    del settings["max_nodes"]
+    assert replies == plain_chat(model, tokenizer, **settings)
+    assert chat.stats.verification == "chain"
+    whole = tokenizer.apply_chat_template(chat.messages, return_dict=True)["input_ids"]
+    # Replies, which a random model's tokens are not once they are text, and nothing before them.
+    assert sum(read) < len(whole) + 70
 
 
 SHORT = {"max_new_tokens": 8, **GREEDY}

@@ -57,6 +57,19 @@ FAMILIES = {
     "deepseek_v3": ("DeepseekV3Config", _LATENT),
 }
 
+_CONVOLUTIONS = {"layer_types": ["conv", "full_attention"] * 2, "num_hidden_layers": 4}
+_DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
+_DELTA |= {"linear_value_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
+_MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1}
+_MAMBA |= {"attn_layer_indices": [1, 3], "num_hidden_layers": 4}
+
+# Models that keep a recurrent state: by the gated delta rule, Mamba 2, short convolutions.
+HYBRIDS = {
+    "qwen3_5": ("Qwen3_5TextConfig", {**SHAPE, **_DELTA}),
+    "bamba": ("BambaConfig", {**SHAPE, **_MAMBA}),
+    "lfm2": ("Lfm2Config", {**SHAPE, **_CONVOLUTIONS}),
+}
+
 
 def build(config_class: str, settings: dict, dtype=torch.float32, sharpness=6.0, **options):
     """A random model from a configuration, the same in every run."""
@@ -87,8 +100,8 @@ def unpackable():
 
 @cache
 def tiny_model(family: str, dtype=torch.float32, attention="sdpa"):
-    """The model of a family in `FAMILIES`, shared by the tests: do not change it."""
-    config_class, settings = FAMILIES[family]
+    """The model of a family, shared by the tests: do not change it."""
+    config_class, settings = (FAMILIES | HYBRIDS)[family]
     return build(config_class, settings, dtype, attn_implementation=attention)
 
 

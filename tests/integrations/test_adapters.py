@@ -331,3 +331,29 @@ def test_vllm_v2_receives_tokens_and_probabilities():
     speculator.req_states = None
     assert propose(rows) == [[1] * 4]
     assert speculator.num_failures == 1
+
+
+@pytest.mark.parametrize(
+    ("release", "is_cpu", "kind", "architecture", "reason"),
+    [
+        ("0.32.1", False, "is_hybrid", "Qwen3NextForCausalLM", None),
+        ("0.32.1", True, "is_hybrid", "Qwen3NextForCausalLM", "vLLM on a CPU"),
+        ("0.31.0", False, "is_hybrid", "Qwen3NextForCausalLM", "vLLM before 0.32"),
+        ("0.32.1", False, "is_hybrid", "JambaForCausalLM", "Mamba 1 layers"),
+        ("0.32.1", False, "is_attention_free", "Mamba2ForCausalLM", "has no attention"),
+        ("0.31.0", True, "is_dense", "LlamaForCausalLM", None),
+    ],
+)
+def test_vllm_models_without_rollback_are_rejected_by_name(
+    monkeypatch, release, is_cpu, kind, architecture, reason
+):
+    platform = SimpleNamespace(is_cpu=lambda: is_cpu)
+    platforms = SimpleNamespace(current_platform=platform)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__=release))
+    monkeypatch.setitem(sys.modules, "vllm.platforms", platforms)
+    model = SimpleNamespace(model="org/name", architectures=[architecture], **{kind: True})
+    if reason is None:
+        vllm.require_rollback(model)
+    else:
+        with pytest.raises(ValueError, match=f"specds cannot draft for org/name: .*{reason}"):
+            vllm.require_rollback(model)

@@ -159,7 +159,9 @@ class Decoding:
         if self.noise is not None:
             self.noise.drop_before(min(len(row.emitter.emitted) for row in rows))
         # One less than the tokens that are left, since each step emits one that was not drafted.
-        max_depths = [self.max_length - row.emitter.length - 1 for row in rows]
+        depths = (self.max_length - row.emitter.length - 1 for row in rows)
+        max_depths = [min(depth, self.runner.room(row)) for row, depth in enumerate(depths)]
+        self.stats.num_fed_tokens += len(rows) + sum(self.runner.waiting)
         trees = self.budget.draft([row.session for row in rows], max_depths)
         self._record_phase("draft_s")
         drafted_at = self._last
@@ -174,6 +176,7 @@ class Decoding:
             self.stats.record_baseline_step(step_s)
         for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):
             self.stats.record_draft(len(tree), len(path))
+            self.stats.num_fed_tokens += len(tree)
             row.observe(tree, of_row)
             self._report(tree, path, row)
         new = [None if row.emitter.finished else row.new for row in rows]

@@ -43,6 +43,8 @@ class GenerationStats:
     Attributes:
         num_drafts: Target forwards after the prefill.
         num_draft_tokens: Nodes verified, after a draft was cut to `max_nodes` and to `max_length`.
+        num_fed_tokens: Tokens of the target forwards after the prefill: the last one of each row,
+            drafts, and accepted tokens that a recurrent state needs again after a rejection.
         num_accepted_tokens: Emitted tokens that had been drafted.
         acceptance_histogram: Entry `[i][j]` is the number of drafts with `i` verified nodes of
             which `j` tokens were accepted. Trailing zeros are left out.
@@ -56,12 +58,13 @@ class GenerationStats:
         total_s: Time of the whole request.
         baseline_step_s: Shortest time of a step without drafts; 0 before any. Of one row.
         levels: Statistics of the levels of a hierarchy by name, the lowest first.
-        verification: The verification backend: `packed`, `model` or the name of a class.
+        verification: The verification backend: `packed`, `model`, `chain` or the name of a class.
         reason: Why a faster backend or the fused forward was not used; empty if it was.
     """
 
     num_drafts: int = 0
     num_draft_tokens: int = 0
+    num_fed_tokens: int = 0
     num_accepted_tokens: int = 0
     acceptance_histogram: list[list[int]] = field(default_factory=list)
     num_emitted_tokens: int = 0

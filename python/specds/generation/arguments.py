@@ -13,6 +13,8 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from specds.accept.on_host import is_stateless
 from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
+from specds.verify.states import MarkedCache
+from specds.verify.support import allowed_error, is_recurrent, padding_error
 
 # Model arguments that `generate` itself prepares for every decoder.
 _PREPARED_KWARGS = {
@@ -138,8 +140,23 @@ def _has_windows(model: PreTrainedModel) -> bool:
 
 
 def takes_past(model: PreTrainedModel) -> bool:
-    """Return whether a tree can continue from a cache; chunked attention drops earlier states."""
-    return "chunked_attention" not in layer_types(model.config.get_text_config(decoder=True))
+    """Return whether drafts can continue from a cache; chunked attention drops earlier states."""
+    kinds = layer_types(model.config.get_text_config(decoder=True))
+    has_cache: bool = model._supports_default_dynamic_cache()  # type: ignore[operator]
+    return has_cache and "chunked_attention" not in kinds
+
+
+def require_padding(model: PreTrainedModel) -> None:
+    """Refuse a padded request where padding changes what the model itself computes.
+
+    Raises:
+        UnsupportedRequestError: With the number.
+    """
+    if (error := padding_error(model)) > allowed_error(model):
+        raise UnsupportedRequestError(
+            f"attention_mask has padding, which changes this model's own logits by {error:.2g} of "
+            "their spread: call once per prompt"
+        )
 
 
 def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> DynamicCache | None:
@@ -157,7 +174,8 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
         return None
     reason = None
     windows = (DynamicLayer, DynamicSlidingWindowLayer)
-    if type(cache) is not DynamicCache or any(type(layer) not in windows for layer in cache.layers):
+    is_known = is_recurrent(model) or all(type(layer) in windows for layer in cache.layers)
+    if type(cache) not in (DynamicCache, MarkedCache) or not is_known:
         reason = "drafts continue only from a `DynamicCache`"
     elif len(shown) > 1 or not bool(shown.all()):
         reason = "it works for one prompt without padding"
@@ -167,7 +185,7 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
             f"have more, got {shown.shape[1]}"
         )
     elif not takes_past(model):
-        reason = "this model's attention is chunked"
+        reason = "this model's attention is chunked, or its cache is of another class"
     if reason is not None:
         raise UnsupportedRequestError(f"cache cannot be used: {reason}")
     return cast("DynamicCache", cache)

@@ -22,6 +22,8 @@ from specds.generation.arguments import takes_past
 from specds.generation.generate import generate
 from specds.generation.options import Drafts, Options
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
+from specds.verify.states import MarkedCache
+from specds.verify.support import is_recurrent
 
 
 class Chat:
@@ -91,6 +93,10 @@ class Chat:
         )
         ids = prompt["input_ids"].to(self._model.device)
         self._roll_back(ids[0].tolist())
+        if isinstance(self._cache, MarkedCache):
+            # Templates may drop a reply's reasoning, or begin a reply otherwise in later turns.
+            earlier: Any = self._tokenizer.apply_chat_template(messages, return_dict=True)
+            self._cache.mark_at = _num_shared(earlier["input_ids"], ids[0].tolist())
         settings = {**self._settings, **settings}
         config = settings.get("generation_config")
         lengths = ("max_new_tokens", "max_length")
@@ -165,14 +171,17 @@ class Chat:
         self._token_ids, self._cache = [], self._empty_cache()
 
     def _empty_cache(self) -> DynamicCache | None:
-        return DynamicCache() if takes_past(self._model) else None
+        if not takes_past(self._model):
+            return None
+        return MarkedCache() if is_recurrent(self._model) else DynamicCache()
 
     def _roll_back(self, token_ids: list[int]) -> None:
         """Keep the states of the prompt's known beginning: a template may change earlier text."""
-        pairs = zip(self._token_ids, token_ids[:-1], strict=False)
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        shared = _num_shared(self._token_ids, token_ids[:-1])
         if shared == 0 or self._cache is None:
             self._cache = self._empty_cache()
+        elif isinstance(self._cache, MarkedCache):
+            self._cache = self._cache.rolled_back(shared)
         elif shared < self._cache.get_seq_length():
             self._cache.crop(shared - self._cache.get_seq_length())
 
@@ -192,3 +201,9 @@ class Chat:
         ended, self._session = self._session, None
         if ended is not None:
             ended.finish()
+
+
+def _num_shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """The length of the common beginning."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

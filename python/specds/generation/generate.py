@@ -62,8 +62,10 @@ def generate(
         verification: The verification backend. `packed` runs all rows as one sequence with our own
             attention; `model` runs the model as transformers does, with a tree mask. `auto` is
             `packed` on a CPU and on CUDA devices of capability 9.0 (H100), and `model` on other
-            devices or if the model's attention cannot be replaced; `stats.reason` says why. A
-            class of a runner, such as `specds.papers.path_rows.PathRows`, is accepted too.
+            devices or if the model's attention cannot be replaced; `stats.reason` says why. Models
+            that keep a recurrent state are verified by `chain`: drafts without branches, through
+            the model's own cache. A class of a runner, such as
+            `specds.papers.path_rows.PathRows`, is accepted too.
         check_model: Before the model's first use, compare one forward pass over a small tree with
             forward passes over its paths (see `specds.verify.check_model`).
         synchronize_timings: Synchronize with a CUDA device at each reading of the clock, so that

@@ -6,14 +6,22 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from specds.verify.cache import TreeCache
+from specds.verify.chain import ChainRunner
+from specds.verify.generic import Runner
+from specds.verify.states import MarkedCache
 
 
-def load(past: DynamicCache, cache: TreeCache) -> None:
-    """Copy the states of the only row of `past` into the first row of an empty cache."""
+def load(past: DynamicCache, runner: Runner) -> None:
+    """Give the first row of a new runner a copy of the states of the only row of `past`."""
     length = past.get_seq_length()
+    if isinstance(runner, ChainRunner):
+        runner.mark_at = getattr(past, "mark_at", 0)
+        if length > 0 or not isinstance(past, MarkedCache):
+            runner.load(past, length)
+        return
     if length == 0:
         return
+    cache = runner.cache
     layers: list[Any] = past.layers
     cache.reserve(length)
     cache.place(torch.arange(length, device=layers[0].keys.device), 0)
@@ -25,10 +33,15 @@ def load(past: DynamicCache, cache: TreeCache) -> None:
     cache.lengths[0] = length
 
 
-def extend(past: DynamicCache, cache: TreeCache) -> DynamicCache:
-    """Append to `past` the states that only `cache` has, as the baseline does."""
+def extend(past: DynamicCache, runner: Runner) -> DynamicCache:
+    """Append to `past` the states that only the runner has, as the baseline does."""
+    if isinstance(runner, ChainRunner):
+        vars(past).update(vars(runner.committed()))
+        if isinstance(past, MarkedCache) and runner.mark is not None:
+            past.mark = runner.mark
+        return past
     start = past.get_seq_length()
-    layers: list[Any] = cache.committed().layers
+    layers: list[Any] = runner.cache.committed().layers
     for index, layer in enumerate(layers):
         past.update(layer.keys[:, :, start:], layer.values[:, :, start:], index)
     return past

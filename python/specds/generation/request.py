@@ -23,6 +23,7 @@ from specds.accept.draws import Noise
 from specds.accept.on_host import Emitter, Sampler, processors_of_row
 from specds.decoding.budget import (
     MAX_NODES,
+    MIN_CHAIN_PROB,
     AutoBudget,
     FixedBudget,
     draft_stats_of,
@@ -33,6 +34,7 @@ from specds.decoding.stats import GenerationStats
 from specds.drafters.session import Drafter, RequestRules
 from specds.generation.arguments import (
     UnsupportedRequestError,
+    require_padding,
     require_past,
     require_request,
     require_rowwise,
@@ -87,6 +89,8 @@ def run(
     """Run a request that transformers has prepared for a custom decoding loop."""
     runner_class, name, reason = _choose_backend(options, model, len(input_ids))
     shown = require_request(model, input_ids, generation_config, model_kwargs)
+    if not runner_class.takes_trees and not bool(shown.all()) and options.check_model:
+        require_padding(model)
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
     vocab_size = model_vocab_size(model)
     # A model may lack tokens of its own tokenizer: Gemma 3's 1B model has none for images.
@@ -144,6 +148,11 @@ def _choose_backend(
     if options.shape_invariant and verification == "auto" and not is_cpu:
         verification = "model"
     backend = require_support(model, verification=verification, check_model=options.check_model)
+    if not backend[0].takes_trees and (options.stream_interval or options.shape_invariant):
+        raise UnsupportedRequestError(
+            "stream_interval and shape_invariant cannot be used with recurrent states: the width "
+            "of a pass depends on what was accepted before"
+        )
     is_fixed = backend[1] == "model" or (backend[1] == "packed" and is_cpu)
     if options.shape_invariant and not (is_fixed and num_rows == 1):
         raise UnsupportedRequestError(
@@ -218,7 +227,7 @@ class _Request:
         try:
             budget = self._budget(runner)
             if past is not None:
-                load(past, runner.cache)
+                load(past, runner)
             device = self.model.device
             synchronizes = self.options.synchronize_timings and device.type == "cuda"
             decoding = Decoding(
@@ -231,9 +240,9 @@ class _Request:
             )
             decoding.run(self.rows, self.config.prefill_chunk_size)
             if past is not None:
-                cache = extend(past, runner.cache)
+                cache = extend(past, runner)
             elif self.config.return_dict_in_generate and len(self.rows) == 1:
-                cache = runner.cache.committed()
+                cache = runner.committed()
         finally:
             runner.close()
         decoding.stats.reason = runner.reason
@@ -246,7 +255,10 @@ class _Request:
             setting = *runner.setting, self.rows[0].sampler.is_argmax
             times = step_times_of(self.model, setting)
             stats = draft_stats_of(options.drafter)
-            return AutoBudget(times, stats, self.vocab_size, len(self.rows))
+            is_chain = not runner.takes_trees
+            return AutoBudget(times, stats, self.vocab_size, len(self.rows), is_chain=is_chain)
+        if not runner.takes_trees:
+            return FixedBudget(num_nodes, self.vocab_size, is_chain=True, min_prob=MIN_CHAIN_PROB)
         if options.stream_interval is not None:
             runner.least_nodes = num_nodes
         if options.shape_invariant:

@@ -62,19 +62,20 @@ def warm_up(
 
 
 def _rehearse(runner: Runner, max_context: int, requests: Sequence[PassRequest]) -> None:
-    num_rows = len(runner.cache.lengths)
+    num_rows = len(runner.lengths)
     runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * num_rows)
     length = min(_SHORT_CONTEXT, max_context)
     while True:
         # Slots that no prompt has filled hold zeros, which take as long.
-        runner.cache.lengths = [length] * num_rows
+        if runner.takes_trees:
+            runner.cache.lengths = [length] * num_rows
         for num_nodes in runner.node_steps or (0, MAX_NODES):
             trees = [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))] * num_rows
             if isinstance(runner, PackedRunner) and runner.accepts:
                 for request in requests:
                     runner.launch([0] * num_rows, trees, request)()
             else:
-                runner.verify_rows([0] * num_rows, trees)
-        if length == max_context:
+                runner.rehearse([0] * num_rows, trees)
+        if length == max_context or not runner.takes_trees:
             return
         length = min(2 * length, max_context)

@@ -11,6 +11,7 @@ The runner passes the batch as padded arrays. Names and options come from its ow
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,34 @@ from numpy.typing import NDArray
 from specds.integrations.adapter import Adapter, guarded, parse_request_options
 
 
+def require_rollback(model: Any) -> None:
+    """Reject models whose recurrent states vLLM does not roll back after a rejected draft.
+
+    The states of hybrid models are right on a GPU since vLLM 0.32. On a CPU the speculative
+    configuration alone changes the text, without any draft.
+
+    Raises:
+        ValueError: Naming the reason.
+    """
+    is_attention_free = getattr(model, "is_attention_free", False)
+    if not (is_attention_free or getattr(model, "is_hybrid", False)):
+        return
+    import vllm
+    from vllm.platforms import current_platform
+
+    reason, release = None, re.match(r"(\d+)\.(\d+)", vllm.__version__)
+    if is_attention_free:
+        reason = "it has no attention, and vLLM keeps the states of rejected tokens"
+    elif any("Jamba" in name for name in getattr(model, "architectures", None) or ()):
+        reason = "it has Mamba 1 layers, and vLLM keeps their states of rejected tokens"
+    elif current_platform.is_cpu():
+        reason = "it has recurrent layers, which vLLM on a CPU does not roll back"
+    elif release and (int(release[1]), int(release[2])) < (0, 32):
+        reason = "it has recurrent layers, which vLLM before 0.32 does not roll back"
+    if reason is not None:
+        raise ValueError(f"specds cannot draft for {model.model}: {reason}")
+
+
 class VllmAdapter(Adapter):
     """Drafter of a worker, configured by `additional_config["specds"]`."""
 
@@ -28,6 +57,7 @@ class VllmAdapter(Adapter):
 
     def __init__(self, vllm_config: Any, *, times_steps: bool = False) -> None:
         model, group = vllm_config.model_config, None
+        require_rollback(model)
         if vllm_config.parallel_config.tensor_parallel_size > 1:
             from vllm.distributed.parallel_state import get_tp_group
 

@@ -110,12 +110,22 @@ def group_size(config: Any) -> int:
 def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tree | None]]:
     """Copy a model, sharing its weights, buffers and hooks, to attend by `attend_packed`.
 
-    On a CPU its linear layers are those of `specds.verify.linear`. Modules and configurations are
-    its own, since these name the attention and every thread that runs the model reads them. Second,
-    a dictionary in which its passes look for a "tree": without one they are masked.
+    Configurations are its own, since these name the attention and every thread that runs the model
+    reads them. Second, a dictionary in which its passes look for a "tree": without one they are
+    masked.
+    """
+    of_pass: dict[str, Tree | None] = {}
+    return shared_copy(model, of_pass), of_pass
+
+
+def shared_copy(
+    model: PreTrainedModel, of_pass: dict[str, Tree | None] | None = None
+) -> PreTrainedModel:
+    """A copy of a model that shares its weights, buffers and hooks; packed with an `of_pass`.
+
+    On a CPU its linear layers are those of `specds.verify.linear`.
     """
     made: dict[int, Any] = {}
-    of_pass: dict[str, Tree | None] = {}
 
     def copied(module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in made:
@@ -126,16 +136,18 @@ def packed_model(model: PreTrainedModel) -> tuple[PreTrainedModel, dict[str, Tre
             other.__dict__.update(module.__dict__)
             inner = module._modules.items()
             other.__dict__["_modules"] = {of: None if m is None else copied(m) for of, m in inner}
-            other.__dict__[_SHARED] = of_pass
+            if of_pass is not None:
+                other.__dict__[_SHARED] = of_pass
             # A module compiled in place would run the original.
             other.__dict__["_compiled_call_impl"] = None
-            if isinstance(config := module.__dict__.get("config"), PreTrainedConfig):
+            config = module.__dict__.get("config")
+            if of_pass is not None and isinstance(config, PreTrainedConfig):
                 packing = other.__dict__["config"] = made.setdefault(id(config), copy.copy(config))
                 # The setter would write to nested configurations too, which are the model's own.
                 packing.__dict__["_attn_implementation_internal"] = PACKED
         return made[id(module)]  # type: ignore[no-any-return]
 
-    return copied(model), of_pass  # type: ignore[return-value]
+    return copied(model)  # type: ignore[return-value]
 
 
 def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) -> list[str]:

@@ -1,6 +1,7 @@
 """Verification backend `model`: one forward pass over the last tokens and their trees."""
 
 import inspect
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,8 @@ from specds.verify.inputs import Inputs, MaskBuilder, Masks
 _FIRST_SLOTS = 1024
 # A pass over more prompt tokens is split: its memory, apart from the cache, grows with its tokens,
 # and with their square if a layer has a window.
-_LONG_PROMPT = 4096
-_CHUNK = 1024
+LONG_PROMPT = 4096
+CHUNK = 1024
 
 
 class Runner:
@@ -38,6 +39,7 @@ class Runner:
         accepts: Whether the backend also accepts, by `launch` (see `PackedRunner`).
         least_nodes: Rows are padded to this number of nodes, so that the time of a pass does not
             depend on a tree.
+        takes_trees: Whether drafts may have branches; otherwise they are chains.
         num_seen: Slots that each pass sees; 0 for as many as it needs.
         reason: Why passes were slower than they could be; set when the runner is closed.
         setting: Key of the times of a pass, apart from model and shape.
@@ -45,6 +47,7 @@ class Runner:
 
     node_steps: tuple[int, ...] = ()
     accepts = False
+    takes_trees = True
     least_nodes = 0
     num_seen = 0
     reason = ""
@@ -66,8 +69,9 @@ class Runner:
         self.setting: tuple[Any, ...] = type(self), str(model.device), model.dtype, threads
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._slots = min(max_length, prompt_length + _FIRST_SLOTS) + max_nodes
-        self._masks = MaskBuilder(config, model.dtype)
-        self._always_masks = self._masks.has_windows
+        if self.takes_trees:
+            self._masks = MaskBuilder(config, model.dtype)
+            self._always_masks = self._masks.has_windows
         self._num_moved = 0
         self.cache = TreeCache(self._slots, num_rows)
 
@@ -95,7 +99,7 @@ class Runner:
         is_alone = chunk_size is not None or any(self.cache.lengths)
         logits: dict[int, Tensor] = {}
         while rows:
-            number = 1 if is_alone else max(_LONG_PROMPT // prompts[rows[0]].shape[1], 1)
+            number = 1 if is_alone else max(LONG_PROMPT // prompts[rows[0]].shape[1], 1)
             some, rows = rows[:number], rows[number:]
             logits |= zip(some, self._read(prompts, some, chunk_size), strict=True)
         for row, original in enumerate(originals):
@@ -108,7 +112,7 @@ class Runner:
         parts = [prompts[row][0] for row in rows]
         ids = pad_sequence(parts, batch_first=True, padding_side="left")
         lengths, width = torch.tensor([[*map(len, parts)]], device="cpu").T, ids.shape[1]
-        step = chunk_size or (width if width <= _LONG_PROMPT else _CHUNK)
+        step = chunk_size or (width if width <= LONG_PROMPT else CHUNK)
         for start in range(self.cache.lengths[rows[0]], width, step):
             end = min(start + step, width)
             self.cache.reserve(end)
@@ -174,6 +178,28 @@ class Runner:
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
         """Return the ascending indices, in the last pass of a row, of the last token and a path."""
         return [0, *(1 + node for node in path)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The committed tokens of each row."""
+        return self.cache.lengths
+
+    @property
+    def waiting(self) -> list[int]:
+        """The tokens of each row that the next pass feeds again."""
+        return [0] * len(self.lengths)
+
+    def room(self, row: int) -> int:
+        """The most depth of a row's next draft."""
+        return sys.maxsize
+
+    def committed(self) -> Any:
+        """The states of the only row in a cache for plain decoding."""
+        return self.cache.committed()
+
+    def rehearse(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
+        """Runs `verify_rows` without a trace, to measure it."""
+        return self.verify_rows(token_ids, trees)
 
     def leave(self, row: int) -> None:
         """End a row; the last one gets its number."""

@@ -16,6 +16,7 @@ from specds.kernels.operations import kernel_reason, power_of_two
 from specds.verify import recordings
 from specds.verify.attention import Tree, group_size, packed_model
 from specds.verify.cache import TreeCache
+from specds.verify.chain import ChainRunner
 from specds.verify.fused_forward import FusedForward, unfused_reason
 from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
@@ -210,5 +211,5 @@ class PackedRunner(Runner):
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
 
 
-RUNNERS: dict[str, type[Runner]] = {"packed": PackedRunner, "model": Runner}
+RUNNERS: dict[str, type[Runner]] = {"packed": PackedRunner, "model": Runner, "chain": ChainRunner}
 """The verification backends by name."""

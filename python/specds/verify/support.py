@@ -19,6 +19,7 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 from specds._core import TokenTree
 from specds.kernels.operations import kernel_reason
 from specds.verify.attention import packing_reasons
+from specds.verify.cache import CACHE_NAME
 from specds.verify.fused_forward import unfused_reason
 from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
@@ -68,7 +69,8 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
 
     The logits of one pass over eight nodes are compared with passes over the tree's paths, which
     use neither our cache nor our masks: three forward passes over about twenty tokens, or over
-    enough to cross windows of at most 512 tokens. With our attention kernel there are 330 tokens,
+    enough to cross windows of at most 512 tokens. By chains, passes of several tokens,
+    of one, and after a rejection are compared with one pass. With our attention kernel there are 330 tokens,
     and a second pass over the tree must equal the first to the bit.
 
     Args:
@@ -83,30 +85,40 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
     if reasons := unsupported_reasons(model, verification):
         return Support(False, tuple(reasons), None)
     config = model.config.get_text_config(decoder=True)
-    limits = (local_attention(kind, config) for kind in layer_types(config))
-    windows = (limit.window or limit.chunk or 0 for limit in limits)
+    kinds = [kind for kind in layer_types(config) if kind in LAYER_TYPES]
+    limits = (local_attention(kind, config) for kind in kinds)
+    windows = [limit.window or limit.chunk or 0 for limit in limits]
+    windows.append(getattr(config, "sliding_window", None) or 0)
     prompt_length = max([12, *(window + 3 for window in windows if window <= 512)])
     if _has_kernel(model, verification):
         most = getattr(config, "max_position_embeddings", None) or _SPLIT_PROMPT
         prompt_length = max(prompt_length, min(_SPLIT_PROMPT, most - 2 * len(_PARENTS)))
+    takes_trees = _runner_class(verification).takes_trees
+    measured, drafts = (tree_error, "tree") if takes_trees else (chain_error, "chain")
     try:
-        error = tree_error(model, prompt_length, verification)
+        error = measured(model, prompt_length, verification)
     except torch.OutOfMemoryError:
         raise
     except Exception as failure:
-        return Support(False, (f"a forward pass over a tree failed: {failure}",), None)
+        return Support(False, (f"a forward pass over a {drafts} failed: {failure}",), None)
+    allowed = allowed_error(model)
+    if error <= allowed:
+        return Support(True, (), error)
+    reason = f"logits over a {drafts} differ from plain ones by {error:.2g} of their spread, "
+    reason += f"more than {allowed:.2g}; if that is the model's own rounding, "
+    reason += "pass `check_model=False`"
+    return Support(False, (reason,), error)
+
+
+def allowed_error(model: PreTrainedModel) -> float:
+    """Return the error of logits that rounding may cause, in parts of their spread."""
     dtype = autocast_dtype(model.device) or model.dtype
     # Norms and rotary angles are float32 in most models, whatever the dtype.
     resolution = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
     if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         resolution = 2.0**-10  # TensorFloat-32 keeps ten bits
     # Half of the digits: rounding stays below it, a wrong mask or position far above.
-    allowed = resolution**0.5
-    if error <= allowed:
-        return Support(True, (), error)
-    reason = f"logits over a tree differ from plain ones by {error:.2g} of their spread, more than "
-    reason += f"{allowed:.2g}; if that is this model's own rounding, pass `check_model=False`"
-    return Support(False, (reason,), error)
+    return float(resolution**0.5)
 
 
 def require_support(
@@ -130,7 +142,9 @@ def require_support(
             "run `pip install 'transformers>=5.19'`"
         )
     why = ""
-    if verification == "auto" and not _is_proven(model.device):
+    if verification == "auto" and is_recurrent(model):
+        verification = "chain"
+    elif verification == "auto" and not _is_proven(model.device):
         verification, why = "model", _UNPROVEN
     elif verification == "auto":
         why = "; ".join(_reasons(model, "packed", check_model))
@@ -182,7 +196,9 @@ def require_verification(
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "model") -> list[str]:
     """Return the reasons in a model's configuration against verifying drafts on it."""
     config = model.config.get_text_config(decoder=True)
-    reasons = [*_training_reasons(model, config), *_family_reasons(model, config)]
+    takes_trees = _runner_class(verification).takes_trees
+    of_family = _family_reasons if takes_trees else _chain_reasons
+    reasons = [*_training_reasons(model, config), *of_family(model, config)]
     is_zero3: Any = is_deepspeed_zero3_enabled
     num = getattr(model, "_tp_size", None) or 1
     if (is_fsdp_managed_module(model) or is_zero3()) and torch.distributed.is_initialized():
@@ -190,12 +206,12 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
     if num > 1:
         reasons.append("its weights are spread over processes, and each of them drafts by itself")
     # `packed` reads prompts by the model's own attention, and trees by our own.
-    if config._attn_implementation not in _ATTENTION and verification != "packed":
+    if config._attn_implementation not in _ATTENTION and verification not in ("packed", "chain"):
         reasons.append(
             f"attention {config._attn_implementation!r} takes no tree mask: load the model with "
             "`attn_implementation='sdpa'` or 'eager', or use verification='packed'"
         )
-    if verification != "model":
+    if verification != "model" and takes_trees:
         reasons += packing_reasons(model, config, has_kernel=_has_kernel(model, verification))
     return reasons
 
@@ -236,6 +252,24 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
             yield f"rope type {rope_type} depends on the length of the deepest branch"
         if "mrope_section" in scaling:
             yield "its rotary positions have several dimensions (mrope)"
+
+
+def is_recurrent(model: PreTrainedModel) -> bool:
+    """Return whether layers keep more than keys and values, so that trees cannot be verified."""
+    config = model.config.get_text_config(decoder=True)
+    has_cache: bool = model._supports_default_dynamic_cache()  # type: ignore[operator]
+    return model._is_stateful or not has_cache or not {*layer_types(config)} <= LAYER_TYPES
+
+
+def _chain_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
+    if model.config.is_encoder_decoder:
+        yield "it is an encoder-decoder model"
+    if CACHE_NAME not in inspect.signature(model.forward).parameters:
+        yield f"its forward takes no `{CACHE_NAME}`"
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for scaling in [of for of in parameters.values() if isinstance(of, dict)] or [parameters]:
+        if (rope_type := scaling.get("rope_type")) in ("dynamic", "longrope"):
+            yield f"rope type {rope_type} depends on the length of a rejected draft"
 
 
 def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
@@ -286,3 +320,53 @@ def tree_error(
     expected = plain[:, -of_tree.shape[1] :].float()
     differences = (of_tree - expected).square().mean(dim=-1).sqrt()
     return float(differences.max() / expected.std())
+
+
+# Nodes of the passes of a check, and how many of them are accepted: passes of several tokens, a
+# rejection, accepted tokens fed again, and passes of one token, which some models do otherwise.
+_CHAINS = ((6, 6), (6, 2), (3, 3), (0, 0), (4, 0), (0, 0), (0, 0))
+
+
+@torch.no_grad()
+def chain_error(model: PreTrainedModel, prompt_length: int, verification: Verification) -> float:
+    """Verify chains of which a part is rejected, and return `Support.max_error`."""
+    num_tokens = prompt_length + sum(1 + accepted for _, accepted in _CHAINS)
+    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    ids = (np.arange(num_tokens) * 1_000_003 + 13) % vocab_size
+    plain = model(torch.from_numpy(ids)[None].to(model.device), use_cache=False).logits[0].float()
+    sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": 8}
+    found = []
+    with closing(_runner_class(verification)(model, **sizes)) as runner:
+        runner.prefill_rows([torch.from_numpy(ids[None, :prompt_length])])
+        place = prompt_length
+        for num_nodes, accepted in _CHAINS:
+            nodes = ids[place + 1 :][:num_nodes].copy()
+            nodes[accepted:] = (nodes[accepted:] + 1) % vocab_size
+            chain = TokenTree(nodes, range(-1, len(nodes) - 1))
+            found.append(runner.verify_rows([int(ids[place])], [chain])[0][: 1 + accepted].float())
+            runner.commit_rows([range(accepted)])
+            place += 1 + accepted
+    differences = (torch.cat(found) - plain[prompt_length:]).square().mean(dim=-1).sqrt()
+    return float(differences.max() / plain[prompt_length:].std())
+
+
+_padding_errors: WeakKeyDictionary[torch.nn.Module, float] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def padding_error(model: PreTrainedModel) -> float:
+    """Return the change of a model's logits by padding on the left, in parts of their spread."""
+    if model in _padding_errors:
+        return _padding_errors[model]
+    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    ids = torch.arange(13, 29, device=model.device)[None] * 1_000_003 % vocab_size
+    shown = torch.arange(21, device=model.device)[None] >= 5
+    padded = torch.nn.functional.pad(ids, (5, 0))
+    plain = model(ids, use_cache=False).logits[0].float()
+    positions = (shown.cumsum(-1) - 1).clamp(min=0)
+    asked = {"attention_mask": shown.long(), "use_cache": False}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        asked["position_ids"] = positions
+    found = model(padded, **asked).logits[0, 5:].float()
+    error = (found - plain).square().mean(dim=-1).sqrt().max() / plain.std()
+    return _padding_errors.setdefault(model, float(error))

@@ -1,0 +1,183 @@
+"""Chains of models that keep a recurrent state: texts, states and refusals."""
+
+import random
+
+import pytest
+import torch
+from transformers import DynamicCache, FalconMambaConfig, FalconMambaForCausalLM
+
+from models import (
+    GREEDY,
+    HYBRIDS,
+    SAMPLING,
+    VOCAB_SIZE,
+    build,
+    mixed_drafter,
+    oracle_drafter,
+    plain_generate,
+    prompt,
+    tiny_model,
+    tree_generate,
+)
+from specds import FusedDrafter, accelerate
+from specds._core import TokenTree
+from specds.generation import UnsupportedRequestError, generate
+from specds.verify import UnsupportedModelError, check_model
+from specds.verify.cache import CACHE_NAME
+from specds.verify.chain import ChainRunner
+from specds.verify.states import Kept
+
+MODES = pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
+MODELS = pytest.mark.parametrize("family", HYBRIDS)
+
+
+def partly_wrong(text):
+    return [(token + (place % 4 == 0)) % VOCAB_SIZE for place, token in enumerate(text)]
+
+
+def chain(token_ids):
+    return TokenTree(token_ids, range(-1, len(token_ids) - 1))
+
+
+@torch.no_grad()
+def largest_error(model, num_rows, seed=0):
+    """Verifies random parts of known texts; returns the error in parts of the logits' spread."""
+    rng = random.Random(seed)
+    lengths = [rng.randint(5, 40) for _ in range(num_rows)]
+    texts = [prompt(length + 80, seed=row) for row, length in enumerate(lengths)]
+    plain = [model(text, use_cache=False).logits[0] for text in texts]
+    runner = ChainRunner(model, prompt_length=40, max_length=120, max_nodes=8, num_rows=num_rows)
+    runner.prefill_rows([text[:, :length] for text, length in zip(texts, lengths, strict=True)])
+    errors = []
+    for step in range(12):
+        sizes = [rng.choice([0, 0, 1, 3, 6]) if runner.room(row) else 0 for row in range(num_rows)]
+        if step in (5, 6):
+            sizes = [0] * num_rows  # rows without drafts share a cache
+        right = [rng.choice([size, rng.randint(0, size)]) for size in sizes]
+        trees = []
+        for text, place, size, number in zip(texts, lengths, sizes, right, strict=True):
+            nodes = text[0, place + 1 :][:size].clone()
+            nodes[number:] = (nodes[number:] + 1) % VOCAB_SIZE
+            trees.append(chain(nodes.tolist()))
+        last = [int(text[0, place]) for text, place in zip(texts, lengths, strict=True)]
+        if step == 4:
+            runner.rehearse(last, [chain([3, 4, 5])] * num_rows)
+        found = runner.verify_rows(last, trees)
+        for row, (logits, number) in enumerate(zip(found, right, strict=True)):
+            expected = plain[row][lengths[row] :][: 1 + number]
+            difference = (logits[: 1 + number] - expected).abs().max() / plain[row].std()
+            errors.append(float(difference))
+        runner.commit_rows([range(number) for number in right])
+        lengths = [place + 1 + number for place, number in zip(lengths, right, strict=True)]
+        assert runner.lengths == lengths
+    return max(errors)
+
+
+@MODELS
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_logits_are_those_of_one_pass_over_the_text(family, num_rows):
+    assert largest_error(tiny_model(family), num_rows) < 3e-4
+
+
+@MODELS
+@MODES
+def test_texts_are_those_of_plain_decoding(family, mode):
+    model = tiny_model(family)
+    expected = plain_generate(model, num_tokens=48, **mode)
+    for drafter in (oracle_drafter(expected, num_wrong=1), mixed_drafter(expected), FusedDrafter()):
+        for max_nodes in (6, "auto"):
+            output = tree_generate(model, drafter, max_nodes=max_nodes, num_tokens=48, **mode)
+            assert output.sequences.tolist() == [expected]
+            assert output.stats.verification == "chain"
+    right = tree_generate(model, oracle_drafter(expected), max_nodes=6, num_tokens=48, **mode)
+    assert right.stats.mean_acceptance_length > 5
+    # Nothing is rejected, so nothing is fed again.
+    assert right.stats.num_fed_tokens == right.stats.num_drafts + right.stats.num_draft_tokens
+
+
+@MODELS
+def test_only_recurrent_states_are_fed_again(family):
+    model = tiny_model(family)
+    text = plain_generate(model, num_tokens=48, **GREEDY)
+    drafter = oracle_drafter(partly_wrong(text))
+    stats = tree_generate(model, drafter, max_nodes=6, num_tokens=48, **GREEDY).stats
+    again = stats.num_fed_tokens - stats.num_drafts - stats.num_draft_tokens
+    assert (again > 0) is (family != "lfm2")
+
+
+@MODELS
+@MODES
+def test_rows_of_a_batch_and_samples_are_those_of_plain_decoding(family, mode):
+    model = tiny_model(family)
+    ids = torch.ones((3, 30), dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate((30, 11, 22)):
+        ids[row, 30 - length :], mask[row, 30 - length :] = prompt(length, seed=row)[0], 1
+    settings = {"max_new_tokens": 30, "pad_token_id": 1, **mode}
+    for asked in ({"attention_mask": mask}, {"num_return_sequences": 2, "prefill_chunk_size": 7}):
+        if mode is GREEDY and "num_return_sequences" in asked:
+            continue
+        inputs = ids if "attention_mask" in asked else ids[:1]
+        torch.manual_seed(3)
+        expected = model.generate(inputs, **asked, **settings)
+        torch.manual_seed(3)
+        output = generate(model, inputs, max_nodes=6, **asked, **settings)
+        assert torch.equal(output.sequences, expected)
+
+
+@MODELS
+def test_a_conversation_goes_on_from_its_cache(family):
+    model = tiny_model(family)
+    theirs, ours = (DynamicCache(config=model.config) for _ in range(2))
+    text = prompt()
+    for turn in range(3):
+        settings = {"max_new_tokens": 9 + turn, "attention_mask": torch.ones_like(text), **GREEDY}
+        plain = model.generate(text, **{CACHE_NAME: theirs}, **settings)
+        drafter = mixed_drafter(plain[0].tolist())
+        output = generate(model, text, drafter, max_nodes=6, cache=ours, **settings)
+        assert output.sequences.tolist() == plain.tolist()
+        text = torch.cat([plain, prompt(5, seed=turn)], dim=1)
+    # `model.generate` continues from the returned cache.
+    settings["attention_mask"] = torch.ones_like(text)
+    plain, other = (model.generate(text, **{CACHE_NAME: c}, **settings) for c in (theirs, ours))
+    assert plain.tolist() == other.tolist()
+
+
+@MODES
+def test_a_state_that_is_not_restored_changes_the_text(monkeypatch, mode):
+    model = build(*HYBRIDS["qwen3_5"])
+    expected = plain_generate(model, num_tokens=48, **mode)
+    drafter = oracle_drafter(partly_wrong(expected))
+    assert check_model(model, verification="chain").ok
+
+    def forget(kept):
+        for holder, key, length in kept._cut:
+            holder[key] = holder[key][..., :length, :]
+        return False
+
+    monkeypatch.setattr(Kept, "restore", forget)
+    assert not check_model(model, verification="chain").ok
+    output = tree_generate(model, drafter, num_tokens=48, check_model=False, max_nodes=6, **mode)
+    assert output.sequences.tolist() != [expected]
+
+
+def test_options_that_need_one_width_are_refused():
+    for options in ({"stream_interval": 9}, {"shape_invariant": True}):
+        with pytest.raises(UnsupportedRequestError, match="recurrent states"):
+            generate(tiny_model("bamba"), prompt(), max_nodes=4, max_new_tokens=2, **options)
+
+
+def test_models_that_drop_their_state_in_longer_passes_are_refused_with_a_number():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCAB_SIZE, "state_size": 8}
+    torch.manual_seed(0)
+    model = FalconMambaForCausalLM(FalconMambaConfig(**sizes, pad_token_id=None)).eval()
+    with pytest.raises(UnsupportedModelError, match=r"differ from plain ones by 0\.\d+ of their"):
+        generate(model, prompt(), max_new_tokens=2)
+
+
+def test_accelerated_generate_drafts_chains():
+    model = build(*HYBRIDS["bamba"])
+    expected = plain_generate(model, **GREEDY)
+    with accelerate(model, oracle_drafter(expected), max_nodes=5):
+        text = model.generate(prompt(), max_new_tokens=32, pad_token_id=1, **GREEDY)
+    assert text.tolist() == [expected]
