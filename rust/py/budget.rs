@@ -129,11 +129,14 @@ impl NodeBudget {
 
     /// Return the nodes to verify of each row's draft; None stands for a row that does not draft in this step.
     ///
-    /// `seconds` is the time of all drafts, and of what was learned for them.
+    /// `seconds` is the time of all drafts, and of what was learned for them. `waiting` is given if drafts are
+    /// chains whose accepted tokens are fed again after a rejection: the tokens to feed before this draft.
+    #[pyo3(signature = (drafts, seconds, waiting = None))]
     fn choose(
         &mut self,
         drafts: Vec<Option<Bound<'_, TokenTree>>>,
         seconds: f64,
+        waiting: Option<usize>,
     ) -> PyResult<Vec<usize>> {
         let seconds = from_zero(seconds, "seconds")?;
         let num_rows = drafts.len();
@@ -147,8 +150,9 @@ impl NodeBudget {
             }
         }
         let mut draft_stats = lock(&self.draft_stats);
+        let passes = waiting.map_or(Passes::Padded, |waiting| Passes::Chains { waiting });
         let mut choose = |costs: Costs<'_>| {
-            draft_stats.choose(&mut rows, &trees, num_rows, costs, Passes::Padded, seconds)
+            draft_stats.choose(&mut rows, &trees, num_rows, costs, passes, seconds)
         };
         let chosen = match &self.costs {
             KnownCosts::Known(cost) => choose(Costs::Known(cost)),
@@ -156,7 +160,7 @@ impl NodeBudget {
                 times.get().with(num_rows, |times| choose(Costs::Measured(times)))
             }
         };
-        self.num_step_tokens = 1 + chosen.iter().max().unwrap_or(&0);
+        self.num_step_tokens = 1 + waiting.unwrap_or(0) + chosen.iter().max().unwrap_or(&0);
         let mut chosen = chosen.into_iter();
         let size = |draft: &Option<_>| draft.as_ref().and_then(|_| chosen.next()).unwrap_or(0);
         Ok(drafts.iter().map(size).collect())

@@ -57,8 +57,8 @@ def test_long_prompts_are_read_in_chunks(monkeypatch):
     whole = PackedRunner(model, **sizes)
     with Allocations() as all_at_once:
         expected = whole.prefill_rows([prompt(LONG)])
-    monkeypatch.setattr(generic, "_LONG_PROMPT", 1000)
-    monkeypatch.setattr(generic, "_CHUNK", 100)
+    monkeypatch.setattr(generic, "LONG_PROMPT", 1000)
+    monkeypatch.setattr(generic, "CHUNK", 100)
     chunked = PackedRunner(model, **sizes)
     with Allocations() as in_chunks:
         logits = chunked.prefill_rows([prompt(LONG)])

@@ -49,8 +49,18 @@ class FixedBudget:
         """True if the next step drafts nothing; sessions then need no predictions."""
         return self._max_nodes == 0
 
-    def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
-        """Return the tree to verify for each session, no deeper than its entry in `max_depths`."""
+    def draft(
+        self,
+        sessions: Sequence[Session],
+        max_depths: Sequence[int],
+        waiting: Sequence[int] = (0,),
+    ) -> list[TokenTree]:
+        """Return the tree to verify for each session.
+
+        Args:
+            max_depths: The maximum depth of each tree.
+            waiting: The tokens of each row that are fed again before its tree.
+        """
         trees = []
         for session, depth in zip(sessions, max_depths, strict=True):
             drafts = self._max_nodes > 0 and depth > 0
@@ -113,7 +123,12 @@ class AutoBudget(FixedBudget):
     def backs_off(self) -> bool:
         return not any(self._rule.drafts)
 
-    def draft(self, sessions: Sequence[Session], max_depths: Sequence[int]) -> list[TokenTree]:
+    def draft(
+        self,
+        sessions: Sequence[Session],
+        max_depths: Sequence[int],
+        waiting: Sequence[int] = (0,),
+    ) -> list[TokenTree]:
         drafts: list[TokenTree | None] = [None] * len(sessions)
         start = self._clock()
         rows = zip(self._rule.drafts, max_depths, strict=True)
@@ -127,7 +142,8 @@ class AutoBudget(FixedBudget):
             drafts[row] = tree.best_chain() if self._is_chain else tree
         # Sessions learn only if they draft in the next step, so this is a cost of drafting.
         seconds = self._clock() - start + self._learning_s
-        sizes = self._rule.choose(drafts, seconds)
+        again = {"waiting": max(waiting)} if self._is_chain else {}
+        sizes = self._rule.choose(drafts, seconds, **again)
         chosen = zip(drafts, sizes, max_depths, strict=True)
         return [self._cut(tree or EMPTY_TREE, size, depth) for tree, size, depth in chosen]
 

@@ -161,8 +161,9 @@ class Decoding:
         # One less than the tokens that are left, since each step emits one that was not drafted.
         depths = (self.max_length - row.emitter.length - 1 for row in rows)
         max_depths = [min(depth, self.runner.room(row)) for row, depth in enumerate(depths)]
-        self.stats.num_fed_tokens += len(rows) + sum(self.runner.waiting)
-        trees = self.budget.draft([row.session for row in rows], max_depths)
+        waiting = self.runner.waiting
+        self.stats.num_fed_tokens += len(rows) + sum(waiting)
+        trees = self.budget.draft([row.session for row in rows], max_depths, waiting)
         self._record_phase("draft_s")
         drafted_at = self._last
         accept = self._accept_on_host if self._accepts is None else self._accept_on_device

@@ -69,9 +69,9 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
 
     The logits of one pass over eight nodes are compared with passes over the tree's paths, which
     use neither our cache nor our masks: three forward passes over about twenty tokens, or over
-    enough to cross windows of at most 512 tokens. By chains, passes of several tokens,
-    of one, and after a rejection are compared with one pass. With our attention kernel there are 330 tokens,
-    and a second pass over the tree must equal the first to the bit.
+    enough to cross windows of at most 512 tokens. By chains, passes of several
+    tokens, of one, and after a rejection are compared with one pass. With our attention kernel
+    there are 330 tokens, and a second pass over the tree must equal the first to the bit.
 
     Args:
         model: The model.

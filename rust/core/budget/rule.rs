@@ -98,11 +98,12 @@ impl DraftStats {
         let gains = trusted.map(|(row, draft)| self.reliability.gains(row.reliability, draft));
         let gains: Vec<_> = gains.collect();
         let selection = Selection::new(&gains, num_rows, passes);
-        let start = match passes {
-            Passes::Packed => num_rows,
-            Passes::Padded => 1,
+        let (start, waiting) = match passes {
+            Passes::Packed => (num_rows, 0),
+            Passes::Padded => (1, 0),
+            Passes::Chains { waiting } => (1, waiting),
         };
-        let (num_nodes, cost) = choose_size(&selection, costs, start);
+        let (num_nodes, cost) = choose_size(&selection, costs, start, waiting);
         let sizes = selection.sizes(num_nodes, &gains);
         for ((row, draft), &size) in rows.iter_mut().zip(drafts).zip(&sizes) {
             row.draft = (*draft).clone();
@@ -146,7 +147,12 @@ impl DraftStats {
 }
 
 /// Returns the number of nodes to verify, and the cost behind the choice if it is known.
-fn choose_size(selection: &Selection, costs: Costs<'_>, start: usize) -> (usize, Option<StepCost>) {
+fn choose_size(
+    selection: &Selection,
+    costs: Costs<'_>,
+    start: usize,
+    waiting: usize,
+) -> (usize, Option<StepCost>) {
     match costs {
         Costs::Known(cost) => {
             let best = selection.best(&|tokens| cost.seconds(tokens));
@@ -157,9 +163,9 @@ fn choose_size(selection: &Selection, costs: Costs<'_>, start: usize) -> (usize,
                 return (0, None);
             };
             let best = selection.best(&|tokens| cost.seconds(tokens));
-            let worth = |seconds: &dyn Fn(f64) -> f64| start + selection.best(seconds);
-            let probe = times.probe(start, best, &cost, worth);
-            (probe.map_or(best, |tokens| tokens - start), Some(cost))
+            let worth = |seconds: &dyn Fn(f64) -> f64| start + waiting + selection.best(seconds);
+            let probe = times.probe(start, best + waiting, &cost, worth);
+            (probe.map_or(best, |tokens| tokens.saturating_sub(start + waiting)), Some(cost))
         }
     }
 }

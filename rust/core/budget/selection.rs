@@ -10,6 +10,9 @@ pub enum Passes {
     Packed,
     /// The pass costs the tokens of its longest row, to which all rows are padded.
     Padded,
+    /// Chains whose rows are padded, with these tokens of a row before its draft. Unless a draft is accepted
+    /// whole, its accepted tokens and these are fed again in the next step.
+    Chains { waiting: usize },
 }
 
 /// The nodes of drafts in the order in which they are added to a step.
@@ -21,6 +24,8 @@ pub(crate) struct Selection {
     gains: Vec<f64>,
     /// The row of each node; empty in padded passes.
     rows: Vec<usize>,
+    /// Tokens before each draft, where rejections have a price.
+    waiting: Option<f64>,
 }
 
 impl Selection {
@@ -30,6 +35,9 @@ impl Selection {
         match passes {
             Passes::Packed => Self::packed(gains, num_rows),
             Passes::Padded => Self::padded(gains, num_rows),
+            Passes::Chains { waiting } => {
+                Self { waiting: Some(to_f64(waiting)), ..Self::padded(gains, num_rows) }
+            }
         }
     }
 
@@ -48,6 +56,7 @@ impl Selection {
             start: to_f64(num_rows),
             gains: nodes.iter().map(|node| node.3).collect(),
             rows: nodes.iter().map(|node| node.2).collect(),
+            waiting: None,
         }
     }
 
@@ -58,23 +67,30 @@ impl Selection {
             start: 1.0,
             gains: (0..longest).map(|node| sum(node) / to_f64(num_rows)).collect(),
             rows: Vec::new(),
+            waiting: None,
         }
     }
 
     /// The tokens that a step without drafts costs.
     pub(crate) fn start(&self) -> f64 {
-        self.start
+        self.start + self.waiting.unwrap_or(0.0)
     }
 
     /// Returns the number of nodes with the highest tokens per second.
     pub(crate) fn best(&self, seconds: &dyn Fn(f64) -> f64) -> usize {
-        let (mut tokens, mut places) = (self.start, self.start);
+        let (mut tokens, mut places) = (self.start, self.start());
         let mut best = MIN_SPEEDUP * tokens / seconds(places);
         let mut num_best = 0;
+        let again_s = self.waiting.map_or(0.0, |_| (seconds(9.0) - seconds(1.0)) / 8.0);
+        let (mut reached, mut accepted) = (1.0_f64, 0.0);
         for (index, gain) in self.gains.iter().enumerate() {
             tokens += gain;
             places += 1.0;
-            let speed = tokens / seconds(places);
+            reached = reached.min(*gain);
+            accepted += reached;
+            // Tokens to feed again: those before the draft, and what is accepted of it.
+            let rejected = (1.0 - reached) * self.start() + accepted - to_f64(index + 1) * reached;
+            let speed = tokens / (seconds(places) + again_s * rejected);
             if speed > best {
                 (best, num_best) = (speed, index + 1);
             }
