@@ -43,10 +43,8 @@ class Part:
             yield Document(f"document {index}", text, len(text)) if text else Skipped("", "empty")
 
 
-def corpus(texts=TEXTS, *, parts=1, fails_after=None, name="texts"):
-    size = -(-len(texts) // parts)
-    cut = [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
-    return Corpus(name, tuple(Part(texts, fails_after) for texts in cut))
+def corpus(texts=TEXTS):
+    return Corpus("texts", (Part(tuple(texts)),))
 
 
 def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_tokenizer):
