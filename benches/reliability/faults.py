@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 JOBS = ("build", "add", "merge", "compact", "save")
-FAULTS = {"kill": (0, 0), "I/O error": (errno.EIO, 0), "disk full from there on": (errno.ENOSPC, 1)}
+FAULTS = {"kill": (0, 0), "I/O error": (errno.EIO, 0), "disk full from then on": (errno.ENOSPC, 1)}
 _EXPECTED, _UNEXPECTED = 3, 4
 
 

@@ -17,7 +17,10 @@ BOUND = 64
 
 def figures() -> list[str]:
     """Return the rows of the table, each measured in its own process."""
-    rows = ["| memory | bound | bytes counted | most resident |", "| --- | ---: | ---: | ---: |"]
+    rows = [
+        "| content | limit | bytes counted | peak resident memory |",
+        "| --- | ---: | ---: | ---: |",
+    ]
     for name, (kind, number) in CASES.items():
         command = [sys.executable, "-c", CHILD, kind, str(number), str(BOUND)]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

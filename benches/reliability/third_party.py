@@ -215,7 +215,7 @@ def tried(name: str) -> list[bool | None] | None:
 def figures() -> list[str]:
     """Return the lines of the section: a table of cases."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    rows = ["| case | tried | rejected | wrong |", "| --- | ---: | ---: | ---: |"]
+    rows = ["| case | runs | rejected | wrong |", "| --- | ---: | ---: | ---: |"]
     for name in CASES:
         found = tried(name)
         count = "not installed | | "
