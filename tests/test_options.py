@@ -98,14 +98,14 @@ ITSELF.append(ITSELF)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"max_match": True}, "`max_match` is wrong: invalid type"),
-        ({"max_match": 1.5}, "`max_match` is wrong: invalid type"),
-        ({"max_match": -1}, "`max_match` is wrong: invalid value"),
-        ({"max_match": "16"}, "`max_match` is wrong: invalid type"),
+        ({"max_match": True}, "`max_match` is invalid: invalid type"),
+        ({"max_match": 1.5}, "`max_match` is invalid: invalid type"),
+        ({"max_match": -1}, "`max_match` is invalid: invalid value"),
+        ({"max_match": "16"}, "`max_match` is invalid: invalid type"),
         ({"max_match": float("nan")}, "`max_match` must be a finite number, not NaN"),
-        ({"max_match": "\ud800"}, "`max_match` is wrong"),
-        ({"max_match": ITSELF}, "`max_match` is wrong"),
-        ({"match": 16}, "`match` is wrong: unknown field `match`, expected `max_match`"),
+        ({"max_match": "\ud800"}, "`max_match` is invalid"),
+        ({"max_match": ITSELF}, "`max_match` is invalid"),
+        ({"match": 16}, "`match` is invalid: unknown field `match`, expected `max_match`"),
     ],
 )
 def test_a_wrong_option_is_refused_by_its_name(given, message):

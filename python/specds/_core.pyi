@@ -1,4 +1,4 @@
-# The types alone: `help(specds.Datastore)` has the documentation, which stands in `rust/py`.
+# Types only: the docstrings are in `rust/py` and are shown by `help(specds.Datastore)`.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -50,10 +50,10 @@ __all__ = [
 ]
 
 SOURCES: Final[tuple[str, ...]]
-"""What can draft a node; `TokenTree.sources` holds places in it."""
+"""Names of the drafting sources; `TokenTree.sources` holds indices into it."""
 
 DEFAULTS: Final[dict[str, dict[str, Any]]]
-"""What each record of options holds where nothing is given, by the names of its options."""
+"""Default options of each component, by component and option name."""
 
 __version__: Final[str]
 

@@ -1,4 +1,4 @@
-//! Whether a datastore is of the engine's tokenizer.
+//! Tokenizer fingerprints.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use specds_index::Manifest;
 
 use crate::guard::{Refusal, refused};
 
-/// The fingerprint of an engine's vocabulary, empty where its texts are not known.
+/// Returns the fingerprint of an engine's vocabulary, which is empty if its texts are not known.
 ///
-/// Models have more rows than their tokenizers have tokens: beside a datastore its number of tokens counts.
+/// A model may have more rows than its tokenizer has tokens, so only as many texts as a datastore has tokens are used.
 pub(crate) fn of_engine(texts: &[&[u8]], config: &EngineConfig) -> Result<String, Refusal> {
     if texts.is_empty() {
         return Ok(String::new());
@@ -22,7 +22,7 @@ pub(crate) fn of_engine(texts: &[&[u8]], config: &EngineConfig) -> Result<String
     Ok(of(&texts[..size.unwrap_or(texts.len()).min(texts.len())]))
 }
 
-/// As `specds.models.tokenization.fingerprint` makes it: SHA-256 of `json.dumps` of pairs of id and text.
+/// Returns the fingerprint of `specds.models.tokenization.fingerprint`: SHA-256 of `json.dumps` of pairs of id and text.
 fn of(texts: &[&[u8]]) -> String {
     let mut hasher = Sha256::new();
     let mut line = String::new();
@@ -41,7 +41,7 @@ fn of(texts: &[&[u8]]) -> String {
     })
 }
 
-/// As Python's `json.dumps` writes a character.
+/// Appends a character as Python's `json.dumps` writes it.
 fn escape(line: &mut String, char: char) {
     match char {
         '"' => line.push_str("\\\""),

@@ -1,4 +1,4 @@
-//! No panic crosses to C, and each failure has a text.
+//! Panic barrier and error messages.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 
 use specds_core::engine::EngineDrafter;
 
-/// An argument or the configuration is wrong; nothing was done.
+/// An argument or the configuration is invalid. The call had no effect.
 pub const SPECDS_REFUSED: i32 = -1;
-/// A defect of the library; the drafter drafts nothing from now on.
+/// The library panicked. The drafter drafts nothing from now on.
 pub const SPECDS_BROKEN: i32 = -2;
 
-/// A drafter. Threads may share it: calls wait for each other.
+/// A drafter. Threads may share it; calls wait for each other.
 pub struct DrafterHandle(Mutex<Option<EngineDrafter>>);
 
 impl DrafterHandle {
@@ -21,7 +21,7 @@ impl DrafterHandle {
         Self(Mutex::new(Some(drafter)))
     }
 
-    /// A drafter in which something panicked is gone: what it holds may be half done.
+    /// `None` after a panic, which may leave the drafter inconsistent.
     fn with<T>(
         &self,
         work: impl FnOnce(&mut EngineDrafter) -> Result<T, Refusal>,
@@ -38,7 +38,7 @@ impl DrafterHandle {
     }
 }
 
-/// Why an argument cannot be used.
+/// The reason why an argument is rejected.
 pub(crate) struct Refusal(pub(crate) String);
 
 impl Refusal {
@@ -51,7 +51,7 @@ pub(crate) fn refused(error: impl Display) -> Refusal {
     Refusal(error.to_string())
 }
 
-/// Works with a drafter; below 0 is a failure.
+/// Calls `work` with a drafter and returns its result, or a negative status on failure.
 pub(crate) fn call(
     drafter: *mut DrafterHandle,
     work: impl FnOnce(&mut EngineDrafter) -> Result<usize, Refusal>,
@@ -65,7 +65,7 @@ pub(crate) fn call(
     result.map_or_else(|status| status, |number| number.try_into().unwrap_or(i32::MAX))
 }
 
-/// What `work` gives, or a status.
+/// Returns the result of `work`, or a status.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, i32> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|Refusal(reason)| failed(&reason, SPECDS_REFUSED)),

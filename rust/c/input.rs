@@ -1,11 +1,11 @@
-//! What a caller's pointers lead to.
+//! Access to the memory behind a caller's pointers.
 
 use std::ffi::{CStr, c_char};
 use std::slice;
 
 use crate::guard::{Refusal, refused};
 
-/// How many elements a caller can have: more bytes no object has.
+/// Maximum number of elements, because no object has more bytes.
 fn checked<T>(is_null: bool, is_aligned: bool, length: usize, what: &str) -> Result<(), Refusal> {
     let most = isize::MAX as usize / size_of::<T>();
     if is_null || !is_aligned || length > most {
@@ -17,7 +17,7 @@ fn checked<T>(is_null: bool, is_aligned: bool, length: usize, what: &str) -> Res
 
 /// # Safety
 ///
-/// The pointer is null or leads to so many elements, which live as long as the result.
+/// The pointer is null or points to this many elements, which live as long as the result.
 pub(crate) unsafe fn slice<'a, T>(
     pointer: *const T,
     length: usize,
@@ -33,7 +33,7 @@ pub(crate) unsafe fn slice<'a, T>(
 
 /// # Safety
 ///
-/// As `slice`, and nobody else uses the elements.
+/// The conditions of `slice` hold, and nothing else accesses the elements.
 pub(crate) unsafe fn output<'a, T>(
     pointer: *mut T,
     length: usize,
@@ -49,7 +49,7 @@ pub(crate) unsafe fn output<'a, T>(
 
 /// # Safety
 ///
-/// The pointer is null or leads to a text that ends with NUL and lives as long as the result.
+/// The pointer is null or points to a text that ends with NUL and lives as long as the result.
 pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Refusal> {
     checked::<u8>(pointer.is_null(), true, 0, what)?;
     // SAFETY: it is not null; the rest is the caller's word.
@@ -57,11 +57,11 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a 
     text.to_str().map_err(|error| refused(format!("`{what}`: {error}")))
 }
 
-/// The texts of all tokens; none where the pointer is null.
+/// Returns the texts of all tokens; none if the pointer is null.
 ///
 /// # Safety
 ///
-/// The pointer is null or leads to so many texts.
+/// The pointer is null or points to this many texts.
 pub(crate) unsafe fn texts<'a>(
     pointer: *const *const c_char,
     length: u32,
@@ -79,7 +79,7 @@ pub(crate) unsafe fn texts<'a>(
     texts.collect()
 }
 
-/// Of a request, as the core tells them apart.
+/// Returns the core's name of a request.
 pub(crate) fn name(slot: u32, generation: u64) -> String {
     format!("{slot}.{generation}")
 }

@@ -1,6 +1,6 @@
-//! The C library: what `specds.h` declares, over the core's `EngineDrafter`. No logic.
+//! C interface of the core's `EngineDrafter`, which `specds.h` declares.
 //!
-//! A pointer is null or as the header says; nothing else that a caller gives is trusted. No panic leaves.
+//! Pointers are null or as the header says; all other arguments are checked. Panics are caught at the boundary.
 #![expect(unsafe_code, reason = "C passes pointers")]
 #![allow(clippy::missing_safety_doc)] // the header says it once: pointers are null or as long as said
 
@@ -19,31 +19,31 @@ pub use crate::guard::{DrafterHandle, SPECDS_BROKEN, SPECDS_REFUSED};
 use crate::guard::{Refusal, call, guarded, last_error, refused};
 use crate::input::{name, output, slice, text, texts};
 
-/// Rises with each change that a caller would notice.
+/// Version of the interface, which increases with each incompatible change.
 pub const SPECDS_ABI: u32 = 2;
 
-/// A request that is in the batch of this step.
+/// A request in the batch of this step.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct BatchRow {
-    /// Where the engine keeps the request.
+    /// The engine's slot of the request.
     pub slot: u32,
-    /// The most tokens to draft.
+    /// Maximum number of drafted tokens.
     pub max_tokens: u32,
-    /// Which request of the slot it is: another number, another request.
+    /// The number of the request within its slot. A new number stands for a new request.
     pub generation: u64,
-    /// The request's tokens so far, the one that was just sampled included.
+    /// The request's tokens so far, including the one that was just sampled.
     pub tokens: *const u32,
     pub num_tokens: usize,
-    /// How many tokens of the request come before these; 0 if these are all.
+    /// Number of tokens of the request that precede these; 0 if these are all.
     pub start: usize,
-    /// Whose request it is, for `"memory_scope": "tenant"`; may be NULL.
+    /// The tenant of the request, for `"memory_scope": "tenant"`; may be NULL.
     pub tenant: *const c_char,
-    /// The least probability of a path; below 0 or not finite, `min_prob` of the options holds.
+    /// Minimum probability of a path; if it is below 0 or not finite, `min_prob` of the options applies.
     pub min_prob: f32,
 }
 
-/// The ABI of the library; compare it with `SPECDS_ABI`.
+/// Returns the interface version of the library; compare it with `SPECDS_ABI`.
 #[unsafe(no_mangle)]
 pub extern "C" fn specds_abi() -> u32 {
     SPECDS_ABI
@@ -51,9 +51,9 @@ pub extern "C" fn specds_abi() -> u32 {
 
 /// Opens a drafter, or returns NULL if that fails. `options` is the JSON object of docs/engines/index.md.
 ///
-/// `token_texts` are the texts of all `vocab_size` tokens as the tokenizer's file has them: they reject a
-/// datastore of another tokenizer. NULL skips the check. `times_steps` reports that you call
-/// `specds_observe_step` after each step; by default, drafts then depend on the measured cost of a step.
+/// `token_texts` are the texts of all `vocab_size` tokens as in the tokenizer's file, by which a datastore of another
+/// tokenizer is rejected. NULL skips the check. `times_steps` states that you call `specds_observe_step` after each
+/// step; by default, drafts then depend on the measured cost of a step.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_open(
     options: *const c_char,
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn specds_open(
 
 /// Drafts a chain for each row; requests that are absent for 64 steps have ended.
 ///
-/// Row r gets `lengths[r]` tokens from `token_ids[r * width]` on. `size` is how many `token_ids` has room for.
+/// Row r gets `lengths[r]` tokens from `token_ids[r * width]` on. `size` is the capacity of `token_ids`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_draft(
     drafter: *mut DrafterHandle,
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn specds_draft(
     })
 }
 
-/// The request of a row.
+/// The name and options of a row's request.
 struct RowRequest<'a> {
     tokens: &'a [u32],
     start: usize,
@@ -164,7 +164,7 @@ unsafe fn request<'a>(row: &BatchRow) -> Result<RowRequest<'a>, Refusal> {
 
 fn limits(row: &BatchRow, width: usize, least: f32) -> DraftLimits {
     DraftLimits {
-        // Below 0 or not a number, the default holds.
+        // The default applies if it is below 0 or not a number.
         min_prob: if row.min_prob.is_finite() && row.min_prob >= 0.0 {
             row.min_prob
         } else {
@@ -175,7 +175,7 @@ fn limits(row: &BatchRow, width: usize, least: f32) -> DraftLimits {
     }
 }
 
-/// Tells how long the step with the last drafts took; leave out steps that also read a prompt.
+/// Takes the seconds of the step that verified the last drafts. Skip steps that also read a prompt.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_observe_step(drafter: *mut DrafterHandle, seconds: f64) -> i32 {
     call(drafter, |drafter| {
@@ -184,14 +184,15 @@ pub unsafe extern "C" fn specds_observe_step(drafter: *mut DrafterHandle, second
     })
 }
 
-/// How many of the model's likeliest tokens at each position it uses; 0 if none.
+/// Returns the number of the model's likeliest tokens at each position that are used; 0 for none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_num_predictions(drafter: *mut DrafterHandle) -> i32 {
     call(drafter, |drafter| Ok(drafter.num_predictions()))
 }
 
 /// Takes the model's `k` likeliest tokens, likeliest first, at `num_positions` positions of each row of the last
-/// drafts: that of its last token, then those of its draft. Of shape `(rows, num_positions, k)`, `size` in all.
+/// drafts: that of its last token, then those of its draft. `predictions` has shape `(rows, num_positions, k)` and
+/// `size` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_observe_predictions(
     drafter: *mut DrafterHandle,
@@ -211,7 +212,8 @@ pub unsafe extern "C" fn specds_observe_predictions(
     })
 }
 
-/// Ends a request with its whole text, which goes into the memory; NULL if the last draft saw all of it.
+/// Ends a request, whose text goes into the memory. `tokens` is the whole text, or NULL if the last draft saw all of
+/// it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_end(
     drafter: *mut DrafterHandle,
@@ -241,9 +243,9 @@ pub unsafe extern "C" fn specds_end_all(drafter: *mut DrafterHandle) -> i32 {
     })
 }
 
-/// Writes what came of all drafts, and warnings, as a JSON object, and gives its length without the last NUL.
+/// Writes counters and warnings as a JSON object, and returns its length without the final NUL.
 ///
-/// Without a `buffer` only the length.
+/// If `buffer` is NULL, only returns the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_stats(
     drafter: *mut DrafterHandle,
@@ -284,13 +286,13 @@ fn stats(drafter: &EngineDrafter) -> serde_json::Value {
     })
 }
 
-/// Why the last call of this thread failed. It is yours until the next call of this thread.
+/// Returns the error of this thread's last call. The text is valid until the next call of this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn specds_last_error() -> *const c_char {
     last_error()
 }
 
-/// Ends all requests and frees the drafter, which no other thread may use any more. NULL is fine.
+/// Ends all requests and frees the drafter. No other thread may use it. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_close(drafter: *mut DrafterHandle) {
     if drafter.is_null() {

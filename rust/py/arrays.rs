@@ -1,5 +1,4 @@
-//! The one way in for integer arrays: anything that numpy reads as integers, each value checked. What
-//! other numbers must be, and the way out.
+//! Conversion of arrays, and range checks of numbers.
 
 use std::convert::Infallible;
 
@@ -17,12 +16,12 @@ use crate::error::Result;
 
 /// Reads a one-dimensional array-like of integers; `name` is the argument in error messages.
 ///
-/// numpy's own conversions would turn -1 into 4294967295 and 1.5 into 1: here both are errors.
+/// Every value is checked: numpy's own conversions would turn -1 into 4294967295 and 1.5 into 1.
 pub(crate) fn integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<T>>
 where
     T: TryFrom<i64>,
 {
-    if let Some(tokens) = plain(value) {
+    if let Some(tokens) = short_list(value) {
         return checked(tokens.into_iter(), name);
     }
     let array = as_array(value)?;
@@ -33,7 +32,7 @@ where
         )));
     }
     if array.len() == 0 {
-        return Ok(Vec::new()); // of any dtype: numpy makes an empty list float64
+        return Ok(Vec::new()); // any dtype is valid: numpy reads an empty list as float64
     }
     let kind = array.dtype().kind();
     if !matches!(kind, b'i' | b'u') {
@@ -42,7 +41,7 @@ where
             "`{name}` must hold integers, its dtype is {dtype}"
         )));
     }
-    // As they are stored where that is common, so that millions of tokens are copied once.
+    // Common dtypes are read without a conversion, so that millions of tokens are copied once.
     if let Ok(array) = array.cast::<PyArray1<u16>>() {
         return checked(array.readonly().as_array().iter().copied(), name);
     }
@@ -53,16 +52,15 @@ where
     checked(array.as_array().iter().copied(), name)
 }
 
-/// The numbers of a short list that holds nothing else: numpy takes ten times as long to read it.
-fn plain(value: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
+/// Reads a short list of ints, for which numpy takes ten times as long; `None` for anything else.
+fn short_list(value: &Bound<'_, PyAny>) -> Option<Vec<i64>> {
     let list = value.cast_exact::<PyList>().ok()?;
-    let is_plain = |item: Bound<'_, PyAny>| item.is_exact_instance_of::<PyInt>();
-    let is_read = list.len() < 64 && list.iter().all(is_plain);
+    let is_int = |item: Bound<'_, PyAny>| item.is_exact_instance_of::<PyInt>();
+    let is_read = list.len() < 64 && list.iter().all(is_int);
     is_read.then(|| list.extract().ok()).flatten()
 }
 
-/// Reads a two-dimensional array-like of integers as [`integers`] does, row after row; gives the length
-/// of a row as well.
+/// Reads a two-dimensional array-like as [`integers`] does. Returns the length of a row and all values, row by row.
 pub(crate) fn rows_of_integers<T>(value: &Bound<'_, PyAny>, name: &str) -> PyResult<(usize, Vec<T>)>
 where
     T: TryFrom<i64>,
@@ -82,7 +80,7 @@ where
     Ok((length, integers(&array.call_method0("ravel")?, name)?))
 }
 
-/// Reads a sequence of array-likes of integers, or a two-dimensional one, as [`integers`] does.
+/// Reads a sequence of array-likes, or a two-dimensional array, as [`integers`] does.
 pub(crate) fn lists_of_integers(value: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<Vec<u32>>> {
     if value.hasattr("ndim")? {
         let (length, numbers) = rows_of_integers(value, name)?;
@@ -92,7 +90,7 @@ pub(crate) fn lists_of_integers(value: &Bound<'_, PyAny>, name: &str) -> PyResul
     value.try_iter()?.map(|row| integers(&row?, name)).collect()
 }
 
-/// An array that a caller gets from Rust.
+/// An array that becomes a numpy array without a copy.
 pub(crate) struct Made<T, D = Ix1>(Array<T, D>);
 
 pub(crate) type Matrix<T = i64> = Made<T, Ix2>;
@@ -113,7 +111,7 @@ impl<T> From<Vec<T>> for Made<T> {
     }
 }
 
-/// An array of shape `(n,)`, as numpy counts.
+/// Returns an int64 array of shape `(n,)`.
 pub(crate) fn int64<T: TryInto<i64>>(values: impl IntoIterator<Item = T>) -> Result<Made<i64>>
 where
     PyErr: From<T::Error>,
@@ -122,33 +120,33 @@ where
     Ok(values.map_err(PyErr::from)?.into())
 }
 
-/// An array of this shape, row after row.
+/// Returns an array of this shape from its values, row by row.
 pub(crate) fn shaped<T, D: IntoDimension>(shape: D, values: Vec<T>) -> Result<Made<T, D::Dim>> {
     let array = Array::from_shape_vec(shape.into_dimension(), values);
     let array = array.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(Made(array))
 }
 
-/// Refuses what is no probability, time or gain.
+/// Checks that a probability, a time or a gain is finite and at least 0.
 pub(crate) fn from_zero<T: Copy + Into<f64>>(value: T, name: &str) -> PyResult<T> {
     let number = value.into();
     if number.is_finite() && number >= 0.0 {
         return Ok(value);
     }
-    let message = format!("`{name}` must be a number from 0 on, not {number}");
+    let message = format!("`{name}` must be a finite number of at least 0, not {number}");
     Err(PyValueError::new_err(message))
 }
 
-/// Reads the argument of this name.
+/// Reads the argument `max_nodes`.
 pub(crate) fn max_nodes(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     let number: i64 = value.extract()?;
     usize::try_from(number).map_err(|_| {
-        let message = format!("`max_nodes` must be a number of nodes from 0 on, not {number}");
+        let message = format!("`max_nodes` must be at least 0, not {number}");
         PyValueError::new_err(message)
     })
 }
 
-/// Refuses drafts of more nodes than any batch has: arrays are filled up to this number.
+/// Checks a number of nodes or rows that determines the size of arrays.
 pub(crate) fn width(nodes: usize, name: &str) -> PyResult<usize> {
     const MOST: usize = 4096;
     if nodes <= MOST {
@@ -172,7 +170,7 @@ where
     let check = |value: S| {
         let value = value.into();
         T::try_from(value).map_err(|_| {
-            PyValueError::new_err(format!("`{name}` holds {value}, which is no token id or length"))
+            PyValueError::new_err(format!("`{name}` holds {value}, which is out of range"))
         })
     };
     values.map(check).collect()

@@ -1,4 +1,4 @@
-//! `specds._core.NodeBudget`: the number of nodes to verify of the drafts of a request's rows.
+//! `specds._core.NodeBudget`, `DraftStats` and `StepTimes`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,10 @@ use crate::arrays::{from_zero, width};
 use crate::error::{Failure, lock};
 use crate::token_tree::TokenTree;
 
-/// Acceptance statistics of a drafter over all its requests, with the reliability of its probabilities before any.
+/// Acceptance statistics of a drafter over all its requests.
+///
+/// Args:
+///     reliability: The initial factor that corrects the drafter's probabilities, at least 0.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DraftStats(Arc<Mutex<budget::DraftStats>>);
 
@@ -29,7 +32,7 @@ impl DraftStats {
     }
 }
 
-/// Times of a model's steps, learned from the steps that ran, by the number of rows.
+/// Measured times of a model's steps by the number of rows.
 #[pyclass(frozen, module = "specds")]
 #[derive(Default)]
 pub(crate) struct StepTimes(Mutex<BTreeMap<usize, budget::StepTimes>>);
@@ -49,7 +52,7 @@ impl StepTimes {
     }
 }
 
-/// Cost of a step by the tokens of each row.
+/// Costs of a step by the number of tokens of each row.
 #[derive(FromPyObject)]
 enum StepCosts {
     Measured(Py<StepTimes>),
@@ -61,9 +64,9 @@ enum KnownCosts {
     Known(StepCost),
 }
 
-/// The number of nodes to verify of each row's draft, and the rows that draft.
+/// The choice of how many nodes of each row's draft are verified, and of the rows that draft.
 ///
-/// Rows are padded to the longest one, so all may have the same number. There are at most 4096.
+/// Rows are padded to the longest one. There are at most 4096.
 #[pyclass(module = "specds")]
 pub(crate) struct NodeBudget {
     draft_stats: Arc<Mutex<budget::DraftStats>>,
@@ -100,14 +103,14 @@ impl NodeBudget {
         })
     }
 
-    /// Whether each row drafts in the next step.
+    /// One bool per row: whether it drafts in the next step.
     #[getter]
     fn drafts(&self) -> Vec<bool> {
         self.rows.iter().map(RowBudget::drafts).collect()
     }
 
-    /// Minimum probability of a node that could pay; 0 with measured times, since sizes that were never tried may
-    /// be cheap.
+    /// Minimum probability at which a node could improve throughput. It is 0 with measured times, because sizes that
+    /// were never tried may be cheap.
     #[getter]
     fn min_prob(&self) -> f64 {
         match &self.costs {
@@ -127,10 +130,13 @@ impl NodeBudget {
         }
     }
 
-    /// Return the nodes to verify of each row's draft; None stands for a row that does not draft in this step.
+    /// Return the number of nodes to verify of each row's draft.
     ///
-    /// `seconds` is the time of all drafts, and of what was learned for them. `waiting` is given if drafts are
-    /// chains whose accepted tokens are fed again after a rejection: the tokens to feed before this draft.
+    /// Args:
+    ///     drafts: The draft of each row, or None for a row that does not draft in this step.
+    ///     seconds: The time of drafting and of observing, at least 0.
+    ///     waiting: Number of tokens to feed before the drafts, if these are chains whose accepted tokens are
+    ///         fed again after a rejection.
     #[pyo3(signature = (drafts, seconds, waiting = None))]
     fn choose(
         &mut self,
@@ -166,8 +172,11 @@ impl NodeBudget {
         Ok(drafts.iter().map(size).collect())
     }
 
-    /// Learn from the tokens that each row emitted after its draft, None for a row that ended, and from the
-    /// seconds of the step without drafting.
+    /// Update the statistics with the outcome of a step.
+    ///
+    /// Args:
+    ///     emitted: The tokens that each row emitted, or None for a row that ended.
+    ///     step_s: The seconds of the step without drafting.
     fn learn(&mut self, emitted: Vec<Option<Vec<u32>>>, step_s: f64) {
         if let KnownCosts::Measured(times) = &self.costs {
             times.get().with(emitted.len(), |times| times.add(self.num_step_tokens, step_s));
@@ -177,7 +186,7 @@ impl NodeBudget {
         lock(&self.draft_stats).learn(outcomes);
     }
 
-    /// End a row; the last one takes its number.
+    /// End a row. The last row takes its index.
     fn leave(&mut self, row: usize) {
         if row < self.rows.len() {
             self.rows.swap_remove(row);

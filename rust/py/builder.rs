@@ -1,4 +1,4 @@
-//! `specds.DatastoreBuilder`, and what else writes datastores.
+//! `specds.DatastoreBuilder`, `specds.merge` and `specds.compact`.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -15,36 +15,35 @@ use crate::error::{Failure, Result, lock};
 use crate::options;
 use crate::storage::located;
 
-/// Writes a datastore beside its target and publishes it when it is complete.
+/// Writes a datastore to a staging folder and publishes it when it is complete.
 ///
-/// A context manager: leaving it without `finish` removes everything it wrote; or keeps it for the
-/// next build of the same `plan`, by a Ctrl-C all of it, else what was safely on the disk.
+/// It is a context manager. Leaving it without `finish` removes everything that it wrote. With a `plan`, the documents
+/// up to the last checkpoint are retained for the next build of the same plan; Ctrl-C writes a checkpoint.
 ///
 /// Args:
-///     path: The folder to make, or to add to.
+///     path: The folder to create, or the datastore to append to.
 ///     vocab_size: Token ids are below this.
-///     separator: The token that ends each document; `vocab_size` where the tokenizer has none.
-///     tokenizer_name: For people.
-///     tokenizer_fingerprint: For programs.
-///     corpus: Where the documents come from, one line a source.
-///     commands: What asks for this build, for its readers, one line each.
-///     max_shard_tokens: The most tokens of a shard; 2,147,483,647 by default.
-///     max_memory: The most private memory that sorting takes, in bytes; it bounds the shards too.
-///         No bound by default.
-///     drop_duplicates: Leave out documents that were added before, and count them.
-///     max_documents: The most documents to add; those beyond are ignored.
-///     max_tokens: The most tokens to add, separators included.
-///     overwrite: Replace the datastore at `path` once the new one is complete.
-///     append: Add to the datastore at `path`.
-///     plan: What is built, in words. A build that was killed is taken up where it was by the next
-///         one with the same words and options.
+///     separator: The token that ends each document; `vocab_size` if the tokenizer has none.
+///     tokenizer_name: The tokenizer's name, for readers.
+///     tokenizer_fingerprint: The tokenizer's fingerprint, which programs compare.
+///     corpus: The origins of the documents, one line a source.
+///     commands: The commands that make the datastore, one a line.
+///     max_shard_tokens: Maximum number of tokens of a shard; 2,147,483,647 by default.
+///     max_memory: Maximum private memory of sorting in bytes, which also bounds the size of shards;
+///         unlimited by default.
+///     drop_duplicates: Ignore copies of earlier documents, and count them.
+///     max_documents: Maximum number of documents; further ones are ignored.
+///     max_tokens: Maximum number of tokens, separators included; further documents are ignored.
+///     overwrite: Replace the datastore at `path` when the new one is complete.
+///     append: Add the documents to the datastore at `path`.
+///     plan: A description of the build. The next build with the same plan and options resumes one that
+///         was killed.
 ///
 /// Raises:
 ///     FileExistsError: Something is at `path`, and neither `overwrite` nor `append` is set.
-///     FormatError: What is at `path` is not a datastore.
-///     ValueError: An option is out of its bounds, or the datastore to add to is of another
-///         tokenizer.
-///     BlockingIOError: Another process builds there.
+///     FormatError: `path` is not a datastore.
+///     ValueError: An option is out of range, or the datastore to append to is of another tokenizer.
+///     BlockingIOError: Another process builds at `path`.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct DatastoreBuilder(Mutex<Option<specds_index::DatastoreBuilder>>);
 
@@ -89,15 +88,14 @@ impl DatastoreBuilder {
         });
     }
 
-    /// Appends documents. Shards that are complete are indexed in the background.
+    /// Appends documents. Complete shards are indexed in the background.
     ///
     /// Args:
-    ///     tokens: The token ids of all of them, shape `(num_tokens,)`.
-    ///     lengths: The number of tokens of each, shape `(num_documents,)`.
+    ///     tokens: The concatenated token ids of the documents, any integer dtype, shape `(num_tokens,)`.
+    ///     lengths: The number of tokens of each document, any integer dtype, shape `(num_documents,)`.
     ///
     /// Raises:
-    ///     ValueError: An id is outside the vocabulary, or the lengths do not add up; nothing is
-    ///         added.
+    ///     ValueError: An id is outside the vocabulary, or the lengths do not add up. Nothing is added.
     fn add_documents(
         &self,
         py: Python<'_>,
@@ -109,10 +107,10 @@ impl DatastoreBuilder {
         py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths)))
     }
 
-    /// Waits until every shard is indexed, and publishes the datastore.
+    /// Waits until every shard is indexed, publishes the datastore and opens it.
     ///
     /// Args:
-    ///     progress: Called with a stage, how far it has come, and how far it has to go. What it
+    ///     progress: Called with the name of a stage, the work done and the total work. An exception that it
     ///         raises stops the build.
     ///
     /// Raises:
@@ -123,51 +121,51 @@ impl DatastoreBuilder {
         report_to(py, progress, |report| builder.finish_with(report)).map(Datastore::from)
     }
 
-    /// Where the datastore grows before it is published.
+    /// The folder in which the datastore is written before it is published.
     #[getter]
     fn staging_folder(&self) -> Result<PathBuf> {
         self.with(|builder| Ok(builder.staging_folder().to_owned()))
     }
 
-    /// Tokens added so far, separators included.
+    /// Number of added tokens, separators included.
     #[getter]
     fn num_tokens(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_tokens()))
     }
 
-    /// Documents added so far.
+    /// Number of added documents.
     #[getter]
     fn num_documents(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_documents()))
     }
 
-    /// Documents left out as they had come before.
+    /// Number of ignored copies of earlier documents.
     #[getter]
     fn num_duplicates(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_duplicates()))
     }
 
-    /// Whether a limit is reached, so that no more documents are taken.
+    /// True if a limit is reached, so that further documents are ignored.
     #[getter]
     fn is_full(&self) -> Result<bool> {
         self.with(|builder| Ok(builder.is_full()))
     }
 
-    /// All documents that were given so far; a build that goes on skips these.
+    /// Number of documents that were passed so far, including those before a kill: skip these when you resume.
     #[getter]
     fn num_given(&self) -> Result<u64> {
         self.with(|builder| Ok(builder.num_given()))
     }
 }
 
-/// Joins datastores of one tokenizer: the new one has all their shards, in order.
+/// Merges datastores of one tokenizer: the new one has all their shards in order, each once.
 ///
-/// Shards that several of them have count once; documents are not compared.
+/// Documents are not compared.
 ///
 /// Args:
-///     sources: The datastores.
-///     path: The folder to make.
-///     overwrite: Replace what is there.
+///     sources: Paths of the datastores, or names on the hub.
+///     path: The folder to create.
+///     overwrite: Replace a datastore at `path`.
 ///
 /// Raises:
 ///     ValueError: There are no sources, or they are of different tokenizers.
@@ -186,12 +184,12 @@ pub(crate) fn merge(
     Ok(merged.into())
 }
 
-/// Rebuilds the shards of a datastore into as few as possible.
+/// Rebuilds a datastore with as few shards as possible, as one build of all its documents would have made it.
 ///
-/// It is then what one build of all its documents would have made. Readers go on with the old shards.
+/// Open readers keep the old shards. If a call is killed, the next one resumes it.
 ///
 /// Args:
-///     path: The datastore.
+///     path: The folder of the datastore.
 ///     max_shard_tokens: As for `DatastoreBuilder`.
 ///     max_memory: As for `DatastoreBuilder`.
 ///     drop_duplicates: As for `DatastoreBuilder`.
@@ -209,7 +207,7 @@ pub(crate) fn compact(
     report_to(py, progress, compact).map(Datastore::from)
 }
 
-/// Works with the interpreter released. What `progress` raises, or a signal, stops the work.
+/// Runs `work` without the interpreter. An exception of `progress`, or a signal, stops it.
 pub(crate) fn report_to<T: Send>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
@@ -217,14 +215,14 @@ pub(crate) fn report_to<T: Send>(
 ) -> Result<T> {
     let mut stopped = None;
     let mut report = |stage: Stage, done: u64, total: u64| {
-        let told = Python::attach(|py| {
+        let reported = Python::attach(|py| {
             py.check_signals()?;
             match &progress {
                 Some(progress) => progress.call1(py, (stage.name(), done, total)).map(drop),
                 None => Ok(()),
             }
         });
-        told.map_err(|error| {
+        reported.map_err(|error| {
             stopped = Some(error);
             Error::Stopped
         })

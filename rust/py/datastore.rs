@@ -1,4 +1,4 @@
-//! `specds.Datastore`: what it holds. What it is asked stands in `lookup`.
+//! `specds.Datastore`. Its methods are in `lookup`.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,17 +10,17 @@ use crate::arrays::integers;
 use crate::error::Result;
 use crate::found::Match;
 
-/// An index over the tokens of a corpus: built once, memory-mapped, never modified.
+/// A memory-mapped index over the tokens of a corpus, which is built once and never modified.
 ///
-/// Safe to share by threads; pickled by its path. Iterating over it reads one document after the other.
+/// Threads may share it. Pickling stores its path. Iteration yields each `StoredDocument`.
 ///
 /// Args:
-///     path: A folder that `specds build` made; or, where nothing is there, a name on the hub,
-///         ``org/name`` or ``hf://org/name@revision``, which is downloaded and checked once.
+///     path: A folder that `specds build` made. If there is none, a name on the hub, ``org/name`` or
+///         ``hf://org/name@revision``, which is downloaded and checked once.
 ///
 /// Raises:
 ///     FileNotFoundError: There is nothing at `path`.
-///     FormatError: What is there is not a datastore, is damaged, or is of a newer format.
+///     FormatError: `path` is not a datastore, is damaged, or has another format version.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Datastore {
     pub(crate) opened: RwLock<Option<Arc<specds_index::Datastore>>>,
@@ -38,7 +38,7 @@ impl From<specds_index::Datastore> for Datastore {
     }
 }
 
-/// What drafters share, where there is a datastore.
+/// Returns the opened datastore of an optional argument.
 pub(crate) fn opened(
     datastore: Option<&Bound<'_, Datastore>>,
 ) -> PyResult<Option<Arc<specds_index::Datastore>>> {
@@ -46,7 +46,7 @@ pub(crate) fn opened(
 }
 
 impl Datastore {
-    /// What drafters share; an error once it was closed.
+    /// Returns the datastore for a drafter; an error if it was closed.
     pub(crate) fn opened(&self) -> PyResult<Arc<specds_index::Datastore>> {
         let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
         opened.clone().ok_or_else(|| {
@@ -64,7 +64,7 @@ impl Datastore {
         Ok(py.detach(|| work(&opened))?)
     }
 
-    /// The match that is meant, or that of tokens.
+    /// Returns the match `of`, or the match of the pattern `of`.
     pub(crate) fn found(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! `specds.DraftSession` of any drafter of the core.
+//! `specds.DraftSession` and `draft_batch`.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
@@ -12,8 +12,9 @@ use crate::error::{Result, lock};
 use crate::session::Session;
 use crate::token_tree::TokenTree;
 
-/// One request that a drafter of the core drafts for. Safe to hand to other threads. A node's probability is
-/// how likely the model accepts it.
+/// A request that a drafter of the core drafts for.
+///
+/// Threads may share it. The probability of a node estimates that the target accepts it.
 #[pyclass(frozen, extends = Session, module = "specds")]
 pub(crate) struct DraftSession(Mutex<Option<Box<AnySession>>>);
 
@@ -23,7 +24,7 @@ impl DraftSession {
         Ok(Python::attach(|py| Py::new(py, (own, Session)))?)
     }
 
-    /// Works on a session that has not ended.
+    /// Calls `work` with the session; an error if it has ended.
     fn work<T: Send>(
         &self,
         py: Python<'_>,
@@ -35,7 +36,7 @@ impl DraftSession {
         })
     }
 
-    /// Asks a session; the default value where it has ended.
+    /// Calls `question` with the session; returns the default value if it has ended.
     fn ask<T: Default>(&self, question: impl FnOnce(&AnySession) -> T) -> T {
         lock(&self.0).as_deref().map(question).unwrap_or_default()
     }
@@ -46,7 +47,7 @@ impl DraftSession {
     /// Appends tokens to the context, as `Session.observe`.
     ///
     /// Raises:
-    ///     ValueError: A token id is not in the vocabulary; the context is then as it was.
+    ///     ValueError: A token id is not in the vocabulary. The context does not change.
     #[pyo3(signature = (token_ids, num_verified = None))]
     fn observe(
         &self,
@@ -61,14 +62,14 @@ impl DraftSession {
     /// Drafts at most `max_nodes` nodes that continue the context.
     ///
     /// Args:
-    ///     max_nodes: The most nodes.
-    ///     max_depth: Deeper nodes are left out; a child of the context has depth 1.
-    ///     min_prob: The least probability of a node.
-    ///     is_chain: Whether no node may have two children. The fused drafter goes on with the
-    ///         likeliest child; others cut the best path out of a tree.
+    ///     max_nodes: Maximum number of nodes.
+    ///     max_depth: Maximum depth; a child of the context has depth 1.
+    ///     min_prob: Minimum probability of a node.
+    ///     is_chain: Draft a chain. The fused drafter then extends the likeliest child; other drafters return the
+    ///         best path of their tree.
     ///
     /// Raises:
-    ///     ValueError: `min_prob` is below 0, infinite or no number.
+    ///     ValueError: `min_prob` is below 0, infinite or not a number.
     #[pyo3(signature = (
         max_nodes, max_depth = None, min_prob = 0.0, *, is_chain = false
     ))]
@@ -159,7 +160,7 @@ impl DraftSession {
     }
 
     fn __repr__(&self) -> String {
-        // A session that drafts in another thread is not waited for.
+        // A session that another thread drafts with must not block.
         let state = match self.0.try_lock().as_deref() {
             Ok(Some(session)) => format!("match_length={}", session.match_length()),
             Ok(None) => "ended".to_owned(),
@@ -169,17 +170,18 @@ impl DraftSession {
     }
 }
 
-/// Drafts at most `max_nodes` nodes for each session, in several threads.
+/// Drafts for many sessions in parallel. Returns one tree for each session.
 ///
 /// Args:
-///     sessions: What the drafters' `session` returns, each at most once.
-///     max_nodes: As for one session.
-///     max_depths: As for one session, one for each.
-///     min_prob: As for one session.
-///     num_threads: The most threads; all processors by default. It changes no tree.
+///     sessions: Sessions of drafters of the core, each at most once.
+///     max_nodes: Maximum number of nodes of each tree.
+///     max_depths: Maximum depth of each tree.
+///     min_prob: Minimum probability of a node.
+///     num_threads: Maximum number of threads, on which trees do not depend; all processors by default.
 ///
 /// Raises:
-///     ValueError: A session comes twice or drafts in another thread, or an argument does not fit.
+///     ValueError: A session is passed twice, has ended or is used by another thread; or an argument is out of
+///         range.
 #[pyfunction]
 #[pyo3(signature = (
     sessions, max_nodes, *, max_depths = None, min_prob = 0.0, num_threads = None
@@ -196,8 +198,9 @@ pub(crate) fn draft_batch(
     let max_depths = max_depths.unwrap_or_else(|| vec![usize::MAX; sessions.len()]);
     if max_depths.len() != sessions.len() {
         let (expected, found) = (sessions.len(), max_depths.len());
-        let reason =
-            format!("`max_depths` must have one for each session: {expected}, not {found}");
+        let reason = format!(
+            "`max_depths` must have one entry for each of {expected} sessions, not {found}"
+        );
         return Err(PyValueError::new_err(reason).into());
     }
     let min_prob = from_zero(min_prob, "min_prob")?;
@@ -222,18 +225,18 @@ const ENDED: &str = "the request has ended: start another session";
 
 type Guard<'a> = MutexGuard<'a, Option<Box<AnySession>>>;
 
-/// Waits for none: whoever holds one session of a batch and waits for another may wait for ever.
+/// Locks all sessions without waiting: a thread that holds one session and waits for another could deadlock.
 fn lock_all<'a>(sessions: &[&'a Mutex<Option<Box<AnySession>>>]) -> PyResult<Vec<Guard<'a>>> {
     let guards = sessions.iter().enumerate().map(|(index, session)| {
         let guard = match session.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(PyValueError::new_err(format!(
-                "`sessions` has number {index} twice, or another thread drafts with it: take each once"
+                "`sessions[{index}]` is passed twice or used by another thread: pass each session once"
             ))),
         };
         if guard.is_none() {
-            return Err(PyValueError::new_err(format!("`sessions`, number {index}: {ENDED}")));
+            return Err(PyValueError::new_err(format!("`sessions[{index}]`: {ENDED}")));
         }
         Ok(guard)
     });

@@ -1,4 +1,4 @@
-//! `specds.EngineDrafter`: drafts for the batches of a serving engine.
+//! `specds.EngineDrafter`.
 
 use std::sync::Mutex;
 
@@ -25,21 +25,21 @@ use crate::storage::located;
 ///     datastore: A path, or a name on the hub.
 ///     memory_scope: The earlier requests that a request drafts from: ``none``; ``tenant``, those of its
 ///         tenant if the engine reports tenants; ``shared``, all, as if they were of one tenant.
-///     memory_bytes: The most bytes that the memory takes.
+///     memory_bytes: Size limit of the memory in bytes.
 ///     snapshot: A file that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
 ///     sync_interval: Seconds between two merges of the memory with the snapshot, which takes in what
 ///         other processes wrote. A datastore that was replaced is then opened again.
 ///     effort: ``auto`` is low until the time of a step is known; then as in `FusedConfig`.
 ///     recycle_predictions: Whether the model's predictions are used, where the engine passes them on.
-///     min_prob: The least probability of a path of a chain; by default 0.1 where the cost of a step is
+///     min_prob: Minimum probability of a path of a chain; 0.1 by default if the cost of a step is
 ///         ignored, else 0.
-///     max_context: Rows of more tokens get no drafts.
+///     max_context: Rows with more tokens get no drafts.
 ///     num_threads: Number of threads that draft for the rows of a batch.
 ///     step_cost: Points ``[tokens, seconds]`` of the engine's step, ``measured`` or ``ignored``. By the
 ///         cost, drafts are cut to the tokens that improve throughput in a batch of that size. By
 ///         default, ``measured`` if `times_steps`, else ``ignored``.
 ///     vocab_size: The vocabulary size of the engine's model: no other tokens are drafted.
-///     tokenizer: The fingerprint of the engine's tokenizer; empty where it is not known.
+///     tokenizer: The fingerprint of the engine's tokenizer; empty if it is not known.
 ///     times_steps: Whether the engine calls `observe_step_time` after each step.
 ///
 /// Raises:
@@ -83,7 +83,7 @@ impl EngineDrafter {
     ///     contexts: The tokens of each row, or None for a row that gets no draft in this step. Arrays of
     ///         type uint32 are not copied.
     ///     names: The engine's name of each row's request.
-    ///     starts: Number of tokens of each row that come before these, where they are not all.
+    ///     starts: Number of tokens of each row that precede its context, if the context is not the whole text.
     ///     request_options: Options of each request, read when it begins: its `tenant`, the name of its
     ///         `group` and a `predicted_output`. One of a wrong type is ignored and counted in `stats`.
     ///
@@ -131,13 +131,14 @@ impl EngineDrafter {
         Ok(())
     }
 
-    /// Suggests a chain for each row of the last sync: what the engine's own draft model proposes.
+    /// Passes an external proposal for each row of the last sync, such as the chain of the engine's draft model.
     ///
-    /// The next draft ranks these tokens with those of all other sources. A row without a session is passed over.
+    /// The next draft ranks these tokens with those of all other sources. A row without a session is skipped.
     ///
     /// Args:
-    ///     token_ids: int `(num_rows, k)`; each chain ends before its first -1.
-    ///     probs: float32 `(num_rows, k)`, in [0, 1]: of each token after those before it.
+    ///     token_ids: Any integer dtype, shape `(num_rows, k)`; a chain ends before its first -1.
+    ///     probs: float32, shape `(num_rows, k)`, in [0, 1]: the probability of each token given the tokens
+    ///         before it.
     ///
     /// Raises:
     ///     ValueError: The shapes differ, or a probability is outside [0, 1].
@@ -170,17 +171,16 @@ impl EngineDrafter {
     /// Drafts a chain for each row of the last sync.
     ///
     /// Args:
-    ///     width: The most tokens of any row.
-    ///     max_nodes: The most tokens where that is less, of all rows or of each.
-    ///     min_prob: The least probability of a path, of all rows or of each; by default that of the
-    ///         options.
+    ///     width: Length of the returned rows, at most 4096.
+    ///     max_nodes: Maximum number of tokens, for all rows or for each; `width` by default.
+    ///     min_prob: Minimum probability of a path, for all rows or for each; that of the options by default.
     ///
     /// Returns:
-    ///     ContextTokens, int64 `(num_rows, width)`, after the last one -1; how many each row has, int64
-    ///     `(num_rows,)`; the probability of each path, float32 `(num_rows, width)`.
+    ///     Tokens, int64 `(num_rows, width)`, padded with -1; the number of tokens of each row, int64
+    ///     `(num_rows,)`; the probability of each path, float32 `(num_rows, width)`, padded with 0.
     ///
     /// Raises:
-    ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or no number.
+    ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or not a number.
     #[pyo3(signature = (width, *, max_nodes = None, min_prob = None))]
     fn draft_chains(
         &self,
@@ -207,24 +207,23 @@ impl EngineDrafter {
         Ok((token_ids, packed.lengths.into(), probs))
     }
 
-    /// Drafts a tree for each row of the last sync, filled up to exactly `width` nodes.
+    /// Drafts a tree for each row of the last sync, padded to exactly `width` nodes.
     ///
-    /// Node 0 is the last token of the context. Children of it with other tokens than the drafted ones fill
-    /// the tree up.
+    /// Node 0 is the last token of the context. Padding nodes are children of it with tokens that were not drafted.
     ///
     /// Args:
-    ///     width: The nodes of a row, node 0 included.
-    ///     max_nodes: The most drafted nodes where that is less than ``width - 1``, of all rows or of
-    ///         each.
-    ///     max_depth: Of the nodes, of all rows or of each; a child of the context has depth 1.
-    ///     min_prob: The least probability of a node, of all rows or of each.
+    ///     width: Nodes of a row, node 0 included, at most 4096.
+    ///     max_nodes: Maximum number of drafted nodes, for all rows or for each; ``width - 1`` by default.
+    ///     max_depth: Maximum depth, for all rows or for each; a child of the context has depth 1.
+    ///     min_prob: Minimum probability of a node, for all rows or for each; 0 by default.
     ///
     /// Returns:
-    ///     ContextTokens, int64 `(num_rows, width)`; how many each row has drafted, int64 `(num_rows,)`;
-    ///     whether node j is node i or an ancestor of it, bool `(num_rows, width, width)`.
+    ///     Tokens, int64 `(num_rows, width)`; the number of drafted nodes of each row, int64 `(num_rows,)`;
+    ///     the mask, bool `(num_rows, width, width)`, which is true at [i, j] if node j is node i or an
+    ///     ancestor of it.
     ///
     /// Raises:
-    ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or no number.
+    ///     ValueError: `width` is above 4096, or `min_prob` is below 0, infinite or not a number.
     #[pyo3(signature = (width, *, max_nodes = None, max_depth = None, min_prob = None))]
     fn draft_trees(
         &self,
@@ -256,22 +255,22 @@ impl EngineDrafter {
         Ok((token_ids, packed.lengths.into(), mask))
     }
 
-    /// Tells how long the step took that the last drafts went into.
+    /// Takes the seconds of the step that verified the last drafts.
     fn observe_step_time(&self, seconds: f64) {
         lock(&self.0).observe_step_time(seconds);
     }
 
-    /// How many of the model's likeliest tokens at each node it uses; 0 where none.
+    /// Number of the model's likeliest tokens at each node that are used; 0 for none.
     #[getter]
     fn num_predictions(&self) -> usize {
         lock(&self.0).num_predictions()
     }
 
-    /// Takes what the model predicts where it verified the last drafts, before `sync`.
+    /// Takes the model's predictions from the verification of the last drafts. Call it before `sync`.
     ///
     /// Args:
-    ///     predictions: int `(num_rows * num_nodes, k)`, likeliest first.
-    ///     num_nodes: Of each row, the root included.
+    ///     predictions: Token ids, any integer dtype, shape `(num_rows * num_nodes, k)`, likeliest first.
+    ///     num_nodes: Number of nodes of each row, the root included.
     fn observe_predictions(
         &self,
         py: Python<'_>,
@@ -283,25 +282,26 @@ impl EngineDrafter {
         Ok(())
     }
 
-    /// Ends the requests of these names: their texts go into the memory.
+    /// Ends the requests of these names; their texts go into the memory.
     fn end(&self, py: Python<'_>, names: Vec<String>) {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         py.detach(|| lock(&self.0).end(&names));
     }
 
-    /// Ends all requests and shares the memory once more, as at the end of its life; `warnings` say where
-    /// that failed. It drafts on, and shares nothing any more.
+    /// Ends all requests and shares the memory a last time; if that fails, `warnings` has the error.
+    ///
+    /// The drafter can still be used, but no longer shares its memory.
     fn close(&self, py: Python<'_>) {
         py.detach(|| lock(&self.0).close());
     }
 
-    /// Ends all requests.
+    /// Ends all requests; their texts go into the memory.
     fn end_all(&self, py: Python<'_>) {
         py.detach(|| lock(&self.0).end_all());
     }
 
-    /// What could not be used of what the configuration names, and why the memory could not be shared the
-    /// last time.
+    /// Messages about unusable parts of the configuration, the first refused per-request option and the last
+    /// failure to share the memory.
     #[getter]
     fn warnings(&self) -> Vec<String> {
         lock(&self.0).warnings()
@@ -310,31 +310,36 @@ impl EngineDrafter {
     fn __repr__(&self) -> String {
         let drafter = lock(&self.0);
         let about = |store: &specds_index::Datastore| {
-            let (path, facts) = (store.path().display(), store.manifest());
-            format!("{path} (build {}, {} tokens)", facts.build_id, facts.num_tokens)
+            let (path, manifest) = (store.path().display(), store.manifest());
+            format!("{path} (build {}, {} tokens)", manifest.build_id, manifest.num_tokens)
         };
         let datastore = drafter.datastore().map_or("no datastore".to_owned(), about);
         let config = serde_json::to_string(drafter.config()).unwrap_or_default();
         format!("EngineDrafter({datastore}, {config})")
     }
 
-    /// How many requests are kept: those in the batch, and those that may come back.
+    /// Number of requests in the batch, and of absent ones that may return.
     fn __len__(&self) -> usize {
         lock(&self.0).num_requests()
     }
 
-    /// What came of all drafts so far.
+    /// Returns counters of all steps so far.
     ///
-    /// Drafts, drafted and accepted tokens under the names of `GenerationStats`; `num_row_steps`,
-    /// rows that went on from a session; how many sessions were `num_opened` and `num_moved` from
-    /// one row to another or back into the batch; `num_refused`, rows that could not be served;
-    /// `num_memory_failures`, times that the memory could not be shared, and when it last was,
-    /// `memory_shared_at`; `draft_s`, the time of `sync` and of drafting; `num_accepted_by_source`;
-    /// `acceptance_histogram`, how many drafts of each length had each number of tokens accepted. What an
-    /// engine accepts behind the end of a request, it tells and is counted: only row steps are exact.
+    /// Counters of drafts, drafted and accepted tokens have the names of `GenerationStats`. An engine may also
+    /// report tokens that it accepted after the end of a request; these are counted.
+    ///
+    /// * `num_row_steps`: syncs of a row that continued a request.
+    /// * `num_emitted_tokens`: tokens that were emitted after the first sync of each request.
+    /// * `num_opened`: requests that began. `num_moved`: requests that moved to another row or returned.
+    /// * `num_refused`: rows that could not be served. `num_refused_options`: refused per-request options.
+    /// * `num_memory_bytes`: size of the memory. `memory_shared_at`: time when it was last shared, in seconds
+    ///   since 1970; 0 for never. `num_memory_failures`: failures to share it or to use a new datastore.
+    /// * `draft_s`: seconds spent in `sync` and drafts.
+    /// * `num_accepted_by_source`: accepted tokens by the name of their source.
+    /// * `acceptance_histogram`: number of drafts by their length, then by their number of accepted tokens.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let counts = lock(&self.0).counts();
-        options::plain(py, &counts)
+        options::to_dict(py, &counts)
     }
 }
 
@@ -375,14 +380,14 @@ fn option<'py, T: for<'a> FromPyObject<'a, 'py>>(
     read
 }
 
-/// The tokens of a context, where they lie if they are of type uint32.
+/// The tokens of a context, borrowed from a uint32 array or copied.
 enum ContextTokens<'py> {
     Borrowed(PyReadonlyArray1<'py, u32>),
     Copied(Vec<u32>),
 }
 
 impl<'py> ContextTokens<'py> {
-    /// What holds no tokens is an empty context, which is not served.
+    /// Reads a context. An argument that does not hold tokens is read as an empty context, which is not served.
     fn read(context: &Bound<'py, PyAny>) -> Self {
         if let Ok(array) = context.cast::<PyArray1<u32>>()
             && let Ok(array) = array.try_readonly()
@@ -401,7 +406,7 @@ impl<'py> ContextTokens<'py> {
     }
 }
 
-/// What holds for all rows of a batch, or for each one by one.
+/// A value for all rows of a batch, or one for each.
 #[derive(FromPyObject)]
 enum PerRow<T> {
     All(T),
@@ -409,7 +414,7 @@ enum PerRow<T> {
 }
 
 impl PerRow<f32> {
-    /// Refuses what is no probability.
+    /// Checks that the values are probabilities.
     fn check(&self) -> PyResult<()> {
         let values = match self {
             Self::All(value) => std::slice::from_ref(value),

@@ -1,4 +1,4 @@
-//! The one map from errors of the core to Python exceptions, and what is shared by threads.
+//! Mapping of errors to Python exceptions, and locks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +17,7 @@ create_exception!(
     "Files of a datastore or a memory are truncated, corrupt, foreign, or of a newer format."
 );
 
-/// What goes wrong behind a call: an error of the core, or of Python.
+/// An error of the core or of Python.
 pub(crate) struct Failure(PyErr);
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -46,7 +46,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Locks what is shared. A panic leaves no half-made state behind that others could trip over.
+/// Locks shared state, also after a panic, which does not leave it inconsistent.
 pub(crate) fn lock<T: ?Sized>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -54,13 +54,13 @@ pub(crate) fn lock<T: ?Sized>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 fn exception(error: Error) -> PyErr {
     let mut message = error.to_string();
     if matches!(error, Error::NotADatastore(_) | Error::Version { .. }) {
-        message += " (`specds build`)"; // the core does not know this program
+        message += " (`specds build`)"; // the core does not know this command
     }
     match error {
-        // With its number and path, OSError becomes FileNotFoundError, PermissionError, ...
+        // With a number and a path, Python makes FileNotFoundError, PermissionError and others of it.
         Error::Io { path, source } => match source.raw_os_error() {
             Some(number) => {
-                // Python writes the number itself, and the path as text.
+                // Python adds the number to the message itself.
                 let reason = source.to_string();
                 let reason = reason.split(" (os error").next().map(str::to_owned);
                 PyOSError::new_err((number, reason, path.into_os_string()))

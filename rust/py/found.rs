@@ -1,13 +1,13 @@
-//! What a datastore is asked for: `specds.Match`, `specds.StoredDocument`.
+//! `specds.Match` and `specds.StoredDocument`.
 
 use pyo3::prelude::*;
 
 use crate::arrays::{Made, int64};
 use crate::error::Result;
 
-/// Where tokens occur in a datastore, of `Datastore.lookup` or `Datastore.find`.
+/// The occurrences of a token sequence in a datastore, which `Datastore.lookup` and `Datastore.find` return.
 ///
-/// Equal to another one of the same tokens in the same datastore, however often that is opened.
+/// Matches of the same tokens in the same datastore are equal, also if it was opened twice.
 #[pyclass(frozen, eq, module = "specds")]
 #[derive(PartialEq)]
 pub(crate) struct Match {
@@ -17,13 +17,13 @@ pub(crate) struct Match {
 
 #[pymethods]
 impl Match {
-    /// How many tokens matched; 0 where nothing did.
+    /// Number of matched tokens; 0 for no match.
     #[getter]
     fn length(&self) -> usize {
         self.found.length
     }
 
-    /// How often they occur in the corpus.
+    /// Number of occurrences in the corpus.
     #[getter]
     fn count(&self) -> u64 {
         self.found.count()
@@ -40,19 +40,19 @@ pub(crate) struct StoredDocument(pub(crate) specds_index::StoredDocument);
 
 #[pymethods]
 impl StoredDocument {
-    /// How many documents come before it.
+    /// Index of the document in the corpus, starting at 0.
     #[getter]
     fn index(&self) -> u64 {
         self.0.index
     }
 
-    /// How many tokens come before it, separators included.
+    /// Number of tokens of the corpus before the document, separators included.
     #[getter]
     fn start(&self) -> u64 {
         self.0.start
     }
 
-    /// Its tokens without the separator after it, shape `(n,)`.
+    /// The tokens without the separator, int64, shape `(n,)`.
     #[getter]
     fn token_ids(&self) -> Result<Made<i64>> {
         int64(self.0.tokens.iter().copied())

@@ -1,4 +1,4 @@
-//! `specds._core.FusedState`: what the sessions of a fused drafter share.
+//! `specds._core.FusedState`.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::memory::Memory;
 use crate::options;
 use crate::papers::ModelTables;
 
-/// What the sessions of a fused drafter share: its sources, and what each proved to be worth.
+/// The sources and weights that the sessions of a fused drafter share.
 ///
-/// `specds.drafters.FusedDrafter` documents the arguments, but `prior`: other bytes than those of
+/// `specds.drafters.FusedDrafter` documents the arguments, except `prior`: bytes that replace those of
 /// `rust/core/weights/prior.bin`, for `scripts/fit_prior.py` and tests.
 #[pyclass(frozen, module = "specds._core")]
 pub(crate) struct FusedState(Arc<fused::FusedDrafter>);
@@ -69,13 +69,13 @@ impl FusedState {
         DraftSession::new(Ok(session))
     }
 
-    /// What a tenant's requests taught so far, as a snapshot stores it; empty for nothing.
+    /// Returns the adapted weights of a tenant as a snapshot stores them; empty if there are none.
     #[pyo3(signature = (tenant = ""))]
     fn learned<'py>(&self, py: Python<'py>, tenant: &str) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &py.detach(|| self.0.adaptation(tenant)))
     }
 
-    /// How many tokens of each source were accepted, in the order of `SOURCES`.
+    /// Returns the number of accepted tokens of each source, in the order of `SOURCES`.
     fn accepted(&self) -> [u64; Source::NAMES.len()] {
         self.0.accepted()
     }

@@ -1,4 +1,4 @@
-//! `specds._core.linear_product`: a linear layer of few tokens.
+//! `specds._core.linear_product`, a linear layer for few tokens.
 
 use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray2};
 use pyo3::prelude::*;
@@ -13,11 +13,20 @@ pub(crate) enum Array<'py> {
     BF16(PyReadonlyArray2<'py, u16>),
 }
 
-/// The products of each token's states, `(num_tokens, size)`, with each row of the weights, `(num_outputs, size)`.
+/// Multiplies each token's states by each row of the weights.
 ///
-/// LayerWeights are float32 or the bits of bfloat16, and `size` is a multiple of 16. Each weight is read once. The
-/// sum of a product does not depend on the number of tokens. Raises ValueError where the arrays do not fit
-/// together, or this processor has no vectors for it.
+/// Each weight is read once. The rounding of a product does not depend on the number of tokens.
+///
+/// Args:
+///     weights: float32, or uint16 bits of bfloat16, shape `(num_outputs, size)`; `size` is a multiple of 16.
+///     states: float32, shape `(num_tokens, size)`.
+///     num_threads: Number of threads.
+///
+/// Returns:
+///     The products, float32, shape `(num_tokens, num_outputs)`.
+///
+/// Raises:
+///     ValueError: The shapes do not match, or this processor lacks the vector instructions.
 #[pyfunction]
 pub(crate) fn linear_product<'py>(
     py: Python<'py>,
@@ -38,7 +47,7 @@ pub(crate) fn linear_product<'py>(
     Ok(made)
 }
 
-/// Whether this processor has what `linear_product` needs.
+/// Returns whether this processor has the vector instructions of `linear_product`.
 #[pyfunction]
 pub(crate) fn has_linear_product() -> bool {
     linear::is_fast()

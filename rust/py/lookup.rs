@@ -1,4 +1,4 @@
-//! `specds.Datastore`: what it is asked.
+//! Methods of `specds.Datastore`.
 
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -20,7 +20,7 @@ impl Datastore {
         Ok(py.detach(|| specds_index::Datastore::open(&path))?.into())
     }
 
-    /// Lets go of the files: reading the corpus raises ValueError from then on, drafting goes on.
+    /// Closes the files. Methods that read the corpus raise ValueError after that; drafters can still use it.
     fn close(&self) {
         let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
         *opened = None;
@@ -35,13 +35,13 @@ impl Datastore {
         self.close();
     }
 
-    /// Reads everything and checks every checksum and the order of the index.
+    /// Reads everything, and checks every checksum and the order of the index.
     ///
     /// Args:
-    ///     checksums_only: Enough to find damage, in a fraction of the time.
+    ///     checksums_only: Check only the checksums, which finds damage in a fraction of the time.
     ///
     /// Raises:
-    ///     FormatError: The first thing found wrong.
+    ///     FormatError: A file is damaged or inconsistent; the message names the first.
     #[pyo3(signature = (*, checksums_only = false))]
     fn verify(&self, py: Python<'_>, checksums_only: bool) -> Result<()> {
         if checksums_only {
@@ -52,7 +52,7 @@ impl Datastore {
 
     /// Reads the whole datastore into memory, as far as there is room.
     ///
-    /// No lookup waits for the disk then. What follows each token is looked up too.
+    /// Later lookups do not wait for the disk. The most frequent continuations of each token are cached too.
     fn warm(&self, py: Python<'_>) -> Result<()> {
         self.work(py, specds_index::Datastore::warm)
     }
@@ -61,8 +61,8 @@ impl Datastore {
     ///
     /// Args:
     ///     context: Token ids, any integer dtype, shape `(n,)`, n >= 1.
-    ///     max_match: The longest suffix tried.
-    ///     min_match: A shorter one counts as no match.
+    ///     max_match: Maximum length of the suffix.
+    ///     min_match: Minimum length of the suffix; a shorter one counts as no match.
     ///
     /// Raises:
     ///     ValueError: `context` is empty or holds an id outside the vocabulary.
@@ -79,11 +79,11 @@ impl Datastore {
         Ok(self.matched(found))
     }
 
-    /// Finds where `pattern` occurs within documents, all of it or nothing.
+    /// Finds the occurrences of the whole `pattern` within documents.
     ///
     /// Args:
-    ///     pattern: Token ids, any integer dtype, shape `(n,)`. An empty one occurs everywhere, one
-    ///         that holds the separator nowhere.
+    ///     pattern: Token ids, any integer dtype, shape `(n,)`. An empty pattern occurs everywhere, one with the
+    ///         separator nowhere.
     ///
     /// Raises:
     ///     ValueError: `pattern` holds an id outside the vocabulary.
@@ -93,41 +93,41 @@ impl Datastore {
         Ok(self.matched(found))
     }
 
-    /// The count of what `find` finds.
+    /// Counts the occurrences of `pattern`, as `find` does.
     fn count(&self, py: Python<'_>, pattern: &Bound<'_, PyAny>) -> Result<u64> {
         let pattern: Vec<u32> = integers(pattern, "pattern")?;
         self.work(py, |datastore| Ok(datastore.find(&pattern)?.count()))
     }
 
-    /// How often each of many patterns occurs, by several threads.
+    /// Counts the occurrences of each of many patterns, in parallel.
     ///
     /// Args:
-    ///     patterns: As of `find`: a sequence of them, or an array of shape `(m, n)`.
+    ///     patterns: A sequence of patterns as for `find`, or an array of shape `(m, n)`.
     ///
     /// Returns:
-    ///     Counts of shape `(m,)`.
+    ///     Counts, int64, shape `(m,)`.
     fn count_batch(&self, py: Python<'_>, patterns: &Bound<'_, PyAny>) -> Result<Made<i64>> {
         let patterns = lists_of_integers(patterns, "patterns")?;
         let found = self.work(py, |datastore| datastore.find_batch(&patterns))?;
         int64(found.iter().map(specds_index::Match::count))
     }
 
-    /// The most frequent tokens after a match or after a pattern, and their exact counts.
+    /// Returns the most frequent tokens after a match or a pattern, with their exact counts.
     ///
-    /// A count over the match's own is the token's n-gram probability after a pattern, and its
-    /// infinity-gram probability after what `lookup` has found.
+    /// Divided by the count of the match, a count is the token's n-gram probability after a pattern, and its
+    /// infinity-gram probability after a match of `lookup`.
     ///
     /// Args:
-    ///     of: A `Match` in this datastore, or a pattern as of `find`.
-    ///     top_k: The most tokens; all of them by default.
+    ///     of: A `Match` in this datastore, or a pattern as for `find`.
+    ///     top_k: Maximum number of tokens; all by default.
     ///
     /// Returns:
-    ///     Token ids and counts, both of shape `(at most top_k,)`; count descending, then id
-    ///     ascending. The end of a document counts as its separator where that is a token of the
-    ///     vocabulary, and not at all where it is not.
+    ///     Token ids and counts, both int64 of shape `(at most top_k,)`; count descending, then id ascending.
+    ///     The end of a document counts as the separator if that is in the vocabulary; otherwise it is not
+    ///     counted.
     ///
     /// Raises:
-    ///     ValueError: It is a match in another datastore, or holds an id outside the vocabulary.
+    ///     ValueError: The match is from another datastore, or an id is outside the vocabulary.
     #[pyo3(signature = (of, top_k = None))]
     fn continuations(
         &self,
@@ -141,20 +141,26 @@ impl Datastore {
         Ok((int64(tokens)?, int64(counts)?))
     }
 
-    /// How often each token of the vocabulary follows a match or a pattern.
+    /// Counts each token of the vocabulary after a match or a pattern.
     ///
     /// Args:
-    ///     of: As of `continuations`.
+    ///     of: A `Match` in this datastore, or a pattern as for `find`.
     ///
     /// Returns:
-    ///     Counts of shape `(vocab_size,)`.
+    ///     Counts, int64, shape `(vocab_size,)`.
     fn count_next(&self, py: Python<'_>, of: &Bound<'_, PyAny>) -> Result<Made<i64>> {
         let found = self.found(py, of)?;
         let row = self.work(py, |datastore| Ok(datastore.count_next_batch(&[found])))?;
         int64(row)
     }
 
-    /// As `count_next` for many patterns as of `count_batch`, by several threads: shape `(m, vocab_size)`.
+    /// Counts each token of the vocabulary after each of many patterns, in parallel.
+    ///
+    /// Args:
+    ///     patterns: A sequence of patterns as for `find`, or an array of shape `(m, n)`.
+    ///
+    /// Returns:
+    ///     Counts, int64, shape `(m, vocab_size)`.
     fn count_next_batch(&self, py: Python<'_>, patterns: &Bound<'_, PyAny>) -> Result<Matrix> {
         let patterns = lists_of_integers(patterns, "patterns")?;
         let rows = self.work(py, |datastore| {
@@ -165,20 +171,21 @@ impl Datastore {
         shaped((patterns.len(), width), rows.map_err(PyErr::from)?)
     }
 
-    /// The infinity-gram probability of each token of a text (Liu et al. 2024, section 2).
+    /// Returns the infinity-gram probability of each token of a text (Liu et al. 2024, section 2).
     ///
-    /// Of the occurrences of the longest suffix of the text before it, the share that goes on with it. Only
-    /// what follows the last separator is context; a document ends with the separator.
+    /// The context of a token is the longest suffix of the text before it that occurs in the corpus. The
+    /// probability is the share of its occurrences that the token follows. A context does not extend across a
+    /// separator; the end of a document counts as the separator.
     ///
     /// Args:
     ///     token_ids: Any integer dtype, shape `(n,)`.
-    ///     max_match: The longest suffix tried; as long as the text by default.
+    ///     max_match: Maximum length of a context; unlimited by default.
     ///
     /// Returns:
-    ///     Probabilities, float64, and the suffixes' lengths in tokens, int64, both of shape `(n,)`.
+    ///     Probabilities, float64, and lengths of the contexts in tokens, int64, both of shape `(n,)`.
     ///
     /// Raises:
-    ///     ValueError: A token is neither of the vocabulary nor the separator.
+    ///     ValueError: A token is neither in the vocabulary nor the separator.
     #[pyo3(signature = (token_ids, *, max_match = None))]
     fn infinity_gram(
         &self,
@@ -193,25 +200,24 @@ impl Datastore {
         Ok((probs.into(), int64(lengths)?))
     }
 
-    /// The natural logarithm of each token's smoothed n-gram probability after those before it.
+    /// Returns the natural logarithm of each token's smoothed n-gram probability.
     ///
-    /// `numpy.exp(-scores.mean())` is the text's perplexity. Each length is mixed with the next
-    /// shorter one as by a Dirichlet prior (MacKay and Peto 1995):
-    /// `p(t | c) = (#(c t) + concentration * p(t | c')) / (#c + concentration)`, where `c'` is the
-    /// context `c` without its first token, down to the empty one, before which all tokens and the
-    /// end of a document are equally likely. Contexts and separators as of `infinity_gram`.
+    /// `numpy.exp(-scores.mean())` is the perplexity of the text. The counts of each context length are smoothed
+    /// with the next shorter one by a Dirichlet prior (MacKay and Peto 1995):
+    /// `p(t | c) = (#(c t) + concentration * p(t | c')) / (#c + concentration)`, where `c'` is the context `c`
+    /// without its first token. Without context, all tokens and the end of a document are equally likely. A
+    /// context does not extend across a separator.
     ///
     /// Args:
     ///     token_ids: Any integer dtype, shape `(n,)`.
-    ///     max_match: The most tokens of a context.
-    ///     concentration: How many occurrences the shorter context counts for, above 0.
+    ///     max_match: Maximum length of a context.
+    ///     concentration: Weight of the shorter context, in occurrences; finite and above 0.
     ///
     /// Returns:
-    ///     float64, shape `(n,)`, all finite and at most 0.
+    ///     Log probabilities, float64, shape `(n,)`, all finite and at most 0.
     ///
     /// Raises:
-    ///     ValueError: A token is neither of the vocabulary nor the separator, or `concentration` is
-    ///         out of its bounds.
+    ///     ValueError: A token is neither in the vocabulary nor the separator, or `concentration` is out of range.
     #[pyo3(signature = (token_ids, *, max_match = 8, concentration = 4.0))]
     fn score(
         &self,
@@ -225,31 +231,34 @@ impl Datastore {
         Ok(scores.into())
     }
 
-    /// Where the first `limit` occurrences of a match or a pattern begin in the corpus.
+    /// Returns the positions of the first `limit` occurrences of a match or a pattern.
     ///
     /// Args:
-    ///     of: As of `continuations`.
-    ///     limit: The most occurrences.
+    ///     of: A `Match` in this datastore, or a pattern as for `find`.
+    ///     limit: Maximum number of occurrences.
     ///
     /// Returns:
-    ///     How many tokens come before each, separators included; ascending, shape
-    ///     `(at most limit,)`.
+    ///     The number of tokens of the corpus before each occurrence, separators included; int64, ascending,
+    ///     shape `(at most limit,)`.
     #[pyo3(signature = (of, limit = 10))]
     fn positions(&self, py: Python<'_>, of: &Bound<'_, PyAny>, limit: usize) -> Result<Made<i64>> {
         let found = self.found(py, of)?;
         int64(self.work(py, |datastore| Ok(datastore.positions(&found, limit)))?)
     }
 
-    /// Document number `index` of the corpus, from 0 on.
+    /// Returns the document of this index in the corpus, starting at 0.
     ///
     /// Raises:
-    ///     ValueError: There are not that many.
+    ///     ValueError: There are fewer documents.
     fn document(&self, py: Python<'_>, index: u64) -> Result<StoredDocument> {
         let document = self.work(py, |datastore| datastore.document(index))?;
         Ok(StoredDocument(document))
     }
 
-    /// The document of the token at `position` of the corpus; a separator belongs to the one before.
+    /// Returns the document that contains `position` of the corpus; a separator belongs to the document before it.
+    ///
+    /// Raises:
+    ///     ValueError: The corpus has fewer tokens.
     fn document_at(&self, py: Python<'_>, position: u64) -> Result<StoredDocument> {
         let document = self.work(py, |datastore| datastore.document_at(position))?;
         Ok(StoredDocument(document))
@@ -261,31 +270,31 @@ impl Datastore {
         builtins.call_method1("map", (slf.getattr("document")?, numbers))
     }
 
-    /// The folder that it was opened from.
+    /// The folder of the datastore.
     #[getter]
     fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Tokens in the corpus, separators included.
+    /// Number of tokens in the corpus, separators included.
     #[getter]
     fn num_tokens(&self) -> PyResult<u64> {
         Ok(self.opened()?.num_tokens())
     }
 
-    /// Documents in the corpus.
+    /// Number of documents in the corpus.
     #[getter]
     fn num_documents(&self) -> PyResult<u64> {
         Ok(self.opened()?.num_documents())
     }
 
-    /// Shards, each with an index of its own.
+    /// Number of shards, each of which has its own index.
     #[getter]
     fn num_shards(&self) -> PyResult<usize> {
         Ok(self.opened()?.manifest().shards.len())
     }
 
-    /// Size on disk.
+    /// Size on disk in bytes.
     #[getter]
     fn num_bytes(&self) -> PyResult<u64> {
         Ok(self.opened()?.num_bytes())
@@ -297,31 +306,31 @@ impl Datastore {
         Ok(self.opened()?.vocab_size())
     }
 
-    /// The token that ends each document; equal to `vocab_size` where the tokenizer has none.
+    /// The token that ends each document; equal to `vocab_size` if the tokenizer has none.
     #[getter]
     fn separator(&self) -> PyResult<u32> {
         Ok(self.opened()?.separator())
     }
 
-    /// The tokenizer's name, for people; empty where the builder gave none.
+    /// The tokenizer's name, for readers; empty if the builder specified none.
     #[getter]
     fn tokenizer_name(&self) -> PyResult<String> {
         Ok(self.opened()?.manifest().tokenizer_name.clone())
     }
 
-    /// What tells the tokenizer from others, for programs; empty where the builder gave none.
+    /// The tokenizer's fingerprint, which programs compare; empty if the builder specified none.
     #[getter]
     fn tokenizer_fingerprint(&self) -> PyResult<String> {
         Ok(self.opened()?.manifest().tokenizer_fingerprint.clone())
     }
 
-    /// The commands that built it, where they are known.
+    /// The commands that made the datastore, if they are known.
     #[getter]
     fn commands(&self) -> PyResult<Vec<String>> {
         Ok(self.opened()?.manifest().commands.clone())
     }
 
-    /// What the datastore was built from.
+    /// The origins of the documents, one line a source.
     #[getter]
     fn corpus(&self) -> PyResult<Vec<String>> {
         Ok(self.opened()?.manifest().corpus.clone())

@@ -1,4 +1,4 @@
-//! `specds.Memory`: what earlier requests said and taught.
+//! `specds.Memory`, the request cache.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -12,20 +12,20 @@ use crate::arrays::{Made, integers};
 use crate::datastore::{Datastore, opened};
 use crate::error::{Result, lock};
 
-/// What earlier requests said and taught, by tenant, within a number of bytes.
+/// The request cache: texts of earlier requests and the weights adapted to them, per tenant.
 ///
-/// No tenant's texts or weights reach another's drafts. When it is full, tenants with more than three
-/// quarters of an equal share lose their oldest third of texts, the least recently used tenant first. Safe
-/// to share by threads: many read while one writes.
+/// Drafts for a tenant never depend on the texts of another. When the memory is full, tenants with more than
+/// three quarters of an equal share lose their oldest third of texts, the least recently used tenant first.
+/// Threads may share it: many read while one writes.
 ///
 /// Args:
 ///     vocab_size: Token ids are below this.
-///     max_bytes: The most bytes, at least 16,384: a token of text takes at most 16, and what a
-///         tenant's requests taught a fixed number (docs/RELIABILITY.md).
-///     tokenizer: In the caller's words: a snapshot of another one is not opened.
+///     max_bytes: Size limit in bytes, at least 16,384. A token takes at most 16 bytes, and the adapted weights
+///         of a tenant a fixed number (docs/RELIABILITY.md).
+///     tokenizer: Name or fingerprint of the tokenizer. A snapshot of another tokenizer is rejected.
 ///
 /// Raises:
-///     ValueError: An argument is out of its bounds.
+///     ValueError: An argument is out of range.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Memory {
     pub(crate) memory: Arc<specds::memory::Memory>,
@@ -47,18 +47,18 @@ impl Memory {
         Ok(specds::memory::Memory::new(options)?.into())
     }
 
-    /// Reads what `save` has written.
+    /// Opens a snapshot that `save` or `share` wrote.
     ///
     /// Args:
     ///     path: The file.
-    ///     vocab_size: As it was.
-    ///     max_bytes: May be less than it was: texts are then evicted.
-    ///     tokenizer: As it was.
+    ///     vocab_size: The vocabulary size of the saved memory.
+    ///     max_bytes: Size limit in bytes. If it is less than before, texts may be evicted.
+    ///     tokenizer: The tokenizer of the saved memory.
     ///
     /// Raises:
     ///     FileNotFoundError: There is nothing at `path`.
-    ///     FormatError: It is no snapshot of a memory, damaged, or of another format.
-    ///     ValueError: It is of another vocabulary or tokenizer.
+    ///     FormatError: The file is not a snapshot, is damaged, or has another format version.
+    ///     ValueError: The snapshot has another vocabulary or tokenizer.
     #[staticmethod]
     #[pyo3(signature = (path, vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
     fn open(
@@ -73,71 +73,73 @@ impl Memory {
         Ok(opened.into())
     }
 
-    /// Adds a text that is complete, unless the tenant has it already.
+    /// Adds a complete text, unless the tenant has it.
     ///
-    /// Of a text that does not fit into the whole memory, the end is kept.
+    /// If a text does not fit into the whole memory, its end is stored.
     ///
     /// Args:
-    ///     tenant: Whose it is, at most 1024 bytes of UTF-8.
+    ///     tenant: The name of the tenant, at most 1024 bytes of UTF-8.
     ///     token_ids: The text, any integer dtype, shape `(n,)`.
     ///
     /// Raises:
-    ///     ValueError: An id is outside the vocabulary, or the name is too long; nothing is added.
+    ///     ValueError: An id is outside the vocabulary, or the name is too long. Nothing is added.
     fn insert(&self, py: Python<'_>, tenant: &str, token_ids: &Bound<'_, PyAny>) -> Result<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         Ok(py.detach(|| self.memory.insert(tenant, &tokens))?)
     }
 
-    /// Removes a tenant's texts and what they taught: here now, from the file at the next `save` or turn of
-    /// `share`, and from every process that shares the file when it next does so.
+    /// Deletes a tenant's texts and adapted weights from this memory, and with the next `save` or exchange of
+    /// `share` from the file.
     ///
-    /// Requests of the tenant that are still open bring nothing back. Later ones begin anew.
+    /// Processes that share the file delete the tenant at their next exchange. Open requests of the tenant store
+    /// nothing any more, and later ones belong to a new tenant.
     fn forget(&self, py: Python<'_>, tenant: &str) {
         py.detach(|| self.memory.forget(tenant));
     }
 
-    /// Forgets tenants in a file that `save` or `share` wrote, and so in every process that shares it, when
-    /// it next does so.
+    /// Deletes tenants from a file that `save` or `share` wrote.
+    ///
+    /// Processes that share the file delete them at their next exchange.
     ///
     /// Args:
     ///     path: The file.
-    ///     tenants: Their names. Those of whom the file has nothing are forgotten too: a process may
-    ///         have what it has not written yet.
+    ///     tenants: The names of the tenants. Tenants without texts in the file are deleted too, because a process
+    ///         may have texts of them that it has not written yet.
     ///
     /// Returns:
-    ///     How many texts the file had of them.
+    ///     The number of their texts in the file.
     ///
     /// Raises:
     ///     FileNotFoundError: There is nothing at `path`.
-    ///     FormatError: What is there is no snapshot of a memory, damaged, or of another format.
-    ///     OSError: The file cannot be written; it is as it was.
+    ///     FormatError: The file is not a snapshot, is damaged, or has another format version.
+    ///     OSError: The file cannot be written. It does not change.
     #[staticmethod]
     fn forget_in(py: Python<'_>, path: PathBuf, tenants: Vec<String>) -> Result<usize> {
         let tenants: Vec<_> = tenants.iter().map(String::as_str).collect();
         Ok(py.detach(|| specds::memory::Memory::forget_in(&path, &tenants))?)
     }
 
-    /// Forgets all tenants, also those whom other processes that share the file have.
+    /// Deletes all tenants, including those that only other processes have that share the file.
     fn clear(&self, py: Python<'_>) {
         py.detach(|| self.memory.clear());
     }
 
-    /// Writes all of it to a file, for its owner alone; threads go on reading.
+    /// Writes the memory to a file that only its owner can read. Other threads can read the memory meanwhile.
     ///
-    /// What is at `path` is replaced in one step.
+    /// The file is replaced atomically. Tenants that are marked as deleted in the old file are deleted from this
+    /// memory first.
     ///
     /// Args:
     ///     path: The file.
-    ///     merge: First take in what others have written there, except tenants that were forgotten
-    ///         here. With it or not, those that were forgotten there are forgotten here. Of a tenant whom two processes taught, the last one's weights stay.
-    ///     known: With `merge`: a datastore. Texts that it has, each whole in a document, are
-    ///         removed, here and from the file.
+    ///     merge: First read the texts of the old file, except those of tenants that were deleted here. If both
+    ///         have adapted weights of a tenant, this memory keeps its own.
+    ///     known: A datastore. With `merge`, texts that a document of it contains are removed from this memory and
+    ///         the file.
     ///
     /// Raises:
-    ///     FormatError: With `merge`, what is there is no snapshot, or is damaged.
-    ///     OSError: The file cannot be written; what was at `path` is still there.
-    ///     ValueError: With `merge`, what is there or `known` is of another vocabulary or
-    ///         tokenizer.
+    ///     FormatError: With `merge`, the old file is not a snapshot, or is damaged.
+    ///     OSError: The file cannot be written. The old file does not change.
+    ///     ValueError: With `merge`, the old file or `known` has another vocabulary or tokenizer.
     #[pyo3(signature = (path, *, merge = false, known = None))]
     fn save(
         &self,
@@ -155,17 +157,19 @@ impl Memory {
         Ok(())
     }
 
-    /// Shares the memory with other processes by a file: at this interval, and once more at the end, a
-    /// thread merges it as `save` does. A process that is killed leaves the file as it was.
+    /// Shares the memory with other processes through a file: a thread calls `save` with `merge` at an interval,
+    /// and once more when the memory is dropped.
+    ///
+    /// A process that is killed does not damage the file.
     ///
     /// Args:
     ///     path: The file.
-    ///     every: Seconds, at least 0.001 and at most a day.
+    ///     every: Interval in seconds, at least 0.001 and at most a day.
     ///
     /// Raises:
-    ///     FormatError: What is there is no snapshot, or is damaged; it stays.
+    ///     FormatError: The file is not a snapshot, or is damaged. It does not change.
     ///     OSError: The file cannot be written.
-    ///     ValueError: It is of another vocabulary or tokenizer, or `every` is out of its bounds.
+    ///     ValueError: The file has another vocabulary or tokenizer, or `every` is out of range.
     #[pyo3(signature = (path, *, every = 60.0))]
     fn share(&self, py: Python<'_>, path: PathBuf, every: f64) -> Result<()> {
         if !(0.001..=86_400.0).contains(&every) {
@@ -182,13 +186,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Why the memory could not be shared the last time; None where it could, or is not.
+    /// The error of the last exchange of `share`; None if it succeeded or the memory is not shared.
     #[getter]
     fn failure(&self) -> Option<String> {
         lock(&self.sharing).as_ref().and_then(Sharing::failure)
     }
 
-    /// The texts of a tenant, the first one first: uint32 arrays of shape `(n,)`.
+    /// Returns the texts of a tenant, the oldest first: uint32 arrays of shape `(n,)`.
     fn texts(&self, py: Python<'_>, tenant: &str) -> Vec<Made<u32>> {
         let texts = py.detach(|| self.memory.texts(tenant));
         texts.into_iter().map(Made::from).collect()
@@ -200,25 +204,25 @@ impl Memory {
         self.memory.options().vocab_size
     }
 
-    /// The most bytes that all of it takes.
+    /// Size limit in bytes.
     #[getter]
     fn max_bytes(&self) -> usize {
         self.memory.max_bytes()
     }
 
-    /// Bytes of all texts, their indexes, what they taught, and the marks of who was forgotten.
+    /// Size in bytes of all texts, their indexes, the adapted weights and the tombstones of deleted tenants.
     #[getter]
     fn num_bytes(&self) -> usize {
         self.memory.num_bytes()
     }
 
-    /// Tokens of all texts.
+    /// Number of tokens of all texts.
     #[getter]
     fn num_tokens(&self) -> usize {
         self.memory.num_tokens()
     }
 
-    /// Tenants of whom something is kept, or whose requests are open.
+    /// Number of tenants that have data or open requests.
     #[getter]
     fn num_tenants(&self) -> usize {
         self.memory.num_tenants()

@@ -1,4 +1,4 @@
-//! Records of options: Python's keywords in, the core's defaults out. Names, types and defaults are the core's.
+//! Conversion of keyword arguments to option records of the core, which define names, types and defaults.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use specds::papers::prompt_lookup::PromptLookupConfig;
 use specds::papers::rest::RestConfig;
 use specds_index::{CompactOptions, DatastoreOptions};
 
-/// Reads keywords as a record of the core. One that is None keeps the core's default.
+/// Reads keyword arguments as a record of the core. None stands for the default.
 pub(crate) fn read<T: DeserializeOwned>(given: Option<&Bound<'_, PyDict>>) -> PyResult<T> {
     let mut options = Map::new();
     for (name, given) in given.into_iter().flatten() {
@@ -25,7 +25,7 @@ pub(crate) fn read<T: DeserializeOwned>(given: Option<&Bound<'_, PyDict>>) -> Py
         }
         let name: String = name.extract()?;
         let value = value_of(&given, &name, DEEPEST)?;
-        // One by one, as serde's error does not say which one is wrong.
+        // Each option is read alone, because serde's error does not name the option.
         record::<T>(Map::from_iter([(name.clone(), value.clone())]), &name)?;
         options.insert(name, value);
     }
@@ -36,7 +36,7 @@ fn record<T: DeserializeOwned>(options: Map<String, Value>, name: &str) -> PyRes
     serde_json::from_value(options.into()).map_err(|error| wrong(name, error))
 }
 
-/// Lists of lists are the deepest options that there are. A list may hold itself.
+/// Maximum depth of nested lists. Without a limit, a list that contains itself would not end.
 const DEEPEST: usize = 2;
 
 fn value_of(given: &Bound<'_, PyAny>, name: &str, depth: usize) -> PyResult<Value> {
@@ -57,7 +57,7 @@ fn value_of(given: &Bound<'_, PyAny>, name: &str, depth: usize) -> PyResult<Valu
         return serde_json::to_value(path).map_err(|error| wrong(name, error));
     }
     if depth == 0 {
-        return Err(wrong(name, "it is of no type that an option has"));
+        return Err(wrong(name, "unsupported type"));
     }
     let items = given.try_iter()?;
     let items = items.map(|item| value_of(&item?, name, depth - 1));
@@ -69,10 +69,10 @@ fn not_finite(name: &str, number: f64) -> PyErr {
 }
 
 fn wrong(name: &str, error: impl std::fmt::Display) -> PyErr {
-    PyValueError::new_err(format!("`{name}` is wrong: {error}"))
+    PyValueError::new_err(format!("`{name}` is invalid: {error}"))
 }
 
-/// What each record holds where nothing is given, by the names of its options.
+/// Returns the default options of each record.
 pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let records = serde_json::json!({
         "aded": AdedConfig::default(),
@@ -85,11 +85,14 @@ pub(crate) fn defaults(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         "rest": RestConfig::default(),
         "trigrams": TrigramOptions::default(),
     });
-    plain(py, &records)
+    to_dict(py, &records)
 }
 
-/// A record as a dictionary of plain values.
-pub(crate) fn plain<'py>(py: Python<'py>, record: &impl Serialize) -> PyResult<Bound<'py, PyAny>> {
+/// Converts a record to a dictionary.
+pub(crate) fn to_dict<'py>(
+    py: Python<'py>,
+    record: &impl Serialize,
+) -> PyResult<Bound<'py, PyAny>> {
     let text = serde_json::to_string(record).map_err(|error| wrong("record", error))?;
     py.import("json")?.call_method1("loads", (text,))
 }

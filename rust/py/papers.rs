@@ -1,4 +1,4 @@
-//! The sessions of the papers: REST, N-Grammys, prompt lookup, ADED; and what they draft from.
+//! Sessions and sources of published drafters: REST, N-Grammys, prompt lookup and ADED.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::draft::DraftSession;
 use crate::error::Result;
 use crate::options;
 
-/// Starts a request that is drafted for as REST does (He et al. 2024), Algorithm 1.
+/// Starts a session of REST (He et al. 2024), Algorithm 1.
 ///
 /// `specds.drafters.RestConfig` documents the options.
 #[pyfunction]
@@ -33,7 +33,7 @@ pub(crate) fn rest_session(
     DraftSession::new(RestSession::new(datastore, options::read(options)?))
 }
 
-/// Starts a request that is drafted for as N-Grammys do (Stewart et al. 2024).
+/// Starts a session of N-Grammys (Stewart et al. 2024).
 ///
 /// `specds.drafters.NGrammysConfig` documents the options.
 #[pyfunction]
@@ -46,7 +46,7 @@ pub(crate) fn n_grammys_session(
     DraftSession::new(NGrammysSession::new(tables, options::read(options)?))
 }
 
-/// Starts a request that is drafted for by prompt lookup (Saxena 2023).
+/// Starts a session of prompt lookup (Saxena 2023).
 ///
 /// `specds.drafters.PromptLookupDrafter` documents the options.
 #[pyfunction]
@@ -57,15 +57,15 @@ pub(crate) fn prompt_lookup_session(
     DraftSession::new(PromptLookupSession::new(options::read(options)?))
 }
 
-/// What a model predicts without a context, or after a single token; see `load_tables`.
+/// A model's unigram and bigram predictions; see `load_tables`.
 ///
 /// Args:
-///     bigram: Shape `(vocab_size, k)`: the tokens held likeliest after each token, best first.
-///     bigram_probs: Shape `(vocab_size, k)`, in [0, 1]: how likely each of them is.
-///     unigram: Shape `(vocab_size,)`: the vocabulary, best token first.
+///     bigram: Any integer dtype, shape `(vocab_size, k)`: the likeliest tokens after each token, likeliest first.
+///     bigram_probs: float32, shape `(vocab_size, k)`, in [0, 1]: their probabilities.
+///     unigram: Any integer dtype, shape `(vocab_size,)`: all tokens, likeliest first.
 ///
 /// Raises:
-///     ValueError: The shapes do not fit, or a value is out of range.
+///     ValueError: The shapes do not match, or a value is out of range.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct ModelTables(pub(crate) Arc<model_tables::ModelTables>);
 
@@ -105,26 +105,26 @@ impl ModelTables {
         self.0.vocab_size()
     }
 
-    /// How many tokens are known after each.
+    /// Number of predicted tokens after each token.
     #[getter]
     fn k(&self) -> usize {
         self.0.k()
     }
 
-    /// Shape `(vocab_size, k)`.
+    /// The likeliest tokens after each token, int64, shape `(vocab_size, k)`.
     #[getter]
     fn bigram(&self) -> Result<Matrix> {
         let tokens = self.0.bigram().iter().map(|&token| token.into());
         shaped(self.shape(), tokens.collect())
     }
 
-    /// Shape `(vocab_size, k)`.
+    /// The probabilities of `bigram`, float32, shape `(vocab_size, k)`.
     #[getter]
     fn bigram_probs(&self) -> Result<Matrix<f32>> {
         shaped(self.shape(), self.0.bigram_probs().to_vec())
     }
 
-    /// Shape `(vocab_size,)`.
+    /// All tokens, likeliest first, int64, shape `(vocab_size,)`.
     #[getter]
     fn unigram(&self) -> Result<Made<i64>> {
         int64(self.0.unigram().iter().copied())
@@ -137,24 +137,24 @@ impl ModelTables {
     }
 }
 
-/// How likely a word is after two others, in a corpus: ADED's matrix (Liu et al. 2024), Eq. 1.
+/// The n-gram probabilities of a corpus, which are ADED's matrix (Liu et al. 2024), Eq. 1.
 ///
-/// Read-only; safe to share by threads.
+/// It is read-only, and threads may share it.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct Trigrams(pub(crate) Arc<aded::Trigrams>);
 
 #[pymethods]
 impl Trigrams {
-    /// Counts the n-grams of a datastore. None reaches across the end of a document.
+    /// Counts the n-grams within the documents of a datastore.
     ///
     /// Args:
-    ///     datastore: However it is cut into shards.
-    ///     order: The tokens of an n-gram, 2 to 4.
-    ///     max_words: Keep at most this many words after each prefix, the likeliest: the paper's t.
+    ///     datastore: The datastore.
+    ///     order: Tokens of an n-gram, 2 to 4.
+    ///     max_words: Number of likeliest words that are stored for each prefix: the paper's t.
     ///     progress: As for `DatastoreBuilder.finish`.
     ///
     /// Raises:
-    ///     ValueError: An argument is out of its bounds, or the vocabulary above 2,097,152.
+    ///     ValueError: An argument is out of range, or the vocabulary has more than 2,097,152 tokens.
     #[staticmethod]
     #[pyo3(signature = (datastore, *, progress = None, **options))]
     fn build(
@@ -169,16 +169,17 @@ impl Trigrams {
         Ok(Self(Arc::new(report_to(py, progress, build)?)))
     }
 
-    /// The words that follow `order - 1` tokens and their probabilities.
+    /// Returns the words that follow `order - 1` tokens, with their probabilities.
     ///
     /// Returns:
-    ///     The likeliest first, of equals the smaller id; none where these tokens do not occur.
+    ///     Pairs of a token id and its probability: probability descending, then id ascending. The list is empty
+    ///     if the tokens do not occur.
     fn words(&self, token_ids: &Bound<'_, PyAny>) -> PyResult<Vec<(u32, f32)>> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         Ok(self.0.words(&tokens))
     }
 
-    /// Tokens of an n-gram.
+    /// Number of tokens of an n-gram.
     #[getter]
     fn order(&self) -> usize {
         self.0.options().order
@@ -190,7 +191,7 @@ impl Trigrams {
         self.0.vocab_size()
     }
 
-    /// The n-grams that are kept.
+    /// Number of stored n-grams.
     fn __len__(&self) -> usize {
         self.0.num_entries()
     }
@@ -201,9 +202,9 @@ impl Trigrams {
     }
 }
 
-/// Tri-grams and what was learned since, for one request or for several at a time.
+/// Trigrams with updates from the texts of requests.
 ///
-/// Sessions that share one learn from each other. Beyond some 32 MiB, what was learned is forgotten.
+/// Sessions that share an instance share its updates. The updates are discarded when they exceed about 32 MiB.
 #[pyclass(frozen, module = "specds")]
 pub(crate) struct AdaptiveTrigrams(Arc<aded::AdaptiveTrigrams>);
 
@@ -216,7 +217,7 @@ impl AdaptiveTrigrams {
     }
 }
 
-/// Starts a request that is drafted for as ADED does (Liu et al. 2024), Algorithms 1 and 2.
+/// Starts a session of ADED (Liu et al. 2024), Algorithms 1 and 2.
 ///
 /// `specds.drafters.AdedConfig` documents the options.
 #[pyfunction]

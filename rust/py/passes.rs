@@ -1,4 +1,4 @@
-//! `specds._core.pack_rows` and `read_outcomes`: a verification as the device takes and tells it.
+//! `specds._core.pack_rows` and `read_outcomes`: input and output of a verification on a device.
 
 use numpy::{PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
@@ -9,11 +9,17 @@ use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
 use crate::token_tree::TokenTree;
 
-/// Writes the rows of a pass into the memory that `specds.verify.inputs.Inputs` describes, of `width` places each.
+/// Writes the rows of a forward pass into the buffer that `specds.verify.inputs.Inputs` describes.
 ///
-/// A row is its last token, its draft (None where that is empty), and how many tokens come before the last
-/// one. Rows that are left become padding. Raises ValueError where these are not as many as each other, or do
-/// not fit.
+/// Args:
+///     numbers: The buffer, int64, shape `(n,)`. Rows beyond those that are passed become padding.
+///     width: Positions of each row.
+///     token_ids: The last token of each row.
+///     trees: The draft of each row; None for an empty one.
+///     lengths: The number of tokens before the last one of each row.
+///
+/// Raises:
+///     ValueError: The lists differ in length, or do not fit into the buffer.
 #[pyfunction]
 pub(crate) fn pack_rows(
     mut numbers: PyReadwriteArray1<'_, i64>,
@@ -24,7 +30,7 @@ pub(crate) fn pack_rows(
 ) -> Result<()> {
     let num_rows = token_ids.len();
     if [trees.len(), lengths.len()] != [num_rows; 2] {
-        let message = "token_ids, trees and lengths must have one for each row";
+        let message = "token_ids, trees and lengths must have one entry for each row";
         return Err(PyValueError::new_err(message).into());
     }
     let rows = (0..num_rows).map(|row| PassRow {
@@ -38,10 +44,14 @@ pub(crate) fn pack_rows(
 
 type Outcome = (Vec<i64>, Vec<i64>, Matrix);
 
-/// Reads what `specds.accept.on_device.report` tells of rows of `width` places; ValueError where it does not fit.
+/// Reads the report that `specds.accept.on_device.report` makes of rows of `width` positions.
 ///
-/// Gives for each row its accepted nodes, root to leaf; their tokens and the one after them; and the likeliest
-/// tokens at every place, shape `(width, num_predictions)`.
+/// Returns:
+///     For each row: its accepted nodes from root to leaf; their tokens and the one after them; the likeliest
+///     tokens at every position, int64, shape `(width, num_predictions)`.
+///
+/// Raises:
+///     ValueError: The shape of `reported` does not match `width`.
 #[pyfunction]
 pub(crate) fn read_outcomes(
     reported: PyReadonlyArray2<'_, i64>,

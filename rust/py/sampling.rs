@@ -1,4 +1,4 @@
-//! Draws of tokens, and the likeliest ones.
+//! Sampling of tokens, and top-k.
 
 use std::borrow::Cow;
 
@@ -9,11 +9,11 @@ use pyo3::prelude::*;
 use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
 
-/// The place of the largest ``p / t``, t the exponential time -ln(1 - u) of a uniform number in [0, 1).
+/// Draws the index that `torch.multinomial` draws from `probs` if its random numbers are `uniforms`.
 ///
-/// It is what `torch.multinomial` draws from `probs`, which need not sum to one, where its random numbers are
-/// these. None where two are closer than rounding can tell, and where there is nothing to draw from: a
-/// probability is infinite, or none is above 0.
+/// It is the index of the largest ``p / t``, where t = -ln(1 - u) is the exponential time of a uniform number in
+/// [0, 1). `probs` need not sum to one. The result is None if the two largest are too close for the rounding, if a
+/// probability is infinite, or if none is above 0.
 #[pyfunction]
 pub(crate) fn draw(
     probs: PyReadonlyArray1<'_, f32>,
@@ -24,13 +24,13 @@ pub(crate) fn draw(
         return Ok(specds::draft::multinomial(probs, uniforms));
     }
     let lengths = format!("{} and {}", probs.len(), uniforms.len());
-    let message = format!("probs and uniforms must be as many as each other, got {lengths}");
+    let message = format!("probs and uniforms must have the same length, got {lengths}");
     Err(PyValueError::new_err(message).into())
 }
 
-/// The places of the `k` largest scores of each row, or of all, the largest first, of equal ones the first.
+/// Returns the indices of the `k` largest scores of each row: score descending, then index ascending.
 ///
-/// Some µs a row of some thousand scores, where `torch.topk` takes some 20 on a CPU.
+/// It takes a few µs for a row of some thousand scores; `torch.topk` takes about 20 on a CPU.
 #[pyfunction]
 pub(crate) fn likeliest(scores: PyReadonlyArray2<'_, f32>, k: usize) -> Result<Matrix> {
     let scores = scores.as_array();

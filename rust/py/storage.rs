@@ -1,4 +1,4 @@
-//! Where a datastore lies, and what its manifest says before its other files are there.
+//! Locations and manifests of datastores.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,18 @@ use specds_index::Manifest;
 
 use crate::error::Result;
 
-/// The text of a datastore's manifest, once it is known not to contradict itself.
+/// Returns the manifest of a datastore as JSON text, after checks of its checksum, names and numbers.
 ///
-/// A JSON object; what it says of names and numbers can be relied on. Reads no other file: the shards need not
-/// be there. Raises `FormatError` where it is none, is damaged, or contradicts itself.
+/// It reads no other file, so the shards may be missing.
+///
+/// Raises:
+///     FormatError: The file is not a manifest, is damaged or inconsistent.
 #[pyfunction]
 pub(crate) fn read_manifest(py: Python<'_>, path: PathBuf) -> Result<String> {
     Ok(py.detach(|| Manifest::read(&path))?.to_json())
 }
 
-/// The folder of a datastore: what is at the path, or else what the hub has under that name.
+/// Returns the folder of a datastore: the path if it exists, else that of the hub's datastore of this name.
 pub(crate) fn located(py: Python<'_>, path: PathBuf) -> PyResult<PathBuf> {
     if path.exists() {
         return Ok(path);

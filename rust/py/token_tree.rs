@@ -10,9 +10,9 @@ use crate::error::Result;
 /// A draft: likely continuations of a context as a tree, best nodes first.
 ///
 /// Args:
-///     token_ids: Shape `(n,)`.
-///     parents: Shape `(n,)`, each smaller than its own index; -1 continues the context itself.
-///     probs: Shape `(n,)`, in [0, 1]: how likely the path to each node is; all 0 by default.
+///     token_ids: Any integer dtype, shape `(n,)`.
+///     parents: Any integer dtype, shape `(n,)`: the index of an earlier node, or -1 for a child of the context.
+///     probs: float32, shape `(n,)`, in [0, 1]: the probability of the path to each node; all 0 by default.
 ///
 /// Raises:
 ///     ValueError: The shapes differ, a parent does not come before its child, two siblings hold
@@ -46,68 +46,68 @@ impl TokenTree {
         format!("TokenTree({} nodes)", self.0.len())
     }
 
-    /// Shape `(n,)`.
+    /// The token of each node, int64, shape `(n,)`.
     #[getter]
     fn token_ids(&self) -> Result<Made<i64>> {
         int64(self.0.token_ids().iter().copied())
     }
 
-    /// Shape `(n,)`; -1 is the last token of the context.
+    /// The parent of each node, int64, shape `(n,)`; -1 is the last token of the context.
     #[getter]
     fn parents(&self) -> Result<Made<i64>> {
         int64(self.0.parents().iter().copied())
     }
 
-    /// Shape `(n,)`.
+    /// The probability of the path to each node, float32, shape `(n,)`.
     #[getter]
     fn probs(&self) -> Made<f32> {
         self.0.probs().to_vec().into()
     }
 
-    /// What drafted each node, as places in `SOURCES`, shape `(n,)`.
+    /// The source of each node as an index into `SOURCES`, uint8, shape `(n,)`.
     ///
-    /// Where several sources did, the one that gave it the largest share of its probability.
+    /// If several sources drafted a node, it is the one with the largest share of its probability.
     #[getter]
     fn sources(&self) -> Made<u8> {
         let sources = self.0.sources().iter().map(|&source| source as u8);
         sources.collect::<Vec<_>>().into()
     }
 
-    /// Distance of each node from the last token of the context, shape `(n,)`, at least 1.
+    /// Returns the distance of each node from the last token of the context, at least 1; int64, shape `(n,)`.
     fn depths(&self) -> Result<Made<i64>> {
         int64(self.0.depths())
     }
 
-    /// Shape `(n, n)`: whether column j is row i or an ancestor of it.
+    /// Returns the ancestor mask, bool, shape `(n, n)`: true at [i, j] if node j is node i or an ancestor of it.
     fn mask(&self) -> Result<Matrix<bool>> {
         let n = self.0.len();
         shaped((n, n), self.0.mask())
     }
 
-    /// The node indices from a root to each leaf, in the order of the leaves.
+    /// Returns the node indices from a root to each leaf, int64 arrays in the order of the leaves.
     fn paths(&self) -> Result<Vec<Made<i64>>> {
         self.0.paths().into_iter().map(int64).collect()
     }
 
-    /// What a target model accepts of it that chooses one token at each node: the path of its choices.
+    /// Accepts the path that follows the model's choices, as greedy verification does.
     ///
     /// Args:
-    ///     predictions: The model's tokens, any integer dtype, shape `(1 + n,)`: first the one after
-    ///         the context, then the one after each node.
+    ///     predictions: The model's tokens, any integer dtype, shape `(1 + n,)`: the one after the context, then
+    ///         the one after each node.
     ///
     /// Returns:
-    ///     The accepted nodes, shape `(m,)`, in the order of the text; and the tokens to emit, shape
-    ///     `(m + 1,)`: theirs, and the model's own after the last of them. Both int64.
+    ///     The accepted nodes, shape `(m,)`, in the order of the text; and the tokens to emit, shape `(m + 1,)`:
+    ///     those of the nodes and the model's own token after them. Both are int64.
     ///
     /// Raises:
-    ///     ValueError: There is not one token for the context and one for each node.
+    ///     ValueError: `predictions` has another length.
     fn accept(&self, predictions: &Bound<'_, PyAny>) -> Result<(Made<i64>, Made<i64>)> {
         let predictions: Vec<u32> = integers(predictions, "predictions")?;
         let (path, tokens) = self.0.accept(&predictions)?;
         Ok((int64(path)?, int64(tokens)?))
     }
 
-    /// The nodes of the longest path whose tokens a text begins with, in the order of the text.
+    /// Returns the nodes of the longest path that is a prefix of a text, in the order of the text.
     ///
     /// Args:
     ///     token_ids: Any integer dtype, shape `(n,)`.
@@ -116,12 +116,12 @@ impl TokenTree {
         Ok(self.0.follow(&text))
     }
 
-    /// The child of a node, or of the context for -1, that holds a token; None if there is none.
+    /// Returns the child of a node, or of the context for -1, with this token; None if there is none.
     fn child(&self, parent: i32, token: u32) -> Option<usize> {
         self.0.child(parent, token)
     }
 
-    /// The first `max_nodes` of those nodes that are not deeper than `max_depth`; None for any number.
+    /// Returns the first `max_nodes` of the nodes up to depth `max_depth`; None for no limit.
     #[pyo3(signature = (max_nodes = None, max_depth = None))]
     fn limited(
         slf: Bound<'_, Self>,
@@ -136,7 +136,7 @@ impl TokenTree {
         Bound::new(slf.py(), Self(tree.clone().limited(max_nodes, max_depth)))
     }
 
-    /// The nodes before the first one whose token is not below `vocab_size`.
+    /// Returns the nodes before the first one whose token is not below `vocab_size`.
     fn known(slf: Bound<'_, Self>, vocab_size: u32) -> PyResult<Bound<'_, Self>> {
         let tree = slf.get().0.clone().known(vocab_size);
         if tree.len() == slf.get().0.len() {
@@ -145,7 +145,7 @@ impl TokenTree {
         Bound::new(slf.py(), Self(tree))
     }
 
-    /// The path whose probabilities sum to most, of equal ones the longest, of these the first.
+    /// Returns the path with the largest sum of probabilities; of equal ones the longest, then the first.
     fn best_chain(&self) -> Self {
         Self(self.0.best_chain())
     }

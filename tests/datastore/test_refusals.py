@@ -77,17 +77,17 @@ NGRAMS = [
     ("`k` must lie in 1..=1024, not 1025", {"k": 1025, "strategy": "context"}),
     ("`w` must lie in 1..=1024, not 1025", {"w": 1025}),
     ("`k` must not exceed the 2 tokens that the tables know after each", {}),
-    ("`strategy` is wrong: unknown variant `trigram`, expected", {"strategy": "trigram"}),
+    ("`strategy` is invalid: unknown variant `trigram`, expected", {"strategy": "trigram"}),
 ]
 SHARED = {"memory_scope": "shared"}
 ENGINES = [
     ("unknown field `datastor`, expected one of `datastore`, `snapshot`", {"datastor": "x"}),
-    ("`datastore` is wrong: invalid type", {"datastore": 1}),
-    ("`memory_scope` is wrong: unknown variant `all`", {"memory_scope": "all"}),
+    ("`datastore` is invalid: invalid type", {"datastore": 1}),
+    ("`memory_scope` is invalid: unknown variant `all`", {"memory_scope": "all"}),
     ("`memory_scope` needs a vocabulary", SHARED),
     ("pass its file as `snapshot`", {"sync_interval": 1, **SHARED}),
     ("pass its file as `snapshot`", {"sync_interval": 1, "snapshot": "m"}),
-    ("`effort` is wrong: unknown variant `high`, expected one of `auto`", {"effort": "high"}),
+    ("`effort` is invalid: unknown variant `high`, expected one of `auto`", {"effort": "high"}),
     ("`min_prob` must lie in 0..=1, not 1.5", {"min_prob": 1.5}),
     ("`max_context` must lie in 1", {"max_context": 0}),
     ("`num_threads` must lie in 1", {"num_threads": 0}),
@@ -116,9 +116,9 @@ CALLS = [
     ("`context` must have one dimension", lambda s: s.store.lookup([[1, 2]])),
     ("`context` must have one dimension", lambda s: s.store.lookup(3)),
     ("`context` holds", lambda s: s.store.lookup(np.array([2**63], np.uint64))),
-    ("`sessions` has number 1 twice", lambda s: draft_batch([s.session, s.session], 4)),
+    ("`sessions[1]` is passed twice", lambda s: draft_batch([s.session, s.session], 4)),
     ("`num_threads` must be at least 1", lambda s: draft_batch([s.session], 4, num_threads=0)),
-    ("one for each session: 1, not 2", lambda s: draft_batch([s.session], 8, max_depths=[1, 2])),
+    ("one entry for each of 1 sessions, not 2", lambda s: draft_batch([s.session], 8, max_depths=[1, 2])),
     ("token 4 is outside the vocabulary of 4", lambda s: s.memory.insert("ann", [1, 4])),
     ("`token_ids` holds -1", lambda s: s.memory.insert("ann", [-1])),
     ("must have one dimension", lambda s: s.memory.insert("ann", [[1]])),
@@ -136,7 +136,7 @@ CALLS = [
     (f"`model_tables` {OTHERS} 2", lambda s: FusedDrafter(s.store, model_tables=s.tables)),
     ("max_nodes must not be negative, got -1", lambda _: FusedConfig(max_nodes=-1)),
     *(
-        ("`max_nodes` must be a number of nodes from 0 on, not -1", draft)
+        ("`max_nodes` must be at least 0, not -1", draft)
         for draft in (
             lambda s: s.session.draft(-1),
             lambda s: s.session.draft_after([1], -1),

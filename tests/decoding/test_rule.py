@@ -59,7 +59,7 @@ def test_leaving_row_gives_its_number_to_the_last():
 def test_costs_that_fall_and_trust_that_is_none_are_refused():
     with pytest.raises(ValueError, match="seconds that do not fall"):
         NodeBudget(DraftStats(), [2.0, 1.0], 1)
-    with pytest.raises(ValueError, match="`reliability` must be a number from 0 on"):
+    with pytest.raises(ValueError, match="`reliability` must be a finite number of at least 0"):
         DraftStats(-1.0)
 
 

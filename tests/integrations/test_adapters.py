@@ -120,7 +120,7 @@ def test_configuration_is_checked_at_start(tmp_path):
     with pytest.raises(ValueError, match="SGLang does not support `step_cost`"):
         sglang.SpecdsCorpus({"step_cost": "measured"}, 8)
     store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")
-    with pytest.raises(ValueError, match="xxh3:ours, that of the engine's is "):
+    with pytest.raises(ValueError, match="xxh3:ours, that of the engine is "):
         llama_cpp.DraftModel({"datastore": str(store.path)}, tokenizer="demo")
 
 

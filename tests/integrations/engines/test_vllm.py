@@ -115,7 +115,7 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
 
 
 def test_datastore_of_another_tokenizer_is_rejected(tmp_path):
-    with pytest.raises(Exception, match="xxh3:other, that of the engine's is "):
+    with pytest.raises(Exception, match="xxh3:other, that of the engine is "):
         Engine(**chains(8, datastore=workload.other_datastore(tmp_path)))
 
 
