@@ -87,7 +87,7 @@ def _options(
         if verbose:
             terminal.out.print(display.two_columns("", check.environment()))
     elif ctx.invoked_subcommand is None:
-        typer.echo(_BEGIN)
+        terminal.out.print(_BEGIN, soft_wrap=True)
     if ctx.invoked_subcommand is None:
         raise typer.Exit
 
