@@ -30,7 +30,7 @@ TREE = core.TokenTree(ROW, [-1, 0, 1])
 SAMPLES = {
     "bigram": [[1], [0]],
     "bigram_probs": [[0.5], [0.5]],
-        "contexts": [ROW, ROW],
+    "contexts": [ROW, ROW],
     "costs": [1.0, 1.1],
     "datastore": lambda path: core.Datastore(path),
     "documents": [ROW],
@@ -74,7 +74,7 @@ for value, names in {
     2: "k num_rows num_threads top_k width",
     8: "max_depth max_documents max_nodes n",
     500: "max_tokens",
-        0.01: "min_prob seconds step_s step_seconds",
+    0.01: "min_prob seconds step_s step_seconds",
 }.items():
     SAMPLES |= dict.fromkeys(names.split(), value)
 SAMPLES |= dict.fromkeys(

@@ -118,7 +118,10 @@ CALLS = [
     ("`context` holds", lambda s: s.store.lookup(np.array([2**63], np.uint64))),
     ("`sessions[1]` is passed twice", lambda s: draft_batch([s.session, s.session], 4)),
     ("`num_threads` must be at least 1", lambda s: draft_batch([s.session], 4, num_threads=0)),
-    ("one entry for each of 1 sessions, not 2", lambda s: draft_batch([s.session], 8, max_depths=[1, 2])),
+    (
+        "one entry for each of 1 sessions, not 2",
+        lambda s: draft_batch([s.session], 8, max_depths=[1, 2]),
+    ),
     ("token 4 is outside the vocabulary of 4", lambda s: s.memory.insert("ann", [1, 4])),
     ("`token_ids` holds -1", lambda s: s.memory.insert("ann", [-1])),
     ("must have one dimension", lambda s: s.memory.insert("ann", [[1]])),
