@@ -8,10 +8,19 @@ Importing this package needs numpy alone; torch and transformers are imported on
 """
 
 import copyreg
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from specds._core import Datastore, EngineDrafter, FormatError, Memory, TokenTree, __version__
+from specds._core import (
+    Datastore,
+    EngineDrafter,
+    FormatError,
+    Memory,
+    ModelTables,
+    TokenTree,
+    __version__,
+)
 from specds._lazy import lazy
+from specds.models import html
 
 if TYPE_CHECKING:
     from specds.corpora import CorpusError
@@ -83,8 +92,21 @@ _HOMES = (
 __getattr__ = lazy(__name__, *_HOMES)
 
 
+def _refuse_pickle(value: Any) -> NoReturn:
+    raise TypeError(
+        f"{type(value).__name__} cannot be pickled: make one in each process, and share requests "
+        "through a file (`Memory.share`, or `snapshot=` and `sync_interval=` of EngineDrafter)"
+    )
+
+
 # A datastore is its folder: another process opens it there.
 copyreg.pickle(Datastore, lambda datastore: (Datastore, (str(datastore.path),)))
+copyreg.pickle(ModelTables, lambda of: (ModelTables, (of.bigram, of.bigram_probs, of.unigram)))
+copyreg.pickle(Memory, _refuse_pickle)
+copyreg.pickle(EngineDrafter, _refuse_pickle)
+# For notebooks.
+setattr(Datastore, "_repr_html_", html.datastore_html)  # noqa: B010
+setattr(TokenTree, "_repr_html_", html.tree_html)  # noqa: B010
 
 
 def __dir__() -> list[str]:

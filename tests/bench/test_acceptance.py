@@ -1,5 +1,6 @@
 """Replays: the loop against a naive one, what is read, and what is reported."""
 
+import csv
 import json
 from dataclasses import replace
 from functools import partial
@@ -186,6 +187,16 @@ def replay_command(run, monkeypatch):
     for name, baseline in baselines(None).items():
         monkeypatch.setitem(EXTERNAL_DRAFTERS, name, baseline)
     return partial(run, "bench", "acceptance")
+
+
+def test_csv_has_a_line_for_each_row(replay_command, files):
+    options = ("--transcripts", files / "one.jsonl", "--datastore", files / "code.specds")
+    code, out, _ = replay_command(*options, "--max-nodes", "4,8", "--csv")
+    header, *lines = csv.reader(out.splitlines())
+    assert code == 0
+    assert {len(line) for line in lines} == {len(header)}
+    assert {line[header.index("max_nodes")] for line in lines} == {"4", "8"}
+    assert "acceptance_histogram" not in header
 
 
 def test_command_prints_a_row_for_each_cell(replay_command, files):

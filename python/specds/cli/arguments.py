@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specds.drafters import DrafterName
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV, for spreadsheets.")]
 DatastorePath = Annotated[
     Path,
     typer.Argument(

@@ -10,7 +10,7 @@ import typer
 
 from specds import terminal
 from specds.bench.options import AcceptanceOptions, GenerateOptions
-from specds.cli.arguments import Json
+from specds.cli.arguments import Csv, Json
 from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
@@ -34,7 +34,12 @@ def _options() -> None:
 @app.command(cls=Command)
 @with_records
 def acceptance(
-    more_transcripts: Sequence[Path] = (), /, *, options: AcceptanceOptions, as_json: Json = False
+    more_transcripts: Sequence[Path] = (),
+    /,
+    *,
+    options: AcceptanceOptions,
+    as_json: Json = False,
+    as_csv: Csv = False,
 ) -> None:
     """Measure the acceptance and the speed of drafters on recorded answers.
 
@@ -53,13 +58,18 @@ def acceptance(
     from specds.bench.acceptance.run import run_acceptance
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    _show("acceptance", partial(run_acceptance, whole), tables, as_json=as_json)
+    _show("acceptance", partial(run_acceptance, whole), tables, as_json=as_json, as_csv=as_csv)
 
 
 @app.command(cls=Command)
 @with_records
 def generate(
-    more_transcripts: Sequence[Path] = (), /, *, options: GenerateOptions, as_json: Json = False
+    more_transcripts: Sequence[Path] = (),
+    /,
+    *,
+    options: GenerateOptions,
+    as_json: Json = False,
+    as_csv: Csv = False,
 ) -> None:
     """Measure tokens per second of drafters and of baselines such as `model.generate`.
 
@@ -81,7 +91,9 @@ def generate(
     from specds.bench.generation.run import run_generate
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    document = _show("generate", partial(run_generate, whole), tables, as_json=as_json)
+    document = _show(
+        "generate", partial(run_generate, whole), tables, as_json=as_json, as_csv=as_csv
+    )
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
@@ -93,8 +105,9 @@ def _show(
     tables: "Callable[[Document], list[Any]]",
     *,
     as_json: bool,
+    as_csv: bool,
 ) -> "Document":
-    """Run a benchmark, and print its results as tables or JSON."""
+    """Run a benchmark, and print its results as tables, JSON or CSV."""
     from specds.bench.harness import reasons
     from specds.terminal.progress import request_progress
 
@@ -102,6 +115,8 @@ def _show(
         document = run(progress)
     if as_json:
         terminal.print_json(document)
+    elif as_csv:
+        terminal.print_csv(document["rows"])
     else:
         for table in tables(document):
             terminal.out.print(table)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate, zip_longest
 from typing import Any
 
+from specds.models.html import table
+
 _PHASES = ("prefill_s", "draft_s", "forward_s", "accept_s", "compact_s", "observe_s")
 
 
@@ -100,6 +102,10 @@ class GenerationStats:
             f"{self.num_emitted_tokens:,} tokens in {self.total_s:.2f} s, "
             f"{speed}/s; {passes}, {self.mean_acceptance_length:.1f} tokens each{speedup}"
         )
+
+    def _repr_html_(self) -> str:
+        shares = {f"share of time: {name}": f"{part:.1%}" for name, part in self.shares.items()}
+        return table(str(self), {"drafted and accepted": self.num_accepted_tokens, **shares})
 
     @property
     def num_accepted_tokens_per_pos(self) -> list[int]:

@@ -61,7 +61,8 @@ class FusedDrafter:
     At each node, every source predicts the next token. Weights that learn from accepted tokens mix
     the predictions, and the tree grows best-first. Probabilities are calibrated: 1 plus their sum
     over a tree is its expected acceptance length. Sessions of a tenant share their adaptation; no
-    other tenant's drafts depend on it. Threads can share a drafter.
+    other tenant's drafts depend on it. Threads can share a drafter. Another process gets one by its
+    configuration: with the same datastore, and an empty memory.
 
     Args:
         datastore: An open datastore or its path; None drafts without.
@@ -138,6 +139,10 @@ class FusedDrafter:
             memory = Memory(size, tokenizer=name)
         return cls(datastore, config, memory, **sources)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        memory = self.memory and (self.memory.vocab_size, self.memory.max_bytes)
+        return _copy, (self.datastore, self.config, memory, self.model_tables)
+
     def __repr__(self) -> str:
         parts = {
             "datastore": self.datastore and str(self.datastore.path),
@@ -205,6 +210,17 @@ class _ForRequest:
 
     def session(self, prompt_ids: Sequence[int] | np.ndarray) -> Session:
         return self._drafter.session(prompt_ids, **self._arguments)
+
+
+def _copy(
+    datastore: Datastore | None,
+    config: FusedConfig,
+    memory: tuple[int, int] | None,
+    tables: ModelTables | None,
+) -> FusedDrafter:
+    """Make a drafter that was pickled."""
+    empty: Any = Memory(memory[0], max_bytes=memory[1]) if memory else False
+    return FusedDrafter(datastore, config, empty, model_tables=tables)
 
 
 def _tables(source: PreTrainedModel | ModelTables | None) -> ModelTables | None:

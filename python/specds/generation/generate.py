@@ -1,6 +1,7 @@
 """`generate`, and the custom decoding loop that transformers calls."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -85,7 +86,7 @@ def generate(
             row has its own session.
         streamer: Receives the prompts and each token, as from `model.generate`; with several rows,
             one token of each row at a time.
-        tokenizer: Needed for `stop_strings`.
+        tokenizer: Needed for `stop_strings`; a notebook shows the output's text by it.
         stop_strings: Ends the text at any of these.
         **kwargs: The other arguments of `model.generate` for greedy decoding and sampling, such as
             `max_new_tokens`, `do_sample`, `logits_processor`, `generation_config`. `cache` (or
@@ -122,7 +123,7 @@ def generate(
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
     call: Any = model.generate
     output: GenerationOutput = run_custom_loop(model, call, options, inputs=input_ids, **kwargs)
-    return output
+    return replace(output, tokenizer=tokenizer)
 
 
 def run_custom_loop(

@@ -42,6 +42,8 @@ from specds.generation.arguments import (
 from specds.generation.kv_cache import extend, load
 from specds.generation.options import Options
 from specds.generation.streams import BatchStreamer, stack_steps
+from specds.models.html import text
+from specds.models.render import Spelling
 from specds.models.tokenization import check_vocabulary, model_vocab_size
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
@@ -59,6 +61,7 @@ class GenerationOutput:
         scores: With `output_scores`, for each generated token the processed scores of all rows,
             float32 `(num_rows, vocab_size)`; zeros for a finished row.
         logits: With `output_logits`, the logits likewise.
+        tokenizer: The tokenizer that was passed; notebooks show texts by it.
         cache: With `return_dict_in_generate` and one row, the states of all tokens but the last: in
             the cache that was passed, if there was one.
     """
@@ -69,6 +72,22 @@ class GenerationOutput:
     scores: tuple[torch.Tensor, ...] | None
     logits: tuple[torch.Tensor, ...] | None
     cache: DynamicCache | None
+    tokenizer: Any = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return the generated texts, drafted tokens in color, and the figures."""
+        texts = ""
+        for row, drafted in zip(self.sequences, self.drafted_by_row, strict=True):
+            start = len(row) - max(map(len, self.drafted_by_row))
+            tokens = row[start : start + len(drafted)].tolist()
+            texts += text(zip(self._spelled(tokens), drafted, strict=True))
+        return texts + self.stats._repr_html_()
+
+    def _spelled(self, token_ids: list[int]) -> list[str]:
+        if self.tokenizer is None:
+            return [f"{token} " for token in token_ids]
+        spelling = Spelling(self.tokenizer)
+        return [spelling.of(token) for token in token_ids]
 
     @property
     def past_key_values(self) -> DynamicCache | None:

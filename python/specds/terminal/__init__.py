@@ -1,8 +1,9 @@
 """Output to a terminal: lines and errors, drawn by rich; `progress` draws bars."""
 
+import csv
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
@@ -40,6 +41,16 @@ err = LiteralConsole(stderr=True)
 
 def print_json(value: Any, *, is_line: bool = False) -> None:
     sys.stdout.write(json.dumps(value, indent=None if is_line else 2) + "\n")
+
+
+def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the fields of rows that are single values, with a header."""
+    fields = chain.from_iterable(row.items() for row in rows)
+    nested = {name for name, value in fields if isinstance(value, (dict, list))}
+    names = [name for name in rows[0] if name not in nested] if rows else []
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def fail(message: str) -> None:

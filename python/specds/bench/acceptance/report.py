@@ -146,5 +146,6 @@ FIGURES: Columns = (
 CAPTION = (
     "nodes: mean of a draft; of: maximum; tokens: per forward pass, bonus token included; 95 %: "
     "interval of that, by bootstrap over requests; rate: accepted of the drafted tokens; calib: "
-    "accepted over expected tokens; p50, p99: µs to draft; learn: median µs to observe new tokens."
+    "calibration, accepted over expected tokens; p50, p99: µs to draft; learn: median µs to "
+    "observe new tokens."
 )

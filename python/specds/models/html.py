@@ -1,0 +1,53 @@
+"""HTML of results for notebooks: tables, token trees, and texts with drafted tokens in color."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+# Readable on light and on dark pages.
+_DRAFTED = "#2da44e"
+
+
+def table(title: str, rows: Mapping[str, Any]) -> str:
+    """Return a table of names and values."""
+    cells = "".join(
+        f"<tr><td style='text-align:left'>{escape(name)}</td><td>{escape(str(value))}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table><caption>{escape(title)}</caption>{cells}</table>"
+
+
+def text(tokens: Iterable[tuple[str, bool]]) -> str:
+    """Return a text whose drafted tokens are in color."""
+    spans = (
+        f"<span style='color:{_DRAFTED}'>{escape(token)}</span>" if is_drafted else escape(token)
+        for token, is_drafted in tokens
+    )
+    return f"<pre style='white-space:pre-wrap'>{''.join(spans)}</pre>"
+
+
+def tree(labels: Sequence[str], parents: Sequence[int]) -> str:
+    """Return nested lists of the nodes of a tree."""
+
+    def below(parent: int) -> str:
+        nodes = [node for node, above in enumerate(parents) if above == parent]
+        items = "".join(f"<li>{escape(labels[node])}{below(node)}</li>" for node in nodes)
+        return f"<ul>{items}</ul>" if items else ""
+
+    return below(-1) or "<i>an empty tree</i>"
+
+
+def datastore_html(datastore: Any) -> str:
+    """Return the table of a datastore."""
+    names = ("tokenizer_name", "num_documents", "num_tokens", "num_shards", "num_bytes")
+    rows = {name.replace("_", " "): getattr(datastore, name) for name in names}
+    return table(f"Datastore {datastore.path}", rows)
+
+
+def tree_html(drafted: Any) -> str:
+    """Return the nodes of a token tree with their probabilities."""
+    labels = [
+        f"{token} ({prob:.0%})"
+        for token, prob in zip(drafted.token_ids.tolist(), drafted.probs.tolist(), strict=True)
+    ]
+    return tree(labels, drafted.parents.tolist())
