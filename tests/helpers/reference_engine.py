@@ -3,6 +3,11 @@
 MAX_ABSENT_STEPS = 64
 
 
+def sync(drafter, *contexts):
+    """Pass rows to an `EngineDrafter`, whose requests are named by their index."""
+    drafter.sync(contexts, [str(row) for row in range(len(contexts))])
+
+
 class ReturnedError(Exception):
     """A stored request continues, but its plain session has ended."""
 
