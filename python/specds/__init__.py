@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         UnsupportedRequestError,
         accelerate,
         generate,
+        undo,
     )
     from specds.generation.warmup import warm_up
     from specds.hierarchy import HierarchyConfig, HierarchyDrafter
@@ -82,6 +83,7 @@ __all__ = [
     "build_datastore",
     "build_from_token_ids",
     "generate",
+    "undo",
     "warm_up",
 ]
 

@@ -11,7 +11,7 @@ VOCAB_SIZE, NUM_ROWS, NUM_STEPS = 5, 32, 60
 
 
 @pytest.mark.parametrize(("num_stored", "most_again"), [(10**6, 0), (15, 48)])
-def test_a_batch_draws_each_position_once_and_again_only_what_there_is_no_room_for(
+def test_batch_draws_each_position_once_unless_it_exceeds_the_store(
     num_stored, most_again, monkeypatch
 ):
     monkeypatch.setattr(draws, "_MAX_BYTES", num_stored * NUM_ROWS * VOCAB_SIZE * 4)

@@ -36,7 +36,7 @@ def walked(token_ids, parents, choices):
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
     padding=st.integers(0, 5),
 )
-def test_the_path_is_that_of_the_walk(seed, sizes, padding):
+def test_path_on_the_device_equals_the_path_on_the_host(seed, sizes, padding):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, size, vocab_size=4) for size in sizes]
     width = 1 + max(sizes) + padding
@@ -72,7 +72,7 @@ class Says:
 @pytest.mark.parametrize("num_moved", [0, 2, 16])
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 3), stops=st.booleans())
-def test_a_pass_moves_what_it_accepts(num_moved, seed, num_rows, stops):
+def test_pass_moves_the_states_that_it_accepts(num_moved, seed, num_rows, stops):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, int(rng.integers(1, 13))) for _ in range(num_rows)]
     paths = [path_to(tree, int(rng.integers(len(tree)))) for tree in trees]
@@ -127,7 +127,7 @@ def predictions_of(model, **settings):
 
 
 @pytest.mark.parametrize("settings", [GREEDY, {"do_sample": True, "top_k": 1}])
-def test_predictions_come_with_the_decision(settings):
+def test_predictions_are_returned_with_the_accepted_path(settings):
     model = tiny_model("qwen3")
     on_host = predictions_of(model, **settings)
     told = predictions_of(model, verification=Accepting, **settings)
@@ -141,7 +141,7 @@ def test_predictions_come_with_the_decision(settings):
     k=st.integers(0, 9),
     known=st.integers(1, 99),
 )
-def test_the_likeliest_on_the_host_are_those_of_torch(scores, k, known):
+def test_likeliest_on_the_host_equal_those_of_torch(scores, k, known):
     expected = likeliest(torch.from_numpy(scores), k, known)
     found = likeliest_on_host(torch.from_numpy(scores), k, known)
     assert found.dtype == np.int64

@@ -71,13 +71,13 @@ def redrawing_walk(logits, tree, emitter, choose):
             return path
 
 
-def test_law_of_the_text_is_the_targets_for_every_tree(monkeypatch):
+def test_distribution_of_the_text_is_the_targets_for_every_tree(monkeypatch):
     trees = list(all_trees(3))
     assert len(trees) == 1 + 3 + 15 + 105
     assert max(distances(walk, trees, monkeypatch)) <= 1e-6
 
 
-def test_redrawing_after_a_mismatch_fails_the_same_check(monkeypatch):
+def test_redrawing_after_a_mismatch_biases_the_distribution(monkeypatch):
     trees = [tree for tree in all_trees(2) if len(tree)]
     found = list(distances(redrawing_walk, trees, monkeypatch))
     assert max(found) > 0.1
@@ -93,7 +93,7 @@ def emitter_for(criteria=()):
 
 
 @pytest.mark.parametrize("tie", [[3.0, 3.0], [3.0, 3.0 + 1e-12]], ids=["equal", "in float32"])
-def test_ties_go_to_the_lowest_token_as_in_plain_decoding(tie):
+def test_ties_go_to_the_lowest_token(tie):
     logits = torch.tensor([[1.0, *tie, 2.0]], dtype=torch.float64)
     emitter = emitter_for()
     for kept in (False, True):
@@ -102,20 +102,20 @@ def test_ties_go_to_the_lowest_token_as_in_plain_decoding(tie):
     assert emitter.emitted == [1, 1]
 
 
-def test_a_criterion_that_would_warn_is_still_called(monkeypatch):
+def test_criterion_that_warns_of_length_is_called(monkeypatch):
     call = Mock(return_value=torch.tensor([False]))
     monkeypatch.setattr(MaxLengthCriteria, "__call__", call)
     emitter_for([MaxLengthCriteria(20, max_position_embeddings=10)]).emit(1)
     assert call.call_count == 1
 
 
-def test_an_end_may_be_a_tensor_of_one_number():
+def test_end_token_may_be_a_tensor_of_one_number():
     emitter = emitter_for([EosTokenCriteria(torch.tensor(3))])
     emitter.emit(3)
     assert emitter.finished
 
 
-def test_kept_scores_and_logits_are_those_of_the_call_and_no_views_of_the_pass():
+def test_kept_scores_and_logits_are_copies():
     processors = LogitsProcessorList([MinLengthLogitsProcessor(9, 1, device="cpu")])
     for made in (processors, LogitsProcessorList()):
         sampler = Sampler(made, do_sample=False, keep_scores=True, keep_logits=True)
@@ -141,7 +141,7 @@ WARPERS = [TemperatureLogitsWarper(0.7), TopKLogitsWarper(40), TopPLogitsWarper(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("processors", [[], WARPERS[:1], WARPERS, [*WARPERS, InPlace()]])
-def test_a_sample_is_that_of_plain_decoding_and_logits_stay_as_they_were(processors, dtype):
+def test_sample_equals_the_baseline_and_leaves_logits_unchanged(processors, dtype):
     logits = torch.randn(9, 500, generator=torch.Generator().manual_seed(0)).to(dtype)
     before = logits.clone()
     sampler = Sampler(LogitsProcessorList(processors), do_sample=True)
@@ -155,7 +155,7 @@ def test_a_sample_is_that_of_plain_decoding_and_logits_stay_as_they_were(process
     assert len(set(sampled)) > 3
 
 
-def test_later_tokens_do_not_change_the_tokens_so_far():
+def test_returned_tokens_do_not_change_later():
     emitter = emitter_for()
     views = [emitter.token_ids]
     for token in range(30):

@@ -34,7 +34,7 @@ def normalised(weights):
 
 
 @given(WEIGHTS, WEIGHTS)
-def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q):
+def test_proposal_keeps_the_distribution_with_maximal_acceptance(p, q):
     p, q = normalised(p), normalised(q)
 
     def program():
@@ -52,7 +52,7 @@ def test_a_proposal_leaves_the_law_alone_and_is_accepted_as_often_as_can_be(p, q
     assert accepted == pytest.approx(float(torch.minimum(p, q).sum()), abs=1e-6)
 
 
-def test_rounding_that_leaves_no_residual_draws_from_the_target(monkeypatch):
+def test_rejection_without_a_residual_draws_from_the_target(monkeypatch):
     p = normalised([1, 3])
     monkeypatch.setattr(draws, "happens", lambda _: False)
     assert draws.accept_or_redraw(p, Proposal(1, p)) in (0, 1)
@@ -162,13 +162,13 @@ def law_of_case(name, monkeypatch, num_tokens=2, length=4, temperature=1.0, budg
 
 @pytest.mark.parametrize(("num_tokens", "length"), [(2, 4), (3, 3)])
 @pytest.mark.parametrize("name", CASES)
-def test_the_output_law_is_exactly_the_targets(name, num_tokens, length, monkeypatch):
+def test_output_distribution_is_exactly_the_targets(name, num_tokens, length, monkeypatch):
     assert law_of_case(name, monkeypatch, num_tokens, length) < 1e-5
 
 
 @pytest.mark.parametrize("max_nodes", [1, 2])
 @pytest.mark.parametrize("name", ["full, 0.5", "beneath two and joined"])
-def test_the_law_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
+def test_distribution_is_the_targets_under_any_budget(name, max_nodes, monkeypatch):
     assert law_of_case(name, monkeypatch, budget=lambda: FixedBudget(max_nodes, 9)) < 1e-5
 
 
@@ -181,11 +181,11 @@ def auto():
 @pytest.mark.parametrize(
     "name", ["full, 0.5", "beneath and joined", "beneath two and joined, on trial"]
 )
-def test_the_law_is_the_targets_where_each_step_verifies_what_pays(name, monkeypatch):
+def test_distribution_is_the_targets_under_an_automatic_budget(name, monkeypatch):
     assert law_of_case(name, monkeypatch, budget=auto) < 1e-5
 
 
-def test_sampled_tokens_that_are_forgotten_where_they_do_not_pay_are_found_out(monkeypatch):
+def test_dropping_sampled_tokens_by_value_biases_the_distribution(monkeypatch):
     """Whether they pay depends on what they are: they decide, though nothing after them is seen."""
 
     def proposals(session):
@@ -210,12 +210,12 @@ def always_accepted(probs, proposal):
 # Where the target accepts, and where a middle model pre-verifies: the target trusts what that one
 # says of its tokens, so they must be its own.
 @pytest.mark.parametrize(("module", "name"), [(on_host, "full, 0.5"), (context_module, "pre, 0.5")])
-def test_a_biased_rule_is_found_out(module, name, wrong, monkeypatch):
+def test_biased_rule_is_detected(module, name, wrong, monkeypatch):
     monkeypatch.setattr(module, "accept_or_redraw", wrong)
     assert law_of_case(name, monkeypatch) > (0.01 if module is on_host else 0.001)
 
 
-def test_a_branch_that_is_taken_for_a_sample_is_found_out(monkeypatch):
+def test_retrieved_branch_taken_for_a_sample_is_detected(monkeypatch):
     """The control of joined trees: retrieved tokens were put there, not sampled."""
 
     def proposals(draft):
@@ -229,7 +229,7 @@ def drawn(token, *weights):
     return Drawn.of(token, normalised(weights))
 
 
-def test_what_was_rejected_teaches_the_threshold_and_what_was_accepted_does_not():
+def test_threshold_learns_from_rejected_tokens_only():
     chosen, stats, threshold = [drawn(0, 1, 0), drawn(1, 1, 1)], LevelStats(), Threshold()
     draft = Draft.of_chain(chosen, True, threshold, stats)
     draft.settle([0])
@@ -252,7 +252,7 @@ def test_joining_keeps_sampled_tokens_first_and_merges_equal_paths():
     assert (deeper.token_ids[-1], deeper.parents[-1]) == (3, 1)
 
 
-def test_levels_choose_by_the_targets_processors_but_for_those_that_may_keep_a_state(monkeypatch):
+def test_levels_use_the_targets_stateless_processors(monkeypatch):
     assert law_of_case("pre, 0.5", monkeypatch, temperature=2.0) < 1e-5
     context = context_module.LevelContext([1], rules(3, [TemperatureLogitsWarper(2.0), Stateful()]))
     logits = torch.tensor([1.0, 3.0])
@@ -266,7 +266,7 @@ class Stateful:
 
 @pytest.mark.parametrize("are_of_uniforms", [True, False])
 @given(st.integers(0, 2**32), WEIGHTS | st.just([2.0**-i for i in range(3000)]), st.booleans())
-def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(
+def test_draw_equals_multinomial_and_uses_the_same_random_numbers(
     are_of_uniforms, seed, weights, is_row
 ):
     probs = torch.tensor(weights, dtype=torch.float32)
@@ -286,6 +286,6 @@ def test_a_draw_is_that_of_multinomial_and_takes_the_same_random_numbers(
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, 0.0])
-def test_nothing_is_drawn_from_what_is_no_distribution(wrong):
+def test_draw_from_an_invalid_distribution_raises(wrong):
     with pytest.raises(RuntimeError, match="prob"):
         draws.draw(torch.tensor([0.0, wrong, 0.0]))

@@ -26,13 +26,13 @@ def test_check_of_supported_model_reports_method_and_sizes(run):
 
 
 def test_check_of_unsupported_model_fails_with_reason(run, tmp_path, demo_tokenizer):
-    config = transformers.MambaConfig(vocab_size=4096, hidden_size=16, num_hidden_layers=1)
-    transformers.MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
-    demo_tokenizer.save_pretrained(tmp_path / "mamba")
-    code, out, _ = run("check", tmp_path / "mamba", "--json")
+    config = transformers.BloomConfig(vocab_size=4096, hidden_size=16, n_layer=1, n_head=2)
+    transformers.BloomForCausalLM(config).save_pretrained(tmp_path / "bloom")
+    demo_tokenizer.save_pretrained(tmp_path / "bloom")
+    code, out, _ = run("check", tmp_path / "bloom", "--json")
     assert code == 1
     assert not json.loads(out)["accelerated"]
-    assert "MambaForCausalLM cannot verify" in json.loads(out)["reason"]
+    assert "BloomForCausalLM cannot verify" in json.loads(out)["reason"]
 
 
 def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(

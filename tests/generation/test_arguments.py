@@ -63,13 +63,13 @@ REFUSED = {
         )
         for number in (-1, 1.5, True, "all", None)
     },
-    "way": ({"verification": "twice"}, "must be 'auto' or 'packed' or 'model', got 'twice'"),
+    "way": ({"verification": "twice"}, "or 'model' or 'chain', got 'twice'"),
     "drafter": ({"drafter": 5}, "expected a drafter, a datastore or the path of one"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_arguments_that_a_tree_cannot_honour_are_named(name):
+def test_unsupported_argument_is_refused_by_its_name(name):
     settings, message = REFUSED[name]
     model = models.tiny_model("llama", attention="eager")
     usual = {"model": model, "inputs": prompt(), "drafter": random_drafter(), "max_new_tokens": 2}
@@ -77,7 +77,7 @@ def test_arguments_that_a_tree_cannot_honour_are_named(name):
         generate(**{**usual, **settings})
 
 
-def test_a_datastore_of_another_tokenizer_is_refused(tmp_path, tiny_model):
+def test_datastore_of_another_tokenizer_is_refused(tmp_path, tiny_model):
     model, tokenizer = tiny_model[0], copy.deepcopy(tiny_model[1])
     other = copy.deepcopy(tokenizer)
     other.add_tokens(["<one more>"])
@@ -102,21 +102,21 @@ def test_a_datastore_of_another_tokenizer_is_refused(tmp_path, tiny_model):
             generate(models.tiny_model("llama"), prompt(), given, max_new_tokens=2)
 
 
-def test_the_number_of_nodes_may_be_of_numpy():
+def test_numpy_integer_is_accepted_as_max_nodes():
     for verification in ("packed", "model"):
         settings = {"verification": verification, "stream_interval": np.int32(10)}
         output = decodes_alike(models.tiny_model("llama"), max_nodes=np.int64(9), **settings)
         assert output.stats.num_accepted_tokens > 0
 
 
-def test_masks_of_other_shapes_are_refused():
+def test_mask_of_another_shape_is_refused():
     mask = {"attention_mask": torch.ones((1, 1, 21, 21))}
     with pytest.raises(UnsupportedRequestError, match="must have the shape of input_ids"):
         settings = GenerationConfig(use_cache=True)
         require_request(models.tiny_model("llama"), prompt(), settings, mask)
 
 
-def test_the_prompt_has_two_names_and_needs_none():
+def test_prompt_is_accepted_by_two_names_and_optional():
     model = build("LlamaConfig", {**SHAPE, "bos_token_id": 3})
     settings = {"max_new_tokens": 9, **GREEDY}
     expected = model.generate(prompt(), **settings).tolist()
@@ -133,7 +133,7 @@ def test_the_prompt_has_two_names_and_needs_none():
 
 
 @pytest.mark.parametrize("how", ["by a mask", "as padding tokens"])
-def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
+def test_hidden_tokens_inside_a_prompt_do_not_change_the_text(how):
     model, ids = models.tiny_model("llama"), prompt().clone()
     ids[0, [7, 11]] = 1
     mask = (ids != 1).long()
@@ -148,7 +148,7 @@ def test_tokens_hidden_inside_a_prompt_are_as_if_not_there(how):
         generate(models.tiny_model("mistral"), ids, random_drafter(), **settings)
 
 
-def test_a_session_follows_each_token_that_the_drafter_lacks():
+def test_token_outside_the_drafters_vocabulary_begins_a_session():
     model = models.tiny_model("llama")
     known = 80
     drafter = Drafter(None, vocab_size=known)
@@ -183,7 +183,7 @@ def llava():
 
 
 @pytest.mark.parametrize("make", [gemma3, llava])
-def test_models_that_see_generate_from_text(make):
+def test_multimodal_model_generates_from_text_and_refuses_images(make):
     torch.manual_seed(0)
     model = make().eval()
     model.generation_config.eos_token_id = None
@@ -193,5 +193,5 @@ def test_models_that_see_generate_from_text(make):
         del settings["token_type_ids"]
     assert decodes_alike(model, ids=ids, mode=settings).stats.num_accepted_tokens > 0
     image = {"pixel_values": torch.zeros(1, 3, 28, 28)}
-    with pytest.raises(UnsupportedRequestError, match="only tokens are verified"):
+    with pytest.raises(UnsupportedRequestError, match=r"^pixel_values cannot be used: only"):
         generate(model, ids, random_drafter(), **settings, **image)

@@ -22,7 +22,7 @@ from specds.verify import PackedRunner
 PAD = 1
 
 
-def test_a_finished_row_leaves_the_batch(monkeypatch):
+def test_finished_row_leaves_the_batch(monkeypatch):
     model = tiny_model("llama")
     ids = torch.cat([prompt(seed=seed) for seed in range(3)])
     free = model.generate(ids, max_new_tokens=24, **GREEDY)
@@ -69,7 +69,7 @@ NOT_OF_BATCHES = {
 
 
 @pytest.mark.parametrize("name", NOT_OF_BATCHES)
-def test_what_only_one_sequence_can_have_is_refused(name):
+def test_options_of_a_single_sequence_are_refused_in_a_batch(name):
     settings, message = NOT_OF_BATCHES[name]
     ids = prompt(10).view(2, 5)
     with pytest.raises(ValueError, match=message):
@@ -77,7 +77,7 @@ def test_what_only_one_sequence_can_have_is_refused(name):
 
 
 @pytest.mark.parametrize("method", ["draft", "finish"])
-def test_sessions_are_finished_when_one_of_them_fails(method, monkeypatch):
+def test_failed_session_finishes_all_sessions(method, monkeypatch):
     drafter, plain = random_drafter(), getattr(Session, method)
 
     def fail_at_first(session, *args):
@@ -93,7 +93,7 @@ def test_sessions_are_finished_when_one_of_them_fails(method, monkeypatch):
 
 
 @pytest.mark.parametrize("last", [2, 5])
-def test_a_streamer_that_fails_ends_the_session_and_harms_no_later_text(last):
+def test_failed_streamer_finishes_the_session_and_later_texts_are_right(last):
     class Failing(Recorder):
         def put(self, value):
             super().put(value)

@@ -43,7 +43,7 @@ def replies_of(chat):
 
 
 @pytest.mark.parametrize("mode", ["greedy", "sampled", "without a cache"])
-def test_replies_are_those_of_plain_decoding(loaded, mode):
+def test_chat_replies_equal_the_baseline(loaded, mode):
     if mode == "without a cache":  # what is chunked cannot be taken back
         config_class, shape = FAMILIES["llama4"]
         sizes = {"vocab_size": vocab_size(loaded[1]), "max_position_embeddings": 512}
@@ -55,7 +55,7 @@ def test_replies_are_those_of_plain_decoding(loaded, mode):
     assert chat.stats.num_emitted_tokens == 60
 
 
-def test_only_what_is_new_is_read(loaded):
+def test_chat_computes_new_tokens_only(loaded):
     model, tokenizer = loaded
     ways = {"max_nodes": 0, "verification": "model", "check_model": False}
     chat = Chat(model, tokenizer, max_new_tokens=8, **ways, **GREEDY)
@@ -68,7 +68,7 @@ def test_only_what_is_new_is_read(loaded):
 
 @pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("family", HYBRIDS)
-def test_recurrent_states_go_back_to_the_last_message(loaded, family, drops):
+def test_recurrent_states_are_rolled_back_to_the_last_message(loaded, family, drops):
     tokenizer = loaded[1]
     config_class, shape = HYBRIDS[family]
     sizes = {"vocab_size": vocab_size(tokenizer), "max_position_embeddings": 512}
@@ -92,7 +92,7 @@ def test_recurrent_states_go_back_to_the_last_message(loaded, family, drops):
 SHORT = {"max_new_tokens": 8, **GREEDY}
 
 
-def test_a_past_that_was_changed_is_read_again_from_there(loaded):
+def test_changed_message_is_computed_again_from_there(loaded):
     chat = Chat(*loaded, **SHORT)
     replies_of(chat)
     chat.messages = [{"role": "user", "content": "def mul(a, b):"}]
@@ -100,7 +100,7 @@ def test_a_past_that_was_changed_is_read_again_from_there(loaded):
     assert chat.send("class A:") == fresh.send("class A:")
 
 
-def test_one_session_is_the_conversation_until_it_is_cleared(loaded):
+def test_chat_uses_one_session_until_it_is_cleared(loaded):
     memory = Memory(vocab_size(loaded[1]))
     chat = Chat(*loaded, FusedDrafter(memory=memory), **SHORT)
     replies_of(chat)
@@ -114,7 +114,7 @@ def test_one_session_is_the_conversation_until_it_is_cleared(loaded):
 
 
 @pytest.mark.parametrize("name", ["core", "python", "python, few tokens", "hierarchy"])
-def test_one_session_of_any_kind_sees_all_turns(loaded, name):
+def test_session_of_each_drafter_sees_all_turns(loaded, name):
     model, tokenizer = loaded
     if name == "core":
         drafter = FusedDrafter()
@@ -149,7 +149,7 @@ def test_stream_yields_the_reply_and_ends_when_it_is_left(loaded):
         list(chat.stream(SAID[0], no_such_option=1))
 
 
-def test_each_conversation_begins_with_the_first_messages(loaded):
+def test_conversation_begins_with_the_first_messages(loaded):
     system = {"role": "system", "content": "import re"}
     chat = Chat(*loaded, messages=[system], **SHORT)
     replies = []
@@ -171,7 +171,7 @@ LENGTHS = {
 
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("where", ["chat", "turn"])
-def test_a_reply_is_as_long_as_was_asked(loaded, monkeypatch, name, where):
+def test_reply_has_the_requested_length(loaded, monkeypatch, name, where):
     settings, expected = LENGTHS[name]
     asked = []
 
@@ -186,7 +186,7 @@ def test_a_reply_is_as_long_as_was_asked(loaded, monkeypatch, name, where):
     assert asked == [expected]
 
 
-def test_a_turn_that_fails_leaves_the_conversation_as_it_was(loaded):
+def test_failed_turn_leaves_the_conversation_unchanged(loaded):
     expected, chat = plain_chat(*loaded, **SHORT), Chat(*loaded, **SHORT)
     assert chat.send(SAID[0]) == expected[0]
 
@@ -197,6 +197,6 @@ def test_a_turn_that_fails_leaves_the_conversation_as_it_was(loaded):
     assert chat.send(SAID[1]) == expected[1]
 
 
-def test_a_tokenizer_without_a_template_is_refused(tiny_model):
+def test_tokenizer_without_a_chat_template_is_refused(tiny_model):
     with pytest.raises(ValueError, match="has no chat template"):
         Chat(*tiny_model)

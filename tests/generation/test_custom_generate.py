@@ -45,7 +45,7 @@ def used(monkeypatch):
     return drafters
 
 
-def test_a_call_that_names_the_folder_goes_through_specds(tiny_model, tmp_path, datastore, used):
+def test_call_with_the_folder_goes_through_specds(tiny_model, tmp_path, datastore, used):
     model, tokenizer = tiny_model
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
     custom_generate.export_generate(tmp_path / "own", datastore)
@@ -73,7 +73,7 @@ def test_a_call_that_names_the_folder_goes_through_specds(tiny_model, tmp_path, 
         model.generate(ids, num_beams=2, max_new_tokens=3, **by_name)
 
 
-def test_a_model_with_the_folder_in_it_generates_by_specds(tmp_path, datastore, used):
+def test_model_loaded_with_the_folder_goes_through_specds(tmp_path, datastore, used):
     home = shutil.copytree(demo_models() / "tiny", tmp_path / "model")
     custom_generate.export_generate(home, datastore, on_unsupported="baseline")
     tokenizer = AutoTokenizer.from_pretrained(home)
@@ -98,7 +98,7 @@ def test_a_model_with_the_folder_in_it_generates_by_specds(tmp_path, datastore, 
     assert drafter.sessions
 
 
-def test_the_command_writes_the_folder_and_writes_it_again(run, tmp_path, datastore):
+def test_export_command_overwrites_its_own_folder(run, tmp_path, datastore):
     home = shutil.copytree(demo_models() / "tiny", tmp_path / "model")
     for _ in range(2):  # its own folder it writes again
         code, _, err = run(

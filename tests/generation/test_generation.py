@@ -19,7 +19,7 @@ from models import (
 from specds.generation import generate
 
 
-def test_true_drafts_are_accepted_and_save_forwards():
+def test_correct_drafts_are_accepted_and_save_forward_passes():
     model = tiny_model("llama")
     expected = plain_generate(model, num_tokens=40, **GREEDY)
     output = tree_generate(model, oracle_drafter(expected), num_tokens=40, **GREEDY)
@@ -36,7 +36,7 @@ def test_true_drafts_are_accepted_and_save_forwards():
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 5, 17])
-def test_nothing_is_drafted_past_max_length(num_tokens):
+def test_drafts_end_at_max_length(num_tokens):
     model = tiny_model("gpt2")
     limit = model.config.n_positions  # the next position would be out of the embedding's range
     start = prompt(limit - num_tokens)
@@ -51,7 +51,7 @@ def test_nothing_is_drafted_past_max_length(num_tokens):
 
 
 @pytest.mark.parametrize(("limit", "end"), [(150, 120), (10**9, 30)], ids=["grows", "no limit"])
-def test_texts_are_the_same_however_the_cache_gets_its_slots(limit, end, monkeypatch):
+def test_text_is_independent_of_the_allocation_of_slots(limit, end, monkeypatch):
     monkeypatch.setattr("specds.verify.generic._FIRST_SLOTS", 0 if limit == 150 else 1024)
     model = tiny_model("mistral")
     expected = plain_generate(model, num_tokens=150, **GREEDY)
@@ -70,7 +70,7 @@ def rescored_gaps(model, sequence):
     return logits.amax(dim=-1) - logits.gather(1, emitted[:, None])[:, 0], logits
 
 
-def test_bfloat16_departs_from_plain_decoding_only_at_near_ties():
+def test_bfloat16_differs_from_the_baseline_only_at_near_ties():
     model = tiny_model("llama", torch.bfloat16)
     exact = tiny_model("llama")
     ours, plain, noise = [], [], 0.0

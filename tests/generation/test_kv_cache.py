@@ -40,7 +40,7 @@ def turns(model, cache, write, mode):
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
-def test_a_conversation_is_that_of_plain_decoding(family, kind, mode, verification):
+def test_conversation_in_one_cache_gives_the_baseline_text(family, kind, mode, verification):
     model = tiny_model(family)
     theirs, ours = CACHES[kind](model), CACHES[kind](model)
     expected = turns(model, theirs, model.generate, mode)
@@ -62,7 +62,7 @@ def test_a_conversation_is_that_of_plain_decoding(family, kind, mode, verificati
         assert torch.allclose(mine.values, plain.values, atol=1e-4)
 
 
-def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
+def test_states_in_a_cache_are_used_and_not_computed_again(monkeypatch):
     model = tiny_model("llama")
     cache = DynamicCache()
     output = generate(model, prompt(), max_new_tokens=9, cache=cache, **GREEDY)
@@ -79,7 +79,7 @@ def test_what_a_cache_holds_is_not_read_again_and_decides_the_text(monkeypatch):
     assert astray.tolist() != again.tolist()
 
 
-def test_a_request_that_fails_leaves_the_cache_as_it_was():
+def test_failed_request_leaves_the_cache_unchanged():
     model, cache = tiny_model("llama"), DynamicCache()
     output = generate(model, prompt(), max_new_tokens=9, cache=cache, **GREEDY)
     held = [layer.keys.clone() for layer in cache.layers]
@@ -92,7 +92,7 @@ def test_a_request_that_fails_leaves_the_cache_as_it_was():
         assert torch.equal(before, layer.keys)
 
 
-def test_caches_that_cannot_be_gone_on_from_are_named():
+def test_unsupported_cache_is_refused_with_its_reason():
     model, mask = tiny_model("llama"), torch.tensor([[0, 0] + [1] * 19])
     full = DynamicCache()
     model(prompt(), **{CACHE_NAME: full})

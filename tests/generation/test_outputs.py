@@ -37,7 +37,7 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
 
 
-def test_stop_strings_inside_a_draft(tokenizer):
+def test_stop_string_inside_a_draft_ends_the_text(tokenizer):
     model = tiny_model("llama")
     free = plain_generate(model, **GREEDY)
     stop = "".join(chr(33 + token) for token in free[27:29])
@@ -71,7 +71,7 @@ class Writes(LogitsProcessor):
         return scores + input_ids[:, :1] % 5 * torch.arange(VOCAB_SIZE) / 9
 
 
-def test_tokens_that_a_processor_changes_are_changed_as_in_plain_decoding():
+def test_processor_that_writes_to_its_tokens_acts_as_in_the_baseline():
     model, settings = tiny_model("llama"), {"max_new_tokens": 12, **GREEDY}
     settings["logits_processor"] = LogitsProcessorList([Writes()])
     given, ours = prompt(), prompt()
@@ -98,6 +98,6 @@ def test_stats_of_requests_add_up():
     assert (nothing.mean_acceptance_length, {*nothing.shares.values()}) == (1.0, {0.0})
 
 
-def test_sequences_are_int64_whatever_the_prompt_is():
+def test_sequences_are_int64_for_all_prompt_dtypes():
     output = decodes_alike(tiny_model("llama"), ids=prompt().to(torch.int32))
     assert output.sequences.dtype == torch.int64

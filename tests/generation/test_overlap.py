@@ -8,7 +8,7 @@ from stand_in_device import StandInDevice
 
 @pytest.mark.parametrize("max_nodes", [0, 16, "auto"])
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampled"])
-def test_texts_are_those_of_plain_decoding(mode, max_nodes):
+def test_texts_equal_the_baseline(mode, max_nodes):
     settings = {"max_nodes": max_nodes, "check_model": False, "mode": mode}
     for seed in range(2):
         with StandInDevice().in_use() as device:
@@ -20,7 +20,7 @@ def test_texts_are_those_of_plain_decoding(mode, max_nodes):
             assert device.num_waits == num_waits
 
 
-def test_a_pass_that_fails_on_the_device_fails_the_request(monkeypatch):
+def test_failed_pass_on_the_device_fails_the_request(monkeypatch):
     def fail():
         raise RuntimeError("the device is lost")
 

@@ -18,7 +18,7 @@ WAYS = {"as they are": (180, None), "recorded": (60, "packed"), "by tensors": (6
 
 @pytest.mark.filterwarnings("ignore:(.*generation flags|Unfeasible length):UserWarning")
 @pytest.mark.parametrize("way", WAYS)
-def test_requests_give_what_plain_decoding_gives(way, monkeypatch):
+def test_random_requests_equal_the_baseline(way, monkeypatch):
     number, verification = WAYS[way]
     if way == "recorded":
         record(monkeypatch, 0, 4, 16, 63, slots=(64, 128))
@@ -71,7 +71,7 @@ def draws_are_not_put_back(monkeypatch):
         (draws_are_not_put_back, ["random numbers"]),
     ],
 )
-def test_what_is_wrong_is_found(breaks, found, monkeypatch):
+def test_wrong_results_are_detected(breaks, found, monkeypatch):
     settings = {"max_new_tokens": 30, "pad_token_id": 1, "do_sample": True}
     request = {"family": "llama", "lengths": [9, 5], "padding": 0, "seed": 1, "max_nodes": 9}
     request |= {"settings": settings, "verification": Accepting, "drafter": "mixed"}

@@ -34,7 +34,7 @@ def rollouts(model, steps=2):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_trainer_samples_the_same(family):
+def test_trainer_gets_the_baseline_samples(family):
     def model():
         return build(*FAMILIES[family], torch.float64)
 

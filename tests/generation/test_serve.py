@@ -76,7 +76,7 @@ def chat(address, model, **about):
     return "".join(part[0]["delta"].get("content") or "" for part in parts if part)
 
 
-def test_a_server_of_a_model_folder_drafts_and_answers_as_the_model_does(
+def test_server_of_a_model_folder_drafts_and_gives_the_baseline_answers(
     run, tmp_path, chat_model, demo_tokenizer, serve
 ):
     (tmp_path / "code.txt").write_text("def add(a, b):\n    return a + b\n" * 9)

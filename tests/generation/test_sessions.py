@@ -33,7 +33,7 @@ NODES = {
 
 
 @pytest.mark.parametrize("name", NODES)
-def test_drafts_have_the_nodes_that_are_asked_for(name):
+def test_drafts_have_at_most_max_nodes(name):
     own, asked, nodes = NODES[name]
     drafter = Drafter(lambda rng, *_: random_tree(rng, 70))
     if own is not None:
@@ -63,7 +63,7 @@ class Recycling(Session):
 
 
 @pytest.mark.parametrize("verification", ["packed", "model"])
-def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verification):
+def test_sessions_receive_the_targets_predictions_at_every_node(verification):
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
     drafter, sessions = oracle_drafter(expected, num_wrong=1), []
@@ -91,7 +91,7 @@ def test_sessions_that_ask_get_what_the_target_predicts_at_every_node(verificati
     assert all(predictions.max() < 7 for predictions in told)
 
 
-def test_a_draft_ends_before_a_token_that_the_model_lacks():
+def test_draft_ends_before_a_token_outside_the_models_vocabulary():
     model = tiny_model("llama")
     for tree, num_left in (([3, VOCAB_SIZE, 5], 1), ([VOCAB_SIZE, 3, 5], 0)):
         drafter = Drafter(lambda *_, ids=tree: TokenTree(ids, [-1, -1, 0], [0.5, 0.5, 0.5]))
@@ -107,7 +107,7 @@ def test_a_draft_ends_before_a_token_that_the_model_lacks():
         decodes_alike(model, drafter, verification=verification)
 
 
-def test_a_session_of_the_caller_goes_on_and_is_not_ended():
+def test_session_of_the_caller_continues_and_is_not_finished():
     model = tiny_model("llama")
     expected = plain_generate(model, **GREEDY)
     drafter = oracle_drafter(expected)
@@ -130,7 +130,7 @@ def test_a_session_of_the_caller_goes_on_and_is_not_ended():
         generate(model, prompt().repeat(2, 1), drafter, session=session, max_new_tokens=2)
 
 
-def test_a_session_does_nothing_unless_its_class_says():
+def test_session_base_class_does_nothing():
     for session in (drafters.Session(), drafters.Session(1, of=2)):
         assert len(session.draft(8)) == len(session.draft_after([1], 8)) == 0
         assert (session.proposes, session.proposals, session.level_stats) == (False, {}, {})
@@ -141,7 +141,7 @@ def test_a_session_does_nothing_unless_its_class_says():
     assert isinstance(FusedDrafter().session([1]), drafters.Session)
 
 
-def test_a_session_that_is_none_is_refused_before_anything_is_generated():
+def test_object_that_is_not_a_session_is_refused_before_generation():
     drafter = random_drafter()
     drafter.session = lambda _: object()
     with pytest.raises(TypeError, match=r"must be a `specds\.drafters\.Session`, not object"):

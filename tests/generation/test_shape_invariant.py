@@ -44,7 +44,7 @@ def differing(model, **options):
 
 
 @pytest.mark.parametrize("verification", ["packed", "model"])
-def test_a_text_depends_on_its_drafts_unless_it_is_to_be_exact(model, verification):
+def test_text_is_independent_of_drafts_if_shape_invariant(model, verification):
     asked = {"verification": verification, "do_sample": False}
     assert not differing(model, shape_invariant=True, **asked)
     # Whether a processor's kernels round alike in all shapes is theirs to say: these do not.
@@ -56,11 +56,11 @@ def test_a_text_depends_on_its_drafts_unless_it_is_to_be_exact(model, verificati
         hook.remove()
 
 
-def test_samples_do_not_depend_on_drafts_either(model):
+def test_samples_are_independent_of_drafts_if_shape_invariant(model):
     assert not differing(model, shape_invariant=True, do_sample=True)
 
 
-def test_on_a_gpu_it_takes_the_model_by_default(monkeypatch):
+def test_shape_invariant_selects_the_model_backend_on_a_gpu(monkeypatch):
     """There our kernel splits slots by lengths."""
     monkeypatch.setattr(support, "_is_proven", lambda _: True)
     with torch.device("meta"):
@@ -72,7 +72,7 @@ def test_on_a_gpu_it_takes_the_model_by_default(monkeypatch):
     assert [request._choose_backend(of, model, 1)[1] for of in asked] == ["model", "packed"]
 
 
-def test_it_needs_a_number_of_nodes_and_one_row(model):
+def test_shape_invariant_requires_fixed_nodes_and_one_row(model):
     with pytest.raises(ValueError, match="requires an integer max_nodes"):
         generate(model, prompt(), shape_invariant=True)
     with pytest.raises(UnsupportedRequestError, match="one row"):

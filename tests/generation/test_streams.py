@@ -48,7 +48,7 @@ def observed(repeats_at_end, trial, **settings):
 
 
 @pytest.mark.parametrize("trial", range(3))
-def test_tokens_at_once_and_nodes_of_a_step_tell_texts_apart_and_not_with_the_switch(trial):
+def test_stream_interval_hides_which_of_two_texts_is_written(trial):
     one, other = observed(True, trial), observed(False, trial)
     assert one[0] != other[0]
     assert one[1] != other[1]
@@ -60,7 +60,7 @@ def test_tokens_at_once_and_nodes_of_a_step_tell_texts_apart_and_not_with_the_sw
 
 
 @pytest.mark.parametrize("every", [1, 4, 100])
-def test_an_accelerated_model_releases_the_same_tokens_later(every):
+def test_accelerated_model_releases_the_same_tokens_at_intervals(every):
     model, ids = tiny_model("llama"), prompt()
     settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 10, **GREEDY}
     plain = Recorder()
@@ -71,7 +71,7 @@ def test_an_accelerated_model_releases_the_same_tokens_later(every):
     assert ours.received == plain.received
 
 
-def test_what_would_show_the_text_is_refused():
+def test_stream_interval_without_fixed_nodes_is_refused():
     with pytest.raises(ValueError, match="stream_interval must be at least 1, got 0"):
         generate(tiny_model("llama"), prompt(), stream_interval=0)
     with pytest.raises(ValueError, match="requires an integer max_nodes: 'auto'"):

@@ -327,7 +327,7 @@ def test_drafts_do_not_depend_on_the_number_of_threads(tmp_path):
     assert drafted(1) == drafted(2)
 
 
-def test_a_datastore_of_another_tokenizer_is_refused(tmp_path):
+def test_datastore_of_another_tokenizer_is_refused(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], tokenizer_fingerprint="xxh3:ours")
     EngineDrafter(datastore=store.path, tokenizer="xxh3:ours")
     with pytest.raises(ValueError, match="xxh3:ours, that of the engine is xxh3:theirs"):

@@ -41,7 +41,7 @@ CASES = st.builds(
 
 
 @pytest.mark.parametrize("num_examples", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_it_attends_by_definition(num_examples):
+def test_kernel_attends_by_definition(num_examples):
     # A smaller case is no clearer, and takes minutes to find.
     @settings(max_examples=num_examples, phases=[Phase.generate])
     @given(CASES)
@@ -61,11 +61,11 @@ def test_it_attends_by_definition(num_examples):
         make_case(4, [33], 2, 1, 1, 256, dtype=torch.float16, with_sinks=True),
     ],
 )
-def test_at_the_edges(case):
+def test_kernel_handles_edge_cases(case):
     assert_near(case.attend(), case.expected(), case.query.dtype)
 
 
-def test_a_wrong_ancestor_is_seen():
+def test_wrong_ancestor_changes_the_output():
     case = make_case(5, [20], 4, 1, 2, 16)
     right = case.attend()
     for node in range(4):
@@ -92,7 +92,7 @@ def test_programs_do_not_depend_on_lengths(monkeypatch):
         assert (grid, constants) == (expected[name][0], expected[name][2])
 
 
-def test_where_it_cannot_run_there_is_a_reason(monkeypatch):
+def test_unsupported_kernel_gives_a_reason(monkeypatch):
     cpu = torch.device("cpu")
     assert kernel_reason(cpu, torch.float32) is None  # by the interpreter
     assert "float64" in kernel_reason(cpu, torch.float64)

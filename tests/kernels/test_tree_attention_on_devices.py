@@ -55,7 +55,7 @@ def compiled_by(kernel, args, constants, capability):
         (256, 1, {}),
     ],
 )
-def test_it_compiles_for_devices_that_are_not_here(
+def test_kernel_compiles_for_absent_devices(
     capability, multiplies, memory, head_dim, group, options, monkeypatch
 ):
     """With room for its memory: a program of 8.x has 99 KB at least, one of 9.0 has 227."""
@@ -75,7 +75,7 @@ def test_it_compiles_for_devices_that_are_not_here(
 @pytest.mark.parametrize(
     "options", [{}, {"window": 300, **CAPPED}, {"chunk": 512, "block_size": 16}]
 )
-def test_it_attends_by_definition(head_dim, dtype, options):
+def test_kernel_attends_by_definition(head_dim, dtype, options):
     for lengths, width, heads, group in [([3000, 0, 517], 64, 2, 4), ([9000], 1, 1, 1)]:
         shape = lengths, width, heads, group, head_dim
         case = make_case(9, *shape, dtype=dtype, device="cuda", **options)
@@ -83,7 +83,7 @@ def test_it_attends_by_definition(head_dim, dtype, options):
 
 
 @pytest.mark.gpu
-def test_a_recording_holds_for_all_lengths():
+def test_recording_is_valid_for_all_lengths():
     case = make_case(10, [4000], 64, 8, 4, 128, dtype=torch.bfloat16, device="cuda")
     case.keys, case.values = case.keys.nan_to_num(), case.values.nan_to_num()
     case.attend()

@@ -19,7 +19,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "xglm"])
-def test_attention_of_another_kind_is_refused(name):
+def test_unsupported_attention_is_refused_by_path_rows(name):
     if name == "xglm":
         model, reason = unpackable(), "its attention cannot be exchanged: use verification='model'"
     else:
@@ -33,6 +33,6 @@ def test_attention_of_another_kind_is_refused(name):
         generate(model, prompt(), random_drafter(), max_new_tokens=3, verification=PathRows)
 
 
-def test_ways_to_check_that_there_are_not_are_an_error():
+def test_unknown_backend_is_an_error():
     with pytest.raises(ValueError, match="verification must be 'packed' or 'model', got 'rows'"):
         check_model(tiny_model("llama"), verification="rows")

@@ -75,13 +75,13 @@ def largest_error(model, num_rows, seed=0):
 
 @MODELS
 @pytest.mark.parametrize("num_rows", [1, 3])
-def test_logits_are_those_of_one_pass_over_the_text(family, num_rows):
+def test_chain_logits_equal_one_pass_over_the_text(family, num_rows):
     assert largest_error(tiny_model(family), num_rows) < 3e-4
 
 
 @MODELS
 @MODES
-def test_texts_are_those_of_plain_decoding(family, mode):
+def test_texts_equal_the_baseline(family, mode):
     model = tiny_model(family)
     expected = plain_generate(model, num_tokens=48, **mode)
     for drafter in (oracle_drafter(expected, num_wrong=1), mixed_drafter(expected), FusedDrafter()):
@@ -107,7 +107,7 @@ def test_only_recurrent_states_are_fed_again(family):
 
 @MODELS
 @MODES
-def test_rows_of_a_batch_and_samples_are_those_of_plain_decoding(family, mode):
+def test_batch_rows_and_samples_equal_the_baseline(family, mode):
     model = tiny_model(family)
     ids = torch.ones((3, 30), dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -126,7 +126,7 @@ def test_rows_of_a_batch_and_samples_are_those_of_plain_decoding(family, mode):
 
 
 @MODELS
-def test_a_conversation_goes_on_from_its_cache(family):
+def test_conversation_continues_from_its_cache(family):
     model = tiny_model(family)
     theirs, ours = (DynamicCache(config=model.config) for _ in range(2))
     text = prompt()
@@ -144,7 +144,7 @@ def test_a_conversation_goes_on_from_its_cache(family):
 
 
 @MODES
-def test_a_state_that_is_not_restored_changes_the_text(monkeypatch, mode):
+def test_unrestored_state_changes_the_text(monkeypatch, mode):
     model = build(*HYBRIDS["qwen3_5"])
     expected = plain_generate(model, num_tokens=48, **mode)
     drafter = oracle_drafter(partly_wrong(expected))
@@ -167,7 +167,7 @@ def test_options_that_need_one_width_are_refused():
             generate(tiny_model("bamba"), prompt(), max_nodes=4, max_new_tokens=2, **options)
 
 
-def test_models_that_drop_their_state_in_longer_passes_are_refused_with_a_number():
+def test_model_that_drops_its_state_in_long_passes_is_refused():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCAB_SIZE, "state_size": 8}
     torch.manual_seed(0)
     model = FalconMambaForCausalLM(FalconMambaConfig(**sizes, pad_token_id=None)).eval()

@@ -74,7 +74,7 @@ def generator(monkeypatch):
 DEVICE = SimpleNamespace(index=0)
 
 
-def test_a_recording_that_fails_leaves_a_generator_that_draws_on(generator):
+def test_failed_recording_leaves_a_working_generator(generator):
     calls = iter(range(9))
 
     def compute():
@@ -102,7 +102,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("name", WAITS)
-def test_what_waits_for_the_device_is_found_before_it_is_recorded(name, generator):
+def test_host_synchronization_is_detected_before_recording(name, generator):
     ones, waits = torch.ones(3), name != "no wait"
     with pytest.raises(RuntimeError, match="waits for the device") if waits else nullcontext():
         CudaRecording(lambda: WAITS[name](ones), None, DEVICE)
@@ -111,7 +111,7 @@ def test_what_waits_for_the_device_is_found_before_it_is_recorded(name, generato
         WAITS[name](ones)
 
 
-def test_workspaces_record_on_streams_of_their_own(generator):
+def test_workspaces_record_on_separate_streams(generator):
     def record(other=None):
         return CudaRecording(lambda: torch.ones(1), other, DEVICE)
 

@@ -91,7 +91,7 @@ def assert_near(found, expected, dtype, roundings):
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_and_states_are_those_of_the_packed_model(name, dtype):
+def test_fused_forward_equals_the_packed_model(name, dtype):
     model = changed(name, dtype)
     expected = passes(model, lean=False)
     assert_near(passes(model, lean=True), expected, dtype, 16)
@@ -106,7 +106,7 @@ BY_KERNELS += [(name, torch.bfloat16) for name in ("wide heads", "qwen2", "gemma
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "dtype"), BY_KERNELS)
-def test_kernels_compute_what_the_model_does(name, dtype):
+def test_fused_forward_with_kernels_equals_the_model(name, dtype):
     model = changed(name, dtype, head_dim=16, hidden_size=40, intermediate_size=1100)
     expected = passes(model, lean=False)
     assert_near(passes(model, lean=True, by_kernels=True), expected, dtype, 32)
@@ -129,14 +129,14 @@ PARTS = ["model", "model.norm", *(f"model.layers.1{part}" for part in OF_A_LAYER
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_part_that_is_not_as_usual_is_refused(change, part):
+def test_changed_part_rules_out_the_fused_forward(change, part):
     model = build(*FAMILIES["qwen3"])
     assert not unfused_reason(model)
     CHANGES[change](model.get_submodule(part))
     assert unfused_reason(model).startswith(part)
 
 
-def test_other_models_hooks_for_all_and_exchanged_classes_are_refused(monkeypatch):
+def test_other_families_hooks_and_classes_rule_out_the_fused_forward(monkeypatch):
     model = tiny_model("llama")
     assert not unfused_reason(model)
     assert unfused_reason(tiny_model("gpt_neox"))
@@ -174,7 +174,7 @@ def replaced(model, part):
         ("layers.0.self_attn.q_proj", replaced, True),
     ],
 )
-def test_texts_of_changed_models_are_those_of_plain_decoding(part, change, stays):
+def test_texts_of_changed_models_equal_the_baseline(part, change, stays):
     model = build(*FAMILIES["llama"])
     free = plain_generate(model, **GREEDY)
     change(model.model, part)
@@ -192,7 +192,7 @@ def short_runner(model):
 
 
 @torch.no_grad()
-def test_a_cache_that_grew_in_a_lean_pass_can_be_written_to_outside():
+def test_cache_grown_in_inference_mode_can_be_written_outside():
     runner = short_runner(tiny_model("llama"))
     storage = runner.cache.storage
     while runner.cache.storage == storage:

@@ -28,7 +28,7 @@ def plain_rows(model, known, tree):
 @torch.no_grad()
 @pytest.mark.parametrize("verification", ["packed", "model"])
 @pytest.mark.parametrize(("family", "dtype", "attention"), CASES)
-def test_logits_over_trees_are_those_of_plain_passes(family, dtype, attention, verification):
+def test_logits_over_trees_equal_those_of_paths(family, dtype, attention, verification):
     model = tiny_model(family, dtype, attention)
     rng = np.random.default_rng(1)
     runner = RUNNERS[verification](model, prompt_length=21, max_length=200, max_nodes=16)
@@ -75,7 +75,7 @@ def slots(cache, row, layer):
 
 @settings(max_examples=40)
 @given(st.data())
-def test_rows_of_a_cache_are_lists_that_grow_leave_and_are_copied(data):
+def test_cache_rows_grow_leave_and_are_copied(data):
     num_rows = data.draw(st.integers(1, 4))
     cache, expected = TreeCache(2, num_rows), [[] for _ in range(num_rows)]
     number = 0

@@ -29,7 +29,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_requests_give_what_plain_decoding_gives(dtype):
+def test_random_requests_equal_the_baseline(dtype):
     """Drawn ones, on the device: those of `benches/fuzz_generate.py`."""
     try:
         for seed in range(150):
@@ -43,7 +43,7 @@ def test_requests_give_what_plain_decoding_gives(dtype):
             tiny_model(family, dtype).to("cpu")
 
 
-def test_texts_by_kernels_are_those_of_plain_decoding():
+def test_texts_with_kernels_equal_the_baseline():
     for family in ("llama", "qwen2", "qwen3", "gemma3", "mistral"):
         config_class, settings = FAMILIES[family]
         model = build(config_class, {**settings, "head_dim": 16}).to("cuda")
@@ -71,13 +71,13 @@ def test_passes_are_recorded_and_replayed(model):
     assert [tuple(buffers.recordings.values()) for buffers in kept.passes.values()] == made
 
 
-def test_what_an_inference_mode_leaves_can_be_used_outside_of_it(model):
+def test_resources_of_an_inference_mode_can_be_used_outside(model):
     with torch.inference_mode():
         check(model)
     check(model)
 
 
-def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model, monkeypatch):
+def test_replayed_logits_equal_those_of_an_unrecorded_pass(model, monkeypatch):
     sizes = {"prompt_length": 21, "max_length": 99, "max_nodes": 16}
     with torch.no_grad():
         recorded = PackedRunner(model, **sizes)
@@ -94,7 +94,7 @@ def test_replayed_logits_are_those_of_a_pass_that_was_not_recorded(model, monkey
         recorded.close()
 
 
-def test_workspaces_that_others_clear_are_not_those_of_recordings():
+def test_clearing_cublas_workspaces_leaves_recordings_intact():
     sizes = {"hidden_size": 2048, "intermediate_size": 8192, "head_dim": 128, "vocab_size": 97}
     wide = build("LlamaConfig", {**FAMILIES["llama"][1], **sizes}).to("cuda")
     check(wide)
@@ -107,7 +107,7 @@ def test_workspaces_that_others_clear_are_not_those_of_recordings():
     assert kept_of(wide).records
 
 
-def test_two_models_are_recorded_side_by_side_and_one_goes(model):
+def test_recordings_survive_the_end_of_another_model(model):
     other = build("LlamaConfig", {**FAMILIES["llama"][1], "num_hidden_layers": 3}).to("cuda")
     for made in (model, other, model):
         check(made)
@@ -119,7 +119,7 @@ def test_two_models_are_recorded_side_by_side_and_one_goes(model):
         assert kept_of(made).records
 
 
-def test_requests_leave_no_memory_behind(model):
+def test_requests_free_their_memory(model):
     used = []
     for number in range(40):
         check(model, seed=number % 4)
@@ -130,7 +130,7 @@ def test_requests_leave_no_memory_behind(model):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_departs_only_at_near_ties(model, dtype):
+def test_half_precision_differs_only_at_near_ties(model, dtype):
     model.to(dtype)
     output = tree_generate(model, random_drafter(), verification="packed", **GREEDY)
     with torch.no_grad():

@@ -18,7 +18,7 @@ from specds.verify.inputs import Inputs
     sizes=st.lists(st.integers(0, 9) | st.integers(60, 70), min_size=1, max_size=3),
     padding=st.tuples(st.integers(0, 2), st.integers(0, 3)),
 )
-def test_rows_are_packed_place_by_place(seed, sizes, padding):
+def test_packed_rows_equal_the_definition(seed, sizes, padding):
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, size) for size in sizes]
     num_rows, width = len(sizes) + padding[0], 1 + max(sizes) + padding[1]
@@ -51,19 +51,19 @@ def test_rows_are_packed_place_by_place(seed, sizes, padding):
         ({"token_ids": [1] * 3, "lengths": [1] * 3, "trees": [None] * 3}, "3 rows of 8 positions"),
     ],
 )
-def test_what_does_not_fit_is_refused(change, said):
+def test_rows_that_do_not_fit_are_refused(change, said):
     rows = {"token_ids": [1], "trees": [None], "lengths": [1], **change}
     with pytest.raises(ValueError, match=said):
         Inputs.on_host(2, 8).fill(**rows)
 
 
 @pytest.mark.parametrize("width", [0, 7, 2**62])
-def test_memory_of_no_whole_rows_is_refused(width):
+def test_memory_of_partial_rows_is_refused(width):
     with pytest.raises(ValueError, match="must hold 0 rows"):
         pack_rows(np.zeros(41, np.int64), width, [], [], [])
 
 
 @pytest.mark.parametrize("row", [[8], [-1, *range(16)], [8, *range(16)], [0, *range(15)]])
-def test_what_is_no_report_is_refused(row):
+def test_invalid_report_is_refused(row):
     with pytest.raises(ValueError, match="not a report of a row of 8 positions"):
         read_outcomes(torch.tensor([row]).numpy(), 8)

@@ -14,7 +14,7 @@ CPU_HAS_IT = is_fast(torch.zeros(1, 16))
 @pytest.mark.skipif(not CPU_HAS_IT, reason="this processor has no vectors for it")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(1, 1, 48), (1, 7, 48), (2, 3, 48), (24, 48), (25, 48)])
-def test_outputs_and_their_shapes_are_those_of_torch(shape, dtype):
+def test_products_equal_those_of_torch(shape, dtype):
     generator = torch.Generator().manual_seed(3)
     states, weight, bias = (
         torch.randn(of, generator=generator).to(dtype) for of in (shape, (13, 48), (13,))
@@ -31,7 +31,7 @@ def test_outputs_and_their_shapes_are_those_of_torch(shape, dtype):
             torch.testing.assert_close(found, expected, **near)
 
 
-def test_other_weights_are_left_to_torch():
+def test_unsupported_weights_use_torch():
     usual = torch.zeros(4, 32)
     with torch.autocast("cpu"):
         assert not is_fast(usual)
@@ -39,7 +39,7 @@ def test_other_weights_are_left_to_torch():
     assert not any(map(is_fast, others))
 
 
-def test_who_watches_operations_sees_those_of_torch():
+def test_dispatch_modes_see_the_operations_of_torch():
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
             names.append(operation.name())
@@ -54,7 +54,7 @@ def test_who_watches_operations_sees_those_of_torch():
 
 
 @pytest.mark.skipif(not CPU_HAS_IT, reason="this processor has no vectors for it")
-def test_a_packed_model_has_fast_layers_and_the_model_keeps_its_own():
+def test_packed_model_has_fast_layers_and_the_original_is_unchanged():
     model = tiny_model("gpt_neox")
     packed, _ = packed_model(model)
     for name, layer in model.named_modules():

@@ -31,7 +31,7 @@ LONG = 3000
 @pytest.mark.parametrize("num_key_heads", [2, 4])
 @pytest.mark.parametrize("runner_class", [PackedRunner, PathRows])
 @pytest.mark.parametrize("num_rows", [0, 10, 25])
-def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
+def test_passes_do_not_copy_the_prefix(num_rows, runner_class, num_key_heads):
     if runner_class is PathRows and torch.__version__.startswith("2.7."):
         pytest.skip("this torch copies keys for grouped queries without a mask")
     model = build("LlamaConfig", {**WIDE_SHAPE, "num_key_value_heads": num_key_heads})
@@ -51,7 +51,7 @@ def test_no_pass_copies_the_prefix(num_rows, runner_class, num_key_heads):
 
 
 @torch.no_grad()
-def test_long_prompts_are_read_in_chunks(monkeypatch):
+def test_long_prompt_is_computed_in_chunks(monkeypatch):
     model = build("MistralConfig", {**WIDE_SHAPE, "sliding_window": 50})
     sizes = {"prompt_length": LONG, "max_length": LONG + 500, "max_nodes": 8}
     whole = PackedRunner(model, **sizes)
@@ -70,7 +70,7 @@ def test_long_prompts_are_read_in_chunks(monkeypatch):
     assert torch.allclose(one, other, atol=1e-3)
 
 
-def test_the_packed_model_shares_everything_and_changes_nothing():
+def test_packed_model_shares_weights_and_leaves_the_model_unchanged():
     model = tiny_model("gemma3", attention="eager")
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
     packed, _ = packed_model(model)
@@ -84,7 +84,7 @@ def test_the_packed_model_shares_everything_and_changes_nothing():
     assert {config._attn_implementation for config in configs.values()} == {PACKED}
 
 
-def test_the_model_can_be_run_meanwhile():
+def test_model_can_run_during_a_request():
     def run(verification):
         decodes_alike(tiny_model("qwen2"), verification=verification)
 
@@ -92,7 +92,7 @@ def test_the_model_can_be_run_meanwhile():
         assert [*threads.map(run, ["packed", "packed", PathRows, PathRows])] == [None] * 4
 
 
-def test_models_that_cannot_be_packed_are_verified_as_they_are():
+def test_unpackable_model_is_verified_by_the_model_backend():
     assert require_support(tiny_model("llama"), verification="auto") == (PackedRunner, "packed", "")
     model = build("LlamaConfig", FAMILIES["llama"][1])
     mlp = model.model.layers[0].mlp
@@ -112,7 +112,7 @@ def test_models_that_cannot_be_packed_are_verified_as_they_are():
 
 
 @pytest.mark.parametrize("asked", [{"softcap": 5.0}, {"s_aux": torch.ones(4)}, {}])
-def test_attention_that_is_more_than_packing_does_is_an_error(asked):
+def test_unsupported_attention_argument_is_an_error(asked):
     states = torch.zeros(1, 4, 3, 8)
     with pytest.raises(ValueError, match="cannot be packed: use verification='model'"):
         attend_packed(torch.nn.Identity(), states, states, states, None, **asked)

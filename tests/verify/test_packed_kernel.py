@@ -70,7 +70,7 @@ same_text = partial(decodes_alike, **FAST)
     ("name", "records"),
     [("llama", True), ("qwen3", False), ("gemma3", True), ("gemma2", True), ("gpt_oss", False)],
 )
-def test_texts_are_those_of_plain_decoding(name, records, calls, monkeypatch):
+def test_texts_equal_the_baseline(name, records, calls, monkeypatch):
     if records:
         record(monkeypatch, 0, 6)
     model = made(name)
@@ -87,7 +87,7 @@ def test_texts_are_those_of_plain_decoding(name, records, calls, monkeypatch):
         assert (wrong == expected) == (name == "qwen3")
 
 
-def test_batches_and_samples_are_those_of_plain_decoding(calls):
+def test_batches_and_samples_equal_the_baseline(calls):
     ids = torch.cat([prompt(seed=seed) for seed in range(2)])
     same_text(made("qwen3"), num_tokens=8, ids=ids, mode=SAMPLING)
     assert calls
@@ -107,7 +107,7 @@ def test_recordings_do_not_depend_on_lengths(calls, monkeypatch):
 
 
 @torch.no_grad()
-def test_weights_that_changed_are_those_of_the_next_request(monkeypatch):
+def test_changed_weights_apply_to_the_next_request(monkeypatch):
     record(monkeypatch, 6)
     model, texts = made("qwen3", attention_bias=True), []
     for name in (None, "q_proj", "v_proj", "up_proj"):
@@ -119,7 +119,7 @@ def test_weights_that_changed_are_those_of_the_next_request(monkeypatch):
     assert len({*texts}) == len(texts)
 
 
-def test_weights_are_copied_where_there_is_room_and_until_they_are_released(monkeypatch):
+def test_weights_are_copied_if_they_fit_and_freed_on_release(monkeypatch):
     record(monkeypatch, 6)
     model = made("llama")
     same_text(model, num_tokens=4)
@@ -143,7 +143,7 @@ def test_weights_are_copied_where_there_is_room_and_until_they_are_released(monk
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss"])
-def test_kernels_that_fail_are_told_of_and_done_without(name, monkeypatch):
+def test_failed_kernels_warn_and_masks_are_made(name, monkeypatch):
     record(monkeypatch, 6)
     model = made(name)
     monkeypatch.setattr(attention, "tree_attention", Mock(side_effect=Exception("shared memory")))
@@ -156,7 +156,7 @@ def test_kernels_that_fail_are_told_of_and_done_without(name, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_where_the_kernel_does_not_run_masks_are_made(dtype, monkeypatch):
+def test_unsupported_kernel_falls_back_to_masks(dtype, monkeypatch):
     model = build("LlamaConfig", {**_WIDE, "head_dim": 8 if dtype == torch.float32 else 16}, dtype)
     monkeypatch.setattr(attention, "tree_attention", Mock(side_effect=AssertionError))
     same_text(model, num_tokens=12)

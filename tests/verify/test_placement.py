@@ -9,7 +9,7 @@ from models import FAMILIES, build, decodes_alike, oracle_drafter
 from specds.verify import TreeCache
 
 
-def test_a_model_that_is_spread_over_devices_drafts_by_the_generic_way(tmp_path):
+def test_model_on_several_devices_uses_the_model_backend(tmp_path):
     pytest.importorskip("accelerate")
     build(*FAMILIES["llama"]).save_pretrained(tmp_path)
     parts = ("model.embed_tokens", "model.layers.0", "model.norm", "model.rotary_emb", "lm_head")
@@ -23,7 +23,7 @@ def test_a_model_that_is_spread_over_devices_drafts_by_the_generic_way(tmp_path)
 
 
 @pytest.mark.skipif(torch.__version__.startswith("2.7."), reason="it asks for a driver")
-def test_layers_on_several_devices_have_their_states_there():
+def test_states_are_on_the_devices_of_their_layers():
     with FakeTensorMode(), torch.no_grad():  # of devices that are not here
         cache = TreeCache(8)
         for width in (3, 2, 40):

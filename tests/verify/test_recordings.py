@@ -40,7 +40,7 @@ def model():
     return build("LlamaConfig", FAMILIES["llama"][1])
 
 
-def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows(model):
+def test_recordings_are_reused_until_the_cache_grows(model):
     made = []
     for num_tokens in (32, 32, 32, 150):
         same_text(model, num_tokens=num_tokens)
@@ -53,7 +53,7 @@ def test_a_request_finds_the_recordings_of_the_one_before_until_the_cache_grows(
     assert model not in recordings._free
 
 
-def test_larger_slots_that_begin_where_smaller_ones_lay_are_recorded_anew():
+def test_larger_slots_at_the_same_address_are_recorded_again():
     workspace, memory, found = recordings.Workspace(), torch.zeros(64), []
     for num_slots in (4, 4, 8):
         workspace.cache._blocks = [memory[: 2 * num_slots].view(1, num_slots, 1, 2)]
@@ -72,7 +72,7 @@ def put_another_in_its_place(model):
 
 
 @torch.no_grad()
-def test_other_weights_are_recorded_again_and_changed_ones_are_seen(model):
+def test_replaced_weights_are_recorded_again_and_changed_values_are_used(model):
     fast(model, random_drafter())
     for change in (change_where_it_lies, put_another_in_its_place, torch.nn.Module.double):
         kept = kept_of(model)
@@ -81,7 +81,7 @@ def test_other_weights_are_recorded_again_and_changed_ones_are_seen(model):
         assert (kept_of(model) is kept) == (change is change_where_it_lies)
 
 
-def test_passes_that_compute_in_another_precision_are_recorded_apart(model):
+def test_passes_under_autocast_are_recorded_separately(model):
     with torch.autocast("cpu", torch.bfloat16):  # which the self-check allows for
         tree_generate(model, random_drafter(), **GREEDY)
     made = Recorded.made
@@ -91,11 +91,11 @@ def test_passes_that_compute_in_another_precision_are_recorded_apart(model):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_model_that_changed_in_python_is_recorded_again(change, model):
+def test_model_changed_in_python_is_recorded_again(change, model):
     texts_follow(change, model)
 
 
-def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
+def test_slots_fit_a_request_and_not_the_product_of_maxima():
     model = build("LlamaConfig", WIDE_SHAPE)
     for ids in (prompt(2000), prompt(8).repeat(8, 1)):
         decodes_alike(model, num_tokens=2, ids=ids, max_nodes=0)
@@ -103,7 +103,7 @@ def test_slots_are_those_of_a_request_and_not_the_product_of_the_largest():
         assert block.shape[1] <= 2176
 
 
-def test_what_is_kept_does_not_keep_a_model():
+def test_kept_resources_do_not_keep_a_model_alive():
     model = build(*FAMILIES["llama"])
     fast(model, random_drafter())
     forward, seen = weakref.ref(kept_of(model).forward), weakref.ref(model)
@@ -112,7 +112,7 @@ def test_what_is_kept_does_not_keep_a_model():
     assert (forward(), seen()) == (None, None)
 
 
-def test_a_start_that_fails_leaves_nothing_taken(monkeypatch, model):
+def test_failed_start_releases_the_workspace(monkeypatch, model):
     fast(model, random_drafter())
     kept = kept_of(model)
 
@@ -122,7 +122,7 @@ def test_a_start_that_fails_leaves_nothing_taken(monkeypatch, model):
     assert kept_of(model) is kept
 
 
-def test_requests_that_overlap_find_recordings_until_these_are_released(model):
+def test_overlapping_requests_reuse_recordings_until_release(model):
     taken = [recordings.acquire(model) for _ in range(2)]
     for number in range(10):
         recordings.release_workspace(model, taken[number % 2])
@@ -132,7 +132,7 @@ def test_requests_that_overlap_find_recordings_until_these_are_released(model):
     assert recordings.acquire(model) is not taken[0]
 
 
-def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch, model):
+def test_unrecordable_pass_is_computed_after_a_warning(monkeypatch, model):
     fail = Mock(side_effect=RuntimeError("operation not permitted when stream is capturing"))
     monkeypatch.setattr(recordings, "recorder", lambda _: fail)
     with pytest.warns(UserWarning, match="not recorded as CUDA graphs.*not permitted") as warned:
@@ -143,7 +143,7 @@ def test_what_cannot_be_recorded_is_computed_after_a_warning(monkeypatch, model)
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["before", "while recording"])
-def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within, model):
+def test_out_of_memory_does_not_mark_a_model_as_unsupported(monkeypatch, within, model):
     class Short(Recorded):
         def __init__(self, *arguments):
             try:
@@ -166,7 +166,7 @@ def test_memory_that_is_short_says_nothing_of_a_model(monkeypatch, within, model
 
 
 @pytest.mark.parametrize("after", [1, 2, 9])
-def test_an_interrupt_leaves_the_next_request_whole(after):
+def test_interrupted_request_leaves_the_next_one_intact(after):
     model = tiny_model("mistral")
     puts = iter([None] * after)
     streamer = SimpleNamespace(put=lambda _: next(puts), end=None)  # StopIteration after some
@@ -177,7 +177,7 @@ def test_an_interrupt_leaves_the_next_request_whole(after):
     assert kept_of(model) is kept
 
 
-def test_a_request_within_a_request_has_a_cache_of_its_own(model):
+def test_nested_request_has_its_own_cache(model):
     inner = []
 
     def grow(rng, position, max_nodes):

@@ -5,10 +5,17 @@ In the order of the data: `arguments` rejects what drafts cannot serve, `options
 of a batch. Users call `generate`, `acceleration`, `chat`, `custom_generate` and `warmup`.
 """
 
-from specds.generation.acceleration import accelerate
+from specds.generation.acceleration import accelerate, undo
 from specds.generation.arguments import UnsupportedRequestError
 from specds.generation.chat import Chat
 from specds.generation.generate import generate
 from specds.generation.request import GenerationOutput
 
-__all__ = ["Chat", "GenerationOutput", "UnsupportedRequestError", "accelerate", "generate"]
+__all__ = [
+    "Chat",
+    "GenerationOutput",
+    "UnsupportedRequestError",
+    "accelerate",
+    "generate",
+    "undo",
+]

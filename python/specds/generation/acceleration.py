@@ -1,21 +1,32 @@
-"""Every `model.generate` of an object goes through specds, until that is undone."""
+"""Acceleration of a model: each `model.generate` goes through specds until that is undone."""
 
 from __future__ import annotations
 
 import inspect
+import logging
+import warnings
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, Literal, final
 
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from specds._core import Memory
+from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
+from specds.drafters.step import Step
 from specds.generation.arguments import UnsupportedRequestError, require_inputs
 from specds.generation.generate import as_transformers, run_custom_loop
 from specds.generation.options import Drafts, Options
+from specds.generation.request import GenerationOutput
 from specds.hub import named_datastore
 from specds.models.tokenization import model_vocab_size
-from specds.verify.support import UnsupportedModelError
+from specds.verify.support import (
+    UnsupportedModelError,
+    Verification,
+    log_once,
+    require_family,
+)
 
 _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]
 
@@ -25,38 +36,74 @@ def accelerate(
     drafter: Drafts = None,
     *,
     on_unsupported: Literal["refuse", "baseline"] = "refuse",
-    **options: Any,
+    max_nodes: int | Literal["auto"] = "auto",
+    verification: Verification = "auto",
+    check_model: bool = True,
+    synchronize_timings: bool = False,
+    stream_interval: int | None = None,
+    shape_invariant: bool = False,
+    on_step: Callable[[Step], object] | None = None,
 ) -> Acceleration:
-    """Makes `model.generate` draft, for pipelines, trainers and evaluation harnesses.
+    """Make `model.generate` draft, for pipelines, trainers and evaluation harnesses.
 
-    Its arguments and results stay the same. A call with a `custom_generate` of its own is not
-    changed. Of several accelerations of a model the last one counts. Copies of the model are plain.
+    Its arguments and results stay the same. Calls with their own `custom_generate` are not changed,
+    and `generate_batch` (continuous batching) warns that it decodes without drafts. A second
+    acceleration of a model replaces the first. Copies of the model are not accelerated.
 
     Args:
         model: A decoder-only transformers model, or an object that wraps one and its `generate`.
-        drafter: As in `generate`; shared by all calls, so it learns from one for the next. By
-            default one that drafts from each request's own text, from those of earlier calls, which
-            it remembers, and from the datastore that the model's folder names, if it names one.
-        on_unsupported: `refuse` raises an error for a call that drafts cannot serve; `baseline`
-            decodes it without drafts.
-        **options: `max_nodes`, `verification`, `check_model`, `stream_interval` and
-            `shape_invariant`, as in `generate`.
+        drafter: As in `generate`; all calls share it, so that it learns from one for the next. By
+            default it drafts from the request's own text, from a request cache of earlier calls,
+            and from the datastore that the model's folder names, if any.
+        on_unsupported: `refuse` raises an error for a model or a call that drafts cannot serve;
+            `baseline` decodes it without drafts, and logs the reason once.
+        max_nodes: As in `generate`, like all options below.
+        verification: The verification backend.
+        check_model: Check the model before its first use.
+        synchronize_timings: Make times exact on a CUDA device.
+        stream_interval: Tokens that a streamer receives at once.
+        shape_invariant: Make texts independent of drafts in half precision.
+        on_step: Called with each `Step`.
 
     Returns:
-        A handle, which says what is drafted from when it is printed: `undo()`, or the end of a
-        `with` block, undoes it.
+        A handle with the statistics of the calls. `undo()`, the end of a `with` block, or
+        `specds.undo(model)` gives the model its own `generate` back.
 
     Raises:
-        TypeError: `model` is no model.
-        ValueError: An option makes no sense.
+        TypeError: `model` is not a model.
+        ValueError: An option is invalid.
+        UnsupportedModelError: Drafts cannot be verified on a model of this kind.
     """
     require_inputs(model, None)
-    drafter = usual_drafter(model) if drafter is None else drafter
-    return Acceleration(model, Options.of(drafter, on_unsupported=on_unsupported, **options))
+    options = Options.of(
+        usual_drafter(model) if drafter is None else drafter,
+        on_unsupported=on_unsupported,
+        max_nodes=max_nodes,
+        verification=verification,
+        check_model=check_model,
+        synchronize_timings=synchronize_timings,
+        stream_interval=stream_interval,
+        shape_invariant=shape_invariant,
+        on_step=on_step,
+    )
+    try:
+        require_family(model, verification)
+    except UnsupportedModelError as error:
+        if on_unsupported == "refuse":
+            raise
+        _log_baseline(model, error)
+    return Acceleration(model, options)
+
+
+def undo(model: PreTrainedModel) -> None:
+    """Give an accelerated model its own `generate` back; do nothing for other models."""
+    held = vars(model).get("generate")
+    if isinstance(held, Acceleration):
+        held.undo()
 
 
 def usual_drafter(model: Any) -> FusedDrafter:
-    """One that remembers the texts of its requests, and has the datastore that a model names."""
+    """Make a drafter with a request cache, and with the datastore that the model names."""
     config = getattr(model, "config", None)
     if named := named_datastore(getattr(config, "name_or_path", "")):
         return FusedDrafter(named)
@@ -64,57 +111,106 @@ def usual_drafter(model: Any) -> FusedDrafter:
 
 
 def generate_by(
-    model: PreTrainedModel, plain: Callable[..., Any], options: Options, *args: Any, **kwargs: Any
+    model: PreTrainedModel,
+    baseline: Callable[..., Any],
+    options: Options,
+    on_output: Callable[[GenerationOutput], object] | None,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    """What `model.generate(*args, **kwargs)` returns, by drafts; `plain` is its own `generate`."""
+    """Return the result of `model.generate(*args, **kwargs)` with drafts.
+
+    Args:
+        model: The model.
+        baseline: Its own `generate`.
+        options: The options of the request.
+        on_output: Called with the output of a request with drafts.
+        *args: As in `model.generate`.
+        **kwargs: As in `model.generate`.
+    """
     arguments = dict(zip(_NAMES, args, strict=False)) | kwargs
+
+    def result(output: GenerationOutput, config: GenerationConfig) -> Any:
+        if on_output is not None:
+            on_output(output)
+        return as_transformers(output, config)
+
     if arguments.get("custom_generate") is None:
         try:
-            return run_custom_loop(model, plain, options, as_transformers, **arguments)
-        except (UnsupportedModelError, UnsupportedRequestError):
+            return run_custom_loop(model, baseline, options, result, **arguments)
+        except (UnsupportedModelError, UnsupportedRequestError) as error:
             if options.on_unsupported == "refuse":
+                error.add_note("on_unsupported='baseline' decodes such calls without drafts")
                 raise
-    return plain(**arguments)
+            _log_baseline(model, error)
+    return baseline(**arguments)
+
+
+def _log_baseline(model: Any, error: Exception) -> None:
+    log_once(model, f"{type(model).__name__} decodes without drafts: {error}", logging.WARNING)
 
 
 @final
 class Acceleration:
-    """The `generate` of an accelerated model; see `accelerate`."""
+    """The `generate` of an accelerated model; see `accelerate`.
+
+    Attributes:
+        stats: Counts and times of all calls with drafts together.
+        last_stats: Those of the last call with drafts.
+    """
 
     def __init__(self, model: PreTrainedModel, options: Options) -> None:
+        self.stats = GenerationStats()
+        self.last_stats = GenerationStats()
         self._model = model
         self._options = options
-        self._before: Any = vars(model).get("generate")
         self._is_undone = False
-        vars(model)["generate"] = self
+        self._recording = Lock()
+        held = vars(model)
+        undo(model)
+        self._before: Any = held.get("generate")
+        held["generate"] = self
+        if hasattr(model, "generate_batch") and "generate_batch" not in held:
+            held["generate_batch"] = _BatchWarning(model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Has the arguments and the result of `model.generate`."""
+        """Return the result of `model.generate` with these arguments."""
         of_class: Any = type(self._model)
-        plain = self._before or of_class.generate.__get__(self._model)
+        baseline = self._before or of_class.generate.__get__(self._model)
         if self._is_undone:
-            return plain(*args, **kwargs)
-        return generate_by(self._model, plain, self._options, *args, **kwargs)
+            return baseline(*args, **kwargs)
+        return generate_by(self._model, baseline, self._options, self._record, *args, **kwargs)
+
+    def _record(self, output: GenerationOutput) -> None:
+        with self._recording:
+            self.last_stats = output.stats
+            self.stats.merge(output.stats)
 
     def __repr__(self) -> str:
         drafter = self._options.drafter
-        if not isinstance(drafter, FusedDrafter):
-            return f"Acceleration({drafter!r})"
-        sources = ["the request's own text"] if drafter.config.context else []
-        sources += ["earlier calls"] if drafter.memory is not None else []
-        sources += [f"the datastore {drafter.datastore.path}"] if drafter.datastore else []
-        return f"Acceleration(drafts from {', '.join(sources)})"
+        if isinstance(drafter, FusedDrafter):
+            sources = ["the request's own text"] if drafter.config.context else []
+            sources += ["earlier calls"] if drafter.memory is not None else []
+            sources += [f"the datastore {drafter.datastore.path}"] if drafter.datastore else []
+            description = f"drafts from {', '.join(sources)}"
+        else:
+            description = repr(drafter)
+        speed = f"; {self.stats}" if self.stats.num_emitted_tokens else ""
+        return f"Acceleration({description}{speed})"
 
     def undo(self) -> None:
-        """Gives the model its former `generate` back; a second call does nothing."""
+        """Give the model its own `generate` back; a second call does nothing."""
         self._is_undone = True
         held = vars(self._model)
-        # One that was made later stays until it is undone itself.
-        while isinstance(top := held.get("generate"), Acceleration) and top._is_undone:
-            if top._before is None:
-                del held["generate"]
-            else:
-                held["generate"] = top._before
+        # A later acceleration, which replaced this one, stays.
+        if held.get("generate") is not self:
+            return
+        if self._before is None:
+            del held["generate"]
+        else:
+            held["generate"] = self._before
+        if isinstance(held.get("generate_batch"), _BatchWarning):
+            del held["generate_batch"]
 
     def __enter__(self) -> Acceleration:
         return self
@@ -125,3 +221,22 @@ class Acceleration:
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy of the model has the `generate` of its class.
         return getattr, (self._model, "generate")
+
+
+@final
+class _BatchWarning:
+    """The `generate_batch` of an accelerated model, with a warning."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        warnings.warn(
+            "generate_batch decodes without drafts: continuous batching does not call `generate`",
+            stacklevel=2,
+        )
+        of_class: Any = type(self._model)
+        return of_class.generate_batch.__get__(self._model)(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._model, "generate_batch")

@@ -1,10 +1,16 @@
 """Checks of a request: an unsupported argument raises an error that names it."""
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
@@ -106,7 +112,7 @@ def _reasons(
         yield f"cache_implementation={cache!r} cannot be used: trees need a cache of their own"
     for name, value in model_kwargs.items():
         if name not in _PREPARED_KWARGS and not _is_empty(model, name, value):
-            yield f"{name} cannot be used: only tokens are verified over a tree"
+            yield _only_tokens(name)
     if input_ids.numel() == 0:
         yield f"input_ids must not be empty, got shape {tuple(input_ids.shape)}"
     if shown.shape != input_ids.shape:
@@ -125,6 +131,80 @@ def _reasons(
         fits = positions.shape[-1] == counted.shape[1]
         if not fits or bool(((positions.to(counted) != counted) & (shown == 1)).any()):
             yield "position_ids must count from 0, as they do by default"
+
+
+def require_tokens_only(model: PreTrainedModel, arguments: Mapping[str, Any]) -> None:
+    """Check that a call has no inputs of the model other than tokens, such as images.
+
+    Raises:
+        UnsupportedRequestError: It has one; the message names the argument.
+    """
+    forward: Any = getattr(model, "forward", model.generate)
+    inputs = inspect.signature(forward).parameters
+    for name, value in arguments.items():
+        is_input = isinstance(value, torch.Tensor) and name in inputs
+        if is_input and name not in {"input_ids", *_PREPARED_KWARGS, *_TOKEN_TYPES}:
+            raise UnsupportedRequestError(_only_tokens(name))
+
+
+def _only_tokens(name: str) -> str:
+    return f"{name} cannot be used: only tokens are verified over a tree"
+
+
+def require_usual_inputs(
+    model: PreTrainedModel,
+    input_ids: torch.Tensor,
+    shown: torch.Tensor,
+    model_kwargs: dict[str, Any],
+) -> None:
+    """Check that a model's own `prepare_inputs_for_generation` passes the prompt as tokens.
+
+    Adapters and remote code can replace tokens by embeddings, or add states to the cache. Drafts
+    would then continue another text, so the inputs of the first step are compared with the usual.
+
+    Raises:
+        UnsupportedRequestError: They differ; the message names the inputs.
+    """
+    prepare: Any = model.prepare_inputs_for_generation
+    if getattr(prepare, "__func__", None) is GenerationMixin.prepare_inputs_for_generation:
+        return
+    cache = model_kwargs.get(CACHE_NAME)
+    num_known = 0 if cache is None else cache.get_seq_length()
+    num_new = input_ids.shape[1] - num_known if num_known else None
+    settings = {"next_sequence_length": num_new, "is_first_iteration": True, **model_kwargs}
+    passed = dict(prepare(input_ids, **settings))
+    ids, mask, positions = (
+        passed.pop(name, None) for name in ("input_ids", "attention_mask", "position_ids")
+    )
+    usual, counted = input_ids[:, num_known:], shown.cumsum(dim=1)[:, num_known:] - 1
+    differing = [] if _are_equal(ids, usual) else ["input_ids"]
+    if not (mask is None or _are_equal(mask, shown)):
+        differing.append("attention_mask")
+    if not (positions is None or _are_equal(positions, counted, shown[:, num_known:])):
+        differing.append("position_ids")
+    if passed.pop(CACHE_NAME, None) not in (None, cache):
+        differing.append(CACHE_NAME)
+    differing += [
+        name
+        for name, value in passed.items()
+        if isinstance(value, (torch.Tensor, tuple, list))
+        and name not in _PREPARED_KWARGS
+        and not _is_empty(model, name, value)
+    ]
+    if differing:
+        raise UnsupportedRequestError(
+            f"the model's own `prepare_inputs_for_generation` changes {', '.join(differing)}: "
+            "drafts are verified with the usual inputs"
+        )
+
+
+def _are_equal(
+    found: torch.Tensor | None, expected: torch.Tensor, shown: torch.Tensor | None = None
+) -> bool:
+    if found is None or found.shape != expected.shape:
+        return False
+    equal = found.to(expected) == expected
+    return bool((equal if shown is None else equal | ~shown).all())
 
 
 def _is_empty(model: PreTrainedModel, name: str, value: Any) -> bool:

@@ -101,7 +101,8 @@ def generate_of_folder(
     own = [name for name in arguments if name in _OPTIONS]
     options = Options(drafter, **{name: arguments.pop(name) for name in own})
     of_class: Any = type(model)
-    return generate_by(model, of_class.generate.__get__(model), options, *args, **arguments)
+    baseline = of_class.generate.__get__(model)
+    return generate_by(model, baseline, options, None, *args, **arguments)
 
 
 @cache

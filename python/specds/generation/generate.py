@@ -17,7 +17,11 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from specds._core import Session
 from specds.drafters.step import Step
-from specds.generation.arguments import UnsupportedRequestError, require_inputs
+from specds.generation.arguments import (
+    UnsupportedRequestError,
+    require_inputs,
+    require_tokens_only,
+)
 from specds.generation.options import Drafts, Options
 from specds.generation.request import GenerationOutput, run
 from specds.verify.cache import CACHE_NAME
@@ -141,6 +145,7 @@ def run_custom_loop(
     for name, reason in _DROPPED.items():
         if arguments.pop(name, None):
             raise UnsupportedRequestError(f"{name} cannot be used: {reason}")
+    require_tokens_only(model, arguments)
     for name in {"cache", "past_key_values"} & arguments.keys():
         arguments[CACHE_NAME] = arguments.pop(name)
     _resolve_stop_strings(model, tokenizer, stop_strings, arguments)

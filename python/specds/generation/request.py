@@ -38,6 +38,7 @@ from specds.generation.arguments import (
     require_past,
     require_request,
     require_rowwise,
+    require_usual_inputs,
 )
 from specds.generation.kv_cache import extend, load
 from specds.generation.options import Options
@@ -47,7 +48,7 @@ from specds.models.render import Spelling
 from specds.models.tokenization import check_vocabulary, model_vocab_size
 from specds.verify.cache import CACHE_NAME
 from specds.verify.generic import Runner
-from specds.verify.support import require_support
+from specds.verify.support import log_once, require_support
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ def run(
     if not runner_class.takes_trees and not bool(shown.all()) and options.check_model:
         require_padding(model)
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
+    require_usual_inputs(model, input_ids, shown, model_kwargs)
     vocab_size = model_vocab_size(model)
     # A model may lack tokens of its own tokenizer: Gemma 3's 1B model has none for images.
     datastore = getattr(options.drafter, "datastore", None)
@@ -142,6 +144,8 @@ def run(
     if puts is not None:
         puts.end()
     stats.verification, stats.reason = name, reason or stats.reason
+    if stats.reason:
+        log_once(model, f"{type(model).__name__} is verified by {name!r}: {stats.reason}")
     rows = request.rows
     return GenerationOutput(
         # Padded like the output of `model.generate`.

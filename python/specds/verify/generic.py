@@ -194,7 +194,7 @@ class Runner:
         return sys.maxsize
 
     def committed(self) -> Any:
-        """The states of the only row in a cache for plain decoding."""
+        """Return the states of the only row in a cache of transformers."""
         return self.cache.committed()
 
     def rehearse(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:

@@ -111,9 +111,10 @@ class PackedRunner(Runner):
             work.forward = FusedForward(self._model, has_kernels=work.has_kernels)
         else:
             work.forward.refresh()
-        # Without autograd's bookkeeping a pass of a small model takes a tenth less. A recording is
-        # written to later, which tensors of an inference mode do not allow.
-        return work.forward if self._records else torch.inference_mode()(work.forward)
+        # Without autograd's bookkeeping a pass of a small model takes a tenth less. An inference
+        # mode forbids later writes, as to recordings, and some subclasses of quantized weights.
+        keeps_mode = self._records or _has_subclasses(self._model)
+        return work.forward if keeps_mode else torch.inference_mode()(work.forward)
 
     def _by_packed_model(self) -> Callable[..., Tensor]:
         packed, of_pass = packed_model(self._model)
@@ -209,6 +210,10 @@ class PackedRunner(Runner):
         else:
             seen = self._mask(inputs, end)
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
+
+
+def _has_subclasses(model: PreTrainedModel) -> bool:
+    return any(type(weight) is not torch.nn.Parameter for weight in model.parameters())
 
 
 RUNNERS: dict[str, type[Runner]] = {"packed": PackedRunner, "model": Runner, "chain": ChainRunner}

@@ -1,6 +1,7 @@
 """Checks of models for verification: their configuration, and a test run."""
 
 import inspect
+import logging
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
@@ -60,7 +61,8 @@ Verification = str | type[Runner]
 
 # Results of the test run of a model, by verification backend.
 _checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
-# The warnings that were given for a model.
+_log = logging.getLogger("specds")
+# The warnings that were given for a model, and the lines that were logged.
 _warned: WeakKeyDictionary[torch.nn.Module, set[str]] = WeakKeyDictionary()
 
 
@@ -100,7 +102,9 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
     except torch.OutOfMemoryError:
         raise
     except Exception as failure:
-        return Support(False, (f"a forward pass over a {drafts} failed: {failure}",), None)
+        _log.info("a forward pass over a %s failed", drafts, exc_info=failure)
+        detail = failure if isinstance(failure, ValueError) else type(failure).__name__
+        return Support(False, (f"a forward pass over a {drafts} failed: {detail}",), None)
     allowed = allowed_error(model)
     if error <= allowed:
         return Support(True, (), error)
@@ -152,15 +156,43 @@ def require_support(
     runner = _runner_class(verification)
     name = verification if isinstance(verification, str) else runner.__name__
     if reasons := _reasons(model, verification, check_model):
-        what = "a token tree" if name == "model" else f"drafts by {name!r}"
-        raise UnsupportedModelError(
-            f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
-        )
+        raise _unsupported(model, name, reasons)
     if why not in {"", _UNPROVEN, *_warned.setdefault(model, set())}:
         _warned[model].add(why)
         message = f"drafts are verified by 'model' and not by 'packed', which is faster: {why}"
         warnings.warn(message, stacklevel=2)
     return runner, name, why
+
+
+def require_family(model: Any, verification: Verification = "auto") -> None:
+    """Check that no lasting property of a model rules out drafts; runs nothing.
+
+    Settings that can change, such as training mode, are checked when a request begins.
+
+    Raises:
+        UnsupportedModelError: One does; the message has the reasons.
+    """
+    if not (isinstance(model, PreTrainedModel) or hasattr(model, "active_peft_config")):
+        return
+    if verification == "auto":
+        verification = "chain" if is_recurrent(model) else "model"
+    runner = _runner_class(verification)
+    if reasons := _lasting_reasons(model, runner.takes_trees):
+        raise _unsupported(model, "model" if runner.takes_trees else "chain", reasons)
+
+
+def _unsupported(model: Any, name: str, reasons: Sequence[str]) -> UnsupportedModelError:
+    what = "a token tree" if name == "model" else f"drafts by {name!r}"
+    message = f"{type(model).__name__} cannot verify {what}: {'; '.join(reasons)}"
+    return UnsupportedModelError(message)
+
+
+def log_once(model: Any, message: str, level: int = logging.INFO) -> None:
+    """Log a message to the logger `specds`, once for each model."""
+    logged = _warned.setdefault(model, set()) if isinstance(model, torch.nn.Module) else set()
+    if message not in logged:
+        logged.add(message)
+        _log.log(level, message)
 
 
 def _is_proven(device: torch.device) -> bool:
@@ -197,8 +229,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
     """Return the reasons in a model's configuration against verifying drafts on it."""
     config = model.config.get_text_config(decoder=True)
     takes_trees = _runner_class(verification).takes_trees
-    of_family = _family_reasons if takes_trees else _chain_reasons
-    reasons = [*_training_reasons(model, config), *of_family(model, config)]
+    reasons = [*_training_reasons(model, config), *_lasting_reasons(model, takes_trees)]
     is_zero3: Any = is_deepspeed_zero3_enabled
     num = getattr(model, "_tp_size", None) or 1
     if (is_fsdp_managed_module(model) or is_zero3()) and torch.distributed.is_initialized():
@@ -214,6 +245,13 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
     if verification != "model" and takes_trees:
         reasons += packing_reasons(model, config, has_kernel=_has_kernel(model, verification))
     return reasons
+
+
+def _lasting_reasons(model: PreTrainedModel, takes_trees: bool) -> list[str]:
+    """Return the reasons that stay, whatever is set on the model later."""
+    config = model.config.get_text_config(decoder=True)
+    of_family = _family_reasons if takes_trees else _chain_reasons
+    return [*_prompt_reasons(model), *of_family(model, config)]
 
 
 def _has_kernel(model: PreTrainedModel, verification: Verification) -> bool:
@@ -237,7 +275,7 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     has_alibi = getattr(config, "alibi", False) or getattr(nested, "alibi", False)
     if has_alibi or config.model_type == "bloom":
         yield "its alibi biases count cache slots, not positions in the tree"
-    elif "position_ids" not in inspect.signature(model.forward).parameters:
+    elif "position_ids" not in inspect.signature(_base(model).forward).parameters:
         yield "its forward takes no `position_ids`"
     if getattr(config, "attn_temperature_tuning", False):
         yield "it scales queries by cache slots, not positions in the tree"
@@ -264,12 +302,29 @@ def is_recurrent(model: PreTrainedModel) -> bool:
 def _chain_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     if model.config.is_encoder_decoder:
         yield "it is an encoder-decoder model"
-    if CACHE_NAME not in inspect.signature(model.forward).parameters:
+    if CACHE_NAME not in inspect.signature(_base(model).forward).parameters:
         yield f"its forward takes no `{CACHE_NAME}`"
     parameters = getattr(config, "rope_parameters", None) or {}
     for scaling in [of for of in parameters.values() if isinstance(of, dict)] or [parameters]:
         if (rope_type := scaling.get("rope_type")) in ("dynamic", "longrope"):
             yield f"rope type {rope_type} depends on the length of a rejected draft"
+
+
+def _base(model: Any) -> Any:
+    """Return the model that a PEFT model wraps, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _prompt_reasons(model: Any) -> Iterator[str]:
+    """Yield the reason against PEFT's prompt learning, whose prompts are not tokens."""
+    prepare = getattr(model, "prepare_inputs_for_generation", None)
+    # PEFT passes the base model to `generate`, with this method of its own.
+    for part in (model, getattr(prepare, "__self__", None)):
+        config: Any = getattr(part, "active_peft_config", None)
+        if getattr(config, "is_prompt_learning", False):
+            kind = getattr(config.peft_type, "value", config.peft_type)
+            yield f"PEFT's prompt learning ({kind}) puts states before the prompt"
+            return
 
 
 def _training_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
