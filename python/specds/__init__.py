@@ -1,10 +1,10 @@
-"""Speculative decoding from datastores: faster language models, the same text, nothing trained.
+"""Speculative decoding from datastores and earlier requests: faster generation, the same output.
 
 Imports follow the data: `specds.corpora` -> `specds.indexing` -> `specds.drafters` ->
-`specds.verify` and `specds.accept` -> `specds.decoding` -> `specds.generation`. This module has the
-names that most programs need; the rest is in these folders.
+`specds.verify` and `specds.accept` -> `specds.decoding` -> `specds.generation`. This module exports
+the names that most programs need.
 
-Importing this package needs numpy alone; torch and transformers are imported on first use.
+Importing this package requires only numpy; torch and transformers are imported on first use.
 """
 
 import copyreg

@@ -1,4 +1,4 @@
-"""`python -m specds` is the `specds` command."""
+"""Entry point of `python -m specds`, the same as the `specds` command."""
 
 from specds.cli import main
 

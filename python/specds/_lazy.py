@@ -1,4 +1,4 @@
-"""Packages whose names are imported when first asked for, so that a command starts at once."""
+"""Lazy imports of the names of a package, so that commands start quickly."""
 
 import sys
 from collections.abc import Callable
@@ -22,7 +22,7 @@ EXTRAS = {
 
 
 def advice(package: str) -> str:
-    """How to install a package that is missing."""
+    """Return the command that installs a missing package."""
     return f"{package} is not installed: pip install 'specds[{EXTRAS[package]}]'"
 
 
@@ -38,7 +38,7 @@ def imported(module: str) -> Any:
 
 
 def lazy(package: str, *homes: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: looks for the names of its `__all__` in modules below it."""
+    """Return a package's `__getattr__`, which imports the names of `__all__` from submodules."""
 
     def find(name: str) -> Any:
         if name in sys.modules[package].__all__:

@@ -20,13 +20,13 @@ class BenchOptions:
     Attributes:
         transcripts (FILE): A file of recorded answers, JSONL of `prompt` and `completion`.
         datastores (FOLDER,...): A folder made by `specds build`, or several.
-        drafters: Drafters by name; each runs with each number of nodes.
-        max_nodes (NODES,...): Maximum nodes of a draft; `auto`, for `generate`, by measured cost.
+        drafters: Names of drafters; each is measured with each number of nodes.
+        max_nodes (NODES,...): Maximum nodes of a draft; `bench generate` also takes `auto`.
         tokenizer: Tokenizer of the transcripts; by default the model's or the datastore's.
-        model: The target: a name on the hub, a local folder, or `demo`. A replay needs it for
-            drafters that are made of its weights.
+        model: The target: a name on the hub, a local folder, or `demo`. `bench acceptance` needs it
+            only for drafters that use its weights.
         limit: Maximum requests of a file.
-        warm_memory: Whether one drafter serves all requests of a run and learns from them.
+        warm_memory: Use one drafter for all requests of a run, or a new one for each.
     """
 
     transcripts: Sequence[Path] = ()
@@ -52,7 +52,7 @@ class AcceptanceOptions(BenchOptions):
 
     Attributes:
         shape: Shape of drafts; vLLM and llama.cpp verify chains.
-        memory_tokens: Tokens of the datastore that the memory of `fused` holds at first, as on a
+        memory_tokens: Tokens of the datastore in the request cache of `fused` at the start, as on a
             server that has run for a while.
     """
 
@@ -71,13 +71,13 @@ class GenerateOptions(BenchOptions):
     """Options of `specds bench generate`, which completes the prompts of transcripts.
 
     Attributes:
-        baselines: Any of `generate`, `static`, `compiled`, `plain`,
+        baselines: Baselines among `generate`, `static`, `compiled`, `plain`,
             `transformers-prompt-lookup`; by default all, on a CPU without `compiled`.
         modes: `greedy`, `sampled`.
         temperature: Temperature of the sampled mode.
-        max_new_tokens: New tokens of each prompt.
-        seed: Seed of the samples, and of the demo's prompts.
-        runs: Number of measurements.
+        max_new_tokens: Maximum new tokens for each prompt.
+        seed: Seed of sampling and of the demo's prompts.
+        runs: Number of runs.
         batches (PROMPTS,...): Prompts in one call.
         verification: Verification backend.
         device: `auto`, `cpu`, `cuda`, ...

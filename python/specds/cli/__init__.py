@@ -1,6 +1,6 @@
-"""The `specds` command: reads arguments, calls the package, shows what comes of it.
+"""The `specds` command: parsing of arguments, calls of the package, and output.
 
-One file a group of commands; `display` draws results. May import everything.
+Each file has a group of commands; `display` draws results. This folder may import all others.
 """
 
 import logging
@@ -23,7 +23,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="specds",
-    help="Faster language models with the same text: drafts looked up, verified as a tree.",
+    help="Faster generation with the same output: drafts from a datastore and earlier requests.",
     cls=Group,
     context_settings=SETTINGS,
     rich_markup_mode=None,
@@ -39,7 +39,7 @@ _COMMANDS = {
         share.push,
         share.pull,
     ),
-    "Questions": (
+    "Inspection and benchmarks": (
         datastore_info.info,
         datastore_info.verify,
         datastore_info.lookup,
@@ -55,14 +55,14 @@ for panel, commands in _COMMANDS.items():
 _memory = typer.Typer(
     name="memory",
     cls=Group,
-    help="Edit memories.",
+    help="Edit request caches.",
     context_settings=SETTINGS,
     rich_markup_mode=None,
 )
 _memory.callback()(lambda: None)
 _memory.command(cls=Command)(with_records(datastores.forget))
 app.add_typer(_memory, rich_help_panel="Datastores")
-app.add_typer(bench.app, rich_help_panel="Questions")
+app.add_typer(bench.app, rich_help_panel="Inspection and benchmarks")
 
 
 _BEGIN = """\
@@ -99,13 +99,13 @@ def main() -> None:
     """Run the command; an error is one line, exit code 2 for usage and 1 for failure."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # of any encoding, and none where it is closed
+        if isinstance(stream, TextIOWrapper):  # a stream can be closed or replaced
             stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
-    except Exception as error:  # the last resort of a command: whatever it is, one line
+    except Exception as error:  # any error of a command is shown as one line
         # Only the parser's own errors, of usage, know how to show themselves.
         show = getattr(error, "format_message", None)
         terminal.fail(show() if show else _one_line(error))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from specds._core import Datastore
     from specds.drafters import DrafterName
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV, for spreadsheets.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of text.")]
 DatastorePath = Annotated[
     Path,
     typer.Argument(
@@ -64,7 +64,7 @@ MaxNodes = Annotated[
         parser=most_nodes,
         metavar="auto|NODES",
         rich_help_panel="Drafting",
-        help="Most nodes of a draft. `auto`: the paper's number for drafters of a paper; "
+        help="Maximum nodes of a draft. `auto`: the paper's number for drafters of a paper; "
         "otherwise the number that maximizes throughput at the measured time of a step.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Commands that ask a datastore: info, verify, lookup, view."""
+"""Commands that inspect a datastore: info, verify, lookup, view."""
 
 import webbrowser
 from pathlib import Path
@@ -18,7 +18,7 @@ _MOST = 1_000_000
 
 
 def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
-    """Show what a datastore holds and what it was built from.
+    """Show the content of a datastore and how it was built.
 
     Example:
         specds info stdlib.specds
@@ -29,7 +29,7 @@ def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
 
 
 def verify(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
-    """Read a whole datastore and check every byte of it.
+    """Compare every byte of a datastore with its checksums.
 
     Example:
         specds verify stdlib.specds
@@ -52,21 +52,24 @@ def lookup(
     *,
     top: Annotated[
         int,
-        typer.Option(metavar="NUMBER", min=1, max=_MOST, help="How many continuations to show."),
+        typer.Option(metavar="NUMBER", min=1, max=_MOST, help="Number of continuations to show."),
     ] = 10,
     max_match: Annotated[
-        int, typer.Option(metavar="TOKENS", min=1, max=_MOST, help="The longest suffix to try.")
+        int,
+        typer.Option(
+            metavar="TOKENS", min=1, max=_MOST, help="Maximum length of the matched suffix."
+        ),
     ] = 16,
     occurrences: int = 0,
     tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
-    """Look up what followed the end of a text in the corpus.
+    """Look up the continuations of the end of a text in the corpus.
 
     Args:
         text (TEXT): The context; `-` reads standard input.
         occurrences: Number of occurrences of the match to show.
-        tokenizer: By default the one the datastore was built with.
+        tokenizer: Tokenizer; by default the one that the datastore was built with.
 
     Examples:
         specds lookup stdlib.specds "for i in range("
@@ -121,18 +124,21 @@ def view(
     /,
     *,
     port: Annotated[
-        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0: any that is free.")
+        int,
+        typer.Option(
+            "--port", metavar="PORT", min=0, max=65535, help="Port; 0 selects a free one."
+        ),
     ] = 0,
     browse: bool = False,
     tokenizer: str | None = None,
 ) -> None:
-    """Serve a page that shows what a datastore knows of a text while you type it.
+    """Serve a page that shows matches and drafts for a text as you type it.
 
-    For this machine alone, until Ctrl-C. Nothing that is typed is kept.
+    Only this machine can open the page, until Ctrl-C. Nothing that you type is stored.
 
     Args:
         browse: Open the page in the browser of this machine.
-        tokenizer: By default the one the datastore was built with.
+        tokenizer: Tokenizer; by default the one that the datastore was built with.
 
     Example:
         specds view chat.specds --browse

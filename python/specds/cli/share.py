@@ -1,4 +1,4 @@
-"""Commands that give to others: push and pull for people, export-generate for transformers."""
+"""Commands that export: push and pull on the hub, export-generate for transformers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,17 +23,17 @@ def push(
 ) -> None:
     """Upload a datastore to the Hugging Face hub, with a card.
 
-    Shards that the hub has are not sent again. A datastore holds its whole corpus: everyone who can
-    read it can read the texts.
+    Shards that the hub has are not uploaded again. A datastore contains its whole corpus: everyone
+    who can read it can read the texts.
 
     Args:
         datastore (DATASTORE): A folder made by `specds build`.
         name (NAME): `org/name` on the hub, or `org/name@branch`.
-        revision: The branch.
-        private: Who can see a new one; by default as your account says.
-        license: Of the corpus: `apache-2.0`, ...
-        transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, that are replayed
-            for the card.
+        revision: Branch to upload to.
+        private: Visibility of a new repository; by default that of your account.
+        license: License of the corpus, such as `apache-2.0`.
+        transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, whose acceptance
+            the card shows.
 
     Example:
         specds push chat.specds org/chat --private --license cc-by-4.0
@@ -53,12 +53,12 @@ def push(
 def pull(name: str, /, *, revision: str | None = None, as_json: Json = False) -> None:
     """Download a datastore from the Hugging Face hub and check it.
 
-    Prints its folder in the hub's cache. Files that are there are not downloaded again, and an
-    interrupted download continues.
+    Prints the folder in the hub's cache. Files in the cache are not downloaded again, and an
+    interrupted download resumes.
 
     Args:
         name (NAME): `org/name` on the hub, or `org/name@revision`.
-        revision: A branch, a tag or a commit.
+        revision: Branch, tag or commit.
 
     Example:
         specds pull org/chat
@@ -98,13 +98,13 @@ def export_generate(
     into: Path | None = None,
     on_unsupported: Literal["refuse", "baseline"] = "refuse",
 ) -> None:
-    """Write a `custom_generate` folder: transformers then generates with specds.
+    """Write a `custom_generate` folder, with which transformers generates by specds.
 
     Args:
-        folder (FOLDER): A folder for `custom_generate`.
+        folder (FOLDER): Folder to create.
         datastore (FOLDER): Also draft from this folder made by `specds build`.
-        into (FOLDER): A model's folder that also gets a `custom_generate`.
-        on_unsupported: `refuse` calls that drafts cannot serve, or decode the `baseline`.
+        into (FOLDER): Folder of a model to which `custom_generate` is also added.
+        on_unsupported: `refuse` unsupported calls, or decode them without drafts (`baseline`).
 
     Examples:
         specds export-generate ./specds-generate --datastore src.specds

@@ -1,6 +1,6 @@
 """Sources of documents: files, folders, datasets on the hub, the standard library.
 
-Imports `specds.hub` alone of the other folders.
+Of the other folders, it imports only `specds.hub`.
 """
 
 from typing import TYPE_CHECKING

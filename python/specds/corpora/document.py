@@ -1,4 +1,4 @@
-"""Corpora: parts that yield documents, with a note of each item left out."""
+"""Corpora: parts that yield documents, and the items that were left out."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -14,12 +14,12 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """One text that no match may reach across.
+    """One text; matches do not cross its ends.
 
     Attributes:
-        name: Where it is from: ``a/b.py``, ``answers.jsonl:17``.
+        name: Its place: ``a/b.py``, ``answers.jsonl:17``.
         text: The text; never empty, and always encodable as UTF-8.
-        num_bytes: The size read for it, for progress; compressed files count as they lie on disk.
+        num_bytes: Bytes read for it, for progress; a compressed file counts with its size on disk.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A thing left out, and why: ``not text``, ``empty``, ``bad row: ...``."""
+    """An item that was left out, and the reason: ``not text``, ``empty``, ``bad row: ...``."""
 
     name: str
     reason: str
@@ -43,9 +43,9 @@ Item: TypeAlias = "Document | Skipped"
 
 
 class Part(Protocol):
-    """A share of a corpus, such as a file; it can be pickled and read in another process.
+    """A part of a corpus, such as a file; it can be pickled and read in another process.
 
-    `state` says what it would read now: a stopped build continues if it is the same.
+    `state` identifies its present content: a stopped build resumes only if it is unchanged.
     """
 
     @property
@@ -62,7 +62,7 @@ class Corpus:
     """Documents to read in a fixed order, as often as wanted; parts may be read in parallel.
 
     Attributes:
-        name: What the manifest of a datastore calls this corpus.
+        name: Name of the corpus in the manifest of a datastore.
     """
 
     name: str
@@ -81,19 +81,19 @@ class CorpusOptions:
     """Options of reading a corpus; the command line has them too.
 
     Attributes:
-        text_field: The field of a row that holds its text; by default the first of a usual name.
-        messages_field: The field of a row that holds a conversation; by default the first of a
-            usual name.
-        language: The programming language of ``the-stack``, such as python.
-        config: The configuration of a dataset on the hub.
-        split: The split of a dataset on the hub; by default the named corpus's own, or ``train``.
-        revision: The branch, tag or commit of a dataset on the hub.
-        on_bad_row: What to do with a row that cannot be read: ``fail`` names its place, ``skip``
-            counts it.
-        sample: The share of documents to keep, chosen by a hash of each one's text, so that a text
-            is kept or left out wherever it stands.
-        include: Patterns as in a ``.gitignore``: of a folder, read only the files that match.
-        exclude: Patterns as in a ``.gitignore``: of a folder, leave out what matches.
+        text_field: Field of a row with its text; by default the first one with a usual name.
+        messages_field: Field of a row with a conversation; by default the first one with a usual
+            name.
+        language: Programming language in ``the-stack``, such as python.
+        config: Configuration of a dataset on the hub.
+        split: Split of a dataset on the hub; by default ``train``, or that of a named corpus.
+        revision: Branch, tag or commit of a dataset on the hub.
+        on_bad_row: Treatment of unreadable rows: ``fail`` stops with an error that names the place,
+            ``skip`` counts them.
+        sample: Fraction of documents to keep, selected by a hash of the text: the selection does
+            not depend on the order.
+        include: Patterns as in a ``.gitignore``; only matching files of a folder are read.
+        exclude: Patterns as in a ``.gitignore``; matching files of a folder are left out.
         without: Modules that ``stdlib`` leaves out together with their tests.
 
     """
@@ -119,7 +119,7 @@ class CorpusOptions:
             raise ValueError(f"sample must be above 0 and at most 1: {self.sample}")
 
     def describe(self) -> str:
-        """Every option that is not the default one, for the name of a corpus: `` split=test``."""
+        """Return the options that differ from the defaults, for the name: `` split=test``."""
         text = ""
         for name, default in ((field.name, field.default) for field in fields(self)):
             value = getattr(self, name)

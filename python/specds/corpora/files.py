@@ -1,4 +1,4 @@
-"""One file of rows or of text, compressed or not; rows of JSON are read as a stream."""
+"""Files of rows or of text, also compressed; rows of JSON are read as a stream."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Spent: TypeAlias = "Callable[[], int]"
 
 
 def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
-    """Yield the row of each line; blank lines are numbered, but no rows."""
+    """Yield the row of each line; blank lines count as lines, but yield no row."""
     for number in count(1):
         line = file.readline(_LARGEST_ROW)
         if not line:
@@ -45,7 +45,7 @@ def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator
 
 
 def json_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
-    """Yield the rows of a `.json` file: of a list, as it streams in, or an object a line."""
+    """Yield the rows of a `.json` file, as a stream: a list, or one object per line."""
     if file.peek(_CHUNK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         with io.TextIOWrapper(file, "utf-8-sig") as text:
             yield from _list_rows(text, spent)
@@ -115,7 +115,7 @@ def kind(name: str) -> str:
 
 
 def local_file(path: Path, options: CorpusOptions, render: Render) -> DataFile:
-    """The part that reads one file, by the kind of its name."""
+    """Return the part that reads a file, by the kind of its name."""
     if not path.is_file():
         raise CorpusError(f"{path} is not a regular file: write what it holds to a file first")
     if kind(path.name) == "parquet" and path.suffix.lower() in _COMPRESSED:
@@ -124,19 +124,19 @@ def local_file(path: Path, options: CorpusOptions, render: Render) -> DataFile:
 
 
 def file_state(path: Path) -> str:
-    """The path of a file, its size and the nanosecond in which it was last written."""
+    """Return a file's path, size and modification time in nanoseconds."""
     found = path.stat()
     return f"{path} {found.st_size} {found.st_mtime_ns}"
 
 
 def digest(states: Iterable[str]) -> str:
-    """One short state for many."""
+    """Combine several states into one short state."""
     return hashlib.sha256("\n".join(states).encode(errors="surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of rows, or of text: then it is one document. `name` is what documents call it."""
+    """A file of rows, or of text as one document. Names of documents begin with `name`."""
 
     path: Path
     options: CorpusOptions
@@ -232,7 +232,7 @@ def _damaged(place: str, error: Exception) -> DamagedFileError:
 
 
 def decompressed(file: io.BufferedReader, name: str) -> io.BufferedReader | gzip.GzipFile:
-    """Open the content of a file; its suffix decides between gzip, zstd and none."""
+    """Open the decompressed content of a file: gzip, zstd or none, by its suffix."""
     if name.lower().endswith(".gz"):
         return gzip.GzipFile(fileobj=file)
     if name.lower().endswith(".zst"):
@@ -242,7 +242,7 @@ def decompressed(file: io.BufferedReader, name: str) -> io.BufferedReader | gzip
 
 
 def decode(content: bytes) -> str | None:
-    """The content as text; None where it is binary (a zero byte is UTF-8, but never text)."""
+    """Decode UTF-8; return None for binary content (a zero byte is valid UTF-8, but never text)."""
     if b"\0" in content:
         return None
     try:

@@ -1,4 +1,4 @@
-"""A folder: files of rows are read row by row, all others as source code; or `stdlib`."""
+"""Folders as corpora: files of rows, source code, and the standard library."""
 
 import os
 import re
@@ -24,7 +24,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """Some files of a folder of source code, by their paths below it."""
+    """Files of a folder of source code, by their relative paths."""
 
     root: Path
     paths: tuple[str, ...]
@@ -53,11 +53,11 @@ class SourceFiles:
 
 
 def folder_parts(root: Path, options: CorpusOptions, render: Render) -> Iterator[Part]:
-    """The parts of a folder: its files of rows one by one, then all others as source code.
+    """Return the parts of a folder: one for each file of rows, then source code.
 
-    A readme and a license of a folder that otherwise holds rows are left out. Next to source code,
-    a `.json` file whose first row holds no text is source too, such as a project's settings. Hidden
-    files, folders that a build makes, and what `.gitignore` files name are left out.
+    The readme and license of a folder of rows are left out. Next to source code, a `.json` file
+    whose first row has no text, such as a project's settings, counts as source code. Hidden files,
+    folders made by builds, and files that a `.gitignore` matches are left out.
     """
     exclude: Rules = (("", _asked_patterns(options.exclude)),) if options.exclude else ()
     names = list(_names(root, exclude))
@@ -179,7 +179,7 @@ _NOT_THE_LIBRARY = frozenset({"__pycache__", "encodings", "pydoc_data", "site-pa
 
 
 def stdlib_parts(options: CorpusOptions) -> Iterator[SourceFiles]:
-    """The parts of the running interpreter's own library, without generated tables and packages."""
+    """Return the parts of the standard library, without generated tables and installed packages."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = (path.relative_to(root) for path in sorted(root.rglob("*.py")))
     names = (path.as_posix() for path in paths if _NOT_THE_LIBRARY.isdisjoint(path.parts))
@@ -193,6 +193,6 @@ def stdlib_documents(without: Collection[str] = ()) -> Iterator[Document]:
 
 
 def belongs_to(name: str, modules: Collection[str]) -> bool:
-    """Return true if a standard library document is of one of `modules` or its tests."""
+    """Return whether a standard library document belongs to one of `modules` or its tests."""
     names = [part.removesuffix(".py").removeprefix("test_") for part in name.split("/")]
     return any(name == m or name.startswith(f"{m}_") for name in names for m in modules)

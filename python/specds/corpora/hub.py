@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub: their files, read as they stream in."""
+"""Datasets on the Hugging Face hub, whose files are read as streams."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ _BLOCK = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A dataset of the hub, and how its rows are read unless the options say otherwise.
+    """A dataset on the hub, and the default options for its rows.
 
     Attributes:
-        by_language: Whether there is a folder for each programming language.
+        by_language: Whether the dataset has a folder for each programming language.
     """
 
     path: str
@@ -50,7 +50,7 @@ BY_LANGUAGE = {_STACK.path: _STACK, "bigcode/the-stack": replace(_STACK, path="b
 class HubFile(DataFile):
     """One file of rows of a dataset; `url` is ``hf://datasets/org/name@commit/path``.
 
-    `load_dataset` would give it up at its first bad row, and hold a list of rows in memory.
+    `load_dataset` would fail at the first bad row, and hold a list of rows in memory.
     """
 
     url: str
@@ -73,7 +73,7 @@ class HubFile(DataFile):
 
 
 def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: Render) -> Corpus:
-    """Open a dataset of the hub, which the user calls `spec`: its files are read later."""
+    """Open the dataset that `spec` names; its files are read later."""
     if dataset.by_language and options.language is None:
         raise CorpusError(f"`{spec}` is split by language: choose one with --language")
     options = replace(options, split=options.split or dataset.split)

@@ -1,4 +1,4 @@
-"""A corpus by its name or path."""
+"""Opening of corpora by name or path."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def open_corpus(
     """Open a corpus by its name or path.
 
     Args:
-        spec: One of these, the first that fits:
+        spec: One of these; the first that matches is used:
 
-            - ``stdlib``, the running interpreter's library; ``ultrachat``, ``ultrachat-200k``,
-              ``sharegpt`` or ``the-stack``, of the Hugging Face hub;
+            - ``stdlib``, the standard library of the running interpreter; ``ultrachat``,
+              ``ultrachat-200k``, ``sharegpt`` or ``the-stack``, on the Hugging Face hub;
             - a file of rows, `.parquet`, `.jsonl` or `.json`, such as a log of the model's own
-              answers; any other file is one document; either may be packed: `.gz`, `.zst`;
+              answers; any other file is one document; each also compressed: `.gz`, `.zst`;
             - a folder: `.parquet`, `.jsonl` and `.json` files row by row, others as source;
             - a pattern of files: ``logs/*.jsonl.gz``;
-            - any other dataset of the hub: ``org/name``; the two of The Stack by language.
-        options: How to read it, and what to leave out.
-        render: Turns a conversation into text; `render_with` does it by a tokenizer's chat
-            template. Without it, a conversation is what was said, a message a line.
+            - any other dataset on the hub: ``org/name``; those of The Stack by language.
+        options: Options of reading.
+        render: Converts a conversation to text, as `render_with` does with a tokenizer's chat
+            template. By default, the messages are joined, one per line.
 
     Raises:
-        CorpusError: There is no such corpus, or an option does not fit it.
-        ImportError: It needs a package that is not installed.
+        CorpusError: There is no such corpus, or it does not support an option.
+        ImportError: A required package is not installed.
     """
     options = options or CorpusOptions()
     render = render or plain
@@ -73,7 +73,7 @@ def open_corpus(
 def open_corpora(
     specs: Iterable[str], options: CorpusOptions | None = None, *, render: Render | None = None
 ) -> Corpus:
-    """Open several corpora as one, read in this order, as `open_corpus` does each."""
+    """Open several corpora as one, which is read in this order (see `open_corpus`)."""
     opened = [open_corpus(spec, options, render=render) for spec in specs]
     parts = tuple(chain.from_iterable(corpus.parts for corpus in opened))
     return Corpus(" + ".join(corpus.name for corpus in opened), parts)

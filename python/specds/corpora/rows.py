@@ -23,10 +23,10 @@ _ROLES = {
 
 
 def conversation(value: Any) -> Messages:
-    """Read a conversation in the usual shapes.
+    """Return the messages of a conversation in one of the usual formats.
 
-    A list of objects with `role` and `content` (OpenAI; the content may be a list of text parts) or
-    `from` and `value` (ShareGPT), or of strings, said in turn (UltraChat).
+    These are lists of objects with `role` and `content` (OpenAI; the content may be a list of text
+    parts) or with `from` and `value` (ShareGPT), and lists of alternating strings (UltraChat).
     """
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"no conversation but {type(value).__name__}")
@@ -57,7 +57,7 @@ def _content(content: Any) -> str:
 
 
 def plain(messages: Messages) -> str:
-    """Join the messages, one per line, without roles: a model does not write them."""
+    """Join the messages, one per line, without roles, which a model does not generate."""
     return "\n".join(message["content"] for message in messages)
 
 
@@ -77,8 +77,8 @@ class _Template:
 def render_with(tokenizer: Tokenizer) -> Render:
     """Return a renderer that applies a tokenizer's chat template.
 
-    Without a chat template, and where the template refuses a conversation (such as one that the
-    assistant begins), it is the messages' contents, a message a line.
+    Without a chat template, or if the template rejects a conversation (such as one that the
+    assistant begins), the messages are joined, one per line.
     """
     return _Template(tokenizer) if tokenizer.chat_template else plain
 
@@ -96,7 +96,7 @@ Row: TypeAlias = "tuple[int, Any, int]"
 
 
 class BadRowError(ValueError):
-    """A row without a text: why, in words that other bad rows share; then what is there."""
+    """A row without a text, with a reason that other bad rows share, and the row's content."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason + detail)
@@ -105,10 +105,10 @@ class BadRowError(ValueError):
 
 @dataclass(frozen=True)
 class RowReader:
-    """Turn rows into documents.
+    """Converter of rows to documents.
 
     Attributes:
-        place: The same for an error, up to the number: ``a/b.jsonl:``, ``a/b.parquet: row ``.
+        place: Beginning of the place in errors: ``a/b.jsonl:``, ``a/b.parquet: row ``.
     """
 
     name: str

@@ -41,7 +41,7 @@ class FusedConfig:
         max_nodes: Nodes of a draft for requests with `auto`; by default `generate` chooses.
         learns: Whether weights adapt to accepted tokens.
         effort: Search effort. Normal accepts 2 to 4 % more than low and takes tens of microseconds
-            longer. Auto is low where a step takes less than 8 ms.
+            longer. Auto is low if a step takes less than 8 ms.
     """
 
     context: bool = DEFAULTS["fused"]["context"]
@@ -65,7 +65,7 @@ class FusedDrafter:
     configuration: with the same datastore, and an empty memory.
 
     Args:
-        datastore: An open datastore or its path; None drafts without.
+        datastore: An open datastore, its path, or None.
         config: Further sources, draft size and search effort.
         memory: Earlier requests, to which every finished session adds its text. By default a new
             memory if there is a datastore; False for none.
@@ -162,11 +162,11 @@ class FusedDrafter:
         """Start a request.
 
         Args:
-            tenant: Name of the tenant whose memory and weights it uses and adds to.
+            tenant: Tenant whose memory and weights the request uses and updates.
             predicted_output: Predicted output, such as a text to be edited.
-            group: Name, at most 1024 bytes of UTF-8, for requests of the tenant that repeat each
-                other, such as samples of one prompt or turns of one task. By default the group of
-                the shortest earlier prompt (16 tokens or more) that is a prefix of this prompt.
+            group: Request group of the tenant, such as samples of one prompt or turns of one task;
+                at most 1024 bytes of UTF-8. By default the group of the shortest earlier prompt
+                (16 tokens or more) that is a prefix of this prompt.
 
         Raises:
             TypeError: A name is not a string.

@@ -1,4 +1,4 @@
-"""Prompt lookup: drafts what followed the end of the context when it first came."""
+"""Prompt lookup: drafts from the first earlier occurrence of the end of the context."""
 
 from functools import partial
 

@@ -1,6 +1,7 @@
-"""Datastores shared over the Hugging Face hub: pulled once, checked before they are used.
+"""Datastores on the Hugging Face hub: downloads, checks and uploads.
 
-A name such as ``org/name`` stands wherever a folder does; a folder of that name goes first.
+A name such as ``org/name`` can replace the path of a folder; a local folder of that name takes
+precedence.
 """
 
 from specds.hub.download import locate, pull

@@ -17,11 +17,11 @@ _MAX_MANIFEST_BYTES = 1 << 24
 def locate(path: str | PathLike[str]) -> Path:
     """Return the folder of a datastore: the path itself, or the snapshot of a name on the hub.
 
-    A datastore that was pulled before is used without a request to the hub and without reading its
-    checksums again: `pull` updates it, `Datastore.verify` checks it.
+    A downloaded datastore is used without a request to the hub and without verifying its checksums
+    again: `pull` updates it, and `Datastore.verify` verifies it.
 
     Raises:
-        OSError: It is neither here nor on the hub, or the hub cannot be reached.
+        OSError: It is neither on this machine nor on the hub, or the hub cannot be reached.
         FormatError: The datastore on the hub is damaged.
     """
     name = HubName.parse(path)
@@ -50,7 +50,7 @@ def pull(name: str | PathLike[str]) -> Path:
         The folder in the hub's cache.
 
     Raises:
-        ValueError: The name is not valid.
+        ValueError: The name is invalid.
         OSError: As for `locate`.
         FormatError: The datastore on the hub is damaged.
     """

@@ -28,7 +28,7 @@ class HubName:
 
     @classmethod
     def parse(cls, path: str | PathLike[str]) -> HubName | None:
-        """Read ``org/name`` or ``hf://org/name@revision``; None where it can only be a path."""
+        """Parse ``org/name`` or ``hf://org/name@revision``; None if it can only be a path."""
         text = path if isinstance(path, str) else PurePath(path).as_posix()
         found = _NAME.fullmatch(text)
         if found is not None:
@@ -50,7 +50,7 @@ def named_datastore(model: str | Path) -> str | None:
     """Return the datastore that a model's folder names in `specds.json`, or None.
 
     Raises:
-        ValueError: It is neither ``org/name`` of the hub nor a path within the folder.
+        ValueError: It is neither a name ``org/name`` nor a path within the folder.
     """
     path = Path(model) / "specds.json"
     if not path.is_file() or path.stat().st_size > _MAX_BYTES:

@@ -1,6 +1,6 @@
-"""Gives a datastore to others: what the hub lacks of it, and a card, in one commit.
+"""Uploads of datastores: missing shards and a card, in one commit.
 
-The card is what people read before they pull it: `README.md`, with its YAML.
+The card is the `README.md` of the repository, with YAML metadata.
 """
 
 import json
@@ -27,7 +27,7 @@ def card_of(
     license: str | None,
     acceptance: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The card of a datastore; what the manifest says is shown as text, whatever is in it."""
+    """Return the card of a datastore; values of the manifest are escaped."""
     about: dict[str, Any] = {"tags": ["specds", "speculative-decoding"], "viewer": False}
     if license:
         about["license"] = license
@@ -83,22 +83,24 @@ def push(
     license: str | None = None,
     acceptance: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Upload a datastore to the hub in one commit; readers see the old one or the new one.
+    """Upload a datastore to the hub in one commit, so that readers see the old one or the new one.
 
-    Shards that are there are not sent again. Readers of the datastore can read its corpus.
+    Shards that the hub has are not uploaded again. Readers of the datastore can read its corpus.
 
     Args:
-        name: ``org/name``, or ``org/name@branch``; made where it is not there.
-        private: Visibility of a new one; default: the account's setting.
-        license: Of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``, ...
-        acceptance: Rows of `specds bench acceptance` with it, for the card.
+        name: ``org/name``, or ``org/name@branch``; it is created if it does not exist.
+        private: Visibility of a new repository; by default that of the account.
+        license: License of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``,
+            ...
+        acceptance: Rows of `specds bench acceptance` with this datastore, for the card.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
 
     Raises:
-        FormatError: The datastore is damaged: nothing is sent.
-        OSError: You may not write there, or the hub cannot be reached; the same call continues.
+        FormatError: The datastore is damaged; nothing is uploaded.
+        OSError: The account has no write access, or the hub cannot be reached; repeating the call
+            resumes the upload.
     """
     folder, parsed = Path(datastore), HubName.parse(name)
     if parsed is None:

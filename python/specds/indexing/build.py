@@ -1,4 +1,4 @@
-"""Builds a datastore: documents of a corpus -> tokens -> suffix arrays on disk."""
+"""Builds of datastores from corpora or from token ids."""
 
 import time
 from collections.abc import Iterable
@@ -27,19 +27,18 @@ def build_datastore(
 ) -> BuildReport:
     """Build the datastore of a corpus at `out`, or add the corpus to the one there.
 
-    Whatever goes wrong, `out` stays as it was, and the same call continues.
+    If the build fails, `out` is unchanged, and repeating the call resumes it.
 
     Args:
-        corpus: A name or path as in `specds.corpora.open_corpus`, or what that returns, which can
-            leave documents out.
-        tokenizer: A transformers tokenizer; a fast one uses all cores.
-        tokenizer_name: What to call the tokenizer in the manifest; its own name by default.
+        corpus: A name or path for `specds.corpora.open_corpus`, or its result.
+        tokenizer: Tokenizer of transformers; a fast one uses all cores.
+        tokenizer_name: Name of the tokenizer in the manifest; by default its own name.
 
     Raises:
-        FileExistsError: `out` exists and may not be there.
+        FileExistsError: `out` exists and is not to be replaced.
         CorpusError: A document cannot be read.
-        ValueError: The corpus holds no tokens, or the datastore is of another tokenizer.
-        BlockingIOError: Another process builds at `out`.
+        ValueError: The corpus has no tokens, or the datastore has another tokenizer.
+        BlockingIOError: Another process is building at `out`.
         OSError: The disk is full, or `out` cannot be written.
     """
     corpus = open_corpus(corpus) if isinstance(corpus, str) else corpus
@@ -67,16 +66,16 @@ def build_from_token_ids(
     tokenizer_name: str = "",
     tokenizer_fingerprint: str = "",
 ) -> Datastore:
-    """Build a datastore of documents that are tokens already; needs no tokenizer, nor torch.
+    """Build a datastore from documents of token ids, without tokenizer and torch.
 
     Args:
-        documents: The token ids of each, of any integer dtype, shape `(n,)`; read one by one.
-        separator: Stands between documents; by default an id that no document can have.
-        tokenizer_name: What the tokens are of, for people.
-        tokenizer_fingerprint: As of `specds.models.tokenization.fingerprint`, for what checks it.
+        documents: Token ids of each document, any integer dtype, shape `(n,)`; read one by one.
+        separator: Token between documents; by default an id outside the vocabulary.
+        tokenizer_name: Name of the tokenizer, for people.
+        tokenizer_fingerprint: Result of `specds.models.tokenization.fingerprint`, for checks.
 
     Raises:
-        FileExistsError: `out` exists and may not be there.
+        FileExistsError: `out` exists and is not to be replaced.
         ValueError: There are no tokens, or one is outside the vocabulary.
     """
     with DatastoreBuilder(

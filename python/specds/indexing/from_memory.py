@@ -1,4 +1,4 @@
-"""Transfer of requests from a server's memory to its datastore."""
+"""Transfer of requests from a request cache to a datastore."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class MemoryMoveReport:
     """Figures of a transfer from a memory to a datastore.
 
     Attributes:
-        num_added_documents: Documents that the texts were, but for those that the datastore had.
-        num_tokens: Tokens of the datastore now; 0 where there is none and nothing to make one of.
-        num_left: Tokens that all tenants still have in the memory.
+        num_added_documents: Texts that were added, without those that the datastore had.
+        num_tokens: Tokens of the datastore after the transfer; 0 if there is no datastore.
+        num_left: Tokens of all tenants that remain in the memory.
     """
 
     path: str
@@ -52,20 +52,20 @@ def add_from_memory(
 ) -> MemoryMoveReport:
     """Add a tenant's texts in a memory to a datastore, then remove them from the memory.
 
-    Readers and processes that share the memory may run meanwhile. After a kill each text is in the
-    memory, in the datastore, or in both: the same call continues.
+    Readers and processes that share the memory can run at the same time. After a kill, each text is
+    in the memory, in the datastore, or in both; repeat the call.
 
     Args:
-        path: The datastore; made where there is none.
-        memory: What `Memory.save`, `FusedDrafter.save` or a server with `sync_interval` writes.
-        tenant: The owner of the texts, which serve all users of the datastore afterwards.
-        tokenizer: Of the tokens, where there is no datastore yet.
-        tokenizer_name: What to call it in the manifest; its own name by default.
+        path: The datastore; it is created if it does not exist.
+        memory: File written by `Memory.save`, `FusedDrafter.save` or a server with `sync_interval`.
+        tenant: Owner of the texts, which all users of the datastore can draft from afterwards.
+        tokenizer: Tokenizer of the tokens, if there is no datastore yet.
+        tokenizer_name: Name of the tokenizer in the manifest; by default its own name.
 
     Raises:
-        FormatError: The memory or the datastore is damaged, or of another version.
-        ValueError: They are of different tokenizers, or there is neither datastore nor tokenizer.
-        BlockingIOError: Another process writes the datastore.
+        FormatError: The memory or the datastore is damaged or has another version.
+        ValueError: They have different tokenizers, or there is neither datastore nor tokenizer.
+        BlockingIOError: Another process is writing the datastore.
     """
     started, options = time.perf_counter(), options or BuildOptions()
     facts = _facts(Path(path), tokenizer, tokenizer_name)

@@ -1,4 +1,4 @@
-"""Transfer of documents to a builder of this process: read, tokenized, in order.
+"""Transfer of documents to a builder in this process: read, tokenized, in order.
 
 Checkpoints record the ends of parts: a resumed build does not read these parts again.
 """
@@ -30,8 +30,8 @@ def documents_left(
 ) -> Iterator[Document]:
     """Yield the documents of a corpus after the first `num_given`, and record the ends of parts.
 
-    Parts with none but such documents are not read again, but `read` counts them too. The notes are
-    in `folder`. `report` is called now and then while documents are passed over.
+    Parts that end before these documents are not read again; `read` counts them as well. The ends
+    of parts are recorded in `folder`. `report` is called regularly while documents are skipped.
     """
     _check_same(corpus, Path(folder, "states.json"), num_given)
     path = Path(folder, "parts.jsonl")

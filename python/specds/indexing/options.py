@@ -1,4 +1,4 @@
-"""Options of a build, the same from the command line to the core."""
+"""Options of a build, from the command line to the core."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -12,15 +12,15 @@ class ShardOptions:
     """Options of making shards from tokens.
 
     Attributes:
-        max_memory: Bytes that sorting may take; half of the machine's memory by default.
-        max_shard_tokens: Cut shards smaller than memory asks for.
+        max_memory: Maximum bytes for sorting; by default half of the machine's memory.
+        max_shard_tokens: Maximum tokens of a shard; by default as many as `max_memory` allows.
     """
 
     max_memory: int | None = None
     max_shard_tokens: int | None = None
 
     def sorting_memory(self) -> int:
-        """Bytes that sorting may take; 4 GiB where the system does not say what it has."""
+        """Return the maximum bytes for sorting: 4 GiB if the machine's memory is unknown."""
         if self.max_memory is not None:
             return self.max_memory
         if not hasattr(os, "sysconf"):
@@ -28,7 +28,7 @@ class ShardOptions:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
     def for_core(self) -> dict[str, Any]:
-        """The options that the core has, as its keywords."""
+        """Return the options of the core as keyword arguments."""
         values = asdict(self) | {"max_memory": self.sorting_memory()}
         return {name: value for name, value in values.items() if name in DEFAULTS["build"]}
 
@@ -38,12 +38,12 @@ class DocumentOptions(ShardOptions):
     """Options of selecting documents, and of where the build runs.
 
     Attributes:
-        drop_duplicates: Leave out documents that came before, and count them.
+        drop_duplicates: Drop and count exact duplicates of earlier documents.
         max_documents: Index at most this many documents.
         max_tokens: Index at most this many tokens, separators included.
-        engine: ``local``, or ``ray`` for a cluster. Its workers do not see each other's documents:
-            ``specds compact --drop-duplicates`` leaves out what came to several of them.
-        ray_address: Of a running cluster; by default the one that Ray finds, or one it starts.
+        engine: ``local``, or ``ray`` for a cluster. Duplicates that different workers read remain
+            until ``specds compact --drop-duplicates``.
+        ray_address: Address of a running cluster; by default one that Ray finds or starts.
     """
 
     drop_duplicates: bool = True
@@ -64,9 +64,9 @@ class BuildOptions(DocumentOptions):
     """Options of a build; the command line has the options of these three records.
 
     Attributes:
-        overwrite: Replace what is at the path, once the new datastore is complete.
-        append: Add to the datastore at the path, in shards of its own.
-        commands: Command lines of this build, for readers of a shared datastore.
+        overwrite: Replace an existing datastore after the new one is complete.
+        append: Add to the datastore at the path, in new shards.
+        commands: Command lines of this build, for users of a shared datastore.
     """
 
     overwrite: bool = False

@@ -1,8 +1,8 @@
-"""Builds a datastore on a Ray cluster.
+"""Builds of datastores on a Ray cluster.
 
-The corpus is cut into groups of whole parts. One task builds a datastore of each group, as a local
-build does, in a folder next to the target that all workers share; the driver merges these. A group
-whose worker is lost is built again; a resumed build keeps complete groups.
+The corpus is divided into groups of whole parts. One task builds a datastore of each group, as a
+local build does, in a folder next to the target that all workers share; the driver merges them. If
+a worker is lost, its group is built again. A resumed build keeps complete groups.
 """
 
 import json
@@ -46,8 +46,8 @@ def build_on_ray(
 ) -> BuildReport:
     """Build the datastore of a corpus at `out` on a cluster, as `specds.build_datastore` does.
 
-    A document that comes again in another group is kept: `specds compact --drop-duplicates` leaves
-    it out. All workers must see the files of the corpus and the folder of `out`.
+    Duplicates in different groups remain until `specds compact --drop-duplicates`. All workers must
+    have access to the files of the corpus and the folder of `out`.
     """
     started = time.perf_counter()
     target = Path(out).absolute()

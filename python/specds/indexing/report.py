@@ -23,10 +23,10 @@ class IngestStats:
     """Statistics of reading a corpus.
 
     Attributes:
-        num_bytes: The size of all that was found, with what was left out.
-        left_out_bytes: The size of what the corpus skipped, apart from sampling.
-        skipped: What the corpus left out, counted by reason.
-        num_duplicates: Documents left out as they had come before.
+        num_bytes: Size of all documents, with those that were left out.
+        left_out_bytes: Size of the items that the corpus skipped, apart from sampling.
+        skipped: Number of items that the corpus left out, by reason.
+        num_duplicates: Number of exact duplicates that were left out.
     """
 
     num_read: int = 0
@@ -59,12 +59,12 @@ class IngestStats:
         return f"the corpus is empty: {found}"
 
     def added_by(self, builder: DatastoreBuilder) -> None:
-        """Take over what a builder has added."""
+        """Set the counts of a builder."""
         self.num_documents, self.num_tokens = builder.num_documents, builder.num_tokens
         self.num_duplicates, self.is_full = builder.num_duplicates, builder.is_full
 
     def add(self, other: IngestStats) -> None:
-        """Take in what was read elsewhere, after this."""
+        """Add the statistics of another reader."""
         for name, value in vars(other).items():
             setattr(self, name, value if name == "is_full" else getattr(self, name) + value)
 
@@ -75,12 +75,12 @@ class BuildReport:
 
     Attributes:
         num_tokens: Tokens of the datastore, separators included.
-        num_added_documents: Documents that this build has added; fewer than all where it appended.
-        num_resumed: Documents that an earlier build, which was killed, had been through.
-        text_bytes: Size of the corpus as it was found, with what was left out.
-        share_read: The share of these bytes that documents came from.
-        tokenize_s: Seconds for reading and tokenizing; on a cluster for indexing too.
-        index_s: Seconds for sorting and writing, after that.
+        num_added_documents: Documents that this build added; fewer than all if it appended.
+        num_resumed: Documents that an earlier, killed build had processed.
+        text_bytes: Size of the corpus, with the items that were left out.
+        share_read: Fraction of these bytes that became documents.
+        tokenize_s: Seconds for reading and tokenizing; on a cluster also for indexing.
+        index_s: Seconds for sorting and writing after tokenization.
     """
 
     path: str
@@ -108,7 +108,7 @@ class BuildReport:
         started: float,
         tokenized: float,
     ) -> BuildReport:
-        """The report of a build that ends now, by what `time.perf_counter` said."""
+        """Return the report of a build that ends now, from times of `time.perf_counter`."""
         return cls(
             path=str(path),
             num_documents=datastore.num_documents,
@@ -128,16 +128,16 @@ class BuildReport:
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes on disk for each token of the datastore."""
+        """Return the bytes on disk per token of the datastore."""
         return self.num_bytes / self.num_tokens
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens added a second, tokenizing included."""
+        """Return the tokens added per second, tokenization included."""
         return self.num_added_tokens / (self.tokenize_s + self.index_s)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything above, and the derived figures, as plain values."""
+        """Return all fields and the derived figures as built-in types."""
         derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
         # `asdict` would make another counter of the pairs in this one.
         return asdict(self) | derived | {"skipped": dict(self.skipped)}

@@ -1,4 +1,4 @@
-"""The cache folder: files that can be computed again, such as model tables and step costs."""
+"""Cache folder for files that can be computed again, such as model tables."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder: ``SPECDS_CACHE``, else ``specds`` in the user's cache folder."""
+    """Return ``SPECDS_CACHE``, or ``specds`` in the user's cache folder."""
     own = os.environ.get("SPECDS_CACHE")
     if own:
         return Path(own)
@@ -15,7 +15,7 @@ def cache_folder() -> Path:
 
 
 def read_kept(path: Path, max_bytes: int) -> bytes | None:
-    """The content of a cached file; None if there is none that can be trusted.
+    """Return the content of a cached file, or None if there is no trusted one.
 
     Args:
         path: The file. A folder that other users can write is not trusted.
@@ -37,7 +37,7 @@ def keep(path: Path, content: bytes) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a temporary file and renames it, so readers see all of it or none."""
+    """Write a temporary file and rename it, so that readers see all of it or none."""
     unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with unfinished.open("xb") as file:

@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file, read without packages and without weights."""
+"""Vocabulary of a GGUF file, read without packages and without weights."""
 
 from __future__ import annotations
 

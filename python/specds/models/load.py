@@ -1,4 +1,4 @@
-"""Models and tokenizers by name: those of the demo, local folders, names on the hub."""
+"""Loading of models and tokenizers by name: the demo's, local folders, names on the hub."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load_encoder(name: str | ModelRef) -> PreTrainedTokenizerBase:
 def load_vocabulary(name: str | ModelRef) -> PreTrainedTokenizerBase:
     """Load a model's vocabulary and chat template, without torch if possible.
 
-    A GGUF file's own fields are read; otherwise this is `load_encoder`.
+    The fields of a GGUF file are read directly; other names are loaded by `load_encoder`.
     """
     ref = ModelRef.resolve(name, "tokenizer")
     if ref.kind != "gguf":
@@ -57,10 +57,10 @@ def load_model(
     Args:
         name: ``demo``, ``demo-small``, ``demo-tiny``, ``smollm2``, a local folder, a GGUF file, or
             a name on the hub.
-        device: ``auto`` is the first GPU if there is one, else the CPU.
+        device: ``auto`` selects the first GPU if there is one, else the CPU.
         dtype: ``auto`` is float32 on a CPU, where half precision does not help and makes ties,
             and the checkpoint's dtype on other devices.
-        tokenizer: The model's tokenizer if it is loaded already.
+        tokenizer: The model's tokenizer, if it is already loaded.
 
     Raises:
         LoadingError: The name, the device or the dtype does not exist.
@@ -86,9 +86,9 @@ _PLAIN: dict[str, Any] = {"hf_quantizer": None, "is_quantized": False, "quantiza
 
 
 def one_thread_for(name: str) -> None:
-    """Run a model of the demo on one thread, unless `OMP_NUM_THREADS` is set.
+    """Run the demo's models on one thread, unless `OMP_NUM_THREADS` is set.
 
-    Its forward passes are short: on busy cores, two threads that wait for each other are 25 times
+    Their forward passes are short: on busy cores, two threads that wait for each other are 25 times
     slower.
     """
     if name.startswith("demo") and not os.environ.get("OMP_NUM_THREADS"):

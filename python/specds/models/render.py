@@ -1,4 +1,4 @@
-"""Text of tokens, trees and matches, with their surroundings."""
+"""Text of tokens, trees and matches, with the text around them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _AROUND = 24
 
 
 class Spelling:
-    """Incremental decoding: a character may need several tokens."""
+    """Incremental detokenization, because a character may need several tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer

@@ -25,7 +25,7 @@ Tokenizer: TypeAlias = "PreTrainedTokenizerBase"
 
 
 class TokenizerError(ValueError):
-    """A tokenizer is not the one that a datastore was built with."""
+    """The tokenizer differs from the one that a datastore was built with."""
 
 
 _AS_IT_LIES = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -34,7 +34,7 @@ _AS_IT_LIES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 @dataclass(frozen=True)
 class FastTokenizer:
-    """A tokenizer of transformers as far as text needs it, read without transformers and torch."""
+    """A tokenizer of transformers for text only, read without transformers and torch."""
 
     name_or_path: str
     backend_tokenizer: Any
@@ -44,7 +44,7 @@ class FastTokenizer:
 
     @classmethod
     def read(cls, folder: Path) -> FastTokenizer | None:
-        """Read a tokenizer; None where transformers would not take the file as it is."""
+        """Read a tokenizer; return None if transformers would change the file's tokenizer."""
         paths = [folder / name for name in ("tokenizer.json", "tokenizer_config.json")]
         if not all(path.is_file() for path in paths) or (folder / "tekken.json").exists():
             return None
@@ -155,9 +155,9 @@ def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: Tokenizer) ->
 
 
 def check_vocabulary(built: Datastore, num_tokens: int) -> None:
-    """Raise `TokenizerError` where a model's number of tokens shows that its ids mean others.
+    """Raise `TokenizerError` if a model's vocabulary size shows that its token ids differ.
 
-    A model may have more tokens than its tokenizer, by padding, or a few less.
+    A model may have more tokens than its tokenizer, because of padding, or a few less.
     """
     if abs(built.vocab_size - num_tokens) > max(built.vocab_size, num_tokens) // 16:
         raise TokenizerError(
@@ -181,7 +181,7 @@ def _rebuild(built: Datastore | SimpleNamespace, name: str) -> str:
 
 
 def encode_batch(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Tokenize documents without special tokens, on all cores where the tokenizer is a fast one.
+    """Tokenize documents without special tokens, on all cores with a fast tokenizer.
 
     Returns:
         All token ids, `uint32`, and the number of tokens of each document, `int64`.

@@ -19,9 +19,9 @@ _PICTURES = _CONTROLS | dict.fromkeys((*chain(*_OTHERS), 0x061C, 0x200E, 0x200F)
 
 
 class LiteralConsole(Console):
-    """A console that shows text from files, models and users as it is.
+    """A console that prints text from files, models and users literally.
 
-    Brackets in it mean nothing, and what a terminal would obey is shown as a picture.
+    Brackets are not markup, and control characters are replaced by visible symbols.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -62,13 +62,13 @@ def note(message: str) -> None:
 
 
 def waiting(message: str) -> AbstractContextManager[Any]:
-    """Show on standard error, as long as it is entered, what is waited for."""
+    """Show a message on standard error while the context is active."""
     # rich imports a third of itself for it, which help does without.
     return err.status(Text(message))
 
 
 def quantity(value: float, unit: str = "") -> str:
-    """A number with three digits, a decimal prefix and a unit: ``12.3 M``, ``108 B``."""
+    """Format a number with three digits, a decimal prefix and a unit: ``12.3 M``, ``108 B``."""
     for prefix in ("", "k", "M", "G"):
         if abs(value) < 999.5:
             return f"{value:.3g} {(prefix + unit).strip()}".rstrip()
@@ -77,12 +77,12 @@ def quantity(value: float, unit: str = "") -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things: ``1 token``, ``2,000 tokens``."""
+    """Format a count with its noun: ``1 token``, ``2,000 tokens``."""
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def duration(seconds: float) -> str:
-    """A time in the units that people use: ``3 h 5 min``, ``42 s``, ``0.2 s``."""
+    """Format a duration: ``3 h 5 min``, ``42 s``, ``0.2 s``."""
     if seconds < 99.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -49,7 +49,7 @@ def _bars(*shown: ProgressColumn, **settings: Any) -> Progress:
 
 @contextmanager
 def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
-    """Show a bar a stage on standard error, after `after_s`; yields what a build reports to."""
+    """Show a bar per stage on standard error after `after_s`; yield the callback of a build."""
     bars, started = _bars(_Rate(table_column=Column(no_wrap=True))), time.monotonic()
     tasks: dict[str, Any] = {}
 
@@ -70,7 +70,7 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
-    """Show a bar on standard error; yields what a benchmark reports each request to."""
+    """Show a bar on standard error; yield the callback of a benchmark for each request."""
     # A thread that refreshes would take the interpreter in the middle of what is timed.
     bars = _bars(transient=True, auto_refresh=False)
     last = 0.0

@@ -16,7 +16,7 @@ _MOST_CHARACTERS = 10_000
 
 
 class Explorer:
-    """Answers questions about a datastore. Safe to share by threads."""
+    """Computes the answers for a datastore; threads can share it."""
 
     def __init__(self, datastore: Datastore, tokenizer: Tokenizer) -> None:
         self._datastore = datastore

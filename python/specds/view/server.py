@@ -1,4 +1,4 @@
-"""The page and its answers over HTTP, on this machine alone."""
+"""HTTP server of the page and its answers, for this machine only."""
 
 import json
 import re
@@ -14,12 +14,12 @@ _MOST_BYTES = 1 << 20
 
 
 def serve(explorer: Explorer, port: int = 0) -> ThreadingHTTPServer:
-    """A server on the loopback address; `serve_forever` runs it."""
+    """Return a server on the loopback address; `serve_forever` runs it."""
     return _Server(("127.0.0.1", port), partial(_Handler, explorer, page()))
 
 
 def page() -> bytes:
-    """The page, with the styles and scripts that it names in double braces: it loads nothing."""
+    """Return the page with its styles and scripts inlined, so that it loads nothing."""
     assets = files("specds.view") / "assets"
 
     def text(name: str) -> str:
