@@ -13,7 +13,7 @@ class ShardOptions:
 
     Attributes:
         max_memory: Maximum bytes for sorting; by default half of the machine's memory.
-        max_shard_tokens: Maximum tokens of a shard; by default as many as `max_memory` allows.
+        max_shard_tokens: Maximum tokens of a shard; by default as many as memory allows.
     """
 
     max_memory: int | None = None
