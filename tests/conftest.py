@@ -1,4 +1,4 @@
-"""What all tests share: no network, one thread for torch, folders in memory, models."""
+"""Fixtures of all tests: no network, one thread for torch, folders in memory, models."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-# Small models lose more by handing work to a second thread than they gain, most of all beside
-# other work; said here, before torch is imported, for every test and the processes it starts.
+# Small models lose more by handing work to a second thread than they gain, most of all on a
+# busy machine. It is set before torch is imported, for every test and the processes it starts.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # Builds wait for the disk, so temporary folders lie in memory where there is room for them.

@@ -1,4 +1,4 @@
-"""What must work where nothing but the wheel is installed: build, open, look up and draft."""
+"""Smoke test of an installed wheel: build, open, look up and draft."""
 
 import sys
 import tempfile

@@ -43,7 +43,7 @@ class World(Session):
         return TokenTree(np.arange(len(probs)), np.arange(-1, len(probs) - 1), probs)
 
     def decode(self, budget, num_steps, start=0):
-        """Runs a budget over steps; returns the time a token takes, in plain steps."""
+        """Run a budget over steps; return the time a token takes, in baseline steps."""
         begin, num_tokens = self.now, 0
         for self.step in range(start, start + num_steps):
             (tree,) = budget.draft([self], [1000])
@@ -128,7 +128,7 @@ def test_budget_drafts_again_after_acceptance_improves(claim):
         return 0.8 if step >= 1000 else 1e-9
 
     again = from_the_start = 0.0
-    for seed in range(3, 9):  # a pause may have just begun
+    for seed in range(3, 9):  # a backoff may have just begun
         world = World(LINEAR, truth, claim and (lambda _: claim), seed=seed)
         budget = auto(world)
         world.decode(budget, 1200)
@@ -151,7 +151,7 @@ def test_budget_drafts_nothing_at_depth_zero():
 
 
 class Listed(Session):
-    """Drafts nodes of these probabilities, side by side, and notes what it is asked and told."""
+    """Drafts sibling nodes of these probabilities, and records its calls."""
 
     def __init__(self, probs):
         self.probs = np.array(probs)

@@ -11,7 +11,7 @@ from specds._core import DraftStats, NodeBudget, TokenTree
 
 @st.composite
 def trees(draw):
-    """A small tree whose children are no likelier than their parents."""
+    """A small tree whose children are at most as likely as their parents."""
     parents, probs = [], []
     has_probs = draw(st.booleans())
     for node in range(draw(st.integers(0, 5))):
@@ -37,7 +37,7 @@ def test_sizes_equal_the_reference_rule(steps, increments, reliability):
     budget, rule = NodeBudget(DraftStats(reliability), costs, 3), Rule(3, costs, reliability)
     for step in steps:
         drafts, emitted = zip(*step[:3], strict=True)
-        # Drafts that take no time are never paused for.
+        # Drafts that take no time never back off.
         assert budget.drafts == [True] * 3
         sizes = budget.choose(drafts, 0.0)
         assert sizes == rule.sizes(drafts)

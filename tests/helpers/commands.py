@@ -7,7 +7,7 @@ import sys
 
 
 def started(*words, **options):
-    """One that heeds interrupts, which what a shell runs beside it does not, and writes at once."""
+    """Start a command, unbuffered, that handles interrupts (a shell's background jobs do not)."""
     return subprocess.Popen(
         [sys.executable, "-m", "specds", *map(str, words)],
         **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),

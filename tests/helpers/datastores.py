@@ -21,7 +21,7 @@ def files(folder):
 
 
 def names(folder):
-    """What lies in a folder."""
+    """Return the sorted names in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 

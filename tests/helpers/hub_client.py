@@ -1,4 +1,4 @@
-"""What the tests of the hub run in a process of its own, where `HF_ENDPOINT` is another."""
+"""Calls of the hub's tests, made in a separate process where `HF_ENDPOINT` is another."""
 
 import os
 import pickle
@@ -27,7 +27,7 @@ def prepare(endpoint: str, home: str) -> None:
 
 
 def log_in(token):
-    """As the owner of a token; clients take an empty one for none."""
+    """Log in with a token; clients treat an empty one as none."""
     os.environ["HF_TOKEN"] = token or ""
 
 

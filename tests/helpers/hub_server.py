@@ -45,7 +45,7 @@ class Hub:
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)  # uploaded, not committed; by SHA-256
-    lost_uploads: int = 0  # so many of the next uploads fail
+    lost_uploads: int = 0  # the number of next uploads that fail
     requests: list[str] = field(default_factory=list)  # `METHOD /path`, or `DROPPED`
     refuses: int | None = None  # the status of the answer to everything
     endpoint: str = ""

@@ -130,7 +130,7 @@ SAMPLING = {"do_sample": True, "temperature": 4.0, "top_k": 0}
 
 
 def plain_generate(model, seed=0, num_tokens=32, **kwargs):
-    """The tokens of plain decoding, as a list with the prompt."""
+    """Return the prompt and the tokens of `model.generate`, as a list."""
     torch.manual_seed(seed)
     ids = prompt(seed=seed).to(model.device)
     return model.generate(ids, max_new_tokens=num_tokens, **kwargs)[0].tolist()
@@ -144,7 +144,7 @@ def tree_generate(model, drafter, seed=0, num_tokens=32, max_nodes=16, **kwargs)
 
 @contextmanager
 def widths(model):
-    """How many tokens each pass of a model reads meanwhile, as a list."""
+    """List the number of tokens that each forward pass of a model reads meanwhile."""
     found = []
     hook = model.register_forward_pre_hook(
         lambda _, __, inputs: found.append(inputs["input_ids"].shape[1]), with_kwargs=True
@@ -240,13 +240,13 @@ def mixed_drafter(sequence):
 def decodes_alike(
     model, drafter=mixed_drafter, num_tokens=32, seed=0, *, ids=None, mode=GREEDY, **settings
 ):
-    """Asserts that texts with drafts are those of plain decoding; returns the output.
+    """Assert that tokens with drafts are those of `model.generate`; return the output.
 
     Args:
         drafter: A drafter, or what makes one from the first of the expected texts.
         ids: The prompts; by default one by the seed.
-        mode: What plain decoding is told too.
-        settings: What it is not told.
+        mode: Arguments of both calls.
+        settings: Arguments of `specds.generate` alone.
     """
     ids = (prompt(seed=seed) if ids is None else ids).to(model.device)
     mode = {"max_new_tokens": num_tokens, **mode}

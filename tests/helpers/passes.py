@@ -1,4 +1,4 @@
-"""What tests of passes share: shapes, trees of rows, ways to accept, what operations allocate."""
+"""Shapes, trees, acceptance requests and allocation counts for tests of forward passes."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

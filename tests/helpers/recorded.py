@@ -21,7 +21,7 @@ def record(monkeypatch, *nodes, slots=None):
 
 
 def kept_of(model):
-    """What is kept of a model between requests."""
+    """Return the state that is retained of a model between requests."""
     (kept,) = recordings._free[model]
     return kept
 

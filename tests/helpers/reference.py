@@ -1,4 +1,4 @@
-"""Naive twins of the Rust core in plain Python: slow, short, and meant to be obviously right."""
+"""Reference implementations of the Rust core: slow, short, and meant to be obviously right."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a datastore answers, by scans of its documents: slow, short, meant to be obviously right."""
+"""Reference answers of a datastore, by scans of its documents: slow, short, obviously right."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class Scan:
         return [start for start in starts if text[start : start + len(pattern)] == pattern]
 
     def rests(self, pattern):
-        """What follows each occurrence in its document, in each shard in the order of suffixes."""
+        """Return the rest of the document after each occurrence, by shard in suffix order."""
         size, pattern = len(pattern), tuple(pattern)
         return [
             rest
@@ -77,7 +77,7 @@ class Scan:
         ]
 
     def next(self, context):
-        """What follows a context, its separator among it."""
+        """Count the tokens that follow a context, the separator included."""
         return Counter(rest[0] for rest in self.rests(context))
 
     def longest(self, context, max_match, min_match):

@@ -1,4 +1,4 @@
-"""What tests of replays are made of."""
+"""Transcripts and drafters for tests of replays."""
 
 import json
 
@@ -13,7 +13,6 @@ VOCAB_SIZE, SEPARATOR = 8, 7
 SWITCHES = ("context", "recycled", "learns", "effort")
 
 
-# Benchmarks run on machines that do other things beside, and stall.
 def transcript(prompt, completion, source="a"):
     return Transcript(source, np.array(prompt), np.array(completion))
 

@@ -1,4 +1,4 @@
-"""A device that computes beside the host, on a machine that has none: a thread, and its events."""
+"""A stand-in for an asynchronous device, on a machine that has none: a thread and its events."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -70,7 +70,7 @@ class _Pass:
 
     def __init__(self, device, compute, *_):
         self._device, self._compute = device, compute
-        # By turns, as what the pass before told may not be read yet.
+        # Two buffers take turns, because the previous pass's output may still be unread.
         self.output, self._other = compute(), compute()
 
     def replay(self):

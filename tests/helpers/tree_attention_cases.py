@@ -14,7 +14,7 @@ TOLERANCES = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 
 @dataclass
 class Case:
-    """Tensors of a call, and what else it is told; slots that nobody may read hold NaN."""
+    """Tensors and options of a call; slots outside the mask hold NaN."""
 
     query: torch.Tensor
     keys: torch.Tensor
@@ -41,7 +41,7 @@ class Case:
         return tree_attention(*states, self.lengths, self.positions, **named)
 
     def seen(self, states, row, end):
-        """What the first slots of a row hold, for each head of the query."""
+        """Return the first slots of a row, for each head of the query."""
         if "block_table" in self.options:
             blocks = states[self.options["block_table"][row].long()]
             heads = blocks.transpose(0, 1).flatten(1, 2)
@@ -123,7 +123,7 @@ def make_case(
 
 
 def _paged(states, table, block_size):
-    """The same states in blocks, which follow each other as in vLLM: slots before heads."""
+    """Return the states in blocks with vLLM's layout: slots before heads."""
     num_rows, num_heads, _, size = states.shape
     blocks = states.view(num_rows, num_heads, -1, block_size, size).transpose(1, 2).flatten(0, 1)
     pool = torch.empty_like(blocks)
@@ -132,7 +132,7 @@ def _paged(states, table, block_size):
 
 
 def launches(case, monkeypatch):
-    """What a call would launch, by the program, as `(grid, arguments, constants)`."""
+    """Return the launches of a call, by program, as `(grid, arguments, constants)`."""
     calls = {}
 
     def launched(name):

@@ -10,7 +10,7 @@ def runner_of(names):
 
 
 def config_of(max_model_len=32, k=4, ranks=1, **options):
-    """What vLLM is configured with, ours among it."""
+    """Return a configuration of vLLM that includes specds."""
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
             num_speculative_tokens=k, enable_adaptive_verification=True

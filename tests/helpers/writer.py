@@ -19,7 +19,7 @@ def documents():
 
 
 def write(path, chosen, *, max_shard_tokens=1500, **options):
-    """Builds, or goes on to build, a datastore in many steps."""
+    """Build a datastore in many steps, or resume its build."""
     with DatastoreBuilder(
         path,
         vocab_size=100,

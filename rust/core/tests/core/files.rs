@@ -88,7 +88,7 @@ impl Victim {
         Datastore::open(self.path())
     }
 
-    /// What `check` says of the datastore while file `name` has this content.
+    /// Returns the result of `check` while file `name` of the datastore has this content.
     pub(crate) fn with<T>(&self, name: &Path, content: &[u8], check: impl FnOnce(&Self) -> T) -> T {
         let path = self.path().join(name);
         write_in_place(&path, content);

@@ -22,7 +22,7 @@ use crate::{build, compacted, drafted, options, tempdir};
 
 const VOCAB_SIZE: u32 = 12;
 
-/// How many inputs a test tries.
+/// The inputs that a test tries.
 fn inputs(everyday: u64) -> impl Iterator<Item = Random> {
     let times = std::env::var("SPECDS_FUZZ").map_or(1, |times| times.parse().unwrap());
     (0..everyday * times).map(|seed| Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
