@@ -1,9 +1,9 @@
-"""What the tests of memories share."""
+"""Fixtures of the tests of memories."""
 
 import pytest
 
 
 @pytest.fixture
 def path(tmp_path):
-    """The file of a memory, which is not there yet."""
+    """The path of a memory file, which does not exist."""
     return tmp_path / "memory"

@@ -1,4 +1,4 @@
-"""The memory of earlier requests: what it takes of a machine, and that no writer loses anything."""
+"""Memory use of a request cache."""
 
 import subprocess
 import sys
@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datastores import names
 from specds.drafters import FusedDrafter, Memory
 
 OPENS_IN_8_MB = """
@@ -22,12 +21,12 @@ assert 900_000 < memory.num_bytes <= memory.max_bytes
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
     ("num_tenants", "num_texts", "length"),
     [(1, 3000, 1000), (1000, 30_000, 25), (30_000, 30_000, 1)],
 )
-def test_a_snapshot_of_any_size_is_opened_within_the_bytes_of_the_memory(
+def test_opening_a_large_snapshot_stays_within_the_size_limit(
     tmp_path, num_tenants, num_texts, length
 ):
     memory, random = Memory(32_000), np.random.default_rng(0)
@@ -39,35 +38,8 @@ def test_a_snapshot_of_any_size_is_opened_within_the_bytes_of_the_memory(
     assert subprocess.run(command, check=False).returncode == 0
 
 
-BESIDE = """
-import sys
-from specds.drafters import FusedDrafter, Memory
-memory = Memory(100_000)
-for number in range(30):
-    memory.insert(f"{sys.argv[2]}-{number % 3}", [number, *range(number, 100 + number)])
-    memory.insert("both", [int(sys.argv[2]), number])
-    FusedDrafter(memory=memory).save(sys.argv[1])
-"""
-
-
-def test_processes_that_save_one_memory_at_once_lose_nothing(path):
-    command = [sys.executable, "-c", BESIDE, str(path)]
-    processes = [subprocess.Popen([*command, str(number)]) for number in range(4)]
-    assert [process.wait() for process in processes] == [0] * 4
-    memory = Memory.open(path, 100_000)
-    assert memory.num_tenants == 4 * 3 + 1
-    assert memory.num_tokens == 4 * 30 * (101 + 2)
-    assert names(path.parent) == ["memory"]
-    before = path.read_bytes()
-    with pytest.raises(ValueError, match="of another tokenizer"):
-        Memory(7).save(path, merge=True)
-    assert path.read_bytes() == before
-    Memory(7).save(path)
-    assert Memory.open(path, 7).num_tenants == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
-def test_requests_that_nobody_finishes_are_gone_with_their_sessions():
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_unfinished_requests_are_freed_with_their_sessions():
     memory = Memory(1000, max_bytes=1 << 20)
     drafter = FusedDrafter(memory=memory)
     resident = []
@@ -82,4 +54,4 @@ def test_requests_that_nobody_finishes_are_gone_with_their_sessions():
     memory.insert("ann", [1] * 40_000)
     memory.insert("bob", [1] * 40_000)
     assert memory.num_bytes <= memory.max_bytes
-    assert memory.num_tenants < 3000, "who keeps nothing makes room"
+    assert memory.num_tenants < 3000, "tenants without texts are evicted"

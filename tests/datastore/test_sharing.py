@@ -1,74 +1,159 @@
-"""One memory of several processes: what each has the others get, and a killed one harms nobody."""
+"""A memory shared by processes through a file: exchanges, deletions and kills."""
 
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from datastores import build, texts, until
+from datastores import build, names, texts, until
 from specds import Datastore, FormatError
 from specds._core import EngineDrafter
-from specds.drafters import Memory
+from specds.cli import app
+from specds.drafters import FusedDrafter, Memory
 from specds.indexing import add_from_memory
 
 EVERY = 0.02
+SECRET = [901, 902, 903, 904, 905, 906, 907, 908]
+
+
+def forget_in(path, *tenants):
+    """Delete tenants by the command line."""
+    result = CliRunner().invoke(app, ["memory", "forget", str(path), *tenants])
+    assert result.exit_code == 0, result.output
+
+
+def is_in_file(path, tokens=SECRET):
+    return np.array(tokens, "<u2").tobytes() in path.read_bytes()
 
 
 def engine(path, **config):
     config = {"snapshot": str(path), "memory_scope": "shared", "sync_interval": EVERY, **config}
-    return EngineDrafter(**config, vocab_size=100)
+    return EngineDrafter(**config, vocab_size=1000)
 
 
-def test_engines_share_by_their_configuration(path):
-    first, second = engine(path), engine(path)
-    text = [1, 2, 3, 4, 5, 6, 7, 8]
-    first.sync([text], ["a"])
-    first.end_all()
+def both_of(path):
+    """Two drafters that share a file and have Ann's secret."""
+    one, two = (FusedDrafter(memory=Memory(1000)) for _ in range(2))
+    one.memory.insert("ann", SECRET)
+    for each in (one, two, one):
+        each.save(path)
+    for each in (one, two):
+        assert len(each.session(SECRET[:3], tenant="ann").draft(8)) >= 3, "control"
+    return one, two
 
-    def drafts():
-        second.sync([[9, 1, 2]], ["a"])
-        tokens, numbers, _ = second.draft_chains(4)
-        second.end_all()
-        return numbers[0] > 1 and tokens[0, :2].tolist() == [3, 4]
 
-    until(drafts)
+def test_restoring_an_old_snapshot_does_not_restore_deleted_tenants(path):
+    one, two = both_of(path)
+    two.memory.insert("bob", [21, 22])
+    two.save(path)
+    copy = path.read_bytes()
+    forget_in(path, "ann")
+    one.save(path)
+    path.write_bytes(copy)
+    two.save(path)
+    assert is_in_file(path), "two has not read the tombstone"
+    for each in (one, two):
+        each.save(path)
+        assert not is_in_file(path)
+        assert (texts(each.memory, "ann"), texts(each.memory, "bob")) == ([], [[21, 22]])
+
+
+def test_deletion_is_published_by_the_first_save_that_succeeds(path, tmp_path):
+    one, _ = both_of(path)
+    one.memory.forget("ann")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        one.memory.save(tmp_path / "folder")
+    one.save(path)
+    assert not is_in_file(path)
+    late = Memory.open(path, 1000)
+    late.insert("ann", SECRET)
+    late.save(path, merge=True)
+    one.memory.save(path, merge=True)
+    assert texts(one.memory, "ann") == [SECRET], "added after the deletion"
+
+
+def test_names_with_one_weak_hash_have_different_tombstones(path):
+    memory, other = Memory(1000), Memory(1000)
+    memory.insert("user121", SECRET)
+    memory.save(path)
+    other.forget("\nf5iɈHD")
+    other.save(path, merge=True)
+    assert is_in_file(path)
+
+
+def test_engines_share_texts_and_deletions_by_their_configuration(path):
+    first, second = engine(path, memory_scope="tenant"), engine(path, memory_scope="tenant")
+
+    def num_drafted(drafter, text, name):
+        drafter.sync([text], names=[name], request_options=[{"tenant": "ann"}])
+        _, numbers, _ = drafter.draft_chains(5)
+        drafter.end([name])
+        return numbers[0]
+
+    num_drafted(first, SECRET, "a")
+    until(lambda: num_drafted(second, SECRET[:3], "b") > 0)
+    forget_in(path, "ann")
+    # A write of the old state may have been in progress.
+    for drafter in (first, second):
+        until(lambda drafter=drafter: num_drafted(drafter, SECRET[:3], "c") == 0)
+    assert not is_in_file(path)
+    num_drafted(first, [21, 22, 23, 24], "d")
+    until(lambda: is_in_file(path, [21, 22, 23, 24]))
+    assert not is_in_file(path)
     assert first.warnings == second.warnings == []
 
 
-def test_an_engine_goes_on_with_the_datastore_that_replaced_its_own(path):
+def test_engine_continues_with_the_datastore_that_replaced_its_own(path):
     store = path.with_name("d")
-    build(store, [[50, 51]], vocab_size=100, separator=99)
+    build(store, [[50, 51]], vocab_size=1000, separator=999)
     served = engine(path, datastore=str(store))
     served.sync([[1, 2, 3, 4, 5, 6, 7, 8]], ["a"])
     served.end_all()
-    until(lambda: texts(Memory.open(path, 100)) != [])
+    until(lambda: texts(Memory.open(path, 1000)) != [])
     report = add_from_memory(store, path, "")
     assert (report.num_added_documents, report.num_left) == (1, 0)
     assert Datastore(store).count([1, 2, 3, 4, 5, 6, 7, 8]) == 1
-    until(lambda: texts(Memory.open(path, 100)) == [])
+    until(lambda: texts(Memory.open(path, 1000)) == [])
     del served
-    assert texts(Memory.open(path, 100)) == [], "what the datastore has does not come back"
+    assert texts(Memory.open(path, 1000)) == [], "a text of the datastore does not return"
 
 
-def test_what_cannot_be_shared_is_told_and_stays(path):
-    Memory(100, tokenizer="words").save(path)
-    kept = path.read_bytes()
-    with pytest.raises(ValueError, match="of another tokenizer: `words`, not ``"):
-        Memory(100).share(path)
-    with pytest.raises(ValueError, match="of another tokenizer"):
-        engine(path)
-    path.write_bytes(kept[:-1])
-    for share in (lambda: Memory(100, tokenizer="words").share(path), lambda: engine(path)):
-        with pytest.raises(FormatError, match="bytes where"):
-            share()
-    assert path.read_bytes() == kept[:-1]
+def test_unusable_file_is_rejected_and_not_overwritten(path):
+    def rejected(error, match, *writes):
+        kept = path.read_bytes()
+        for write in writes:
+            with pytest.raises(error, match=match):
+                write()
+            assert path.read_bytes() == kept
+
+    memory = Memory(1000, tokenizer="words")
+    memory.save(path)
+    other = Memory(1000)
+    writes = (lambda: other.share(path), lambda: other.save(path, merge=True), lambda: engine(path))
+    rejected(ValueError, "of another tokenizer: `words`, not ``", *writes)
+    rejected(ValueError, "its vocabulary has 1000", lambda: Memory(7).save(path, merge=True))
+    path.write_bytes(path.read_bytes()[:-1])
+    writes = (lambda: memory.share(path), lambda: memory.save(path, merge=True))
+    rejected(FormatError, "bytes where", *writes, lambda: engine(path))
+    path.write_bytes(b"not a snapshot, and longer than the header of one")
+    rejected(FormatError, "cannot be opened as a memory", *writes)
+    other.save(path)
+    assert Memory.open(path, 1000).num_tenants == 0, "a save without merge replaces it"
 
 
-def test_a_file_that_is_damaged_later_is_told_and_left(path):
-    memory = Memory(100)
+def test_file_damaged_while_shared_is_reported_and_not_overwritten(path):
+    memory = Memory(1000)
     memory.share(path, every=EVERY)
     memory.insert("ann", [1])
-    until(lambda: texts(Memory.open(path, 100), "ann") == [[1]])
+    until(lambda: texts(Memory.open(path, 1000), "ann") == [[1]])
 
     def fails_on_damage():
-        # Again and again, as a last write of the memory may replace the file.
+        # A last write of the memory may replace the file, so it is damaged again.
         path.with_name("damaged").write_bytes(b"damaged")
         path.with_name("damaged").replace(path)
         return memory.failure is not None
@@ -78,4 +163,76 @@ def test_a_file_that_is_damaged_later_is_told_and_left(path):
     assert path.read_bytes() == b"damaged"
     path.unlink()
     until(lambda: memory.failure is None)
-    assert texts(Memory.open(path, 100), "ann") == [[1]], "nothing was lost"
+    assert texts(Memory.open(path, 1000), "ann") == [[1]], "nothing was lost"
+
+
+SAVER = """
+import sys
+from specds.drafters import Memory
+memory = Memory(100_000)
+for number in range(30):
+    memory.insert(f"{sys.argv[2]}-{number % 3}", [number, *range(number, 100 + number)])
+    memory.insert("both", [int(sys.argv[2]), number])
+    memory.save(sys.argv[1], merge=True)
+"""
+
+
+def test_concurrent_saves_lose_no_text(path):
+    command = [sys.executable, "-c", SAVER, str(path)]
+    processes = [subprocess.Popen([*command, str(number)]) for number in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    memory = Memory.open(path, 100_000)
+    assert memory.num_tenants == 4 * 3 + 1
+    assert memory.num_tokens == 4 * 30 * (101 + 2)
+    assert names(path.parent) == ["memory"]
+
+
+WORKER = """
+import os, sys, time
+from specds.drafters import Memory
+parent = os.getppid()
+path, seed = sys.argv[1], int(sys.argv[2])
+memory = Memory(1000)
+memory.share(path, every=0.002)
+number = 0
+while os.getppid() == parent:  # ends with the test, also if that is killed
+    number += 1
+    for tenant in range(4):
+        memory.insert(f"tenant {tenant}", [seed, tenant + 500, number % 1000, *range(40)])
+    if number % 50 == 0:
+        memory.forget(f"tenant {number // 50 % 3}")
+    if number == 100:
+        print("runs", flush=True)
+    time.sleep(0.0005)
+"""
+
+
+def test_kills_of_processes_do_not_restore_deleted_tenants(path):
+    """Workers write tenants 0 to 3 and sometimes delete 0 to 2, until they are killed."""
+    moments, num_kept = random.Random(1), 100
+    Memory(1000).save(path)
+    for round_number in range(4):
+        commands = [[sys.executable, "-c", WORKER, str(path), str(seed)] for seed in range(3)]
+        workers = [subprocess.Popen(one, stdout=subprocess.PIPE) for one in commands]
+        for worker in workers:
+            worker.stdout.readline()
+        survivor = Memory(1000)
+        survivor.share(path, every=0.002)
+        survivor.insert("victim", SECRET)
+        until(lambda: is_in_file(path))
+        time.sleep(0.05)  # all workers have read it by then
+        forget_in(path, "victim")
+        for worker in workers:
+            time.sleep(moments.uniform(0, 0.03))
+            worker.kill()
+            worker.wait()
+            worker.stdout.close()
+        until(lambda survivor=survivor: texts(survivor, "victim") == [])
+        del survivor
+        assert not is_in_file(path), round_number
+        kept = Memory.open(path, 1000)
+        assert texts(kept, "victim") == []
+        assert len(texts(kept, "tenant 3")) >= num_kept, "other tenants are complete"
+        num_kept = len(texts(kept, "tenant 3"))
+        kept.save(path, merge=True)
+        assert names(path.parent) == ["memory"], "no partial file is left"
