@@ -148,7 +148,7 @@ tables: dev ## tables of acceptance in the documentation from docs/figures; ARGS
 # Releases.
 
 c-library: ## the library for C with its header, into target/c
-	SPECDS_HEADER=1 cargo test --quiet -p specds-c --test c header::the_header_is
+	SPECDS_HEADER=1 cargo test --quiet -p specds-c --test c header::header_is
 	$(or $(BUILD),cargo build) --quiet --release -p specds-c $(if $(TARGET),--target $(TARGET)$(GLIBC))
 	mkdir -p target/c && cp LICENSE rust/c/specds.h rust/c/example.c target/c
 	find target/$(TARGET)/release -maxdepth 1 -name '*specds.*' ! -name '*.d' ! -name '*.rlib' -exec cp '{}' target/c ';'

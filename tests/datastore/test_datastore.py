@@ -1,4 +1,4 @@
-"""Trees against plain Python, arrays of every kind, and a process that forks."""
+"""Token trees, integer dtypes, and batches in a forked process."""
 
 import subprocess
 import sys
@@ -14,8 +14,8 @@ from specds.drafters import TokenTree
 
 
 @given(st.lists(st.integers(0, 99), max_size=24), st.randoms(), st.integers(0, 30))
-def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
-    """No two nodes have the same token, and each has a parent before it or none."""
+def test_views_of_a_tree_equal_those_of_the_reference(draws, random, cut):
+    """All nodes have different tokens, so siblings do too."""
     parents = [draw % (node + 1) - 1 for node, draw in enumerate(draws)]
     arrays = (random.sample(range(99), len(parents)), parents, [0.5] * len(parents))
     tree, expected = TokenTree(*arrays), reference.TokenTree(*arrays)
@@ -37,20 +37,20 @@ def test_views_of_a_tree_follow_from_walking_up(draws, random, cut):
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2)), max_size=12))
-def test_the_best_chain_is_the_likeliest_path_and_of_equal_ones_the_longest(nodes):
+def test_best_chain_is_the_likeliest_path_and_the_longest_of_equal_ones(nodes):
     parents = [draw % (node + 1) - 1 for node, (draw, _) in enumerate(nodes)]
-    # Eighths, whose sums no float rounds.
+    # Sums of eighths are exact in floats.
     tree = TokenTree(range(len(nodes)), parents, [eighths / 8 for _, eighths in nodes])
     chain = tree.best_chain().token_ids.tolist()
     assert chain == (reference.path_to(tree, chain[-1]) if chain else [])
 
-    def worth(path):
+    def score(path):
         return sum(tree.probs[path]), len(path)
 
-    assert all(worth(chain) >= worth(path.tolist()) for path in tree.paths())
+    assert all(score(chain) >= score(path.tolist()) for path in tree.paths())
 
 
-def test_any_integer_dtype_is_read(tmp_path):
+def test_integers_of_any_dtype_are_read(tmp_path):
     store = build(tmp_path / "d", [[1, 2, 3]])
     for dtype in "bBhiIqQ":
         assert store.lookup(np.array([1, 2], dtype)).length == 2
@@ -58,7 +58,7 @@ def test_any_integer_dtype_is_read(tmp_path):
     assert store.lookup(torch.tensor([1, 2])).length == 2
 
 
-def test_batches_come_to_an_end_in_a_forked_process(tmp_path):
+def test_batches_end_in_a_forked_process(tmp_path):
     script = """
 import os, sys
 from specds import Datastore, RestDrafter

@@ -1,4 +1,4 @@
-"""What programs that embed the package rely on: pickles, tokens in, what has been closed."""
+"""Uses in other programs: corpora of token ids, pickles, closed datastores, ended requests."""
 
 import pickle
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +20,7 @@ def store(tmp_path):
     return build_from_token_ids(documents, tmp_path / "d.specds", vocab_size=4)
 
 
-def test_tokens_are_a_corpus(store, tmp_path):
+def test_datastore_is_built_from_token_ids(store, tmp_path):
     assert (store.num_documents, store.num_tokens, store.separator) == (2, 8, 4)
     assert store.count([0, 1]) == 2
     store.verify()
@@ -34,13 +34,13 @@ def test_tokens_are_a_corpus(store, tmp_path):
         build_from_token_ids([[4]], tmp_path / "e", vocab_size=4)
 
 
-def test_a_datastore_goes_to_other_processes_by_its_path(store):
+def test_pickled_datastore_is_opened_by_its_path(store):
     assert pickle.loads(pickle.dumps(store)).path == store.path
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         assert pool.submit(methodcaller("count", [0, 1]), store).result(60) == 2
 
 
-def test_a_closed_datastore_says_so_and_what_drafts_from_it_goes_on(store):
+def test_closed_datastore_raises_and_its_drafters_continue(store):
     with Datastore(store.path) as opened:
         assert opened == opened
         session = FusedDrafter(opened).session([3, 0])
@@ -54,7 +54,7 @@ def test_a_closed_datastore_says_so_and_what_drafts_from_it_goes_on(store):
     assert pickle.loads(pickle.dumps(opened)).num_tokens == 8
 
 
-def test_a_match_is_of_its_datastore(store, tmp_path):
+def test_match_of_another_datastore_is_rejected(store, tmp_path):
     again = Datastore(store.path)
     other = build_from_token_ids([[0, 1]], tmp_path / "o", vocab_size=4)
     match = store.lookup([0, 1])
@@ -68,7 +68,7 @@ def test_a_match_is_of_its_datastore(store, tmp_path):
             ask(match)
 
 
-def test_a_request_that_has_ended_drafts_no_more(store):
+def test_ended_request_rejects_calls(store):
     session = FusedDrafter(store).session([0])
     session.finish()
     session.finish()
@@ -86,7 +86,7 @@ def test_a_request_that_has_ended_drafts_no_more(store):
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 2)), max_size=12), st.data())
-def test_a_tree_is_accepted_along_the_models_choices(draws, data):
+def test_tree_is_accepted_along_the_choices_of_the_model(draws, data):
     nodes = []
     for draw, token in draws:
         node = (draw % (len(nodes) + 1) - 1, token)
@@ -102,7 +102,7 @@ def test_a_tree_is_accepted_along_the_models_choices(draws, data):
     assert (accepted.tolist(), tokens.tolist()) == (path, emitted)
     assert [tree.child(*edge) for edge in nodes] == [*range(len(nodes))]
     assert tree.child(at, emitted[-1]) is None
-    # A text leads down the same path, as far as it goes.
+    # A prefix of the text follows the same path.
     for length in range(len(emitted) + 1):
         assert tree.follow(emitted[:length]) == path[:length]
     assert tree.follow([*emitted, 0]) == path

@@ -1,4 +1,4 @@
-"""What goes wrong while datastores are written and read, and that nothing is lost by it."""
+"""Faults and kills while datastores are written and read."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from specds import Datastore
 from specds.indexing import compact
 
 
-def test_readers_that_open_during_a_compaction_find_the_old_or_the_new(tmp_path):
+def test_reader_during_a_compaction_opens_the_old_or_new_datastore(tmp_path):
     writer.prepare("compact", tmp_path)
     path = tmp_path / "out"
     first = Datastore(path)
@@ -42,8 +42,8 @@ def test_readers_that_open_during_a_compaction_find_the_old_or_the_new(tmp_path)
     "fault",
     [pytest.param(fault, marks=[pytest.mark.slow] * (fault != "kill")) for fault in faults.FAULTS],
 )
-def test_a_call_that_fails_or_a_kill_at_it_leaves_the_old_or_the_new(job, fault):
-    """And the job done again ends as an undisturbed one."""
+def test_fault_at_any_system_call_leaves_the_old_or_new_datastore(job, fault):
+    """The repeated job ends as an undisturbed one."""
     swept = faults.sweep(job, fault, step=97)
     assert swept["tried"] > 2
     assert swept["problems"] == []

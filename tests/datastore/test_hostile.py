@@ -1,4 +1,4 @@
-"""What others put where we read or write: links, pipes, folders, damage to be copied."""
+"""Hostile files in the way of reads and writes: links, pipes, folders of others, damage."""
 
 import os
 import sys
@@ -29,11 +29,11 @@ def add(path, **options):
 
 
 def file_of(path, name):
-    """A file of a shard: of the same one each time."""
+    """Return a file of the first shard."""
     return min(path.glob("shard-*")) / name
 
 
-def test_a_datastore_has_one_lock_whatever_name_it_is_reached_by(tmp_path, path):
+def test_all_paths_of_a_datastore_have_one_lock(tmp_path, path):
     link = tmp_path / "link"
     link.symlink_to("d")
     (tmp_path / "below").mkdir()
@@ -47,7 +47,7 @@ def test_a_datastore_has_one_lock_whatever_name_it_is_reached_by(tmp_path, path)
     assert Datastore(path).num_documents == 601
 
 
-def test_names_that_are_not_text_have_folders_of_their_own(tmp_path):
+def test_names_that_are_not_utf8_have_different_folders(tmp_path):
     one, other = (tmp_path / os.fsdecode(name) for name in (b"x\xff", b"x\xfe"))
     with DatastoreBuilder(one, **FACTS):
         build(other, [[1]])
@@ -72,7 +72,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("put", HOSTILE)
-def test_what_no_write_of_ours_has_left_beside_the_target_is_not_touched(tmp_path, put):
+def test_foreign_file_in_place_of_the_staging_folder_is_not_touched(tmp_path, put):
     (tmp_path / "letter").write_text("x")
     HOSTILE[put](tmp_path / ".d.build")
     before = files(tmp_path), names(tmp_path)
@@ -81,7 +81,7 @@ def test_what_no_write_of_ours_has_left_beside_the_target_is_not_touched(tmp_pat
     assert (files(tmp_path), names(tmp_path)) == before
 
 
-def test_links_within_our_own_folder_are_removed_and_not_followed(tmp_path):
+def test_links_in_the_staging_folder_are_removed_and_not_followed(tmp_path):
     staging, home = tmp_path / ".d.build", tmp_path / "home"
     a_folder_of_the_user(home)
     before = files(home)
@@ -94,7 +94,7 @@ def test_links_within_our_own_folder_are_removed_and_not_followed(tmp_path):
     assert not staging.exists()
 
 
-def test_a_snapshot_is_written_to_no_file_of_others_and_read_by_nobody_else(tmp_path):
+def test_snapshot_is_private_and_not_written_to_files_of_others(tmp_path):
     memory, letter = Memory(10), tmp_path / "letter"
     memory.insert("ann", [1, 2, 3])
     letter.write_text("x")
@@ -113,14 +113,14 @@ def test_a_snapshot_is_written_to_no_file_of_others_and_read_by_nobody_else(tmp_
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_merge_takes_the_files_of_a_shard_and_nothing_else_that_lies_there(tmp_path, path):
+def test_merge_takes_only_the_files_of_a_shard(tmp_path, path):
     merged, keys = tmp_path / "merged", file_of(path, "keys.bin")
     file_of(path, "x.bin").symlink_to("/etc/passwd")
     os.mkfifo(file_of(path, "pipe"))
-    # What cannot be linked is copied: as with other file systems, so with a link to a file.
+    # A file that cannot be linked is copied, as one of another file system or a link to a file.
     keys.rename(tmp_path / "keys")
     keys.symlink_to(tmp_path / "keys")
-    # So is what another user owns, who could change it later; only root can give a file away.
+    # A file of another user, who could change it later, is copied too; only root can make one.
     is_given = os.geteuid() == 0
     if is_given:
         os.chown(file_of(path, "firsts.bin"), 1, -1)
@@ -139,7 +139,7 @@ def test_a_merge_takes_the_files_of_a_shard_and_nothing_else_that_lies_there(tmp
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "shard.json", "manifest.json"])
-def test_a_pipe_is_refused_by_name_and_not_waited_for(tmp_path, path, name):
+def test_pipe_is_rejected_without_waiting(tmp_path, path, name):
     victim = path / name if name == "manifest.json" else file_of(path, name)
     victim.unlink()
     os.mkfifo(victim)
@@ -152,11 +152,11 @@ WRITES = {"compact": compact, "add": lambda path: add(path, drop_duplicates=True
 
 
 @pytest.mark.parametrize("write", WRITES)
-# The highest byte of an end makes a document that would fill the memory.
+# The highest byte of an end makes a document larger than the RAM.
 @pytest.mark.parametrize(
     ("name", "byte"), [("tokens.bin", 0), ("documents.bin", 0), ("documents.bin", 3)]
 )
-def test_damage_is_named_and_never_copied_under_a_new_checksum(tmp_path, path, write, name, byte):
+def test_damaged_shard_is_named_and_not_copied(tmp_path, path, write, name, byte):
     victim = file_of(path, name)
     content = bytearray(victim.read_bytes())
     content[byte] ^= 0x40

@@ -1,4 +1,4 @@
-"""What a datastore counts, finds and drafts, against scans of the documents in plain Python."""
+"""Counts, positions and REST drafts of a datastore, against scans of the documents in Python."""
 
 import math
 
@@ -20,7 +20,7 @@ CASES = settings(max_examples=40)
 
 @CASES
 @given(FEW, st.lists(TEXT.map(lambda text: text[:4]) | st.just([]), min_size=1, max_size=6))
-def test_counts_are_those_of_a_scan(folder, corpus, patterns):
+def test_counts_equal_those_of_a_scan(folder, corpus, patterns):
     store, scan = corpus.build(folder / "d"), Scan(corpus)
     expected = [len(scan.places(pattern)) for pattern in patterns]
     assert [store.count(pattern) for pattern in patterns] == expected
@@ -41,9 +41,7 @@ def test_counts_are_those_of_a_scan(folder, corpus, patterns):
 
 @CASES
 @given(FEW, TEXT, st.integers(0, 4), st.floats(0.01, 100))
-def test_probabilities_are_those_of_their_definitions(
-    folder, corpus, text, max_match, concentration
-):
+def test_probabilities_equal_their_definitions(folder, corpus, text, max_match, concentration):
     store, scan = corpus.build(folder / "d"), Scan(corpus)
     outcomes = max(VOCAB, corpus.separator + 1)
     probs, lengths = store.infinity_gram(text, max_match=max_match)
@@ -69,7 +67,7 @@ def test_probabilities_are_those_of_their_definitions(
     st.sampled_from([1, 2, 5, 100, 256]),
     st.integers(0, 80),
 )
-def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
+def test_lookups_and_rest_drafts_equal_those_of_a_scan(
     folder, corpus, pieces, max_match, min_match, continuation, max_samples, max_nodes
 ):
     store, scan = corpus.build(folder / "d"), Scan(corpus)
@@ -97,14 +95,14 @@ def test_lookups_and_drafts_of_rest_are_those_of_a_scan(
         assert [*drafted.items()] == scan.rest_draft(pattern, max_nodes, **sizes)
         assert session.match_length == len(pattern)
         assert {SOURCES[source] for source in tree.sources} <= {"datastore"}
-        # Of a new session it is the same, and more nodes begin with it.
+        # A new session drafts the same, and a larger draft begins with it.
         again = drafter.session(context).draft(max_nodes + 3).limited(max_nodes)
         assert [*paths(again).items()] == [*drafted.items()]
 
 
 @CASES
 @given(FEW)
-def test_every_position_is_in_its_document(folder, corpus):
+def test_position_is_found_in_its_document(folder, corpus):
     store, position = corpus.build(folder / "d"), 0
     documents = [*filter(None, corpus.documents)]
     assert [document.token_ids.tolist() for document in store] == documents
@@ -119,7 +117,7 @@ def test_every_position_is_in_its_document(folder, corpus):
         store.document_at(position)
 
 
-def test_many_patterns_are_an_array_or_a_sequence(tmp_path):
+def test_patterns_are_read_from_an_array_or_a_sequence(tmp_path):
     store = build(tmp_path / "d", [[0, 1, 0, 1, 2]])
     assert store.count_batch(np.array([[0, 1], [1, 2]], np.int32)).tolist() == [2, 1]
     assert store.count_batch([[0], (1, 2)]).tolist() == [2, 1]
@@ -135,14 +133,14 @@ TEXTS = {
     "random": np.split(RANDOM, range(900, 6000, 900)),
     "rare": np.split(np.arange(6000) % 700 // 699, range(900, 6000, 900)),
     "regular": np.split(np.arange(6000) % 5 % 2, range(900, 6000, 900)),
-    # Suffixes of one beginning end, and those of another begin, where a key is.
+    # The suffixes of one first token end at a key.
     "at a key": [np.array([0, 0])] * 256 + [np.array([0, 1])] * 256,
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_short_pattern_is_counted_where_keys_decide(tmp_path, name):
-    """Long enough for many keys, with so few different patterns that all of them meet keys."""
+def test_short_patterns_are_counted_across_keys(tmp_path, name):
+    """The texts have many keys and so few different patterns that all of them meet keys."""
     documents = [[*text.tolist(), 3] for text in TEXTS[name]]
     store = build(tmp_path / "d", [d[:-1] for d in documents], separator=3, max_shard_tokens=4000)
     store.verify()
@@ -156,7 +154,7 @@ def test_every_short_pattern_is_counted_where_keys_decide(tmp_path, name):
         assert store.count(pattern) == sum(row)
 
 
-def test_the_largest_configuration_of_rest_works(tmp_path):
+def test_largest_configuration_of_rest_drafts(tmp_path):
     config = RestConfig(max_match=2**62, continuation=1024, max_samples=65_536)
     session = RestDrafter(build(tmp_path / "d", [[1] * 3000]), config).session([1] * 10)
     assert len(session.draft(2**62)) == 1024

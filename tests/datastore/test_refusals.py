@@ -1,4 +1,4 @@
-"""Every bad argument of the core is refused by its name, and what refused it is as it was."""
+"""Invalid arguments of the core are rejected with an error that names them."""
 
 import re
 from types import SimpleNamespace
@@ -196,7 +196,7 @@ def rest(store, config):
 
 @pytest.fixture(scope="module")
 def all_kinds(tmp_path_factory):
-    """A datastore of four tokens, and one of each thing that is made of it."""
+    """A datastore of four tokens, and one object of each kind that is made of it."""
     store = build(tmp_path_factory.mktemp("refusals") / "d", [[1, 2], [3]])
     memory = Memory(4)
     drafter = FusedDrafter(store, memory=Memory(4))
@@ -221,7 +221,7 @@ def all_kinds(tmp_path_factory):
         for row in rows
     ],
 )
-def test_a_bad_argument_is_refused_by_name_and_changes_nothing(all_kinds, error, message, call):
+def test_invalid_argument_is_named_and_changes_nothing(all_kinds, error, message, call):
     before = all_kinds.session.draft(4)
     assert before.token_ids[0] == 3
     with pytest.raises(error, match=re.escape(message)):
@@ -235,7 +235,7 @@ def test_a_bad_argument_is_refused_by_name_and_changes_nothing(all_kinds, error,
     assert all_kinds.memory.num_tenants == 0
 
 
-def test_a_vocabulary_that_fits_no_matrix_is_refused(tmp_path):
+def test_vocabulary_too_large_for_the_matrix_is_rejected(tmp_path):
     large = (1 << 21) + 1
     datastore = build(tmp_path / "d", [[0]], vocab_size=large, separator=large)
     with pytest.raises(ValueError, match=r"`vocab_size` must lie in 1\.\.=2097152"):

@@ -1,4 +1,4 @@
-"""`EngineDrafter` against plain sessions, over all events of the rows of a batch."""
+"""`EngineDrafter` against single sessions, over all events of the rows of a batch."""
 
 from itertools import takewhile
 
@@ -22,7 +22,7 @@ step = st.tuples(
 
 
 class FakeEngine:
-    """Named rows of contexts, and those that were preempted."""
+    """An engine with named rows of contexts, and preempted ones."""
 
     def __init__(self):
         self.rows, self.preempted, self.waiting, self.garbage = [], [], set(), set()
@@ -63,7 +63,7 @@ class FakeEngine:
 
 
 def drafters(tmp_path, **config):
-    """An engine drafter and a plain one with the same sources."""
+    """Return an engine drafter and a fused drafter with the same sources."""
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
     ours = EngineDrafter(datastore=store.path, min_prob=0.0, **config)
     memory = config.get("memory_scope") == "shared" and Memory(VOCAB_SIZE)
@@ -113,7 +113,7 @@ def test_drafts_equal_those_of_one_plain_session_per_request(
 
 
 def check_mask(mask, token_ids, tree):
-    """A tree below the last token, filled up by other children of it."""
+    """Check that the tree is below the last token and padding nodes are other children of it."""
     n, drafted = len(mask), len(tree)
     assert mask[1 : drafted + 1, 1 : drafted + 1].tolist() == tree.mask().tolist()
     assert mask[:, 0].all()
@@ -125,7 +125,7 @@ def check_mask(mask, token_ids, tree):
 
 
 @pytest.mark.parametrize("num_new", [0, 9])
-def test_a_name_whose_text_does_not_continue_is_a_new_request(num_new):
+def test_name_whose_text_does_not_continue_is_a_new_request(num_new):
     ours, end = EngineDrafter(vocab_size=300), [*range(100, 200)]
     sync(ours, np.array([1, *end], np.uint32))
     sync(ours, np.array([2, *end, *range(num_new)], np.uint32))
@@ -167,7 +167,7 @@ def serve(drafter, prompt, answer):
 
 
 @pytest.mark.parametrize("length", [4, 8, 24])
-def test_a_repeated_question_is_answered_from_the_memory(length):
+def test_repeated_question_is_drafted_from_the_memory(length):
     drafter = EngineDrafter(memory_scope="shared", vocab_size=1000)
     prompt, answer = list(range(100, 160)), list(range(500, 500 + length))
     assert serve(drafter, prompt, answer) == length
@@ -175,7 +175,7 @@ def test_a_repeated_question_is_answered_from_the_memory(length):
     assert serve(drafter, prompt, answer) <= 1 + length // 4
 
 
-def test_a_request_may_be_absent_for_long_repeatedly(tmp_path):
+def test_request_may_be_absent_for_long_repeatedly(tmp_path):
     ours, _ = drafters(tmp_path)
     text = [0, 1, 2]
     for token in (0, 1, 2):
@@ -232,7 +232,7 @@ def test_invalid_options_are_refused_per_row_and_counted():
     assert "`tenant` has a wrong type" in warning
 
 
-def test_every_row_needs_a_name():
+def test_sync_without_a_name_for_each_row_is_rejected():
     with pytest.raises(ValueError, match="`names` must have one name for each of 2 rows, not 1"):
         EngineDrafter().sync([[1], [2]], ["a"])
     drafter = EngineDrafter()
@@ -253,7 +253,7 @@ def test_statistics_count_accepted_tokens_by_draft_length():
     assert stats["draft_s"] > 0
 
 
-def test_the_last_tokens_of_a_context_are_enough():
+def test_last_tokens_of_a_context_give_the_drafts_of_the_whole():
     whole, parts = EngineDrafter(), EngineDrafter()
     text = [5, 1, 2, 3, 1, 2, 3, 4, 1, 2]
     for end in range(4, 11):
@@ -272,7 +272,7 @@ def test_the_last_tokens_of_a_context_are_enough():
 @pytest.mark.parametrize(
     "context", [[], [-1], [1.5], "text", [[1]], [2**40], [VOCAB_SIZE], object(), [0, 1, 2, 1, 0]]
 )
-def test_a_row_with_an_invalid_or_too_long_context_gets_no_draft(tmp_path, context):
+def test_row_with_an_invalid_or_too_long_context_gets_no_draft(tmp_path, context):
     ours, _ = drafters(tmp_path, max_context=4)
     sync(ours, [0, 1, 2], context)
     assert ours.draft_chains(4)[1].tolist()[1] == 0
@@ -284,7 +284,7 @@ def test_a_row_with_an_invalid_or_too_long_context_gets_no_draft(tmp_path, conte
     assert ours.stats()["num_opened"] == 2
 
 
-def test_each_row_has_its_own_limits(tmp_path):
+def test_limits_of_a_row_apply_to_it_alone(tmp_path):
     ours, plain = drafters(tmp_path)
     text = [0, 1, 2, 1, 0, 1, 2]
     sync(ours, *[text] * 4)
@@ -302,7 +302,7 @@ def test_each_row_has_its_own_limits(tmp_path):
     assert (np.diff(probs[0]) <= 0).all()
 
 
-def test_tokens_outside_the_engine_s_vocabulary_are_never_drafted(tmp_path):
+def test_tokens_outside_the_vocabulary_of_the_engine_are_not_drafted(tmp_path):
     store = build(tmp_path / "d", [[0, 1, 3, 0, 1, 3]])
     drafter = EngineDrafter(datastore=store.path, vocab_size=3)
     sync(drafter, [2, 0])
@@ -348,7 +348,7 @@ def test_larger_batches_get_smaller_drafts_by_the_cost_of_a_step():
         repeats(drafter, num_rows)
         lengths[num_rows] = drafter.draft_chains(8)[1]
     assert lengths[1].tolist() == [8]
-    assert lengths[8].sum() in range(8 * 5, 8 * 7 + 1)  # as many as are free
+    assert lengths[8].sum() in range(8 * 5, 8 * 7 + 1)  # those without cost
     assert 0 < lengths[16].sum() < 16 * 4
     assert lengths[64].sum() == 0
     free = EngineDrafter(step_cost=[(1, 1.0)])

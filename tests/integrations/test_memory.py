@@ -1,4 +1,4 @@
-"""What adapters hold besides their sessions does not grow with the contexts."""
+"""Memory use of engine adapters."""
 
 import ctypes
 import gc
@@ -18,7 +18,7 @@ LIBC = ctypes.CDLL(None)
 
 
 class Heap(ctypes.Structure):
-    """What `mallinfo2` of glibc returns: it counts what Rust, numpy and longer lists hold."""
+    """The result of glibc's `mallinfo2`, which counts the memory of Rust, numpy and long lists."""
 
     _fields_ = [("numbers", ctypes.c_size_t * 10)]
 
@@ -27,11 +27,11 @@ class Heap(ctypes.Structure):
         LIBC.mallinfo2.restype = cls
         gc.collect()
         numbers = LIBC.mallinfo2().numbers
-        return numbers[4] + numbers[7]  # mapped, and of the heap
+        return numbers[4] + numbers[7]  # mapped and on the heap
 
 
 def bytes_held(make):
-    """The bytes in use as long as what `make` returns is kept."""
+    """Return the bytes that the object returned by `make` takes."""
     before = Heap.in_use()
     kept = make()
     after = Heap.in_use()
@@ -40,12 +40,12 @@ def bytes_held(make):
 
 
 def ends(context):
-    """How long the context is at each step."""
+    """Return the lengths of the context at each step."""
     return range(len(context) - STEP * (NUM_STEPS - 1), len(context) + 1, STEP)
 
 
 def sessions(contexts):
-    """Sessions alone."""
+    """Return sessions without an adapter."""
     drafter, opened = FusedDrafter(config=FusedConfig(effort="low")), []
     for context in contexts:
         first, *others = ends(context)
@@ -118,11 +118,11 @@ def sglang_corpus(contexts):
 @pytest.mark.parametrize(
     "make", [engine_drafter, vllm_proposer, vllm_speculator, llama_model, sglang_corpus]
 )
-def test_what_is_held_besides_sessions_does_not_grow_with_the_contexts(make):
+def test_memory_of_an_adapter_outside_sessions_is_constant(make):
     random, num_rows = np.random.default_rng(0), 1 if make is llama_model else 4
 
     def stepped(contexts):
-        """An adapter that has a session of each context and missed no step."""
+        """Return an adapter that has a session of each context and missed no step."""
         made = make(contexts)
         stats = getattr(made, "drafter", made).stats()
         assert stats["num_opened"] == num_rows
@@ -130,12 +130,12 @@ def test_what_is_held_besides_sessions_does_not_grow_with_the_contexts(make):
         assert getattr(made, "num_failures", 0) == 0
         return made
 
-    def beside_sessions(length):
+    def outside_sessions(length):
         contexts = list(random.integers(0, 100, (num_rows, length)).astype(np.uint32))
         alone = bytes_held(lambda: sessions(contexts))
         return bytes_held(lambda: stepped(contexts)) - alone, alone
 
-    beside_sessions(100)  # what is made once
-    (short, _), (long, alone) = beside_sessions(2_000), beside_sessions(200_000)
+    outside_sessions(100)  # objects that are made once
+    (short, _), (long, alone) = outside_sessions(2_000), outside_sessions(200_000)
     assert alone > num_rows * 200_000 * 4
     assert long - short < num_rows * 100_000  # a copy of a context takes 800,000

@@ -1,4 +1,4 @@
-//! What calls give, refuse, and survive.
+//! Results and errors of calls.
 #![expect(unsafe_code, reason = "as C calls")]
 
 use std::ffi::{CStr, CString, c_char};
@@ -44,7 +44,7 @@ fn row(slot: u32, generation: u64, tokens: &[u32]) -> BatchRow {
     }
 }
 
-/// The chains of these rows.
+/// Returns the chains of these rows.
 fn draft(drafter: *mut DrafterHandle, rows: &[BatchRow], width: usize) -> Vec<Vec<u32>> {
     let (mut ids, mut lengths) = (vec![0; rows.len() * width], vec![0; rows.len()]);
     let (ids_at, size, lengths_at) = (ids.as_mut_ptr(), ids.len(), lengths.as_mut_ptr());
@@ -58,7 +58,7 @@ fn draft(drafter: *mut DrafterHandle, rows: &[BatchRow], width: usize) -> Vec<Ve
 }
 
 #[test]
-fn drafts_are_those_of_the_core() {
+fn drafts_equal_those_of_the_core() {
     let options = r#"{"memory_scope": "tenant", "min_prob": 0.05}"#;
     let facts = EngineInfo { vocab_size: Some(VOCAB_SIZE), ..EngineInfo::default() };
     let config: EngineConfig = serde_json::from_str(options).unwrap();
@@ -130,7 +130,7 @@ fn refused(status: i32, reason: &str) {
 type Spoilt = (fn(&mut BatchRow), &'static str);
 
 #[test]
-fn invalid_arguments_are_refused_by_name_and_invalid_options_by_row() {
+fn invalid_arguments_are_named_and_invalid_options_refused_by_row() {
     for (options, reason) in [
         ("", "EOF while parsing"),
         (r#"{"datastor": "a"}"#, "unknown field `datastor`"),
@@ -201,7 +201,7 @@ fn invalid_arguments_are_refused_by_name_and_invalid_options_by_row() {
 }
 
 #[test]
-fn a_datastore_of_another_tokenizer_is_refused_where_texts_are_known() {
+fn datastore_of_another_tokenizer_is_rejected_if_texts_are_known() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let options = DatastoreOptions {
@@ -229,7 +229,7 @@ fn a_datastore_of_another_tokenizer_is_refused_where_texts_are_known() {
     }
 }
 
-/// Calls at random, of which nothing but the length of buffers is true.
+/// Makes a call with random arguments, of which only the lengths of buffers are valid.
 fn call_at_random(drafter: *mut DrafterHandle, random: &mut Random, num_drafted: &AtomicU64) {
     let mut count = |limit| random.below(limit) as usize;
     let (num_rows, width, k) = (count(5), count(9), count(5));
@@ -275,9 +275,9 @@ fn call_at_random(drafter: *mut DrafterHandle, random: &mut Random, num_drafted:
     assert!(status >= SPECDS_REFUSED, "{}", last_error());
 }
 
-/// `make fuzz-sanitized` does the same ten times as often, under a sanitizer.
+/// `make fuzz-sanitized` runs ten times as many calls, under a sanitizer.
 #[test]
-fn threads_that_call_at_random_break_nothing() {
+fn random_calls_of_threads_do_not_break_a_drafter() {
     let times = std::env::var("SPECDS_FUZZ").map_or(1, |times| times.parse().unwrap());
     for options in [r#"{"memory_scope": "shared", "step_cost": "ignored"}"#, "{}"] {
         let drafter = open(options);

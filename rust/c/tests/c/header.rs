@@ -1,4 +1,4 @@
-//! The header is that of the sources, and C compiles with it.
+//! The C header: generation from the sources, and compilation of the example.
 
 use std::env;
 use std::fs;
@@ -9,9 +9,9 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// `make c-library` writes it anew.
+/// `make c-library` writes the header.
 #[test]
-fn the_header_is_that_of_the_sources() {
+fn header_is_generated_from_the_sources() {
     let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
     let bindings = cbindgen::Builder::new()
         .with_config(config)
@@ -36,7 +36,7 @@ fn run(command: &mut Command) -> String {
 }
 
 #[test]
-fn the_example_compiles_in_c_and_cpp_and_drafts() {
+fn example_compiles_in_c_and_cpp_and_drafts() {
     let out = tempfile::tempdir().unwrap();
     let program = out.path().join("example");
     let (test, source) = (env::current_exe().unwrap(), folder().join("example.c"));

@@ -1,4 +1,4 @@
-//! The C library as its callers see it.
+//! Tests of the C interface.
 
 mod calls;
 mod header;

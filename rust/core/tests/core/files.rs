@@ -1,4 +1,4 @@
-//! Lies: every file is cut, flipped, swapped and forged, and is refused without a panic.
+//! Damaged files of a datastore, which are rejected without a panic.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::{build, drafted, options, tempdir};
 pub(crate) const SECTIONS: [&str; 5] =
     ["tokens.bin", "suffixes.bin", "firsts.bin", "keys.bin", "documents.bin"];
 
-/// All files below `folder`, by their path from there.
+/// Returns the content of all files below `folder` by their relative paths.
 pub(crate) fn read_all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -44,7 +44,7 @@ pub(crate) fn write_all(folder: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-/// Emptying a file first, as `fs::write` does, makes some file systems wait for the disk.
+/// Overwrites a file. Truncating it first, as `fs::write` does, makes some file systems wait for the disk.
 pub(crate) fn write_in_place(path: &Path, content: &[u8]) {
     let mut file = File::options().write(true).open(path).unwrap();
     file.write_all(content).unwrap();
@@ -74,7 +74,7 @@ impl Victim {
         Self { folder, files }
     }
 
-    /// Puts all files back as they were.
+    /// Restores all files.
     pub(crate) fn restore(&self) {
         let _ = fs::remove_dir_all(self.path());
         write_all(&self.path(), &self.files);
@@ -88,13 +88,13 @@ impl Victim {
         Datastore::open(self.path())
     }
 
-    /// Returns the result of `check` while file `name` of the datastore has this content.
+    /// Returns the result of `check` while file `name` has this content.
     pub(crate) fn with<T>(&self, name: &Path, content: &[u8], check: impl FnOnce(&Self) -> T) -> T {
         let path = self.path().join(name);
         write_in_place(&path, content);
-        let said = check(self);
+        let result = check(self);
         write_in_place(&path, &self.files[name]);
-        said
+        result
     }
 
     pub(crate) fn sections(&self) -> impl Iterator<Item = (&PathBuf, &Vec<u8>)> {
@@ -116,8 +116,8 @@ impl Victim {
     }
 }
 
-/// Asks a datastore that may be damaged about a text: nothing panics, nothing is found more often than
-/// there are tokens, and what is drafted are some known tokens, each after its parent.
+/// Queries a datastore that may be damaged: nothing panics, no count exceeds the number of tokens, and drafts are trees
+/// of known tokens.
 pub(crate) fn ask(datastore: Datastore, text: &[u32]) -> Arc<Datastore> {
     let datastore = Arc::new(datastore);
     let check = |count: u64| assert!(count <= datastore.num_tokens());
@@ -152,11 +152,11 @@ pub(crate) fn ask(datastore: Datastore, text: &[u32]) -> Arc<Datastore> {
     datastore
 }
 
-/// Meets all that the datastores below have, and what they have not.
+/// A text with n-grams that the datastores below have, and others.
 pub(crate) const TEXT: [u32; 12] = [1, 2, 0, 1, 3, 0, 1, 0, 2, 1, 1, 2];
 
 #[test]
-fn every_flipped_byte_is_found_at_open_or_harmless_until_verify_finds_it() {
+fn flipped_byte_is_found_at_open_or_harmless_until_verify() {
     let victim = Victim::new();
     for (name, content) in &victim.files {
         let is_section = name.extension().is_some_and(|end| end == "bin");
@@ -181,7 +181,7 @@ fn every_flipped_byte_is_found_at_open_or_harmless_until_verify_finds_it() {
 }
 
 #[test]
-fn every_truncation_is_found_at_open() {
+fn truncation_of_any_length_is_found_at_open() {
     let victim = Victim::new();
     for (name, content) in &victim.files {
         for length in 0..content.len() {
@@ -200,7 +200,7 @@ fn every_truncation_is_found_at_open() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn missing_file_is_named() {
     let victim = Victim::new();
     for (name, content) in victim.sections() {
         let path = victim.path().join(name);
@@ -213,7 +213,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn what_lies_where_a_datastore_should_be_is_called_what_it_is() {
+fn manifest_of_another_version_or_content_is_rejected_with_the_remedy() {
     let victim = Victim::new();
     let manifest = Path::new("manifest.json");
     let text = String::from_utf8(victim.files[manifest].clone()).unwrap();
@@ -225,7 +225,7 @@ fn what_lies_where_a_datastore_should_be_is_called_what_it_is() {
         (version(4), "reads 5: rebuild it"),
         (version(6), "reads 5: upgrade the reader or rebuild it"),
     ];
-    // Valid, and not as it was written.
+    // The JSON is valid, but not the one that was written.
     let edits = [("  ", " "), ("}\n", "} \n"), ("another", "anothex")];
     rows.extend(edits.map(|(from, to)| (changed(from, to), "has changed since it was written")));
     let none = ["", "{}", "[]", "\0", other];
@@ -243,7 +243,7 @@ fn what_lies_where_a_datastore_should_be_is_called_what_it_is() {
 }
 
 #[test]
-fn files_of_other_shards_are_found_by_their_lengths_or_by_verify() {
+fn swapped_files_are_found_by_their_lengths_or_by_verify() {
     let victim = Victim::new();
     for name in ["tokens.bin", "suffixes.bin", "keys.bin"] {
         let neighbour = &victim.files[&victim.file(1, name)];

@@ -1,4 +1,4 @@
-//! Lies with all checksums right: what contradicts itself is refused all the same.
+//! Forged datastores with valid checksums, whose contradictions are rejected.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,14 @@ fn json(manifest: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(manifest).unwrap() + "\n"
 }
 
-/// The text of a manifest with whatever it now says.
+/// Returns the content of a changed manifest with a valid build id.
 pub(crate) fn seal(mut manifest: Manifest) -> String {
     manifest.build_id = String::new();
     manifest.build_id = format!("{:032x}", xxh3_128(json(&manifest).as_bytes()));
     json(&manifest)
 }
 
-/// Makes every checksum and id right for what a shard now says and its payloads now are.
+/// Makes all checksums and ids valid for a changed shard.
 pub(crate) fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
     let old = victim.path().join(victim.file(index, ""));
     let mut num_bytes = 0;
@@ -48,7 +48,7 @@ pub(crate) fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
 }
 
 #[test]
-fn files_are_what_the_byte_table_says() {
+fn forged_but_unchanged_datastore_equals_the_original() {
     let victim = Victim::new();
     forge(&victim, 0, victim.shard(0));
     forge(&victim, 1, victim.shard(1));
@@ -56,7 +56,7 @@ fn files_are_what_the_byte_table_says() {
 }
 
 #[test]
-fn manifests_that_contradict_themselves_are_refused() {
+fn inconsistent_manifests_are_rejected() {
     type ManifestFault = (&'static str, fn(&mut Manifest));
     let rows: [ManifestFault; 14] = [
         ("no vocabulary", |m| m.vocab_size = 0),
@@ -92,7 +92,7 @@ fn manifests_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn shards_that_contradict_themselves_are_refused() {
+fn inconsistent_shards_are_rejected() {
     type ShardFault = (&'static str, fn(&mut ShardManifest));
     let rows: [ShardFault; 7] = [
         ("another format", |s| {
@@ -116,7 +116,7 @@ fn shards_that_contradict_themselves_are_refused() {
 }
 
 #[test]
-fn sections_that_contradict_the_tokens_are_found_though_every_checksum_is_right() {
+fn sections_that_contradict_the_tokens_are_found_by_verify() {
     // Shard 0 is 1 2 0 1 4, so its suffixes begin at 2 0 3 1 4, in three bits each.
     let rows: [(&str, usize, u8, bool); 10] = [
         ("tokens.bin", 0, 0xff, false),

@@ -1,4 +1,4 @@
-//! Forgotten is forgotten: processes that share one file, in any order of what may happen to them.
+//! Deletion of tenants in processes that share one file, in any order of events.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,16 +21,16 @@ const LENGTH: u32 = 12;
 enum SharingStep {
     /// A request of a tenant begins.
     Begin(usize, usize),
-    /// It ends, and its text is remembered.
+    /// The request ends, and its text is stored.
     End(usize),
     Forget(usize, usize),
     Clear(usize),
-    /// What `share` does in turn.
+    /// The process merges its memory with the file, as `share` does.
     Exchange(usize),
     Save(usize),
-    /// The process begins again, from the file or from nothing.
+    /// The process restarts, with the file or an empty memory.
     Kill(usize, bool),
-    /// `specds forget`.
+    /// The command `specds memory forget`.
     ForgetInFile(usize),
 }
 
@@ -52,8 +52,8 @@ fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<SharingStep>> {
     )
 }
 
-/// By definition: what is known, and what may be there of it. A text lives until somebody who knows of a
-/// forgetting of its tenant meets it, unless the text's writer had known before.
+/// The state of a process or of the file by definition: the known deletions and the texts. A text is removed when it
+/// meets a deletion of its tenant that its writer did not know when the request began.
 #[derive(Debug, Clone, Default)]
 struct Place {
     forgettings: BTreeSet<usize>,
@@ -68,7 +68,7 @@ struct Process {
 }
 
 impl Process {
-    /// The text of the request that is under way.
+    /// Returns the text of the open request.
     fn open_text(&self) -> Option<usize> {
         self.open.as_ref().map(|(_, text)| *text)
     }
@@ -91,7 +91,7 @@ struct World {
     processes: Vec<Process>,
     file: Place,
     texts: Vec<Text>,
-    /// Of one tenant, or of all.
+    /// The tenant of each deletion, or `None` for all tenants.
     forgettings: Vec<Option<usize>>,
 }
 
@@ -149,7 +149,7 @@ impl World {
         self.forgettings.len() - 1
     }
 
-    /// What of these texts lives where these forgettings are known.
+    /// Removes the texts that a known deletion applies to.
     fn living(&self, mut place: Place) -> Place {
         place.texts.retain(|&text| {
             let text = &self.texts[text];
@@ -164,7 +164,7 @@ impl World {
         match step {
             SharingStep::Begin(of, tenant) => {
                 let number = self.texts.len();
-                // A run of tokens that no other text has, none of whose bytes looks like a count.
+                // The tokens are in no other text, and their bytes in no count.
                 let first = 0x5_0000 + 0x80 * u32::try_from(number).unwrap() + 0x50;
                 let tokens: Vec<_> = (first..first + LENGTH).collect();
                 let session = Self::session(&self.processes[of], tenant, &tokens[..2]);
@@ -238,7 +238,7 @@ impl World {
             let tokens = of_tenant.map(|&text| self.texts[text].tokens.clone());
             let expected: BTreeSet<_> = tokens.collect();
             let is_right = kept == expected || (!is_exact && kept.is_subset(&expected));
-            assert!(is_right, "{expected:?} is to be there and {kept:?} is");
+            assert!(is_right, "expected {expected:?}, found {kept:?}");
         }
         for (number, text) in self.texts.iter().enumerate() {
             if !process.place.texts.contains(&number) {
@@ -246,7 +246,7 @@ impl World {
                 let is_open = process.open_text() == Some(number);
                 let holds = |token: &u32| holds(&learned, &token.to_le_bytes());
                 assert!(is_open || !text.tokens.iter().any(holds));
-                // A request learns as it goes.
+                // An open request adapts weights before its text is stored.
                 let mut session = Self::session(process, text.tenant, &text.tokens[..2]);
                 let tree = drafted(&mut session, 8);
                 let is_known = |token: &u32| text.tokens[2..].contains(token);
@@ -265,8 +265,8 @@ impl World {
             let part: Vec<_> = text.tokens[4..7].iter().flat_map(three).collect();
             let lives = self.file.texts.contains(&number);
             let is_there = holds(&bytes, &part);
-            assert!(lives || !is_there, "{number} is in the file");
-            assert!(!is_exact || !lives || is_there, "{number} is not there");
+            assert!(lives || !is_there, "text {number} is in the file");
+            assert!(!is_exact || !lives || is_there, "text {number} is not in the file");
         }
         for tenant in 0..self.num_tenants {
             let is_of = |text: usize| self.texts[text].tenant == tenant;
@@ -280,7 +280,7 @@ impl World {
         self.check(&self.process(true), is_exact);
     }
 
-    /// `is_exact` where nothing is evicted and no mark is lost for want of room.
+    /// Runs the steps and checks each exchange. `is_exact` states that there is room for all texts and tombstones.
     fn live(mut self, steps: Vec<SharingStep>, is_exact: bool) {
         for step in steps {
             let of = match step {
@@ -304,7 +304,7 @@ impl World {
     }
 }
 
-/// How many random worlds there are for each property: `WORLDS`, or 100.
+/// Returns the number of random worlds for each property: `WORLDS`, or 100.
 fn num_worlds() -> u32 {
     let asked = std::env::var("WORLDS").ok();
     asked.map_or(100, |number| number.parse().expect("a number of worlds"))
@@ -314,12 +314,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(num_worlds()))]
 
     #[test]
-    fn whoever_exchanges_has_nothing_of_the_forgotten_and_all_of_who_came_back(steps in steps(3)) {
+    fn exchange_removes_deleted_tenants_and_keeps_their_later_texts(steps in steps(3)) {
         World::new(1 << 22, 3).live(steps, true);
     }
 
     #[test]
-    fn where_marks_are_too_many_rather_more_is_forgotten(steps in steps(40)) {
+    fn pruned_tombstones_delete_more_tenants_not_fewer(steps in steps(40)) {
         World::new(MemoryOptions::MIN_BYTES, 40).live(steps, false);
     }
 }

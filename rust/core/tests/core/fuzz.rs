@@ -1,5 +1,5 @@
-//! Random damage whose checksums are made right again: what reads it answers or refuses, and neither panics nor
-//! asks for more than there is. `make fuzz` tries a thousand times as many inputs (`SPECDS_FUZZ=1000`).
+//! Random damage with valid checksums, which is answered or rejected without a panic or an excessive allocation.
+//! `make fuzz` tries a thousand times as many inputs (`SPECDS_FUZZ=1000`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,13 +22,13 @@ use crate::{build, compacted, drafted, options, tempdir};
 
 const VOCAB_SIZE: u32 = 12;
 
-/// The inputs that a test tries.
+/// Returns the random inputs of a test.
 fn inputs(everyday: u64) -> impl Iterator<Item = Random> {
     let times = std::env::var("SPECDS_FUZZ").map_or(1, |times| times.parse().unwrap());
     (0..everyday * times).map(|seed| Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// Changes bytes in one to three of the ways that damage and liars have, among them all at random.
+/// Applies one to three random changes of the kinds that damage and forgery make.
 fn mutate(random: &mut Random, bytes: &mut [u8]) {
     const MOST: u64 = u32::MAX as u64;
     const WORDS: [u64; 8] = [0, 1, 255, 1 << 31, MOST, 1 << 40, 1 << 63, u64::MAX];
@@ -67,7 +67,7 @@ fn part<'a>(random: &mut Random, text: &'a [u32]) -> &'a [u32] {
     &text[start..start + 24]
 }
 
-/// Writes new datastores from a damaged one: what they name as damaged, they leave as it was.
+/// Writes new datastores from a damaged one, which must not spread the damage.
 fn rewrite(path: &Path, documents: &[Vec<u32>]) {
     let beside = path.with_file_name("merged");
     let _ = merge(&[path], &beside, true);
@@ -81,7 +81,7 @@ fn rewrite(path: &Path, documents: &[Vec<u32>]) {
 }
 
 #[test]
-fn datastores() {
+fn datastores_with_damage_are_answered_or_rejected() {
     let documents = documents();
     let text = documents[4].clone();
     let victim = Victim::of(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
@@ -116,7 +116,7 @@ fn datastores() {
     }
 }
 
-/// Replaces, repeats or removes something in a JSON document.
+/// Replaces, repeats or removes a part of a JSON document.
 fn lie(random: &mut Random, value: &mut Value) {
     const NAMES: [&str; 5] = ["", "..", "../../etc/passwd", "/", "\0"];
     const NUMBERS: [u64; 7] = [0, 1, 3, 255, 1 << 31, 1 << 40, u64::MAX];
@@ -147,7 +147,7 @@ fn lie(random: &mut Random, value: &mut Value) {
     }
 }
 
-/// With one or two lies, where it can still be read.
+/// Returns a manifest with one or two changes; `None` if it cannot be parsed.
 fn lied<T: Serialize + DeserializeOwned>(random: &mut Random, manifest: &T) -> Option<T> {
     let mut value = serde_json::to_value(manifest).unwrap();
     for _ in 0..=random.below(2) {
@@ -157,7 +157,7 @@ fn lied<T: Serialize + DeserializeOwned>(random: &mut Random, manifest: &T) -> O
 }
 
 #[test]
-fn manifests() {
+fn manifests_with_forgery_are_answered_or_rejected() {
     let documents = documents();
     let victim = Victim::of(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
     for mut random in inputs(60) {
@@ -177,7 +177,7 @@ fn manifests() {
     }
 }
 
-/// Makes length and checksum true again.
+/// Makes length and checksum of a snapshot valid.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let length = bytes.len() as u64;
     bytes[16..24].copy_from_slice(&length.to_le_bytes());
@@ -187,7 +187,7 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn snapshots() {
+fn snapshots_with_damage_are_opened_or_rejected() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("memory");
     let max_bytes = 1 << 20;
@@ -224,7 +224,7 @@ fn snapshots() {
 }
 
 #[test]
-fn notes_of_a_killed_build() {
+fn checkpoints_of_a_killed_build_with_damage_are_resumed_or_rejected() {
     let documents = documents();
     let planned = || DatastoreOptions {
         max_shard_tokens: Some(2500),

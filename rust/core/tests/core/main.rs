@@ -1,4 +1,4 @@
-//! The core from outside: every file against lies, and what tests through the binding cannot see.
+//! Tests of the core's public interface that the Python tests do not cover.
 
 mod budget;
 mod draft;

@@ -1,4 +1,4 @@
-//! The memory of earlier texts: which of them live, who sees them, and what a snapshot brings back.
+//! Eviction, size limits and concurrent readers of a memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::tempdir;
 
 const VOCAB_SIZE: u32 = 100;
 const MAX_NAME: usize = Memory::MAX_NAME;
-const BYTES_PER_MARK: usize = 64;
+const BYTES_PER_TOMBSTONE: usize = 64;
 
 fn memory(max_bytes: usize) -> Memory {
     Memory::new(options(max_bytes)).unwrap()
@@ -22,21 +22,21 @@ fn options(max_bytes: usize) -> MemoryOptions {
     MemoryOptions { max_bytes, tokenizer: "naïve".to_owned(), ..MemoryOptions::new(VOCAB_SIZE) }
 }
 
-/// Positions by definition, the latest first.
+/// Returns the positions of a pattern by definition, the latest first.
 fn occurrences(text: &[u32], pattern: &[u32]) -> Vec<usize> {
     let ends = pattern.len()..=text.len();
     let ends = ends.filter(|&end| text[..end].ends_with(pattern));
     ends.map(|end| end - 1).rev().collect()
 }
 
-/// A text of `length` tokens that is like no other of another seed.
+/// Returns a text of `length` tokens that differs from those of other seeds.
 fn text(seed: u32, length: usize) -> Vec<u32> {
     let step = |state: &u32| Some(state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223));
     let states = std::iter::successors(Some(seed.wrapping_mul(2_654_435_761) | 1), step);
     states.map(|state| (state >> 9) % VOCAB_SIZE).take(length).collect()
 }
 
-/// A text whose ranks fall as in language: of at most `num_tokens` tokens, few make up most of it.
+/// Returns a text of at most `num_tokens` different tokens with the skewed frequencies of a language.
 fn skewed(num_tokens: u32, length: usize) -> Vec<u32> {
     let (first, second) = (text(1, length), text(2, length));
     let rank = |(a, b): (u32, u32)| (a + 1) * (b + 1) * num_tokens / (VOCAB_SIZE * VOCAB_SIZE + 1);
@@ -44,7 +44,7 @@ fn skewed(num_tokens: u32, length: usize) -> Vec<u32> {
 }
 
 #[test]
-fn places_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
+fn positions_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
     let with_ends = |token| {
         let is_end = token == 39;
         if is_end { IndexedTokens::BOUNDARY } else { token }
@@ -77,7 +77,7 @@ fn places_of_tokens_and_pairs_equal_a_scan_through_many_growths() {
 }
 
 #[test]
-fn a_million_tokens_take_at_most_sixteen_bytes_each() {
+fn million_tokens_take_at_most_sixteen_bytes_each() {
     let mut history = IndexedTokens::default();
     for piece in skewed(1000, 1_100_000).chunks(1000) {
         history.extend(piece);
@@ -113,12 +113,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn each_tenant_keeps_the_latest_and_none_loses_an_equal_share(
+    fn eviction_keeps_the_latest_texts_and_an_equal_share_of_each_tenant(
         steps in steps(),
         max_kib in 18_usize..24,
     ) {
         let memory = memory(max_kib << 10);
-        // What lives of each tenant, by definition: its texts in the order in which they came.
+        // The texts of each tenant by definition, in the order of their arrival.
         let mut oracle = BTreeMap::<_, Vec<_>>::new();
         let mut forgotten = BTreeSet::new();
         for step in steps {
@@ -132,7 +132,7 @@ proptest! {
                     if !tokens.is_empty() && !texts.contains(&tokens) {
                         texts.push(tokens.clone());
                     }
-                    // The most that these tokens may take.
+                    // An upper bound of the bytes of these tokens.
                     (room, writer) = (64 * tokens.len() + 2000, Some(tenant));
                 }
                 MemoryStep::Forget(tenant) => {
@@ -145,7 +145,7 @@ proptest! {
                 MemoryStep::Clear => {
                     memory.clear();
                     oracle.clear();
-                    // One mark stands for all from then on.
+                    // One tombstone stands for all tenants from then on.
                     forgotten = BTreeSet::from(["everybody"]);
                 }
             }
@@ -158,7 +158,7 @@ proptest! {
                     let is_one = |at: &usize| before_all[*at] > 0 || writer == Some(TENANTS[*at]);
                     let num_sharing = (0..TENANTS.len()).filter(is_one).count();
                     let share = memory.max_bytes() / num_sharing.max(1) / 4 * 3;
-                    prop_assert!(writer == Some(*tenant) || before > share, "the tenant had little");
+                    prop_assert!(writer == Some(*tenant) || before > share, "the tenant was below its share");
                 }
                 expected.drain(..expected.len().saturating_sub(alive.len()));
                 prop_assert_eq!(&alive, expected);
@@ -167,17 +167,17 @@ proptest! {
             prop_assert_eq!(memory.num_tokens(), num_tokens);
             prop_assert_eq!(memory.num_tenants(), num_tenants);
             let sum: usize = TENANTS.iter().map(num_bytes).sum();
-            prop_assert_eq!(memory.num_bytes(), sum + BYTES_PER_MARK * forgotten.len());
+            prop_assert_eq!(memory.num_bytes(), sum + BYTES_PER_TOMBSTONE * forgotten.len());
             prop_assert!(memory.num_bytes() <= memory.max_bytes());
         }
         memory.clear();
         let left = (memory.num_bytes(), memory.num_tokens(), memory.num_tenants());
-        prop_assert_eq!(left, (BYTES_PER_MARK, 0, 0));
+        prop_assert_eq!(left, (BYTES_PER_TOMBSTONE, 0, 0));
     }
 }
 
 #[test]
-fn no_insert_exceeds_the_limit_and_none_by_more_than_a_fourth_meanwhile() {
+fn inserts_stay_within_the_limit_and_exceed_it_by_a_fourth_at_most_meanwhile() {
     let memory = memory(1 << 20);
     let long = text(9, 200_000);
     let is_done = AtomicBool::new(false);
@@ -210,11 +210,11 @@ fn no_insert_exceeds_the_limit_and_none_by_more_than_a_fourth_meanwhile() {
         assert!(meanwhile.join().unwrap() <= memory.max_bytes() + slack);
     });
     let used = memory.max_bytes() / 10 * 9;
-    assert!(most > used, "room that is never used");
+    assert!(most > used, "some room is never used");
 }
 
 #[test]
-fn most_of_a_full_memory_stays_when_some_of_it_goes() {
+fn eviction_keeps_most_of_a_full_memory() {
     let memory = memory(350_000);
     let mut num_evictions = 0;
     for seed in 0..4000 {
@@ -230,7 +230,7 @@ fn most_of_a_full_memory_stays_when_some_of_it_goes() {
 }
 
 #[test]
-fn marks_of_the_forgotten_count_and_are_bounded() {
+fn tombstones_are_counted_and_bounded() {
     let memory = memory(1 << 20);
     memory.insert("ann", &[1, 2, 3]).unwrap();
     let before = memory.num_bytes();
@@ -238,7 +238,9 @@ fn marks_of_the_forgotten_count_and_are_bounded() {
     for number in 0..3000 {
         memory.forget(&format!("nobody {number}"));
         let num_bytes = memory.num_bytes() - before;
-        assert!(num_bytes.is_multiple_of(BYTES_PER_MARK) && num_bytes <= memory.max_bytes() / 16);
+        assert!(
+            num_bytes.is_multiple_of(BYTES_PER_TOMBSTONE) && num_bytes <= memory.max_bytes() / 16
+        );
         most = most.max(num_bytes);
     }
     assert_eq!(most, memory.max_bytes() / 16);
@@ -246,7 +248,7 @@ fn marks_of_the_forgotten_count_and_are_bounded() {
 }
 
 #[test]
-fn a_text_longer_than_the_memory_keeps_its_end() {
+fn end_of_a_text_longer_than_the_memory_is_stored() {
     for name in ["", &"n".repeat(MAX_NAME)] {
         let memory = memory(MemoryOptions::MIN_BYTES);
         memory.insert("other", &[1, 2, 3]).unwrap();
@@ -259,7 +261,7 @@ fn a_text_longer_than_the_memory_keeps_its_end() {
 }
 
 #[test]
-fn nothing_of_a_memory_is_shown_but_its_size() {
+fn debug_output_of_a_memory_shows_only_sizes() {
     let shown = |tenant: &str, token: u32| {
         let memory = memory(1 << 20);
         memory.insert(tenant, &[token]).unwrap();
@@ -269,12 +271,12 @@ fn nothing_of_a_memory_is_shown_but_its_size() {
     assert_eq!(shown("ann", 77), shown("bob", 5));
 }
 
-/// A text that says which number it has.
+/// Returns a text that encodes its number.
 fn named(number: u32) -> Vec<u32> {
     vec![number % 100; 20 + (number / 100) as usize]
 }
 
-/// They are some of the texts that were written, one after the other.
+/// Checks that the texts are consecutive ones of those that were written.
 fn check_whole<'a>(texts: impl Iterator<Item = &'a [u32]>) {
     let mut last = None;
     for text in texts {
@@ -286,7 +288,7 @@ fn check_whole<'a>(texts: impl Iterator<Item = &'a [u32]>) {
 }
 
 #[test]
-fn readers_see_a_state_between_two_writes_while_texts_are_added_evicted_and_saved() {
+fn readers_see_whole_texts_while_texts_are_added_evicted_and_saved() {
     let memory = memory(1 << 16);
     let folder = tempdir().unwrap();
     let path = folder.path().join("memory");
@@ -301,7 +303,7 @@ fn readers_see_a_state_between_two_writes_while_texts_are_added_evicted_and_save
             let tokens = kept.texts().tokens();
             let mut texts: Vec<_> =
                 tokens.split(|&token| token == IndexedTokens::BOUNDARY).collect();
-            assert_eq!(texts.pop(), Some(&[][..]), "each has its end");
+            assert_eq!(texts.pop(), Some(&[][..]), "a boundary follows each text");
             check_whole(texts.into_iter());
             let token = tokens.first().copied().unwrap_or_default();
             let found: Vec<_> = kept.texts().of_pair(token, token).collect();

@@ -1,4 +1,4 @@
-//! Lookups, counts and samples of any small corpus equal those of a scan through its documents.
+//! Lookups, counts and samples of small corpora, against scans of the documents.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use specds_index::{Datastore, DatastoreBuilder, DatastoreOptions};
 
-/// So few tokens that most sequences repeat.
+/// A vocabulary so small that most sequences repeat.
 const VOCAB_SIZE: u32 = 3;
 /// Beyond every document and context.
 const MAX_MATCH: usize = 40;
@@ -25,7 +25,7 @@ fn build(documents: &[Vec<u32>], max_shard_tokens: u64) -> Datastore {
     builder.finish().unwrap()
 }
 
-/// What follows each occurrence of `pattern`, in the order of the corpus.
+/// Returns the continuation of each occurrence of `pattern`, in the order of the corpus.
 fn continuations<'a>(documents: &'a [Vec<u32>], pattern: &[u32]) -> Vec<&'a [u32]> {
     let starts = documents.iter().flat_map(|document| {
         let starts = 0..=document.len();
@@ -63,7 +63,7 @@ fn check(documents: &[Vec<u32>], datastore: &Datastore, context: &[u32]) {
     }
 }
 
-/// The longest suffix of the context that occurs.
+/// Returns the length of the longest suffix of the context that occurs.
 fn longest(documents: &[Vec<u32>], context: &[u32]) -> usize {
     let mut lengths = (1..=context.len()).rev();
     let occurs = |length| !continuations(documents, &context[context.len() - length..]).is_empty();
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn n_grams_are_in_order_and_their_counts_those_of_a_scan(
+    fn n_grams_are_sorted_and_their_counts_equal_a_scan(
         documents in documents(),
         order in 1..5_usize,
         max_shard_tokens in 13..80_u64,
@@ -112,7 +112,7 @@ proptest! {
 
 #[test]
 #[should_panic(expected = "assertion `left == right` failed")]
-fn a_wrong_answer_is_found() {
+fn wrong_answer_is_found() {
     let documents = [vec![0, 1, 2]];
     check(&documents, &build(&[vec![0, 1, 1]], 80), &[0, 1]);
 }
