@@ -31,7 +31,7 @@ def test_closing_a_drafter_stores_all_requests_in_its_snapshot(tmp_path, ends):
     assert stored(path) == texts
 
 
-def test_an_idle_server_stores_finished_requests(tmp_path):
+def test_idle_server_stores_finished_requests(tmp_path):
     path = tmp_path / "memory"
     drafter = shares(path, sync_interval=0.02)
     last = list(range(30))
@@ -43,7 +43,7 @@ def test_an_idle_server_stores_finished_requests(tmp_path):
     assert len(drafter) == 2
 
 
-def test_a_request_that_returns_after_it_was_stored_adds_its_new_tokens(tmp_path):
+def test_request_that_returns_after_it_was_stored_adds_its_new_tokens(tmp_path):
     path = tmp_path / "memory"
     drafter, text = shares(path), list(range(100))
     drafter.sync([text[:60]], ["a"])
