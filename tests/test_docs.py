@@ -72,7 +72,6 @@ FOREIGN = {
     *("--speculative-algorithm", "--speculative-num-draft-tokens", "--ubatch-size"),
     *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),
     *(
-        "--index-url",
         "--no-deps",
         "--trust-remote-code",
         "--release",

@@ -42,9 +42,9 @@ class Fragment:
     kind: str
 
 
-def banned(root: Path = ROOT) -> list[re.Pattern[str]]:
+def banned() -> list[re.Pattern[str]]:
     """Return the patterns that the word list says not to write."""
-    section = (root / "CONTRIBUTING.md").read_text().split(_LIST_HEADING)[1].split("\n## ")[0]
+    section = (ROOT / "CONTRIBUTING.md").read_text().split(_LIST_HEADING)[1].split("\n## ")[0]
     rows = re.findall(r"^\* .*?: not (.*)$", section, re.M)
     words = [word for row in rows for word in re.findall(r"`([^`]+)`", row)]
     return [re.compile(rf"(?<![\w`/.-]){word}(?![\w`/-])", re.I) for word in words]
