@@ -214,3 +214,24 @@ def test_sorting_stays_within_its_memory(tmp_path, vocab_size):
     assert num_shards > 2
     # Writing takes buffers and tables in addition to sorting.
     assert peak < max_memory + (3 << 20)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_repeat_of_build_killed_after_publishing_reports_and_cleans_up(
+    tmp_path, demo_tokenizer, same
+):
+    out, staging = tmp_path / "d", tmp_path / ".d.build"
+    built = build_datastore(corpus(), demo_tokenizer, out)
+    before = files(out)
+    staging.mkdir()
+    (staging / "specds.lock").write_text("")
+    if not same:
+        other = Corpus("others", corpus().parts)
+        with pytest.raises(FileExistsError):
+            build_datastore(other, demo_tokenizer, out)
+        return
+    report = build_datastore(corpus(), demo_tokenizer, out)
+    assert report.num_tokens == built.num_tokens
+    assert report.num_resumed == built.num_documents
+    assert not staging.exists()
+    assert files(out) == before

@@ -66,7 +66,9 @@ def _require_out(out: Path, *, overwrite: bool) -> None:
     """Reject an unusable `--out` before the corpus is read."""
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"{out.parent}: no such folder: make it, or choose another --out")
-    if out.exists() and not overwrite:
+    from specds.indexing.build import is_published
+
+    if out.exists() and not overwrite and not is_published(out):
         raise FileExistsError(
             f"{out} exists: choose another --out, replace it by --overwrite, or add to it by "
             "`specds add`"
@@ -179,7 +181,9 @@ def _build(
             terminal.note("nothing was read yet: the same command starts anew")
         raise
     display.show("Datastore", report.to_dict(), as_json=as_json)
-    if report.share_read < 0.5:
+    if report.num_resumed and not report.text_bytes:
+        terminal.note("the datastore was complete: its build was killed as it published it")
+    elif report.share_read < 0.5:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in report.skipped.items())
         terminal.note(f"only {report.share_read:.0%} of the corpus was read; left out: {reasons}")
 

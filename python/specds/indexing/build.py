@@ -3,16 +3,17 @@
 import time
 from collections.abc import Iterable
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from specds._core import Datastore, DatastoreBuilder
 from specds.corpora import Corpus, open_corpus
-from specds.indexing.local import open_builder, tokenize_corpus
+from specds.indexing.local import open_builder, tokenize_corpus, tokenizer_metadata
 from specds.indexing.options import BuildOptions
 from specds.indexing.ray import build_on_ray
-from specds.indexing.report import BuildReport, Progress
+from specds.indexing.report import BuildReport, IngestStats, Progress
 from specds.models.tokenization import Tokenizer
 
 
@@ -44,6 +45,10 @@ def build_datastore(
     corpus = open_corpus(corpus) if isinstance(corpus, str) else corpus
     options = options or BuildOptions()
     progress = progress or (lambda *_, **__: None)
+    started = time.perf_counter()
+    if published := _published_by_killed_build(corpus, tokenizer, Path(out), options):
+        num_documents = published.num_documents
+        return BuildReport.of(out, published, IngestStats(), num_documents, started, started)
     if options.engine == "ray":
         return build_on_ray(corpus, tokenizer, out, options, tokenizer_name, progress)
     with open_builder(corpus, tokenizer, out, options, tokenizer_name) as builder:
@@ -54,6 +59,29 @@ def build_datastore(
         tokenized = time.perf_counter()
         datastore = builder.finish(progress)
     return BuildReport.of(out, datastore, read, num_resumed, started, tokenized)
+
+
+def is_published(out: Path) -> bool:
+    """Return true if a build was killed after it had published its datastore at `out`."""
+    staging = out.with_name(f".{out.name}.build")
+    is_moved = staging.is_dir() and not (staging / "datastore").exists()
+    return is_moved and (out / "manifest.json").is_file()
+
+
+def _published_by_killed_build(
+    corpus: Corpus, tokenizer: Tokenizer, out: Path, options: BuildOptions
+) -> Datastore | None:
+    """Return the datastore of an equal build that was killed after it published; clean up."""
+    if options.append or options.overwrite or not is_published(out):
+        return None
+    metadata = tokenizer_metadata(tokenizer)
+    datastore = Datastore(out)
+    built = (datastore.corpus, datastore.commands, datastore.tokenizer_fingerprint)
+    if built != ([corpus.name], [*options.commands], metadata["tokenizer_fingerprint"]):
+        return None
+    with DatastoreBuilder(out, **metadata, append=True):
+        pass  # it locks the target, and removes what a killed build has left
+    return datastore
 
 
 def build_from_token_ids(
