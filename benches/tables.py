@@ -36,7 +36,7 @@ SETS = {
 NO_DATASTORE, NO_MEMORY = "fused without datastore", "fused without memory"
 DRAFTERS = {
     "fused": "`fused`",
-    NO_MEMORY: "`fused`, each request anew",
+    NO_MEMORY: "`fused`, a new drafter per request",
     NO_DATASTORE: "`fused` without a datastore",
     "fused:effort=low": "`fused:effort=low`",
     "aded": "`aded`",

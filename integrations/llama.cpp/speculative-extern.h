@@ -109,7 +109,7 @@ struct common_speculative_impl_extern : public common_speculative_impl {
         slot.in_step = false;
     }
 
-    // the end of a request is not reported: slots that the last step left out are free by now, or draft anew
+    // the end of a request is not reported: slots that the last step left out are free by now, or draft again
     void begin(llama_seq_id seq_id, const llama_tokens & /*prompt*/) override {
         for (uint32_t id = 0; id < n_seq; ++id) {
             if (id == (uint32_t) seq_id || !slots[id].in_step) {

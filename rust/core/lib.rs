@@ -1,13 +1,13 @@
 //! Drafts for speculative decoding without a second model.
 //!
-//! A large language model checks a dozen drafted tokens in about the time it takes to write one. This crate
-//! drafts them from what followed the present context before: in a corpus, in this request, in earlier answers
-//! and in what the model itself predicted.
+//! A large language model verifies a dozen drafted tokens in about the time that it takes to generate one. This
+//! crate drafts these tokens from earlier continuations of the current context: in a corpus, in the request, in
+//! earlier requests, and in the model's own predictions.
 //!
-//! A [`Session`](draft::Session) is one request: it observes the tokens of the context and drafts a
-//! [`TokenTree`](draft::TokenTree). [`FusedSession`](fused::FusedSession) joins all sources; [`papers`] has
-//! the published drafters; [`EngineDrafter`](engine::EngineDrafter) drafts for all rows of a serving engine. The
-//! corpus is a [`Datastore`] of the crate `specds-index`.
+//! A [`Session`](draft::Session) serves one request: it observes the tokens of the context and drafts a
+//! [`TokenTree`](draft::TokenTree). [`FusedSession`](fused::FusedSession) mixes all sources, [`papers`] has
+//! published drafters, and [`EngineDrafter`](engine::EngineDrafter) drafts for all sequences of a serving engine.
+//! The corpus is a [`Datastore`] of the crate `specds-index`.
 //!
 //! # Examples
 //!

@@ -81,7 +81,7 @@ class Scan:
         return Counter(rest[0] for rest in self.rests(context))
 
     def longest(self, context, max_match, min_match):
-        """The longest suffix of a context that occurs, empty where none does."""
+        """Longest suffix of a context that occurs, or an empty one."""
         for size in range(min(max_match, len(context)), min_match - 1, -1):
             if self.rests(context[-size:]):
                 return tuple(context[-size:])

@@ -178,7 +178,7 @@ def _build(
         if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
             terminal.note("what was read is kept: repeat the command to continue")
         elif isinstance(error, KeyboardInterrupt):
-            terminal.note("nothing was read yet: the same command starts anew")
+            terminal.note("nothing was read yet: the same command starts from the beginning")
         raise
     display.show("Datastore", report.to_dict(), as_json=as_json)
     if report.num_resumed and not report.text_bytes:

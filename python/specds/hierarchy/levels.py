@@ -141,7 +141,7 @@ class RetrievalLevel(Level):
         return self._counted(self._of_context())
 
     def ranked(self, model: "ModelLevel", context: LevelContext) -> Draft:
-        """Return the branches drafted anew with the probabilities of a model.
+        """Return the branches drafted again with the probabilities of a model.
 
         One forward pass over the retrieved tree is cheaper than drafting token by token.
         """

@@ -92,7 +92,7 @@ def is_supported() -> bool:
 
 
 def wrap_proposers() -> None:
-    """Wrap vLLM's proposers; a version without their base class starts all the same."""
+    """Wrap vLLM's proposers; a version without their base class also starts."""
     if not is_supported():
         return
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer

@@ -8,7 +8,7 @@ use crate::budget::step_cost::StepCost;
 /// Estimates of the step cost from observed steps, by batch size.
 ///
 /// The speed of a machine drifts, and other load disturbs single steps. Sizes are therefore compared by
-/// the machine speed of the steps between them, not by the clock. A size is used only after two
+/// the machine speed of the steps between them, not as measured. A size is used only after two
 /// observations; `probe` selects the sizes that are worth one.
 #[derive(Debug, Clone, Default)]
 pub struct StepTimes {
