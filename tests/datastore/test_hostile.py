@@ -1,4 +1,4 @@
-"""Hostile files in the way of reads and writes: links, pipes, folders of others, damage."""
+"""Hostile files at paths that are read or written: links, pipes, folders of others, damage."""
 
 import os
 import sys

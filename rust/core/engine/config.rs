@@ -76,7 +76,7 @@ pub struct EngineConfig {
     pub memory_bytes: usize,
     /// The search effort; `auto` is low until the engine reports the time of a step.
     pub effort: Effort,
-    /// Whether the target model's predictions are used, where the engine passes them on.
+    /// True to use the target model's predictions, if the engine passes them on.
     pub recycle_predictions: bool,
     /// Minimum probability of a path of a chain, unless the engine specifies one. The default is 0.1 if the cost
     /// of a step is ignored, else 0.
@@ -144,6 +144,6 @@ pub struct EngineInfo {
     pub vocab_size: Option<u32>,
     /// The fingerprint of the tokenizer; empty if it is not known.
     pub tokenizer: String,
-    /// Whether the engine reports the time of each step.
+    /// True if the engine reports the time of each step.
     pub times_steps: bool,
 }

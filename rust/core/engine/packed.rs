@@ -36,7 +36,7 @@ impl PackedChains {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedTrees {
     pub token_ids: Vec<i64>,
-    /// Whether node j is node i or an ancestor of it.
+    /// The ancestor mask: true at [i, j] if node j is node i or an ancestor of it.
     pub mask: Vec<bool>,
     /// Number of drafted nodes of each row; the others are padding.
     pub lengths: Vec<i64>,

@@ -80,14 +80,14 @@ impl EngineRequest {
         is_prefix.then(|| &tokens[tokens.len() - num_new..])
     }
 
-    /// Whether the context continues the session's text.
+    /// Returns whether the context continues the session's text.
     fn continues(&self, context: &Context<'_>) -> bool {
         let is_step = |new: &[u32]| (1..=self.draft.len() + 1).contains(&new.len());
         let most = if self.new_tokens(context).is_some_and(is_step) { TAIL } else { usize::MAX };
         *self.tenant == *context.tenant && self.has_prefix(context, self.session.context(), most)
     }
 
-    /// Whether the context begins with a text, by the text's last `most` tokens.
+    /// Returns whether the context begins with a text, by the text's last `most` tokens.
     fn has_prefix(&self, context: &Context<'_>, text: &[u32], most: usize) -> bool {
         self.split(context, text.len()).is_some_and(|(known, _)| {
             let known = &known[known.len().saturating_sub(most)..];
@@ -105,7 +105,7 @@ impl EngineRequest {
         Some((&known[self.offset.saturating_sub(context.start)..], new))
     }
 
-    /// Whether the engine has rolled back some of the tokens that it gave in the last sync.
+    /// Returns whether the engine has rolled back tokens of the last sync.
     fn is_rolled_back(&self, context: &Context<'_>) -> bool {
         let before = &self.session.context()[..self.previous_len];
         *self.tenant == *context.tenant

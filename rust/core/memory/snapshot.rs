@@ -29,7 +29,7 @@ const VERSION: u32 = 5;
 const HEADER_LEN: usize = 32;
 const MAX_USE: u64 = 1 << 63;
 const MAX_TOKENIZER: usize = 1 << 16;
-/// How long to wait for another writer that makes no progress.
+/// Maximum time without progress of another writer that is waited for.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(30);
 
 impl Memory {

@@ -57,8 +57,8 @@ impl MemoryOptions {
         tokenizer: &str,
     ) -> Result<()> {
         let reason = if vocab_size != self.vocab_size {
-            let ours = self.vocab_size;
-            format!("its vocabulary has {vocab_size} tokens, not {ours}")
+            let expected = self.vocab_size;
+            format!("its vocabulary has {vocab_size} tokens, not {expected}")
         } else if tokenizer != self.tokenizer {
             format!("`{tokenizer}`, not `{}`", self.tokenizer)
         } else {
@@ -124,7 +124,7 @@ impl Memory {
     /// Returns the tenant of this name, and creates it if there is none.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the name is longer than [`MAX_NAME`](Self::MAX_NAME).
+    /// [`Error::InvalidArgument`] if the name is longer than [`MAX_NAME`](Self::MAX_NAME).
     pub fn tenant(&self, name: &str) -> Result<Arc<Tenant>> {
         if name.len() > Self::MAX_NAME {
             let (most, length) = (Self::MAX_NAME, name.len());

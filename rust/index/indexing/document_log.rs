@@ -23,7 +23,7 @@ pub(crate) struct Checkpoint {
     pub(crate) num_documents: u64,
     /// Number of documents that were passed to the build up to this checkpoint.
     pub(crate) num_given: u64,
-    /// Whether the shard gets no more documents.
+    /// True if the shard gets no more documents.
     pub(crate) is_complete: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct DocumentLog {
     vocab_size: u32,
     separator: u32,
     width: TokenWidth,
-    /// Whether the build has a plan: only then it can be resumed, so only then checkpoints are written.
+    /// True if the build has a plan: only then can it be resumed, so only then are checkpoints written.
     is_kept: bool,
     tokens: SectionWriter,
     documents: SectionWriter,

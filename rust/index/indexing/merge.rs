@@ -78,7 +78,7 @@ fn add_new(lines: &mut Vec<String>, more: Vec<String>) {
 pub struct CompactOptions {
     pub max_shard_tokens: Option<u64>,
     pub max_memory: Option<u64>,
-    /// Whether only one copy of equal documents is retained.
+    /// Retains only one copy of equal documents.
     pub drop_duplicates: bool,
 }
 

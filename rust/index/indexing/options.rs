@@ -36,16 +36,16 @@ pub struct DatastoreOptions {
     /// Maximum private memory in bytes of all concurrent sorts: 4 bytes a token (8 with 24-bit tokens), so it also
     /// bounds the size of shards.
     pub max_memory: Option<u64>,
-    /// Whether copies of earlier documents are rejected.
+    /// Rejects copies of earlier documents.
     pub drop_duplicates: bool,
     /// Maximum number of documents; further ones are ignored.
     pub max_documents: Option<u64>,
     /// Maximum number of tokens, separators included; the first document that does not fit and all after it are
     /// ignored.
     pub max_tokens: Option<u64>,
-    /// Whether a datastore at the path is replaced when the new one is complete.
+    /// Replaces a datastore at the path when the new one is complete.
     pub overwrite: bool,
-    /// Whether the documents are added to the datastore at the path, in new shards.
+    /// Adds the documents to the datastore at the path, in new shards.
     pub append: bool,
     /// A description of the build by the caller. The next build at this path with the same plan and options resumes
     /// one that was killed. A build without a plan removes everything that it wrote.

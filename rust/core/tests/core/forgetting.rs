@@ -304,7 +304,7 @@ impl World {
     }
 }
 
-/// Returns the number of random worlds for each property: `WORLDS`, or 100.
+/// Returns the number of random cases of each property: `WORLDS`, or 100.
 fn num_worlds() -> u32 {
     let asked = std::env::var("WORLDS").ok();
     asked.map_or(100, |number| number.parse().expect("a number of worlds"))
