@@ -14,10 +14,12 @@ from contextlib import closing
 from statistics import median
 from urllib.parse import quote, urlsplit
 
+import numpy as np
 import pytest
 
 from commands import started
 from specds import Datastore, build_datastore
+from specds.bench.transcripts import Transcript
 from specds.view import Explorer, serve
 from specds.view.server import page
 
@@ -67,6 +69,30 @@ def test_a_text_is_answered_with_its_match_and_all_drafts(served):
     assert json.loads(ask(served, "POST", "/explore", '{"text": "", "nodes": 3}')[1])["trees"] == {}
 
 
+def test_page_begins_with_a_document_and_what_is_drafted_there(explorer):
+    beginning = explorer.about()["beginning"]
+    assert TEXT.startswith(beginning)
+    assert len(beginning) > 10
+    assert explorer.explore(beginning, 8)["trees"]["datastore"]["text"]
+
+
+def test_answer_is_replayed_step_by_step(explorer, demo_tokenizer):
+    texts = "def add", "(a, b):\n    ret"
+    prompt, answer = (np.array(demo_tokenizer(text)["input_ids"]) for text in texts)
+    opened = Datastore(explorer.about()["path"])
+    shown = Explorer(opened, demo_tokenizer, [Transcript("a", prompt, answer)])
+    assert shown.about()["num_transcripts"] == 1
+    replayed = shown.replay(0, 8)
+    steps = replayed["steps"]
+    assert replayed["prompt"] == texts[0]
+    assert "".join(token for step in steps for token in step["tokens"]) == texts[1]
+    assert len(steps) < len(answer)
+    for step in steps:
+        drafted = [step["tree"]["text"][node] for node in step["path"]]
+        assert drafted == step["tokens"][: len(drafted)]
+        assert len(step["sources"]) == len(step["tokens"])
+
+
 def test_a_keystroke_is_answered_at_once(served):
     asked, seconds = json.dumps({"text": "def add(a", "nodes": 6}), []
     with closing(http.client.HTTPConnection(*served, timeout=30)) as connection:
@@ -93,6 +119,7 @@ def test_typed_text_is_not_stored(explorer):
     [
         ("GET", "/etc/passwd", None, 404),
         ("POST", "/explore", "no json", 400),
+        ("POST", "/replay", '{"number": 5, "nodes": 3}', 400),
         ("POST", "/explore", '{"text": "a"}', 400),
         ("POST", "/explore", "[1]", 400),
         ("POST", "/other", "{}", 400),

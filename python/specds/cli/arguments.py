@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of text.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show all figures.")]
 DatastorePath = Annotated[
     Path,
     typer.Argument(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specds.models.tokenization import Tokenizer
 
 _MOST = 1_000_000
+_MOST_ANSWERS = 100
 
 
 def info(datastore: DatastorePath, /, *, as_json: Json = False) -> None:
@@ -130,6 +131,7 @@ def view(
         ),
     ] = 0,
     browse: bool = False,
+    transcripts: Path | None = None,
     tokenizer: str | None = None,
 ) -> None:
     """Serve a page that shows matches and drafts for a text as you type it.
@@ -138,14 +140,19 @@ def view(
 
     Args:
         browse: Open the page in the browser of this machine.
+        transcripts (FILE): Recorded answers, whose drafts the page shows step by step; rows as for
+            `specds bench acceptance`.
         tokenizer: Tokenizer; by default the one that the datastore was built with.
 
     Example:
         specds view chat.specds --browse
     """
+    from specds.bench.transcripts import read_files
     from specds.view import Explorer, serve
 
-    with serve(Explorer(*_with_tokenizer(datastore, tokenizer)), port) as server:
+    opened, loaded = _with_tokenizer(datastore, tokenizer)
+    answers = [] if transcripts is None else read_files([transcripts], loaded, _MOST_ANSWERS)
+    with serve(Explorer(opened, loaded, answers), port) as server:
         address = f"http://127.0.0.1:{server.server_address[1]}/"
         terminal.out.print(address)
         if browse:

@@ -14,7 +14,7 @@ import typer
 from specds import terminal
 from specds._core import DEFAULTS
 from specds.cli import display
-from specds.cli.arguments import DatastorePath, Json, listed, tokenizer_name
+from specds.cli.arguments import DatastorePath, Json, Verbose, listed, tokenizer_name
 from specds.cli.records import Without, arguments_of
 from specds.corpora import CorpusOptions
 from specds.indexing import BuildOptions
@@ -41,6 +41,7 @@ def build(
     reading: _READING,
     options: DocumentOptions,
     overwrite: bool = False,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Build a datastore from a corpus.
@@ -59,7 +60,8 @@ def build(
         specds build --corpus the-stack --language c --tokenizer ./vicuna --out c
     """
     _require_out(out, overwrite=overwrite)
-    _build(corpus, tokenizer, out, reading, options, as_json=as_json, overwrite=overwrite)
+    shown = {"as_json": as_json, "verbose": verbose}
+    _build(corpus, tokenizer, out, reading, options, overwrite=overwrite, **shown)
 
 
 def _require_out(out: Path, *, overwrite: bool) -> None:
@@ -87,6 +89,7 @@ def add(
     reading: _READING,
     options: DocumentOptions,
     tokenizer: str | None = None,
+    verbose: Verbose = False,
     as_json: Json = False,
 ) -> None:
     """Add documents to a datastore, in new shards.
@@ -116,7 +119,8 @@ def add(
     from specds._core import Datastore
 
     tokenizer = tokenizer_name(tokenizer, Datastore(datastore))
-    _build(corpus or (), tokenizer, datastore, reading, options, as_json=as_json, append=True)
+    shown = {"as_json": as_json, "verbose": verbose}
+    _build(corpus or (), tokenizer, datastore, reading, options, append=True, **shown)
 
 
 def _move(
@@ -154,25 +158,31 @@ def _build(
     options: DocumentOptions,
     *,
     as_json: bool,
+    verbose: bool,
     overwrite: bool = False,
     append: bool = False,
 ) -> None:
     from specds.corpora import open_corpora, render_with
     from specds.indexing import build_datastore
     from specds.models.load import load_encoder
+    from specds.models.resolve import OF_DEMO, SMOLLM2, ModelRef
     from specds.terminal.progress import build_progress
 
     # A file may have a comma in its name.
     named = [[name] if Path(name).exists() else listed(name) for name in corpus]
+    ref = ModelRef.resolve(tokenizer, "tokenizer")
+    # A relative path would be one of this folder alone.
+    is_local = ref.kind != "hub" and tokenizer not in (*OF_DEMO, SMOLLM2)
+    name = str(Path(tokenizer).absolute()) if is_local else tokenizer
     with terminal.waiting(f"opening {', '.join(corpus)}"):
-        loaded = load_encoder(tokenizer)
+        loaded = load_encoder(ref)
         opened = open_corpora(chain.from_iterable(named), reading, render=render_with(loaded))
     command = _command(corpus, tokenizer, reading, options)
     whole = BuildOptions(**vars(options), overwrite=overwrite, append=append, commands=(command,))
     try:
         with build_progress() as progress:
             report = build_datastore(
-                opened, loaded, out, whole, tokenizer_name=tokenizer, progress=progress
+                opened, loaded, out, whole, tokenizer_name=name, progress=progress
             )
     except (Exception, KeyboardInterrupt) as error:
         if any(out.parent.glob(f".{glob.escape(out.name)}.build*")):
@@ -180,7 +190,7 @@ def _build(
         elif isinstance(error, KeyboardInterrupt):
             terminal.note("nothing was read yet: the same command starts from the beginning")
         raise
-    display.show("Datastore", report.to_dict(), as_json=as_json)
+    display.show_build(report.to_dict(), as_json=as_json, verbose=verbose)
     if report.num_resumed and not report.text_bytes:
         terminal.note("the datastore was complete: its build was killed as it published it")
     elif report.share_read < 0.5:

@@ -61,7 +61,7 @@ def run_demo(name: str, num_prompts: int, max_new_tokens: int, *, as_json: bool 
             scenes = _code_scenes(tokenizer, num_prompts)
             report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
             if not as_json:
-                terminal.out.print(display.facts_table("Datastore", report.to_dict()))
+                display.show_build(report.to_dict(), as_json=False, verbose=False)
             of_datastore = FusedDrafter(report.path)
 
             def make_drafter() -> FusedDrafter:

@@ -21,6 +21,19 @@ def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
         terminal.out.print(facts_table(title, facts))
 
 
+def show_build(report: dict[str, Any], *, as_json: bool, verbose: bool) -> None:
+    """Show a report of a build; without `verbose`, the figures of the datastore and what is odd."""
+    shown = report
+    if not verbose and not as_json:
+        names = ("path", "num_documents", "num_tokens", "num_bytes", "bytes_per_token")
+        odd = ("num_duplicates", "num_resumed", "skipped")
+        shown = {name: report[name] for name in (*names, *filter(report.get, odd))}
+        if report["num_added_documents"] != report["num_documents"]:
+            shown["num_added_documents"] = report["num_added_documents"]
+        shown["seconds"] = report["tokenize_s"] + report["index_s"]
+    show("Datastore", shown, as_json=as_json)
+
+
 _FIGURES = ("vocab_size", "separator", "num_documents", "num_tokens", "num_shards", "num_bytes")
 
 

@@ -1,16 +1,22 @@
 """Matches of a text, their passages, and the drafts of each source."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from threading import Lock
 from typing import Any
 
 from specds._core import Datastore
+from specds.bench.acceptance.measure import follow
+from specds.bench.transcripts import Transcript
 from specds.drafters import Drafter, FusedConfig, FusedDrafter, RestDrafter
-from specds.models.render import known_from, tree_in_words
+from specds.models.render import known_from, text_after, tree_in_words
 from specds.models.tokenization import Tokenizer
 
 MOST_NODES = 64
 _CONTEXT_TOKENS = 2048
+_BEGINNING_TOKENS = 40
+_MOST_STEPS = 400
 # A megabyte takes seconds to tokenize, and others wait meanwhile.
 _MOST_CHARACTERS = 10_000
 
@@ -18,8 +24,14 @@ _MOST_CHARACTERS = 10_000
 class Explorer:
     """Computes the answers for a datastore; threads can share it."""
 
-    def __init__(self, datastore: Datastore, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        datastore: Datastore,
+        tokenizer: Tokenizer,
+        transcripts: Sequence[Transcript] = (),
+    ) -> None:
         self._datastore = datastore
+        self._transcripts = transcripts
         self._tokenizer = tokenizer
         # Without a memory: nothing that is typed is kept.
         both = FusedConfig(recycled=False)
@@ -36,7 +48,42 @@ class Explorer:
             "path": str(self._datastore.path),
             "num_tokens": self._datastore.num_tokens,
             "num_documents": self._datastore.num_documents,
+            "num_transcripts": len(self._transcripts),
+            "beginning": self._beginning(),
         }
+
+    def _beginning(self) -> str:
+        """Return the beginning of the first document, up to its middle."""
+        tokens = self._datastore.document_at(0).token_ids.tolist()
+        return str(self._tokenizer.decode(tokens[: min(_BEGINNING_TOKENS, 1 + len(tokens) // 2)]))
+
+    def replay(self, number: int, num_nodes: int) -> dict[str, Any]:
+        """Return the prompt of a transcript, and the first steps of its answer.
+
+        Each step has the draft, its accepted nodes, and the new tokens with their sources.
+        """
+        with self._one_by_one:
+            transcript = self._transcripts[number]
+            context = transcript.prompt_ids.tolist()
+            prompt = str(self._tokenizer.decode(context[-_CONTEXT_TOKENS:]))
+            session = self._drafters["all sources together"].session(context)
+            steps = []
+            for replayed in islice(follow(session, transcript, num_nodes), _MOST_STEPS):
+                step = replayed.step
+                texts = [
+                    text_after(self._tokenizer, [*context, *step.token_ids[:index]], [token])
+                    for index, token in enumerate(step.token_ids)
+                ]
+                steps.append(
+                    {
+                        "tree": tree_in_words(self._tokenizer, step.tree, context),
+                        "path": [int(node) for node in step.path],
+                        "tokens": texts,
+                        "sources": step.sources,
+                    }
+                )
+                context += step.token_ids
+        return {"prompt": prompt, "steps": steps}
 
     def explore(self, text: str, num_nodes: int) -> dict[str, Any]:
         """Return the match of a text's end, and the tree that each source drafts after it."""
@@ -49,7 +96,7 @@ class Explorer:
             trees = {}
             for name, drafter in self._drafters.items():
                 session = drafter.session(context)
-                tree = session.draft(min(num_nodes, MOST_NODES))
+                tree = session.draft(num_nodes)
                 session.finish()
                 trees[name] = tree_in_words(self._tokenizer, tree, context)
         return {"num_tokens": len(context), "match": match, "trees": trees}

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
-from specds.view.explorer import Explorer
+from specds.view.explorer import MOST_NODES, Explorer
 
 _MOST_BYTES = 1 << 20
 
@@ -56,11 +56,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             length = int(self.headers.get("Content-Length", 0))
-            if self.path != "/explore" or not 0 < length <= _MOST_BYTES:
+            if self.path not in ("/explore", "/replay") or not 0 < length <= _MOST_BYTES:
                 raise ValueError(self.path)
             asked = json.loads(self.rfile.read(length))
-            answer = self._explorer.explore(str(asked["text"]), max(1, int(asked["nodes"])))
-        except (ArithmeticError, KeyError, RecursionError, TypeError, ValueError):
+            num_nodes = max(1, min(int(asked["nodes"]), MOST_NODES))
+            if self.path == "/replay":
+                answer = self._explorer.replay(int(asked["number"]), num_nodes)
+            else:
+                answer = self._explorer.explore(str(asked["text"]), num_nodes)
+        except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
             self.close_connection = True
             self._tell({"error": "no question"}, 400)
         else:
