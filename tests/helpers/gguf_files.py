@@ -3,7 +3,7 @@
 import struct
 
 
-def gguf_of(tokens, model="gpt2", chat_template=None):
+def gguf_of(tokens, model="gpt2", chat_template=None, tensor_offsets=()):
     """The bytes of a file with these tokens; its other fields are there to be passed over."""
 
     def text(written):
@@ -24,5 +24,8 @@ def gguf_of(tokens, model="gpt2", chat_template=None):
     }
     if chat_template is not None:
         fields["tokenizer.chat_template"] = struct.pack("<I", 8) + text(chat_template)
-    head = b"GGUF" + struct.pack("<IQQ", 3, 0, len(fields))
-    return head + b"".join(text(name) + value for name, value in fields.items())
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensor_offsets), len(fields))
+    head += b"".join(text(name) + value for name, value in fields.items())
+    return head + b"".join(
+        text("weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, offset) for offset in tensor_offsets
+    )

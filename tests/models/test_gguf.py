@@ -103,3 +103,12 @@ def test_a_real_file_is_a_model_for_each_command(tmp_path):
         *("--baseline", "generate", "--modes", "greedy", "--drafter", "fused", "--json"),
     )
     assert {row["num_differing"] for row in json.loads(measured.stdout)["rows"]} <= {None, 0}
+
+
+def test_file_cut_within_its_tensors_is_refused(tmp_path):
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(gguf_of(["a", "b"], tensor_offsets=(0, 4096)) + bytes(5000))
+    assert GgufVocabulary.read(path).get_vocab() == {"a": 0, "b": 1}
+    path.write_bytes(gguf_of(["a", "b"], tensor_offsets=(0, 4096)) + bytes(4000))
+    with pytest.raises(ValueError, match="is not a complete GGUF file: download it again"):
+        GgufVocabulary.read(path)

@@ -11,6 +11,8 @@ from typing import BinaryIO
 MAGIC = b"GGUF"
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
+# Far above real files: bounds on the fields, and on the bytes of a text and the texts of a list.
+_MOST_FIELDS, _MOST = 1 << 16, 1 << 24
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def _fields(file: BinaryIO, size: int) -> dict[str, object]:
 
     def text() -> str:
         length = number("Q")
-        if length > size - file.tell():
+        if length > min(size - file.tell(), _MOST):
             raise struct.error
         return file.read(length).decode()
 
@@ -67,7 +69,7 @@ def _fields(file: BinaryIO, size: int) -> dict[str, object]:
             return text()
         if kind == _ARRAY:
             held, count = number("I"), number("Q")
-            if count > size - file.tell():
+            if count > min(size - file.tell(), _MOST if held not in _NUMBERS else size):
                 raise struct.error
             if held in _NUMBERS:
                 file.seek(count * struct.calcsize(f"<{_NUMBERS[held]}"), 1)
@@ -80,5 +82,17 @@ def _fields(file: BinaryIO, size: int) -> dict[str, object]:
 
     if file.read(4) != MAGIC:
         raise struct.error
-    number("I"), number("Q")  # the version, and how many tensors there are
-    return {text(): value(number("I")) for _ in range(number("Q"))}
+    number("I")  # the version
+    num_tensors = number("Q")
+    num_fields = number("Q")
+    if num_fields > _MOST_FIELDS:
+        raise struct.error
+    fields = {text(): value(number("I")) for _ in range(num_fields)}
+    last = 0
+    for _ in range(num_tensors):
+        text()
+        file.seek(8 * number("I") + 4, 1)  # its shape and its type
+        last = max(last, number("Q"))
+    if num_tensors and file.tell() + last >= size:
+        raise struct.error  # the last tensor begins after the end
+    return fields
