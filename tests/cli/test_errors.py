@@ -41,6 +41,7 @@ USAGE = [
     (f"{GENERATE} a --top-p 2", "from 0 to 1"),
     (f"{GENERATE} a --seed -1", "0"),
     (GENERATE, "Missing argument 'PROMPT'"),
+    ("generate hi", "Missing option '--model'. Try `--model demo`, a folder, a GGUF file"),
     (f"{GENERATE} a --drafter hierarchy-x:a", "unknown drafter `hierarchy-x:a`: choose from"),
     (f"{GENERATE} a --drafter hierarchy:a,window=3", "`hierarchy` has no option `window`: try"),
     (f"{GENERATE} a --drafter hierarchy:", "`hierarchy:` names no models: try `hierarchy:SMALL"),

@@ -108,7 +108,10 @@ def main() -> None:
     except Exception as error:  # any error of a command is shown as one line
         # Only the parser's own errors, of usage, know how to show themselves.
         show = getattr(error, "format_message", None)
-        terminal.fail(show() if show else _one_line(error))
+        message = show() if show else _one_line(error)
+        if message.startswith("Missing option '--model'"):
+            message += " Try `--model demo`, a folder, a GGUF file, or a name on the hub."
+        terminal.fail(message)
         code = 2 if show else 1
     if code == _INTERRUPTED:  # newer releases of typer return it, older ones raise Abort
         terminal.fail("interrupted")

@@ -11,8 +11,8 @@ from typing import BinaryIO
 MAGIC = b"GGUF"
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
-# Far above real files: bounds on the fields, and on the bytes of a text and the texts of a list.
-_MOST_FIELDS, _MOST = 1 << 16, 1 << 24
+# Far above real files: bounds on the fields, on the bytes of a text, and on the items of a list.
+_MOST_FIELDS, _MOST, _MOST_ITEMS = 1 << 16, 1 << 24, {_STRING: 1 << 24, _ARRAY: 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _fields(file: BinaryIO, size: int) -> dict[str, object]:
             return text()
         if kind == _ARRAY:
             held, count = number("I"), number("Q")
-            if count > min(size - file.tell(), _MOST if held not in _NUMBERS else size):
+            if count > min(size - file.tell(), _MOST_ITEMS.get(held, size)):
                 raise struct.error
             if held in _NUMBERS:
                 file.seek(count * struct.calcsize(f"<{_NUMBERS[held]}"), 1)
