@@ -1,4 +1,4 @@
-"""A batch draws the random numbers of plain decoding, each as seldom as can be."""
+"""Random numbers of a batch: those of the baseline, each drawn as rarely as possible."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Acceptance by tensors alone is that of the walk over the tree; the passes are the same."""
+"""Acceptance on the device, compared with acceptance on the host."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SCORES = st.integers(-3, 40).map(float) | st.just(-np.inf)
 
 
 def walked(token_ids, parents, choices):
-    """The accepted nodes and the emitted tokens, node by node."""
+    """Return the accepted nodes and the emitted tokens, node by node."""
     nodes, tokens, node = [], [], -1
     while True:
         tokens.append(choices[node + 1])
@@ -51,13 +51,13 @@ def test_path_on_the_device_equals_the_path_on_the_host(seed, sizes, padding):
     for row, (tree, (nodes, tokens, predictions)) in enumerate(zip(trees, outcomes, strict=True)):
         assert (nodes, tokens) == walked(tree.token_ids, tree.parents, choices[row].tolist())
         assert predictions.tolist() == ranks[row].tolist()
-        # What follows the path is left where it is.
+        # The places after the path are unchanged.
         end = 1 + len(nodes)
         assert path[row, end:].tolist() == list(range(end, width))
 
 
 class Says:
-    """Chooses the tokens of some texts, whatever the logits are."""
+    """A sampler that chooses the tokens of given texts, whatever the logits are."""
 
     is_argmax = False
 
@@ -105,34 +105,34 @@ def test_pass_moves_the_states_that_it_accepts(num_moved, seed, num_rows, stops)
 
 
 class Predictions(Session):
-    """Notes what the target predicts."""
+    """A session that records the target's predictions."""
 
     num_predictions = 5
 
-    def __init__(self, told):
+    def __init__(self, received):
         super().__init__(random_drafter().grow, [])
-        self.told = told
+        self.received = received
 
     def observe_predictions(self, tree, predictions):
-        self.told.append((tree.token_ids.tolist(), np.asarray(predictions).tolist()))
+        self.received.append((tree.token_ids.tolist(), np.asarray(predictions).tolist()))
 
 
 def predictions_of(model, **settings):
-    """What a session is told in each step."""
-    drafter, told = random_drafter(), []
-    drafter.session = lambda _: Predictions(told)
+    """Return the predictions that a session receives in each step."""
+    drafter, received = random_drafter(), []
+    drafter.session = lambda _: Predictions(received)
     output = tree_generate(model, drafter, num_tokens=24, max_nodes=7, **settings)
-    assert len(told) == 1 + output.stats.num_drafts
-    return told
+    assert len(received) == 1 + output.stats.num_drafts
+    return received
 
 
 @pytest.mark.parametrize("settings", [GREEDY, {"do_sample": True, "top_k": 1}])
 def test_predictions_are_returned_with_the_accepted_path(settings):
     model = tiny_model("qwen3")
     on_host = predictions_of(model, **settings)
-    told = predictions_of(model, verification=Accepting, **settings)
-    assert told == on_host
-    assert all(len(rows) == 1 + len(tokens) and len(rows[0]) == 5 for tokens, rows in told)
+    on_device = predictions_of(model, verification=Accepting, **settings)
+    assert on_device == on_host
+    assert all(len(rows) == 1 + len(tokens) and len(rows[0]) == 5 for tokens, rows in on_device)
 
 
 @settings(max_examples=50)
@@ -146,7 +146,7 @@ def test_likeliest_on_the_host_equal_those_of_torch(scores, k, known):
     found = likeliest_on_host(torch.from_numpy(scores), k, known)
     assert found.dtype == np.int64
     assert found.shape == tuple(expected.shape)
-    # Of equal scores either may be told.
+    # Either of two equal scores may come first.
     rows = np.arange(len(scores))[:, None]
     assert np.array_equal(scores[rows, found], scores[rows, expected.numpy()])
     assert all(len(set(row)) == len(row) for row in found.tolist())

@@ -1,4 +1,4 @@
-"""The acceptance rule: exact in law, one call of each processor, criterion and sample a token."""
+"""Acceptance on the host: an exact distribution, with one call of each processor a token."""
 
 import itertools
 from unittest.mock import Mock
@@ -29,7 +29,7 @@ HORIZON = 3  # tokens per enumerated text
 
 
 def all_trees(max_nodes):
-    """Every token tree of at most `max_nodes` nodes over the small vocabulary."""
+    """Yield each token tree of at most `max_nodes` nodes over the small vocabulary."""
     for num_nodes in range(max_nodes + 1):
         for parents in itertools.product(*(range(-1, node) for node in range(num_nodes))):
             for token_ids in itertools.product(range(NUM_TOKENS), repeat=num_nodes):
@@ -39,7 +39,7 @@ def all_trees(max_nodes):
 
 
 def distances(rule, trees, monkeypatch):
-    """How far the law of a text is from the target's: `rule` on a tree, then plain decoding."""
+    """Yield the distance from the target of `rule` on each tree, followed by the baseline."""
     target, sampler = ToyModel(NUM_TOKENS, 5), Sampler(LogitsProcessorList(), do_sample=True)
     for tree in trees:
 
@@ -56,7 +56,7 @@ def distances(rule, trees, monkeypatch):
 
 
 def redrawing_walk(logits, tree, emitter, choose):
-    """REST's rule as its code has it: a new draw after the tree has missed one."""
+    """REST's rule as in its code: a new draw after a token that the tree lacks."""
     path, node = [], -1
     while True:
         token = choose(emitter, logits[node + 1])
@@ -129,7 +129,7 @@ def test_kept_scores_and_logits_are_copies():
 
 
 class InPlace(LogitsProcessor):
-    """Forbids a token in the very scores that it was given."""
+    """A processor that writes to the scores that it was given."""
 
     def __call__(self, _, scores):
         scores[:, 3] = -torch.inf

@@ -1,4 +1,4 @@
-"""A sampled draft is accepted so that the output law is exactly the target's, at every level."""
+"""Acceptance of sampled drafts: exactly the target's distribution, at every level."""
 
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ class ToyRetrieval(Session):
 
 
 class ToyTrialRetrieval(ToyRetrieval):
-    """One that also drafts after tokens on trial."""
+    """A session that also drafts after tentative tokens."""
 
     def draft_after(self, token_ids, max_nodes):
         after = ToyTrialRetrieval(self.num_tokens)
@@ -101,7 +101,7 @@ def hierarchy(models, config, retrieval=None, threshold=0.0):
 
 
 def generated(target, session, length, processors, budget):
-    """The decoding loop, without what only a real model needs."""
+    """Run the decoding loop, without the parts that only a real model needs."""
     session.begin(rules(length, processors))
     processors = LogitsProcessorList(processors)
     stop = StoppingCriteriaList([MaxLengthCriteria(len(START) + length)])
@@ -142,7 +142,7 @@ def fixed():
 
 
 def law_of_case(name, monkeypatch, num_tokens=2, length=4, temperature=1.0, budget=fixed):
-    """How far the law of a case's texts is from the target's."""
+    """Return the distance of the distribution of a case's texts from the target's."""
     num_models, config, retrieves, threshold = CASES[name]
     config = replace(config, window=min(config.window, 2))
     target = ToyModel(num_tokens, 1)
@@ -173,7 +173,7 @@ def test_distribution_is_the_targets_under_any_budget(name, max_nodes, monkeypat
 
 
 def auto():
-    """A budget by the time of a step, in a world where that never changes."""
+    """Return an automatic budget whose steps always take the same time."""
     costs = [1 + 0.3 * size for size in range(64)]
     return AutoBudget(costs, DraftStats(), 9, clock=lambda: 0.0)
 
@@ -186,7 +186,7 @@ def test_distribution_is_the_targets_under_an_automatic_budget(name, monkeypatch
 
 
 def test_dropping_sampled_tokens_by_value_biases_the_distribution(monkeypatch):
-    """Whether they pay depends on what they are: they decide, though nothing after them is seen."""
+    """A sampled token that is dropped because of its value is not an unbiased sample."""
 
     def proposals(session):
         one_by_one = session._draft.proposals.items()
@@ -207,8 +207,8 @@ def always_accepted(probs, proposal):
 
 
 @pytest.mark.parametrize("wrong", [redrawn_from_the_target, always_accepted])
-# Where the target accepts, and where a middle model pre-verifies: the target trusts what that one
-# says of its tokens, so they must be its own.
+# The rule of the target, and the rule of a middle model that pre-verifies: the target relies on
+# the probabilities of that one, so its tokens must be its own samples.
 @pytest.mark.parametrize(("module", "name"), [(on_host, "full, 0.5"), (context_module, "pre, 0.5")])
 def test_biased_rule_is_detected(module, name, wrong, monkeypatch):
     monkeypatch.setattr(module, "accept_or_redraw", wrong)
@@ -246,7 +246,7 @@ def test_joining_keeps_sampled_tokens_first_and_merges_equal_paths():
     assert joined.tree.token_ids.tolist() == [0, 1, 1, 0, 2]
     assert joined.tree.parents.tolist() == [-1, 0, -1, 2, 0]
     assert joined.proposals.keys() == {-1, 0}
-    # A full budget still lets a path through nodes that are there already.
+    # A full budget still allows a path through existing nodes.
     assert len(chain.joined_with(branches, 2).tree) == 2
     deeper = chain.joined_with(branches, 7).tree
     assert (deeper.token_ids[-1], deeper.parents[-1]) == (3, 1)
@@ -276,9 +276,9 @@ def test_draw_equals_multinomial_and_uses_the_same_random_numbers(
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patched:
-        if not are_of_uniforms:  # as where torch draws other numbers
+        if not are_of_uniforms:  # as in builds of torch that draw other numbers
             patched.setattr(draws, "_are_of_uniforms", lambda: False)
-        with torch.inference_mode():  # what is made in it serves outside of it
+        with torch.inference_mode():  # tensors made in it are used outside of it
             found = [draws.draw(probs)]
         found += [draws.draw(probs) for _ in range(4)]
     assert found == expected

@@ -1,4 +1,4 @@
-"""What requests may ask for, in the forms that callers give it, and what is refused by name."""
+"""Arguments of a request: accepted forms, and errors that name the unsupported ones."""
 
 import copy
 
@@ -96,7 +96,7 @@ def test_datastore_of_another_tokenizer_is_refused(tmp_path, tiny_model):
     ):
         with pytest.raises(TokenizerError, match="was built with the tokenizer `demo`, which has"):
             refused()
-    # Where no tokenizer is known, sizes that are far apart tell.
+    # Without a known tokenizer, very different sizes are an error.
     for given in (report.path, drafter, drafter.for_request("ann"), RestDrafter(report.path)):
         with pytest.raises(TokenizerError, match="of 4,096 tokens, and the model has 97"):
             generate(models.tiny_model("llama"), prompt(), given, max_new_tokens=2)
@@ -124,7 +124,7 @@ def test_prompt_is_accepted_by_two_names_and_optional():
     for named in ({"inputs": prompt()}, {"input_ids": prompt(), "attention_mask": mask}):
         output = generate(model, drafter=random_drafter(), **named, **settings)
         assert output.sequences.tolist() == expected
-    # Without a drafter the request's own text is one.
+    # Without a drafter, drafts come from the request's own text.
     assert generate(model, prompt(), **settings).sequences.tolist() == expected
     from_nothing = generate(model, None, random_drafter(), **settings).sequences.tolist()
     assert from_nothing == model.generate(**settings).tolist()

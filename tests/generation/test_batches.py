@@ -1,4 +1,4 @@
-"""Several sequences in one call: who leaves, what only one may have, and what fails."""
+"""Several sequences in one call: finished rows, refused options, and failures."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def test_finished_row_leaves_the_batch(monkeypatch):
 
 
 class Stateful(LogitsProcessor):
-    """Right for a batch, where it sees all rows; wrong if rows shared it."""
+    """A processor with a state, which is wrong if each row calls it."""
 
     def __init__(self):
         self.before = None
@@ -53,7 +53,7 @@ class Stateful(LogitsProcessor):
 
 
 class AnyRow(StoppingCriteria):
-    """Ends all rows of a batch at once."""
+    """A criterion that ends all rows of a batch at once."""
 
     def __call__(self, input_ids, scores, **kwargs):
         return torch.full((len(input_ids),), bool((input_ids[:, -1] % 13 == 0).any()))

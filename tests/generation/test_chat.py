@@ -1,4 +1,4 @@
-"""A conversation is what plain decoding writes after each whole prompt, and reads nothing twice."""
+"""Conversations: the baseline's replies, with each token computed once."""
 
 from unittest.mock import Mock
 
@@ -21,7 +21,7 @@ def loaded(chat_model):
 
 
 def plain_chat(model, tokenizer, **settings):
-    """Replies of `model.generate`, which reads all of the conversation in every turn."""
+    """Return the replies of `model.generate`, which computes the whole conversation each turn."""
     messages, replies = [], []
     as_tensors = {"return_tensors": "pt", "return_dict": True, "add_generation_prompt": True}
     for text in SAID:
@@ -44,7 +44,7 @@ def replies_of(chat):
 
 @pytest.mark.parametrize("mode", ["greedy", "sampled", "without a cache"])
 def test_chat_replies_equal_the_baseline(loaded, mode):
-    if mode == "without a cache":  # what is chunked cannot be taken back
+    if mode == "without a cache":  # chunked attention cannot be rolled back
         config_class, shape = FAMILIES["llama4"]
         sizes = {"vocab_size": vocab_size(loaded[1]), "max_position_embeddings": 512}
         loaded = build(config_class, shape | sizes), loaded[1]
@@ -127,12 +127,12 @@ def test_session_of_each_drafter_sees_all_turns(loaded, name):
     drafter.session = lambda prompt_ids: opened.append(start(prompt_ids)) or opened[-1]
     chat = Chat(model, tokenizer, drafter, **SHORT)
     assert replies_of(chat) == plain_chat(model, tokenizer, **SHORT)
-    if "few" in name:  # what the drafter lacks ends a session
+    if "few" in name:  # a token that the drafter lacks ends a session
         assert len(opened) > 1
         assert all(session.finished == 1 for session in opened[:-1])
     else:
         assert len(opened) == 1
-    # Of each turn once.
+    # Each turn counts once.
     levels = chat.stats.levels.values()
     assert all(level.num_accepted == chat.stats.num_accepted_tokens for level in levels)
     assert len(levels) == (name == "hierarchy")

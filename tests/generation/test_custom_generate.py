@@ -1,4 +1,4 @@
-"""The folder `custom_generate`: transformers itself loads it, and generates what it always does."""
+"""The folder `custom_generate`: transformers loads it, and gives the baseline text."""
 
 import shutil
 
@@ -33,7 +33,7 @@ def datastore(tmp_path_factory, demo_tokenizer):
 
 @pytest.fixture
 def used(monkeypatch):
-    """The drafters of the requests that went through a folder."""
+    """The drafters of requests that went through a folder."""
     drafters = []
     by_folder = custom_generate.generate_by
 
@@ -62,7 +62,7 @@ def test_call_with_the_folder_goes_through_specds(tiny_model, tmp_path, datastor
         assert ours.received == plain.received
     assert len(expected[0]) > 0
     assert drafter.sessions
-    # One drafter, of the datastore, serves all calls that name none, and keeps none of them.
+    # One drafter of the datastore serves all calls without a drafter, and stores no requests.
     assert used[0] is used[1]
     assert isinstance(used[0], FusedDrafter)
     assert str(used[0].datastore.path) == str(datastore)
@@ -100,7 +100,7 @@ def test_model_loaded_with_the_folder_goes_through_specds(tmp_path, datastore, u
 
 def test_export_command_overwrites_its_own_folder(run, tmp_path, datastore):
     home = shutil.copytree(demo_models() / "tiny", tmp_path / "model")
-    for _ in range(2):  # its own folder it writes again
+    for _ in range(2):  # it may overwrite its own folder
         code, _, err = run(
             *("export-generate", tmp_path / "own", "--datastore", datastore, "--into", home)
         )

@@ -1,4 +1,4 @@
-"""`generate` gives the tokens of plain `model.generate`, whatever is drafted, in fewer forwards."""
+"""`generate`: the tokens of `model.generate`, in fewer forward passes."""
 
 from itertools import chain
 
@@ -64,7 +64,7 @@ def test_text_is_independent_of_the_allocation_of_slots(limit, end, monkeypatch)
 
 @torch.no_grad()
 def rescored_gaps(model, sequence):
-    """How far each emitted token is from the best of one plain pass over the finished text."""
+    """Return the gap of each token to the best of one pass over the text, and the logits."""
     logits = model(torch.tensor([sequence[:-1]]), use_cache=False).logits[0, 20:].float()
     emitted = torch.tensor(sequence[21:])
     return logits.amax(dim=-1) - logits.gather(1, emitted[:, None])[:, 0], logits
@@ -83,7 +83,7 @@ def test_bfloat16_differs_from_the_baseline_only_at_near_ties():
         output = tree_generate(model, mixed_drafter(expected), seed, num_tokens=48, **GREEDY)
         ours.append(rescored_gaps(model, output.sequences[0].tolist())[0])
     ours, plain = torch.cat(ours), torch.cat(plain)
-    # How far passes of different shape are apart depends on the processor, and may be nothing for
-    # plain ones; how far bfloat16 is from float32 does not. One token a text may be a near-tie.
+    # The distance of passes of different shapes depends on the processor, and may be 0 for the
+    # baseline; that of bfloat16 from float32 does not. One token a text may be a near-tie.
     assert float(ours.max()) <= noise
     assert int((ours > 0).sum()) <= 2 * int((plain > 0).sum()) + 8

@@ -1,4 +1,4 @@
-"""A request continues from the cache of its caller, and leaves it as plain decoding does."""
+"""Continuing from the caller's KV cache, which a request leaves as the baseline does."""
 
 from unittest.mock import Mock
 
@@ -25,7 +25,7 @@ CACHES = {"whole": lambda _: DynamicCache(), "windowed": lambda m: DynamicCache(
 
 
 def turns(model, cache, write, mode):
-    """Three turns of a conversation in one cache; `write(ids, **settings)` generates."""
+    """Return three turns of a conversation in one cache; `write(ids, **settings)` generates."""
     ids, texts = prompt(), []
     for turn in range(3):
         torch.manual_seed(turn)
@@ -72,7 +72,7 @@ def test_states_in_a_cache_are_used_and_not_computed_again(monkeypatch):
         again = generate(model, longer, past_key_values=cache, **settings).sequences
     assert read == [6] + [1] * 8  # the last token that was emitted has no states yet
     assert again.tolist() == generate(model, longer, **settings).sequences.tolist()
-    # A control: the states of another text lead elsewhere.
+    # A control: the states of another text give another text.
     other = DynamicCache()
     model(prompt(29, seed=5), **{CACHE_NAME: other})
     astray = generate(model, longer, cache=other, **settings).sequences
@@ -108,9 +108,9 @@ def test_unsupported_cache_is_refused_with_its_reason():
             settings |= {"streamer": streamer, "max_new_tokens": 2}
             generate(model, prompt(), random_drafter(), **settings)
         assert streamer.received == []
-    # New tokens alone, as plain decoding takes them with a mask of all, are too few for a drafter.
+    # The baseline also accepts the new tokens alone with a mask of all; a drafter needs all tokens.
     everything = torch.ones((1, 26), dtype=torch.long)
-    # Which argument tells depends on the release of transformers.
+    # The argument in the message depends on the release of transformers.
     refusal = "position_ids must count from 0|attention_mask must have the shape"
     with pytest.raises(UnsupportedRequestError, match=refusal):
         generate(model, prompt(25), cache=full, attention_mask=everything, max_new_tokens=2)

@@ -1,4 +1,4 @@
-"""What callers, streamers and stopping criteria get is what plain `model.generate` gives them."""
+"""Outputs for callers, streamers and stopping criteria, compared with `model.generate`."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ from specds.generation import accelerate, generate
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """One printable character per token."""
+    """A tokenizer with one printable character for each token."""
     vocabulary = {chr(33 + token): token for token in range(VOCAB_SIZE)}
     tokenizer = Tokenizer(BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -56,7 +56,7 @@ def test_stop_string_inside_a_draft_ends_the_text(tokenizer):
     with pytest.raises(ValueError, match="stop_strings needs tokenizer"):
         tree_generate(model, random_drafter(), stop_strings=stop)
     ids = torch.cat([prompt(), prompt(seed=1)])
-    # Where there is no token for the end, plain decoding writes on behind a stop.
+    # Without an end token, the baseline continues after a stop.
     batch = {"pad_token_id": 0, "eos_token_id": 1, **with_string}
     texts = decodes_alike(model, oracle_drafter(free), ids=ids, mode=batch).sequences
     assert texts.shape[1] == 21 + 32  # one ends before the other
@@ -64,7 +64,7 @@ def test_stop_string_inside_a_draft_ends_the_text(tokenizer):
 
 
 class Writes(LogitsProcessor):
-    """Changes the tokens that it gets, all but the last."""
+    """A processor that writes to its tokens, except the last."""
 
     def __call__(self, input_ids, scores):
         input_ids[:, :-1] = (input_ids[:, :-1] + 1) % VOCAB_SIZE

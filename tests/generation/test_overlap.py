@@ -1,4 +1,4 @@
-"""What is done while a device works, on a stand-in for one: it is used, and changes no text."""
+"""Work of the host while a device computes, with a simulated device."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def test_texts_equal_the_baseline(mode, max_nodes):
         with StandInDevice().in_use() as device:
             output = decodes_alike(tiny_model("qwen3"), seed=seed, **settings)
         num_waits = output.stats.num_drafts - 1 if mode is GREEDY else 0
-        if max_nodes == "auto":  # what a step costs is measured with its acceptance
+        if max_nodes == "auto":  # the cost of a step includes its acceptance
             assert device.num_waits >= num_waits
         else:
             assert device.num_waits == num_waits

@@ -1,4 +1,4 @@
-"""Drawn requests by each way to run a pass: all that comes back is what `model.generate` gives."""
+"""Random requests with each kind of forward pass: the whole result of `model.generate`."""
 
 import random
 

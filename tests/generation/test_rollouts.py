@@ -1,4 +1,4 @@
-"""Trainers sample from the model that they train: by specds the same samples from the same seed."""
+"""Sampling in a trainer: the baseline's samples from the same seed."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from specds import accelerate
 
 
 def rollouts(model, steps=2):
-    """What a trainer of policies does: sample groups from one prompt each, then learn, in turn."""
+    """Sample groups from one prompt each, then learn, in turn, as trainers of policies do."""
     width, groups, samples = 9, (5, 9), []
     ids = torch.full((4, width), 1)
     for row in range(4):
@@ -41,6 +41,6 @@ def test_trainer_gets_the_baseline_samples(family):
     expected, accelerated = rollouts(model()), model()
     with accelerate(accelerated, max_nodes=4):
         assert rollouts(accelerated) == expected
-    # A control: what is learned changes the samples, and rows of a group differ.
+    # A control: training changes the samples, and rows of a group differ.
     assert expected[0] != expected[1]
     assert expected[0][0] != expected[0][1]

@@ -1,4 +1,4 @@
-"""A real `transformers serve` of a model folder that specds wrote to."""
+"""`transformers serve` with a model folder that specds wrote to."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def wait_for(address, process):
 
 
 def chat(address, model, **about):
-    """The text of an answer."""
+    """Return the text of an answer."""
     asked = {"model": str(model), "messages": MESSAGES, "max_tokens": NUM_TOKENS, "temperature": 0}
     request = Request(
         f"{address}/v1/chat/completions",

@@ -1,4 +1,4 @@
-"""What drafters and their sessions are asked and told, and which of their mistakes are refused."""
+"""Calls of drafters and sessions: their arguments, and errors for invalid results."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_drafts_have_at_most_max_nodes(name):
 
 
 class Recycling(Session):
-    """Wants the target's two likeliest tokens, and keeps them beside what is emitted."""
+    """A session that stores the target's two likeliest tokens with the emitted ones."""
 
     num_predictions = 2
 
@@ -69,7 +69,7 @@ def test_sessions_receive_the_targets_predictions_at_every_node(verification):
     drafter, sessions = oracle_drafter(expected, num_wrong=1), []
     drafter.session = lambda ids: sessions.append(Recycling(drafter.grow, ids)) or sessions[-1]
     settings = {"verification": verification, "max_new_tokens": 32, **GREEDY}
-    # What the second row drafts is wrong, so that it goes on by itself.
+    # The second row's drafts are wrong, so it takes more steps than the first.
     ids = torch.cat([prompt(), prompt(seed=1)])
     output = generate(model, ids, drafter, max_nodes=16, **settings)
     assert output.sequences[0].tolist() == expected
@@ -86,9 +86,9 @@ def test_sessions_receive_the_targets_predictions_at_every_node(verification):
     drafter.vocab_size = 7
     drafter.grow = lambda *_: CoreTree([], [])
     tree_generate(model, drafter, max_nodes=1, **GREEDY)
-    told = [entry[1] for later in sessions[2:] for entry in later.recycled]
-    assert told
-    assert all(predictions.max() < 7 for predictions in told)
+    received = [entry[1] for later in sessions[2:] for entry in later.recycled]
+    assert received
+    assert all(predictions.max() < 7 for predictions in received)
 
 
 def test_draft_ends_before_a_token_outside_the_models_vocabulary():
@@ -102,7 +102,7 @@ def test_draft_ends_before_a_token_outside_the_models_vocabulary():
         drafter = random_drafter()
         drafter.vocab_size = drafted
         decodes_alike(model, drafter)
-    for verification in ("model", "packed"):  # of tokens that the tokenizer has and the model lacks
+    for verification in ("model", "packed"):  # tokens of the tokenizer that the model lacks
         drafter = FusedDrafter(memory=Memory(VOCAB_SIZE + 1))
         decodes_alike(model, drafter, verification=verification)
 
@@ -119,7 +119,7 @@ def test_session_of_the_caller_continues_and_is_not_finished():
         assert output.stats.num_accepted_tokens > 0
     assert session.token_ids == expected
     assert (drafter.sessions, session.finished) == ([session], 0)
-    # A token that the drafter lacks is for another session, and that one ends.
+    # A token that the drafter lacks begins another session, which is finished.
     drafter.vocab_size = max(expected[21:])
     output = generate(model, prompt(), drafter, session=session, max_new_tokens=32, **GREEDY)
     assert output.sequences[0].tolist() == expected
@@ -136,8 +136,8 @@ def test_session_base_class_does_nothing():
         assert (session.proposes, session.proposals, session.level_stats) == (False, {}, {})
         assert (session.num_predictions, session.match_length) == (0, None)
         assert not session.suggest([1])
-        for told in (session.observe([1]), session.set_step_time(0.1), session.finish()):
-            assert told is None
+        for result in (session.observe([1]), session.set_step_time(0.1), session.finish()):
+            assert result is None
     assert isinstance(FusedDrafter().session([1]), drafters.Session)
 
 

@@ -1,4 +1,4 @@
-"""Texts in bfloat16 that do not depend on drafts."""
+"""Texts in bfloat16 that are independent of drafts."""
 
 import pytest
 import torch
@@ -16,19 +16,19 @@ NOTHING = Drafter(lambda *_: TokenTree([], []))
 
 @pytest.fixture(scope="module")
 def model():
-    """One whose likeliest tokens are often almost as likely as each other."""
+    """A model whose two likeliest tokens are often almost equally likely."""
     kind, settings = FAMILIES["llama"]
     return build(kind, {**settings, "num_hidden_layers": 4}, torch.bfloat16, sharpness=1.0)
 
 
 def rounded_by_shape(_module, _inputs, logits):
-    """As kernels do that divide a pass by its number of tokens, only more."""
+    """Add an error that depends on the number of tokens, as kernels do on a smaller scale."""
     places = torch.arange(logits.shape[-1])
     return logits + 0.05 * torch.sin(places * logits.shape[1]).to(logits)
 
 
 def differing(model, **options):
-    """Of four prompts, those whose text depends on the drafts."""
+    """Return the seeds of the prompts, of four, whose text depends on the drafts."""
 
     def text(seed, drafter):
         torch.manual_seed(seed)
@@ -47,7 +47,7 @@ def differing(model, **options):
 def test_text_is_independent_of_drafts_if_shape_invariant(model, verification):
     asked = {"verification": verification, "do_sample": False}
     assert not differing(model, shape_invariant=True, **asked)
-    # Whether a processor's kernels round alike in all shapes is theirs to say: these do not.
+    # Some kernels round alike in all shapes; with this hook none do.
     hook = model.lm_head.register_forward_hook(rounded_by_shape)
     try:
         assert differing(model, **asked)
@@ -61,7 +61,7 @@ def test_samples_are_independent_of_drafts_if_shape_invariant(model):
 
 
 def test_shape_invariant_selects_the_model_backend_on_a_gpu(monkeypatch):
-    """There our kernel splits slots by lengths."""
+    """On a GPU our kernel splits slots by lengths."""
     monkeypatch.setattr(support, "_is_proven", lambda _: True)
     with torch.device("meta"):
         model = build(*FAMILIES["llama"]).to("meta")

@@ -1,4 +1,4 @@
-"""What a stream tells of a text by how many tokens come at once (arXiv 2411.01076)."""
+"""Timing side channel: the number of tokens that arrive at once (arXiv 2411.01076)."""
 
 from collections import Counter
 from unittest.mock import Mock
@@ -25,12 +25,12 @@ BUDGET, EVERY, LENGTH = 7, 8, 64
 
 
 class ForcedTree(Forces, Runner):
-    """What a model writes is given."""
+    """A runner whose model writes given texts."""
 
 
-def observed(repeats_at_end, trial, **settings):
-    """Tokens at once, tokens of each pass, and passes between releases, of one of two texts."""
-    random, model = np.random.default_rng(trial), tiny_model("llama")
+def observed(repeats_at_end, seed, **settings):
+    """Return tokens at once, tokens of each pass, and passes between releases of a text."""
+    random, model = np.random.default_rng(seed), tiny_model("llama")
     phrase, new = random.integers(3, VOCAB_SIZE, 12), random.integers(3, VOCAB_SIZE, LENGTH - 36)
     parts = [phrase, phrase, phrase, new]
     text = np.concatenate(parts[::-1] if repeats_at_end else parts)
@@ -47,15 +47,15 @@ def observed(repeats_at_end, trial, **settings):
     return [*releases.values()], passes[1:-1], np.diff([0, *releases]).tolist()
 
 
-@pytest.mark.parametrize("trial", range(3))
-def test_stream_interval_hides_which_of_two_texts_is_written(trial):
-    one, other = observed(True, trial), observed(False, trial)
+@pytest.mark.parametrize("seed", range(3))
+def test_stream_interval_hides_which_of_two_texts_is_written(seed):
+    one, other = observed(True, seed), observed(False, seed)
     assert one[0] != other[0]
     assert one[1] != other[1]
-    one, other = (observed(text, trial, stream_interval=EVERY) for text in (True, False))
+    one, other = (observed(text, seed, stream_interval=EVERY) for text in (True, False))
     assert one[0] == other[0] == [EVERY] * (LENGTH // EVERY)
     assert {*one[1]} == {*other[1]} == {1 + BUDGET}
-    # docs/RELIABILITY.md says what remains: whoever measures the time between releases.
+    # The time between releases still differs (docs/RELIABILITY.md).
     assert one[2] != other[2]
 
 

@@ -1,4 +1,4 @@
-"""The kernel attends as the plain definition does, whatever the tree, lengths and layout."""
+"""The attention kernel, compared with its definition for all trees, lengths and layouts."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ CASES = st.builds(
 
 @pytest.mark.parametrize("num_examples", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_kernel_attends_by_definition(num_examples):
-    # A smaller case is no clearer, and takes minutes to find.
+    # Shrinking takes minutes, and smaller cases are not clearer.
     @settings(max_examples=num_examples, phases=[Phase.generate])
     @given(CASES)
     def check(case):
@@ -77,7 +77,7 @@ def test_wrong_ancestor_changes_the_output():
 
 
 def test_programs_do_not_depend_on_lengths(monkeypatch):
-    """What a CUDA graph records is right for all lengths."""
+    """A recorded CUDA graph is therefore valid for all lengths."""
     case = make_case(6, [90, 3], 5, 2, 2, 16)
     expected = launches(case, monkeypatch)
     case.lengths = torch.tensor([0, 91])

@@ -1,4 +1,4 @@
-"""The kernel as Triton compiles it: for devices that are not here, and on one that is."""
+"""The attention kernel as Triton compiles it: for absent devices, and on a present one."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ TYPES |= {torch.int32: "*i32", int: "i32", float: "fp32"}
 
 
 def compiled(case, capability, monkeypatch):
-    """What a call on a device of this compute capability would launch, by the program."""
+    """Return the compiled programs of a call on a device of this compute capability."""
     from specds.kernels import programs
 
     kernels = {name: getattr(programs, name) for name in ("attend", "merge")}
@@ -58,7 +58,7 @@ def compiled_by(kernel, args, constants, capability):
 def test_kernel_compiles_for_absent_devices(
     capability, multiplies, memory, head_dim, group, options, monkeypatch
 ):
-    """With room for its memory: a program of 8.x has 99 KB at least, one of 9.0 has 227."""
+    """Programs must fit in shared memory: at least 99 KB on 8.x, 227 KB on 9.0."""
     monkeypatch.setattr(operations, "_processors", lambda _: (4, memory > 99))
     case = make_case(1, [900], 64, 1, group, head_dim, dtype=torch.bfloat16, **options)
     made = compiled(case, capability, monkeypatch)

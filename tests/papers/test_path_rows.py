@@ -1,4 +1,4 @@
-"""A draft as a batch of rows: what cannot share a prefix is refused, and wrong rows are found."""
+"""Drafts as a batch of path rows: unsupported attention, and controls with wrong rows."""
 
 import pytest
 

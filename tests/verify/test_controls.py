@@ -1,4 +1,4 @@
-"""What the equality of texts is worth: each of these breaks one thing, and the text changes."""
+"""Controls of text equality: each breaks one part of verification, and the text changes."""
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_broken_verification_changes_the_text(monkeypatch, verification, of, met
     if instead is not None:
         plain = getattr(of, method)
         monkeypatch.setattr(of, method, lambda *args, **named: instead(plain, *args, **named))
-    # Where passes are wrong, and not only what is kept of them, the self-check tells.
+    # The check of a model finds wrong passes; wrong commits it cannot find.
     if method in ("", "build", "_forward"):
         assert check_model(model, verification=verification).ok is (instead is None)
     settings = {"check_model": False, "verification": verification, **mode}

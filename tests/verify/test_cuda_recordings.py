@@ -1,4 +1,4 @@
-"""What is around the recording of a CUDA graph, with stand-ins for what torch has of CUDA."""
+"""Recording of CUDA graphs, with substitutes for the CUDA functions of torch."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from specds.verify.recordings import CudaRecording, ForbidHostSync
 
 
 class Generator:
-    """A CUDA generator: while its state is that of a recording, it draws nothing."""
+    """A CUDA generator, which cannot draw while its state belongs to a recording."""
 
     def __init__(self, device=None):
         self.state = SimpleNamespace(recording=False, numbers=None)
@@ -32,7 +32,7 @@ class Generator:
 
 
 class Stream:
-    """Takes no weak references: those to one of torch 2.11 outlive it."""
+    """A stream without weak references, which crash in torch 2.11."""
 
     __slots__ = ("cuda_stream",)
 
@@ -121,5 +121,5 @@ def test_workspaces_record_on_separate_streams(generator):
     assert [each.shared[1].of_torch.cuda_stream for each in (first, second)] == [0, 1]
     third = record()
     del second
-    # What torch hands out next is 0, which is taken, and 1, which is free again.
+    # torch returns 0 next, which is in use, and then 1, which is free again.
     assert [made.shared[1].of_torch.cuda_stream for made in (third, record())] == [2, 1]

@@ -1,4 +1,4 @@
-"""A lean forward gives what the model's own gives, and where it might not there is none."""
+"""The fused forward: results of the model's own, and the models that have none."""
 
 from contextlib import nullcontext
 from types import MethodType
@@ -50,7 +50,7 @@ MODELS = {
 
 
 def passes(model, *, lean, by_kernels=False):
-    """By a lean forward or not: the logits of passes over one row and over two, and the states."""
+    """Return the logits of passes over one row and over two, and the states."""
     assert not unfused_reason(model)
     with pytest.MonkeyPatch.context() as patch, interpreted() if by_kernels else nullcontext():
         patch.setattr(packed, "unfused_reason", lambda _: "" if lean else "for a test")
@@ -72,7 +72,7 @@ def logits_and_states(model):
 
 
 def changed(name, dtype, **settings):
-    """A model whose vectors are no constants, so that each of their numbers matters."""
+    """Build a model whose vectors are not constant, so that each of their numbers matters."""
     config_class, of_name = MODELS[name]
     model = build(config_class, {**SHAPE, **settings, **of_name}, dtype)
     for weight in model.parameters():
@@ -95,7 +95,7 @@ def test_fused_forward_equals_the_packed_model(name, dtype):
     model = changed(name, dtype)
     expected = passes(model, lean=False)
     assert_near(passes(model, lean=True), expected, dtype, 16)
-    # The control: another scale of a single norm is far above that.
+    # A control: another scale of a single norm changes far more.
     model.model.norm.weight.mul_(1.1)
     assert not torch.allclose(passes(model, lean=True)[0], expected[0], rtol=0.05)
 
@@ -158,7 +158,7 @@ def negated(model, part):
 
 
 def replaced(model, part):
-    """What quantisation or an adapter puts in the place of a projection."""
+    """Replace a projection, as quantization and adapters do."""
     projection = model.get_submodule(part)
     model.set_submodule(part, torch.nn.Sequential(projection, torch.nn.Tanh()))
 

@@ -1,4 +1,4 @@
-"""One pass over a tree gives what plain passes over its paths give, and commits leave no trace."""
+"""Passes over trees, compared with passes over their paths, and commits to the cache."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ CASES += [(family, torch.float32, "eager") for family in ("llama", "mistral", "g
 
 @torch.no_grad()
 def plain_rows(model, known, tree):
-    """What `Runner.verify` should give: a full plain pass per node, no cache, no mask."""
+    """Return the expected logits: a whole pass for each node, without cache and mask."""
     paths = [[], *(path_to(tree, node) for node in range(len(tree)))]
     texts = (torch.tensor([[*known, *tree.token_ids[path]]]) for path in paths)
     return torch.stack([model(text, use_cache=False).logits[0, -1] for text in texts])
@@ -42,7 +42,7 @@ def test_logits_over_trees_equal_those_of_paths(family, dtype, attention, verifi
         rows = runner.verify_rows([known[-1]], [tree])[0]
         assert rows.shape == (num_nodes + 1, VOCAB_SIZE)
         worst = max(worst, float((rows - plain_rows(model, known, tree)).abs().max()))
-        # Accept a path, whole or in part, that is rarely a run of neighbouring nodes.
+        # Accept a path, whole or in part, whose nodes are rarely adjacent.
         path = path_to(tree, int(rng.integers(-1, num_nodes))) if num_nodes else []
         runner.commit_rows([path])
         known += [*tree.token_ids[path].tolist(), int(rng.integers(VOCAB_SIZE))]
@@ -51,12 +51,12 @@ def test_logits_over_trees_equal_those_of_paths(family, dtype, attention, verifi
 
 
 def states(*values, dim=4):
-    """Keys of a pass, `(1, 2, len(values), dim)`, each slot filled with its value."""
+    """Return keys of a pass, `(1, 2, len(values), dim)`, each slot filled with its value."""
     return torch.tensor(values, dtype=torch.float32)[None, None, :, None].expand(1, 2, -1, dim)
 
 
 def write(cache, row, *values):
-    """A pass over one row, whose values have other shapes than its keys."""
+    """Write a pass over one row, whose values have another shape than its keys."""
     start = cache.lengths[row]
     cache.reserve(start + len(values))
     first = row * cache.capacity + start

@@ -30,7 +30,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_random_requests_equal_the_baseline(dtype):
-    """Drawn ones, on the device: those of `benches/fuzz_generate.py`."""
+    """Requests of `benches/fuzz_generate.py`, on the device."""
     try:
         for seed in range(150):
             request = {**drawn(random.Random(seed)), "device": "cuda"}
@@ -98,7 +98,7 @@ def test_clearing_cublas_workspaces_leaves_recordings_intact():
     sizes = {"hidden_size": 2048, "intermediate_size": 8192, "head_dim": 128, "vocab_size": 97}
     wide = build("LlamaConfig", {**FAMILIES["llama"][1], **sizes}).to("cuda")
     check(wide)
-    # As torch does where it compiles with CUDA graphs of its own.
+    # torch does so when it compiles with its own CUDA graphs.
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     taken = torch.full((1 << 28,), 7, dtype=torch.uint8, device="cuda")

@@ -1,4 +1,4 @@
-"""The memory of a pass, as it is packed and as it is read, against plain definitions."""
+"""Packing and reading of the memory of a pass, compared with their definitions."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_packed_rows_equal_the_definition(seed, sizes, padding):
     trees = [random_tree(rng, size) for size in sizes]
     num_rows, width = len(sizes) + padding[0], 1 + max(sizes) + padding[1]
     inputs = Inputs.on_host(num_rows, width)
-    inputs.numbers.fill_(-7)  # what is left of another pass
+    inputs.numbers.fill_(-7)  # left by another pass
     lasts, lengths = [*range(10, 10 + len(sizes))], [*range(20, 20 + len(sizes))]
     inputs.fill(lasts, trees, lengths)
     visible = inputs.visible()

@@ -1,4 +1,4 @@
-"""Linear layers of few tokens are those of torch, but for rounding."""
+"""Linear layers over few tokens, compared with those of torch."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_products_equal_those_of_torch(shape, dtype):
     states, weight, bias = (
         torch.randn(of, generator=generator).to(dtype) for of in (shape, (13, 48), (13,))
     )
-    # Parts of a larger tensor do not lie in order.
+    # A part of a larger tensor is not contiguous.
     strided = torch.stack((states, states), dim=-1)[..., 0]
     near = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 2e-5 if dtype == torch.float32 else 0.02}
     for given in (states, strided):

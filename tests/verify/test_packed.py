@@ -1,4 +1,4 @@
-"""The fast way reads a long prefix where it lies, and leaves the model as it was."""
+"""Backend `packed`: no copies of a long prefix, and no changes of the model."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -41,8 +41,8 @@ def test_passes_do_not_copy_the_prefix(num_rows, runner_class, num_key_heads):
     fast.verify_rows([5], [EMPTY_TREE])[0]  # makes the angles of all slots
     with Allocations() as made:
         fast.verify_rows([5], [tree])[0]
-    # The largest things are the mask of a pass and of its query heads, and who sees whom, next to
-    # which the four parts of a prefix would show; without a draft there is who is where.
+    # The largest tensors are masks. Copies of the four parts of a prefix would be among the six
+    # largest; without a draft the largest holds positions.
     num_tokens = num_rows * 4 if runner_class is PathRows else num_rows * 3 + 1
     mask_bytes = 4 // num_key_heads * num_tokens * (LONG + num_tokens) * 4
     largest = sorted(made.num_bytes)
@@ -63,7 +63,7 @@ def test_long_prompt_is_computed_in_chunks(monkeypatch):
     with Allocations() as in_chunks:
         logits = chunked.prefill_rows([prompt(LONG)])
     assert torch.allclose(logits, expected, atol=1e-3)
-    # What is largest is a mask: of a chunk, and not of the prompt.
+    # The largest tensor is the mask of a chunk, not of the prompt.
     assert max(in_chunks.num_bytes) <= 100 * LONG * 4
     assert max(all_at_once.num_bytes) >= LONG * LONG
     one, other = (made.verify_rows([3], [rows_tree(2, 4)])[0] for made in (chunked, whole))
@@ -100,7 +100,7 @@ def test_unpackable_model_is_verified_by_the_model_backend():
     why = "the forward of one of its modules was replaced"
     with pytest.warns(UserWarning, match=f"'model' and not by 'packed', which is faster: {why}"):
         assert require_support(model, verification="auto")[1] == "model"
-    # It is told once, and in the statistics of every request.
+    # The warning is given once; the statistics of every request have the reason.
     assert why in tree_generate(model, random_drafter(), **GREEDY).stats.reason
     with pytest.raises(UnsupportedModelError, match="by 'packed': the forward of"):
         tree_generate(model, random_drafter(), verification="packed")

@@ -1,4 +1,4 @@
-"""The static path by the kernel: the same texts, no mask, and no recording that knows a length."""
+"""Backend `packed` with the kernel: the same texts, no mask, recordings for all lengths."""
 
 import weakref
 from functools import partial
@@ -31,7 +31,7 @@ MODELS = {
     "llama": ("LlamaConfig", {}),
     "qwen3": ("Qwen3Config", {}),
     "gemma3": ("Gemma3TextConfig", WINDOWS),
-    # By `packed_model`: soft caps, and scores that are in the sum alone.
+    # By `packed_model`: soft caps, and sinks.
     "gemma2": ("Gemma2Config", {**WINDOWS, "attn_logit_softcapping": 3.0}),
     "gpt_oss": ("GptOssConfig", {**WINDOWS, "num_local_experts": 2, "num_experts_per_tok": 1}),
 }
@@ -54,14 +54,14 @@ def _on_cpu():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The calls of the kernel; masks are an error."""
+    """The calls of the kernel; a mask is an error."""
     attend = Mock(side_effect=attention.tree_attention)
     monkeypatch.setattr(attention, "tree_attention", attend)
     monkeypatch.setattr(MaskBuilder, "build", Mock(side_effect=AssertionError("a mask was made")))
     return attend.mock_calls
 
 
-# A self-check draws on masks for its plain pass.
+# The check of a model makes masks.
 FAST = {"max_nodes": 6, "verification": "packed", "check_model": False}
 same_text = partial(decodes_alike, **FAST)
 
@@ -77,7 +77,7 @@ def test_texts_equal_the_baseline(name, records, calls, monkeypatch):
     expected = same_text(model, num_tokens=10).sequences.tolist()
     assert len(calls) >= 2
     if name != "llama":
-        # The control: where its tokens see no window, cap or sink, the text is another.
+        # A control: without windows, caps and sinks the text differs.
         plain = {"window": None, "softcap": None, "sinks": None}
         attend = attention.tree_attention
         monkeypatch.setattr(attention, "tree_attention", lambda *a, **kw: attend(*a, **kw | plain))
@@ -113,7 +113,7 @@ def test_changed_weights_apply_to_the_next_request(monkeypatch):
     for name in (None, "q_proj", "v_proj", "up_proj"):
         for parameter, weight in model.named_parameters():
             if name is not None and name in parameter:
-                weight.data.mul_(-1.0)  # of which not even a version tells
+                weight.data.mul_(-1.0)  # which changes no version
         texts.append(tuple(same_text(model, oracle_drafter, 8).sequences[0].tolist()))
     assert Recorded.made == 1
     assert len({*texts}) == len(texts)
@@ -151,7 +151,7 @@ def test_failed_kernels_warn_and_masks_are_made(name, monkeypatch):
         output = decodes_alike(model, num_tokens=8)
     assert output.stats.verification == ("packed" if name == "llama" else "model")
     assert output.stats.reason
-    again = decodes_alike(model, num_tokens=8)  # of which it is not warned again
+    again = decodes_alike(model, num_tokens=8)  # without a second warning
     assert again.stats.reason == output.stats.reason
 
 

@@ -1,4 +1,4 @@
-"""What a tree cannot do is refused by name, and a model that is wrong in silence is found out."""
+"""Checks of models: unsupported ones are refused, and wrong logits are found."""
 
 from functools import partial
 
@@ -131,7 +131,7 @@ def test_model_in_training_without_dropout_decodes():
 
 
 def causal(module, query, key, value, attention_mask, scaling, **kwargs):
-    """Stands in for flash attention, which runs on GPUs alone: it takes no mask."""
+    """Attend as flash attention does, without a mask."""
     assert attention_mask is None
     seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
     seen = seen.tril(key.shape[2] - query.shape[2])
