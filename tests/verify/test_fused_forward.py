@@ -185,6 +185,26 @@ def test_texts_of_changed_models_equal_the_baseline(part, change, stays):
     assert output.stats.reason == ("" if stays else why)
 
 
+class Quantized(torch.Tensor):
+    """A weight that supports the call of a linear layer only, as those of torchao."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is torch.nn.functional.linear:
+            assert not torch.is_inference_mode_enabled()
+            args = [of.as_subclass(torch.Tensor) if type(of) is cls else of for of in args]
+            return func(args[0], args[1], args[2])
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_quantized_weights_are_called_through_their_layers():
+    model = build(*FAMILIES["llama"])
+    for layer in model.model.layers:
+        weight = layer.mlp.up_proj.weight.data.as_subclass(Quantized)
+        layer.mlp.up_proj.weight = torch.nn.Parameter(weight, requires_grad=False)
+    assert decodes_alike(model, verification="packed").stats.reason == ""
+
+
 def short_runner(model):
     runner = PackedRunner(model, prompt_length=9, max_length=10, max_nodes=0)
     runner.prefill_rows([prompt(9)])

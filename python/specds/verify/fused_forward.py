@@ -79,6 +79,12 @@ def _is_hooked(module: torch.nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
+def _is_plain_linear(module: torch.nn.Module) -> bool:
+    is_linear = type(module) is torch.nn.Linear and not _is_hooked(module)
+    # Quantized weights are subclasses, which may support the calls of the layer only.
+    return is_linear and type(module.weight) is torch.nn.Parameter
+
+
 class _Norm(NamedTuple):
     """A root mean square norm, and the fastest function for it without kernels."""
 
@@ -127,9 +133,9 @@ class _Layer:
         self.norm_of_mlp = norms.get("post_feedforward_layernorm")
 
 
-def _function(module: torch.nn.Module) -> _Function:
-    """Return the module, or the operation of a linear layer without hooks."""
-    if type(module) is not torch.nn.Linear or _is_hooked(module):
+def _function(module: Any) -> _Function:
+    """Return the module, or the operation of a plain linear layer."""
+    if not _is_plain_linear(module):
         return module
     function = linear if is_fast(module.weight) else torch.nn.functional.linear
     return partial(function, weight=module.weight, bias=module.bias)
@@ -183,8 +189,8 @@ class FusedForward:
 
     def _join(self, *modules: Any) -> _Parts:
         """Return the projections of the same input as one function."""
-        linear = all(type(of) is torch.nn.Linear and not _is_hooked(of) for of in modules)
-        if self._joins and linear and len({(m.weight.dtype, m.bias is None) for m in modules}) == 1:
+        plain = all(map(_is_plain_linear, modules))
+        if self._joins and plain and len({(m.weight.dtype, m.bias is None) for m in modules}) == 1:
             self._joined.append(_Joined(*modules))
             return self._joined[-1]
         functions = [_function(module) for module in modules]
