@@ -135,10 +135,11 @@ class _Layer:
 
 def _function(module: Any) -> _Function:
     """Return the module, or the operation of a plain linear layer."""
-    if not _is_plain_linear(module):
-        return module
-    function = linear if is_fast(module.weight) else torch.nn.functional.linear
-    return partial(function, weight=module.weight, bias=module.bias)
+    computed: _Function = module
+    if _is_plain_linear(module):
+        product = linear if is_fast(module.weight) else torch.nn.functional.linear
+        computed = partial(product, weight=module.weight, bias=module.bias)
+    return computed
 
 
 class _Joined:
