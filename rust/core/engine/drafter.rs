@@ -11,12 +11,13 @@ use crate::draft::session::{DraftLimits, Session, draft_batch};
 use crate::draft::token_tree::TokenTree;
 use crate::engine::config::{EngineConfig, EngineInfo, LoadCost, MemoryScope};
 use crate::engine::counts::EngineCounts;
+use crate::engine::opening::{make_drafters, open_memory};
 use crate::engine::requests::{Context, EngineRequest, Requests};
-use crate::fused::drafter::{FusedConfig, FusedDrafter, FusedSession};
+use crate::fused::drafter::{FusedDrafter, FusedSession};
 use crate::fused::finished::FinishedSequence;
 use crate::fused::sources::recycled::NUM_KEPT;
 use crate::memory::sharing::Sharing;
-use crate::memory::store::{Memory, MemoryOptions};
+use crate::memory::store::Memory;
 use specds_index::{Datastore, Error, Result};
 
 /// Drafts for the batches of a serving engine: [`sync`](Self::sync), then [`draft`](Self::draft).
@@ -396,70 +397,4 @@ fn finish(ended: Vec<EngineRequest>) {
     for mut request in ended {
         request.session.finish();
     }
-}
-
-type Drafters = (Option<Arc<FusedDrafter>>, Arc<FusedDrafter>);
-
-/// Returns the drafter with the memory, if there is one, and the drafter without.
-fn make_drafters(
-    config: &EngineConfig,
-    engine: &EngineInfo,
-    datastore: Option<&Arc<Datastore>>,
-    memory: Option<Arc<Memory>>,
-) -> Result<Drafters> {
-    if let Some(datastore) = datastore {
-        check_tokenizer(datastore, engine)?;
-    }
-    let fused = FusedConfig {
-        recycled: config.recycle_predictions,
-        effort: config.effort,
-        ..FusedConfig::default()
-    };
-    let drafter = |memory| FusedDrafter::new(datastore.cloned(), memory, fused).map(Arc::new);
-    Ok((memory.map(|memory| drafter(Some(memory))).transpose()?, drafter(None)?))
-}
-
-fn check_tokenizer(datastore: &Datastore, engine: &EngineInfo) -> Result<()> {
-    let (own, theirs) = (&datastore.manifest().tokenizer_fingerprint, &engine.tokenizer);
-    if theirs.is_empty() || own == theirs {
-        return Ok(());
-    }
-    let reason = format!("its fingerprint is {own}, that of the engine is {theirs}");
-    Err(Error::OtherTokenizer { path: datastore.path().to_owned(), reason })
-}
-
-fn open_memory(
-    config: &EngineConfig,
-    engine: &EngineInfo,
-    datastore: Option<&Datastore>,
-    warnings: &mut Vec<String>,
-) -> Result<Option<Arc<Memory>>> {
-    if config.memory_scope == MemoryScope::None {
-        return Ok(None);
-    }
-    let vocab_size = datastore.map(Datastore::vocab_size).or(engine.vocab_size);
-    let Some(vocab_size) = vocab_size else {
-        let reason = "needs a vocabulary: pass a datastore or the engine's `vocab_size`";
-        return Err(Error::invalid("memory_scope", reason));
-    };
-    let options = MemoryOptions {
-        vocab_size,
-        max_bytes: config.memory_bytes,
-        tokenizer: datastore
-            .map_or(&engine.tokenizer, |store| &store.manifest().tokenizer_fingerprint)
-            .clone(),
-    };
-    let mut memory = Memory::new(options.clone())?;
-    if let Some(path) = &config.snapshot {
-        match Memory::open(path, options) {
-            Ok(read) => memory = read,
-            // A shared file that cannot be read must not be overwritten.
-            Err(error) if config.sync_interval.is_none() => {
-                warnings.push(format!("the snapshot is not used: {error}"));
-            }
-            Err(error) if path.exists() => return Err(error),
-            Err(_) => {}
-        }
-    }
-    Ok(Some(Arc::new(memory)))
 }

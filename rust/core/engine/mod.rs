@@ -8,6 +8,7 @@
 pub(crate) mod config;
 mod counts;
 pub(crate) mod drafter;
+mod opening;
 pub(crate) mod packed;
 pub(crate) mod requests;
 
