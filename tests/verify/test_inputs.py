@@ -47,7 +47,7 @@ def test_packed_rows_equal_the_definition(seed, sizes, padding):
     ("change", "said"),
     [
         ({"trees": [TokenTree(range(8), [-1] * 8)]}, "rows of 8 positions"),
-        ({"trees": [None, None]}, "one for each row"),
+        ({"trees": [None, None]}, "one entry for each row"),
         ({"token_ids": [1] * 3, "lengths": [1] * 3, "trees": [None] * 3}, "3 rows of 8 positions"),
     ],
 )

@@ -202,7 +202,7 @@ def test_check_finds_a_window_missing_in_the_mask(monkeypatch, dtype):
 def test_failed_forward_pass_is_a_reason_by_its_type():
     settings = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": VOCAB_SIZE}
     verdict = check_model(build("OpenAIGPTConfig", settings))  # has no KV cache
-    assert verdict.reasons == ("a forward pass over a tree failed: AttributeError",)
+    assert verdict.reasons == ("a forward pass over a tree failed: RuntimeError",)
 
 
 def test_check_runs_a_model_once_and_only_on_request(monkeypatch):
