@@ -74,6 +74,20 @@ def test_failing_drafter_is_logged_at_growing_intervals(caplog):
     assert runner.step(proposer, [(TEXT, 1)]) == [[3, 1, 2, 3]]
 
 
+def test_metrics_that_cannot_be_written_fail_alone(caplog, monkeypatch):
+    def publish(*_):
+        raise FileNotFoundError("PROMETHEUS_MULTIPROC_DIR")
+
+    monkeypatch.setattr("specds.integrations.adapter.publish", publish)
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(5):
+            assert runner.step(proposer, [(TEXT, 1)]) == [[3, 1, 2, 3]]
+    assert proposer.num_failures == 0
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"specds published no metrics: failure {number}" for number in (1, 2, 4)]
+
+
 def test_drafts_depend_on_step_times_or_min_prob():
     def drafts(times_steps, **options):
         adapter = Adapter(options, 4, times_steps=times_steps)

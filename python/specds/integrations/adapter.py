@@ -81,6 +81,7 @@ class Adapter:
         if self.drafts:
             self.log.info("specds drafts at most %d tokens per row: %r", max_nodes, self.drafter)
         self._last_stats = self._read_stats()
+        self._num_unpublished = 0
         _warn(self.drafter, self.log)
         if options.get("memory_scope") == "tenant" and not self.has_tenants:
             self.log.warning("specds: this engine reports no tenants, so the memory stays empty")
@@ -116,7 +117,12 @@ class Adapter:
     def publish_stats(self) -> None:
         """Publish the statistics of the last drafts; `timed_draft` calls this method too."""
         before, self._last_stats = self._last_stats, self._read_stats()
-        publish(before, self._last_stats)
+        try:
+            publish(before, self._last_stats)
+        except Exception:  # such as a missing PROMETHEUS_MULTIPROC_DIR
+            self._num_unpublished += 1
+            if should_log(self._num_unpublished - 1, self._num_unpublished):
+                self.log.exception("specds published no metrics: failure %d", self._num_unpublished)
         failures, refused = (
             (before[key], self._last_stats[key])
             for key in ("num_memory_failures", "num_refused_options")
