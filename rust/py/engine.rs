@@ -6,7 +6,7 @@ use numpy::ndarray::Ix3;
 use numpy::{AllowTypeChange, PyArray1, PyArrayLike2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PySlice};
 use specds::draft::{DraftLimits, TokenTree};
 use specds::engine::{self, Context, EngineConfig, EngineInfo, PackedChains, PackedTrees};
 
@@ -85,7 +85,8 @@ impl EngineDrafter {
     ///     names: The engine's name of each row's request.
     ///     starts: Number of tokens of each row that precede its context, if the context is not the whole text.
     ///     request_options: Options of each request, read when it begins: its `tenant`, the name of its
-    ///         `group` and a `predicted_output`. One of a wrong type is ignored and counted in `stats`.
+    ///         `group` and a `predicted_output`, whose first `max_context` tokens are used, at most
+    ///         262,144. One of a wrong type is ignored and counted in `stats`.
     ///
     /// Raises:
     ///     ValueError: `names` has another length than `contexts`.
@@ -108,9 +109,12 @@ impl EngineDrafter {
             contexts.iter().map(|context| context.as_ref().map(ContextTokens::read)).collect();
         let starts = starts.unwrap_or_default();
         let options = request_options.unwrap_or_default().into_iter();
+        let most = lock(&self.0).max_predicted_output();
         let options: Vec<_> = options
             .map(|given| {
-                given.map_or_else(RequestOptions::default, |given| RequestOptions::read(&given))
+                given.map_or_else(RequestOptions::default, |given| {
+                    RequestOptions::read(&given, most)
+                })
             })
             .collect();
         let none = RequestOptions::default();
@@ -354,25 +358,37 @@ struct RequestOptions {
 }
 
 impl RequestOptions {
-    fn read(given: &Bound<'_, PyDict>) -> Self {
+    fn read(given: &Bound<'_, PyDict>, max_predicted_output: usize) -> Self {
         let mut unreadable = Vec::new();
+        let whole = usize::MAX;
         Self {
-            tenant: option(given, "tenant", &mut unreadable).unwrap_or_default(),
-            group: option(given, "group", &mut unreadable),
-            predicted_output: option(given, "predicted_output", &mut unreadable)
-                .unwrap_or_default(),
+            tenant: option(given, "tenant", whole, &mut unreadable).unwrap_or_default(),
+            group: option(given, "group", whole, &mut unreadable),
+            predicted_output: option(
+                given,
+                "predicted_output",
+                max_predicted_output,
+                &mut unreadable,
+            )
+            .unwrap_or_default(),
             unreadable,
         }
     }
 }
 
-/// Reads an option, or adds a message where it has a wrong type. None stands for an absent option.
+/// Reads an option, of a longer one the first `most` items, or adds a message where it has a wrong type. None
+/// stands for an absent option.
 fn option<'py, T: for<'a> FromPyObject<'a, 'py>>(
     given: &Bound<'py, PyDict>,
     name: &str,
+    most: usize,
     unreadable: &mut Vec<String>,
 ) -> Option<T> {
-    let value = given.get_item(name).ok().flatten().filter(|value| !value.is_none())?;
+    let mut value = given.get_item(name).ok().flatten().filter(|value| !value.is_none())?;
+    if value.len().is_ok_and(|length| length > most) {
+        let first = PySlice::new(given.py(), 0, most.cast_signed(), 1);
+        value = value.get_item(first).unwrap_or(value);
+    }
     let read = value.extract().ok();
     if read.is_none() {
         unreadable.push(format!("`{name}` has a wrong type"));

@@ -219,17 +219,28 @@ def test_invalid_options_are_refused_per_row_and_counted():
         {},
         {"group": "g", "tenant": None},
         {"tenant": "n" * 1025},
+        {"tenant": "\ud800"},
+        {"group": "\ud800"},
         *({"predicted_output": wrong} for wrong in ([1, "2"], [-1], [1 << 32], "text")),
     ]
     drafter = EngineDrafter(vocab_size=40, memory_scope="tenant")
     names = [str(row) for row in range(len(given))]
     for _ in range(2):  # options are read when a request begins
         drafter.sync([[35, 3, 4] for _ in given], names, request_options=given)
-    assert drafter.draft_chains(2)[0].tolist() == [[5, 6]] * 3 + [[-1, -1]] * 7
+    assert drafter.draft_chains(2)[0].tolist() == [[5, 6]] * 3 + [[-1, -1]] * 9
     stats = drafter.stats()
-    assert (stats["num_refused"], stats["num_refused_options"]) == (0, 8)
+    assert (stats["num_refused"], stats["num_refused_options"]) == (0, 10)
     [warning] = drafter.warnings
     assert "`tenant` has a wrong type" in warning
+
+
+@pytest.mark.parametrize("given", [list, np.array])
+def test_predicted_output_is_cut_to_the_longest_context(given):
+    drafter = EngineDrafter(vocab_size=40, max_context=8)
+    options = [{"predicted_output": given(range(30))}]
+    drafter.sync([[35, 3, 4]], ["a"], request_options=options)
+    assert drafter.draft_chains(8)[0].tolist() == [[5, 6, 7, -1, -1, -1, -1, -1]]
+    assert drafter.stats()["num_refused_options"] == 0
 
 
 def test_sync_without_a_name_for_each_row_is_rejected():

@@ -58,7 +58,7 @@ impl EngineDrafter {
         let requests = Arc::<Mutex<Requests>>::default();
         let sharing = match (&memory, &config.snapshot, interval) {
             (Some(memory), Some(path), Some(interval)) => {
-                let (memory, path) = (Arc::clone(memory), path.clone());
+                let memory = Arc::clone(memory);
                 let requests = Arc::clone(&requests);
                 let gather = move || store_finished(|| lock(&requests).take_finished());
                 Some(Sharing::start(memory, path, interval, datastore, gather)?)
@@ -90,6 +90,12 @@ impl EngineDrafter {
     /// Minimum probability of a path of a chain, unless the engine specifies one.
     pub fn min_prob(&self) -> f32 {
         self.config.min_prob.unwrap_or(0.0)
+    }
+
+    /// The most tokens of a predicted output that are used, the first ones: the whole batch waits while they are
+    /// indexed.
+    pub fn max_predicted_output(&self) -> usize {
+        self.config.max_context.min(1 << 18)
     }
 
     fn ignores_cost(&self) -> bool {
@@ -209,7 +215,9 @@ impl EngineDrafter {
             session.set_group(group).unwrap_or_else(&mut refuse);
         }
         if !context.predicted_output.is_empty() {
-            session.set_predicted_output(context.predicted_output).unwrap_or_else(&mut refuse);
+            let length = context.predicted_output.len().min(self.max_predicted_output());
+            let predicted = &context.predicted_output[..length];
+            session.set_predicted_output(predicted).unwrap_or_else(&mut refuse);
         }
         if let (0, Some(first)) = (self.counts.num_refused_options, refused.first()) {
             self.warnings.push(format!(
