@@ -292,7 +292,18 @@ class Memory:
     def insert(self, tenant: str, token_ids: ArrayLike) -> None: ...
     def forget(self, tenant: str) -> None: ...
     @staticmethod
-    def forget_in(path: str | PathLike[str], tenants: Sequence[str]) -> int: ...
+    def forget_in(path: str | PathLike[str], tenants: Sequence[str]) -> list[int | None]: ...
+    @staticmethod
+    def move_to(
+        path: str | PathLike[str],
+        tenant: str,
+        datastore: str | PathLike[str],
+        *,
+        vocab_size: int,
+        separator: int,
+        progress: Callable[[str, int, int], Any] | None = None,
+        **options: Any,
+    ) -> tuple[Datastore | None, list[int]]: ...
     def clear(self) -> None: ...
     def save(
         self, path: str | PathLike[str], *, merge: bool = False, known: Datastore | None = None

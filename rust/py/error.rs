@@ -1,12 +1,14 @@
 //! Mapping of errors to Python exceptions, and locks.
 
+use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numpy::AsSliceError;
 use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{
-    PyBlockingIOError, PyFileExistsError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError,
+    PyBlockingIOError, PyFileExistsError, PyMemoryError, PyOSError, PyPermissionError,
+    PyRuntimeError, PyValueError,
 };
 use specds::Error;
 
@@ -64,6 +66,9 @@ fn exception(error: Error) -> PyErr {
                 let reason = source.to_string();
                 let reason = reason.split(" (os error").next().map(str::to_owned);
                 PyOSError::new_err((number, reason, path.into_os_string()))
+            }
+            None if source.kind() == ErrorKind::PermissionDenied => {
+                PyPermissionError::new_err(message)
             }
             None => PyOSError::new_err(message),
         },

@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use specds::memory::{MemoryOptions, Sharing};
+use pyo3::types::PyDict;
+use specds::memory::{MemoryOptions, Sharing, Transfer};
+use specds_index::DatastoreOptions;
 
 use crate::arrays::{Made, integers};
+use crate::builder::report_to;
 use crate::datastore::{Datastore, opened};
 use crate::error::{Result, lock};
+use crate::options;
 
 /// The request cache: texts of earlier requests and the weights adapted to them, per tenant.
 ///
@@ -43,7 +47,7 @@ impl Memory {
     #[new]
     #[pyo3(signature = (vocab_size, *, max_bytes = 268_435_456, tokenizer = ""))]
     fn new(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> Result<Self> {
-        let options = options(vocab_size, max_bytes, tokenizer);
+        let options = memory_options(vocab_size, max_bytes, tokenizer);
         Ok(specds::memory::Memory::new(options)?.into())
     }
 
@@ -68,7 +72,7 @@ impl Memory {
         max_bytes: usize,
         tokenizer: &str,
     ) -> Result<Self> {
-        let options = options(vocab_size, max_bytes, tokenizer);
+        let options = memory_options(vocab_size, max_bytes, tokenizer);
         let opened = py.detach(|| specds::memory::Memory::open(&path, options))?;
         Ok(opened.into())
     }
@@ -107,16 +111,66 @@ impl Memory {
     ///         may have texts of them that it has not written yet.
     ///
     /// Returns:
-    ///     The number of their texts in the file.
+    ///     For each tenant, the number of its texts in the file; None if the file had no data of it.
     ///
     /// Raises:
     ///     FileNotFoundError: There is nothing at `path`.
     ///     FormatError: The file is not a snapshot, is damaged, or has another format version.
-    ///     OSError: The file cannot be written. It does not change.
+    ///     PermissionError: The file has another owner, and this process may not keep that. It does not
+    ///         change. Or the tenants are deleted, but texts that a killed `add_from_memory` has left
+    ///         belong to another user.
+    ///     OSError: The file cannot be written, or has several names. It does not change.
     #[staticmethod]
-    fn forget_in(py: Python<'_>, path: PathBuf, tenants: Vec<String>) -> Result<usize> {
+    fn forget_in(
+        py: Python<'_>,
+        path: PathBuf,
+        tenants: Vec<String>,
+    ) -> Result<Vec<Option<usize>>> {
         let tenants: Vec<_> = tenants.iter().map(String::as_str).collect();
         Ok(py.detach(|| specds::memory::Memory::forget_in(&path, &tenants))?)
+    }
+
+    /// Moves a tenant's texts from a file to a datastore, which is made if there is none.
+    ///
+    /// Args:
+    ///     path: The file.
+    ///     tenant: The owner of the texts.
+    ///     datastore: The folder.
+    ///     vocab_size: As for `DatastoreBuilder`.
+    ///     separator: As for `DatastoreBuilder`.
+    ///     progress: As for `DatastoreBuilder.finish`.
+    ///
+    /// Returns:
+    ///     The datastore, if there is one; and the numbers of texts, added documents, added tokens,
+    ///     and of the tokens that all tenants still have in the file.
+    ///
+    /// Raises:
+    ///     ValueError: The tenant was deleted from the file meanwhile, or an argument is out of its
+    ///         bounds; nothing is added.
+    #[staticmethod]
+    #[pyo3(signature = (path, tenant, datastore, *, vocab_size, separator, progress = None, **options))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    fn move_to(
+        py: Python<'_>,
+        path: PathBuf,
+        tenant: &str,
+        datastore: PathBuf,
+        vocab_size: u32,
+        separator: u32,
+        progress: Option<Py<PyAny>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> Result<(Option<Datastore>, [u64; 4])> {
+        let options = DatastoreOptions { vocab_size, separator, ..options::read(options)? };
+        let report = report_to(py, progress, |report| {
+            Transfer::begin(&path, tenant, &datastore, options)?.finish(report)
+        })?;
+        let numbers = [
+            report.num_texts as u64,
+            report.num_added_documents,
+            report.num_added_tokens,
+            report.num_left as u64,
+        ];
+        Ok((report.datastore.map(Datastore::from), numbers))
     }
 
     /// Deletes all tenants, including those that only other processes have that share the file.
@@ -126,7 +180,7 @@ impl Memory {
 
     /// Writes the memory to a file that only its owner can read. Other threads can read the memory meanwhile.
     ///
-    /// The file is replaced atomically. Tenants that are marked as deleted in the old file are deleted from this
+    /// A snapshot is replaced atomically, and keeps its owner and group. Other files are not replaced. Tenants that are marked as deleted in the old file are deleted from this
     /// memory first.
     ///
     /// Args:
@@ -137,8 +191,9 @@ impl Memory {
     ///         the file.
     ///
     /// Raises:
-    ///     FormatError: With `merge`, the old file is not a snapshot, or is damaged.
-    ///     OSError: The file cannot be written. The old file does not change.
+    ///     FormatError: The old file is not a snapshot, is damaged, or has another format version.
+    ///     PermissionError: The old file has another owner, and this process may not keep that.
+    ///     OSError: The file cannot be read or written, or has several names. The old file does not change.
     ///     ValueError: With `merge`, the old file or `known` has another vocabulary or tokenizer.
     #[pyo3(signature = (path, *, merge = false, known = None))]
     fn save(
@@ -163,7 +218,7 @@ impl Memory {
     /// A process that is killed does not damage the file.
     ///
     /// Args:
-    ///     path: The file.
+    ///     path: The file. Links and relative paths are resolved once.
     ///     every: Interval in seconds, at least 0.001 and at most a day.
     ///
     /// Raises:
@@ -180,7 +235,7 @@ impl Memory {
         let before = lock(&self.sharing).take();
         let sharing = py.detach(|| {
             drop(before);
-            Sharing::start(memory, path, every, None, || ())
+            Sharing::start(memory, &path, every, None, || ())
         });
         *lock(&self.sharing) = Some(sharing?);
         Ok(())
@@ -239,6 +294,6 @@ impl Memory {
     }
 }
 
-fn options(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> MemoryOptions {
+fn memory_options(vocab_size: u32, max_bytes: usize, tokenizer: &str) -> MemoryOptions {
     MemoryOptions { vocab_size, max_bytes, tokenizer: tokenizer.to_owned() }
 }

@@ -88,12 +88,13 @@ OF_ONE_CALL = {
     "TokenTree.accept.predictions": [1, 2, 1, 2],
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
     "EngineDrafter.datastore": lambda path: path,
+    "Memory.move_to.datastore": lambda path: path.parent / "moved",
     "EngineDrafter.observe_predictions.predictions": [[1]],
     "EngineDrafter.suggest.probs": [[0.5]],
     "EngineDrafter.suggest.token_ids": [[1]],
     **{
         f"Memory.{name}.path": lambda path: path.parent / "memory"
-        for name in ("forget_in", "open", "save", "share")
+        for name in ("forget_in", "move_to", "open", "save", "share")
     },
     "draw.probs": np.array([0.5, 0.5], np.float32),
     "engine.num_threads": 1,

@@ -1,9 +1,13 @@
 """A memory shared by processes through a file: exchanges, deletions and kills."""
 
+import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+from stat import S_IMODE
 
 import numpy as np
 import pytest
@@ -77,6 +81,64 @@ def test_deletion_is_published_by_the_first_save_that_succeeds(path, tmp_path):
     assert texts(one.memory, "ann") == [SECRET], "added after the deletion"
 
 
+def test_deletion_of_an_unknown_name_fails_and_reaches_unwritten_texts(path):
+    one, two = both_of(path)
+    two.memory.insert("bob", [21, 22])
+    result = CliRunner().invoke(app, ["memory", "forget", str(path), "ann", "bob", "ann "])
+    assert result.exit_code == 1
+    assert f"{path} has nothing of 'bob', 'ann '" in str(result.exception) + result.output
+    assert not is_in_file(path), "those that are there are deleted"
+    two.save(path)
+    assert texts(two.memory, "bob") == []
+    one.save(path)
+
+
+def test_shared_file_is_resolved_once(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    link = tmp_path / "link"
+    link.symlink_to(path.name)
+    memory = Memory(1000)
+    memory.insert("ann", SECRET)
+    memory.share("link", every=EVERY)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    forget_in(path, "ann")
+    until(lambda: texts(memory, "ann") == [])
+    assert link.is_symlink()
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+NOBODY, GROUP = 65534, 65533
+AS_NOBODY = """
+import os, sys
+from specds.drafters import Memory
+os.setgid(65534)
+os.setuid(65534)
+Memory.forget_in(sys.argv[1], ["ann"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_file_keeps_its_owner_and_group_or_is_not_replaced():
+    with tempfile.TemporaryDirectory() as folder:  # which others can enter
+        Path(folder).chmod(0o777)
+        path = Path(folder, "memory")
+        both_of(path)
+        os.chown(path, NOBODY, GROUP)
+        path.chmod(0o640)
+        forget_in(path, "ann")
+        found = path.stat()
+        assert (found.st_uid, found.st_gid, S_IMODE(found.st_mode)) == (NOBODY, GROUP, 0o640)
+        os.chown(path, 0, NOBODY)
+        before = path.read_bytes()
+        command = [sys.executable, "-c", AS_NOBODY, str(path)]
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "PermissionError" in refused.stderr, refused.stderr
+        assert "it belongs to user 0 and group 65534: run this as that user" in refused.stderr
+        assert path.read_bytes() == before
+        assert [*Path(folder).iterdir()] == [path]
+
+
 def test_names_with_one_weak_hash_have_different_tombstones(path):
     memory, other = Memory(1000), Memory(1000)
     memory.insert("user121", SECRET)
@@ -141,7 +203,8 @@ def test_unusable_file_is_rejected_and_not_overwritten(path):
     writes = (lambda: memory.share(path), lambda: memory.save(path, merge=True))
     rejected(FormatError, "bytes where", *writes, lambda: engine(path))
     path.write_bytes(b"not a snapshot, and longer than the header of one")
-    rejected(FormatError, "cannot be opened as a memory", *writes)
+    rejected(FormatError, "cannot be opened as a memory", *writes, lambda: other.save(path))
+    path.unlink()
     other.save(path)
     assert Memory.open(path, 1000).num_tenants == 0, "a save without merge replaces it"
 

@@ -1,6 +1,9 @@
 """Snapshots of a memory: round trips, damage and forgery."""
 
+import os
+import resource
 import struct
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,7 @@ from specds import FormatError
 from specds.drafters import Memory
 
 LEAST_BYTES = 1 << 14
-GOLDEN = Path(__file__).parent.parent / "data" / "memory-5.bin"
+GOLDEN = Path(__file__).parent.parent / "data" / "memory-6.bin"
 FACTS = {"vocab_size": 100, "tokenizer": "naïve"}
 NAMES = ["ann", "bob", "", "ünï"]
 
@@ -90,10 +93,9 @@ def test_golden_snapshot_opens_and_is_rewritten_byte_for_byte(small, path):
     assert (texts(memory, "ann"), texts(memory, "bob")) == ([[1, 2, 3], [5, 6]], [[4]])
     memory.save(path)
     assert path.read_bytes() == golden
-    # Versions depend on the clock.
-    number = golden[TOMBSTONES + 32 : TOMBSTONES + 40]
-    for place in (TOMBSTONES + 32, TOMBSTONES + 56):
-        small = small[:place] + number + small[place + 8 :]
+    # Origins are random, and versions depend on the clock.
+    for place in (TOMBSTONES + 30, TOMBSTONES + 54):
+        small = small[:place] + golden[place : place + 10] + small[place + 10 :]
     assert sealed(small) == golden
     late = memory_of()
     for name in ("ann", "cat"):
@@ -126,14 +128,15 @@ def test_forged_snapshot_is_rejected(path, small):
         (token, b"\x64", "it holds tokens outside its vocabulary"),
         (name, b"ann", "its tenants are not in the order of their names"),
         (name, b"\xff", UNFIT),
-        (name + 3 + 7, b"\x80", UNFIT),
+        (name + 3 + 7, b"\x40", UNFIT),
         *((length, lie, UNFIT) for lie in (b"\0", b"\2", b"\xc8", b"\xff" * 8)),
         (32, b"\xff" * 8, UNFIT),
         (TOMBSTONES, small[TOMBSTONES + 32 : TOMBSTONES + 40], UNFIT),
         *((TOMBSTONES + 8, lie, UNFIT) for lie in (b"\0", b"\1", b"\3", b"\xff" * 8)),
         *((TOMBSTONES + place, b"\xff" * 16, UNFIT) for place in (16, 32, 56)),
         *((TOMBSTONES + place, b"\0" * 8, UNFIT) for place in (32, 56)),
-        (8, b"\x04", "it has format version 4, this version of specds reads 5"),
+        *((TOMBSTONES + place + 7, b"\x40", UNFIT) for place in (0, 32, 56)),
+        (8, b"\x05", "it has format version 5, this version of specds reads 6"),
     ):
         assert said in reason(path, sealed(small[:place] + lie + small[place + len(lie) :]))
     assert "not those of a snapshot" in reason(
@@ -189,3 +192,39 @@ def test_failed_save_changes_no_file(path, tmp_path):
         with pytest.raises(error):
             memory.save(wrong)
     assert [*tmp_path.rglob("*")] == [path]
+
+
+def test_save_over_an_unreadable_file_changes_nothing(path, small):
+    """There may be tombstones in it."""
+    ours = memory_of()
+    for content in (b"somebody's", small[:-1], small[:8] + b"\x05" + small[9:]):
+        path.write_bytes(content)
+        for merge in (False, True):
+            with pytest.raises(FormatError, match="cannot be opened as a memory"):
+                ours.save(path, merge=merge)
+        assert path.read_bytes() == content
+    path.write_bytes(small)
+    ours.insert("cat", [1])
+    with one_descriptor(), pytest.raises(OSError, match="Too many open files"):
+        ours.save(path)
+    assert path.read_bytes() == small
+    ours.save(path)
+    assert opened(path).num_tenants == 0, "the tombstone of the cat was read"
+
+
+@contextmanager
+def one_descriptor():
+    """This process can open the lock, and nothing after it."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        os.close(held.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in held:
+            os.close(descriptor)

@@ -1,6 +1,8 @@
 """A memory's texts become documents of a datastore: what goes, what stays, and what is refused."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,29 +58,46 @@ def test_repeated_call_after_kill_adds_nothing_twice(store, log):
     assert texts(Memory.open(log, 100), "ann") == []
 
 
-def test_concurrent_writes_of_a_server_are_kept(store, log, monkeypatch):
+def test_concurrent_writes_of_a_server_are_kept(store, log):
     remember(log, ann=[[5, 6]])
-    opened = Memory.open(log, 100)
-    reader = type("Reader", (), {"open": lambda *_, **__: opened})
-    monkeypatch.setattr("specds.indexing.from_memory.Memory", reader)
     other = Memory(100)
     other.insert("ann", [7, 8])
-    other.save(log, merge=True)
-    add_from_memory(store, log, "ann")
+    add_from_memory(store, log, "ann", progress=lambda *_: other.save(log, merge=True))
     assert texts(Memory.open(log, 100), "ann") == [[7, 8]]
 
 
-def test_failure_before_publish_keeps_the_memory(store, log, monkeypatch):
+def test_failure_before_publish_keeps_the_memory(store, log):
     remember(log, ann=[[5, 6]])
-    kept = log.read_bytes()
+    kept, before = log.read_bytes(), files(store)
 
-    def fail(*_, **__):
+    def fail(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr("specds.indexing.from_memory.DatastoreBuilder", fail)
     with pytest.raises(OSError, match="no space left"):
-        add_from_memory(store, log, "ann")
-    assert log.read_bytes() == kept
+        add_from_memory(store, log, "ann", progress=fail)
+    assert (log.read_bytes(), files(store)) == (kept, before)
+    assert {*log.parent.iterdir()} == {Path(store), log}
+
+
+def test_a_tenant_that_is_deleted_meanwhile_is_not_added(store, log):
+    remember(log, ann=[[5, 6]], bob=[[7, 8]])
+    before = files(store)
+    with pytest.raises(ValueError, match="was deleted meanwhile"):
+        add_from_memory(store, log, "ann", progress=lambda *_: Memory.forget_in(log, ["ann"]))
+    assert files(store) == before
+    assert texts(Memory.open(log, 100), "bob") == [[7, 8]]
+    assert {*log.parent.iterdir()} == {Path(store), log}
+
+
+def test_a_killed_call_leaves_nothing_of_a_deleted_tenant(store, log):
+    remember(log, ann=[[5, 6]])
+    child = os.fork()
+    if child == 0:
+        add_from_memory(store, log, "ann", progress=lambda *_: os._exit(0))
+    os.waitpid(child, 0)
+    assert len([*log.parent.iterdir()]) == 4, "what it was building, and a note of that"
+    assert Memory.forget_in(log, ["ann"]) == [1]
+    assert {*log.parent.iterdir()} == {Path(store), log}
 
 
 def test_mismatched_input_is_rejected_without_changes(tmp_path, store, log):

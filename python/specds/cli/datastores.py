@@ -214,7 +214,8 @@ def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> Non
 
     When the command ends, the file has no data of these tenants. Other processes delete them when
     they next read or write the file, within their `sync_interval`. Later requests of a tenant start
-    empty.
+    empty. A name that the file does not have may be mistyped, so it is an error; it is still
+    deleted from processes that have not written its requests yet.
 
     Args:
         memory (FILE): Request cache, written by `save`, by `--memory`, or by a server.
@@ -225,8 +226,13 @@ def forget(memory: Path, tenants: list[str], /, *, as_json: Json = False) -> Non
     """
     from specds.drafters import Memory
 
-    report = {"path": str(memory), "num_forgotten_texts": Memory.forget_in(memory, tenants)}
+    numbers = Memory.forget_in(memory, tenants)
+    num_forgotten = sum(number or 0 for number in numbers)
+    report = {"path": str(memory), "num_forgotten_texts": num_forgotten}
     display.show("Memory", report, as_json=as_json)
+    missing = [name for name, number in zip(tenants, numbers, strict=True) if number is None]
+    if missing:
+        raise ValueError(f"{memory} has nothing of {', '.join(map(repr, missing))}")
 
 
 def merge(

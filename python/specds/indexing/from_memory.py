@@ -8,16 +8,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from specds._core import Datastore, DatastoreBuilder, Memory
+from specds._core import Datastore, Memory
 from specds.indexing.local import tokenizer_metadata
 from specds.indexing.options import BuildOptions
 from specds.indexing.report import Progress
 from specds.models.tokenization import Tokenizer
-
-# More than a snapshot of any size takes in memory, by the bytes of its file.
-_MEMORY_PER_BYTE, _MEMORY_BYTES, _MOST_BYTES = 32, 1 << 28, 12 << 30
 
 
 @dataclass(frozen=True)
@@ -64,38 +59,25 @@ def add_from_memory(
 
     Raises:
         FormatError: The memory or the datastore is damaged or has another version.
-        ValueError: They have different tokenizers, or there is neither datastore nor tokenizer.
+        ValueError: They have different tokenizers, there is neither datastore nor tokenizer, or the
+            tenant was deleted from the memory meanwhile. Nothing is added.
         BlockingIOError: Another process is writing the datastore.
     """
     started, options = time.perf_counter(), options or BuildOptions()
     facts = _facts(Path(path), tokenizer, tokenizer_name)
-    size, fingerprint = facts["vocab_size"], facts["tokenizer_fingerprint"]
-    most = _MEMORY_PER_BYTE * Path(memory).stat().st_size + _MEMORY_BYTES
-    kept = Memory.open(memory, size, tokenizer=fingerprint, max_bytes=min(most, _MOST_BYTES))
-    texts = kept.texts(tenant)
-    added = (0, 0)
-    # A builder also removes what an earlier call could not, so one that adds nothing is opened too.
-    if texts or Path(path).exists():
-        given = options.for_core() | {"append": Path(path).exists()}
-        with DatastoreBuilder(
-            path, **facts, corpus=[f"memory {Path(memory).name}"], **given
-        ) as builder:
-            for text in texts:
-                _add(builder, text, facts["separator"])
-            added = builder.num_documents, builder.num_tokens
-            if builder.num_documents:
-                builder.finish(progress)
-    datastore = Datastore(path) if Path(path).exists() else None
-    if texts:
-        kept.save(memory, merge=True, known=datastore)
+    corpus = [f"memory {Path(memory).name}"]
+    datastore, numbers = Memory.move_to(
+        memory, tenant, path, **facts, corpus=corpus, progress=progress, **options.for_core()
+    )
+    num_texts, num_added_documents, num_added_tokens, num_left = numbers
     return MemoryMoveReport(
         path=str(path),
-        num_texts=len(texts),
-        num_added_documents=added[0],
-        num_added_tokens=added[1],
+        num_texts=num_texts,
+        num_added_documents=num_added_documents,
+        num_added_tokens=num_added_tokens,
         num_tokens=0 if datastore is None else datastore.num_tokens,
         num_shards=0 if datastore is None else datastore.num_shards,
-        num_left=kept.num_tokens,
+        num_left=num_left,
         seconds=time.perf_counter() - started,
     )
 
@@ -109,10 +91,3 @@ def _facts(path: Path, tokenizer: Tokenizer | None, name: str | None) -> dict[st
     if tokenizer is None:
         raise ValueError(f"there is no datastore at {path} yet: name its tokenizer to make it")
     return tokenizer_metadata(tokenizer, name)
-
-
-def _add(builder: DatastoreBuilder, text: np.ndarray, separator: int) -> None:
-    """Add what is between the separators of a text: no match reaches across one."""
-    places = np.flatnonzero(text == separator)
-    lengths = np.diff([-1, *places, len(text)]) - 1
-    builder.add_documents(text[text != separator], lengths[lengths > 0])

@@ -105,7 +105,7 @@ mod tests {
             let (mut texts, mut own) = (TextLog::default(), GroupText::of(&keys[..2]));
             for (number, (group, length, removes)) in added.into_iter().enumerate() {
                 let token = u32::try_from(number).unwrap();
-                texts.append(&vec![token; length], keys[group]);
+                texts.append(&vec![token; length], keys[group], false);
                 own.update(&texts);
                 if removes && number % 3 == 2 {
                     texts = texts.without_oldest();

@@ -11,8 +11,10 @@ pub(crate) mod tenant;
 pub(crate) mod texts;
 pub(crate) mod token_counts;
 mod tombstones;
+pub(crate) mod transfer;
 
 pub use indexed_tokens::IndexedTokens;
 pub use sharing::Sharing;
 pub use store::{Memory, MemoryOptions};
 pub use tenant::{Tenant, TenantData};
+pub use transfer::{Transfer, TransferReport};

@@ -1,7 +1,7 @@
 //! Sharing of a memory between processes, and removal of texts that a datastore has.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
+use specds_index::storage::files::resolve;
 use specds_index::{Datastore, Error, Result};
 
 impl Memory {
@@ -83,11 +84,13 @@ impl Sharing {
     /// If the first exchange fails, nothing is shared and the file at `path` does not change.
     pub fn start(
         memory: Arc<Memory>,
-        path: PathBuf,
+        path: &Path,
         interval: Duration,
         datastore: Option<Arc<Datastore>>,
         mut gather: impl FnMut() + Send + 'static,
     ) -> Result<Self> {
+        // Another working folder, or a link that is changed later, leads to no other file.
+        let path = resolve(path)?;
         memory.merge_into(&path, None)?;
         let state = Arc::<Mutex<State>>::default();
         lock(&state).record(None);

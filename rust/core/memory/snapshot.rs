@@ -3,7 +3,7 @@
 //! A snapshot is valid only as a whole: its header has the length and a checksum of the file. `docs/FORMAT.md`
 //! specifies every byte.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
 use std::path::Path;
@@ -16,18 +16,21 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::memory::groups::GroupKey;
 use crate::memory::store::{Memory, MemoryOptions};
 use crate::memory::tenant::Tenant;
-use crate::memory::tombstones::{Tombstone, Tombstones};
+use crate::memory::tombstones::{NewTombstones, Tombstone, Tombstones};
+use crate::memory::transfer::clear_transfers;
 use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::check_tokens;
-use specds_index::storage::files::{hidden, lock, map, open, open_private, sync_parent};
+use specds_index::storage::files::{
+    hidden, inherit_owner, lock, map, open, open_beside, resolve, sync_parent,
+};
 use specds_index::storage::token_array::TokenWidth;
 use specds_index::{Datastore, Error, Result};
 
 /// First of the four numbers of the header. The version with the vocabulary size, the length and the checksum follow.
 const MAGIC: u64 = u64::from_le_bytes(*b"SPECDS\0M");
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const HEADER_LEN: usize = 32;
-const MAX_USE: u64 = 1 << 63;
+const MAX_USE: u64 = 1 << 62;
 const MAX_TOKENIZER: usize = 1 << 16;
 /// Maximum time without progress of another writer that is waited for.
 const MAX_LOCK_WAIT: Duration = Duration::from_secs(30);
@@ -36,16 +39,20 @@ impl Memory {
     /// Writes all texts and adaptations to a file; readers of the memory are not blocked. Tenants that are marked
     /// as deleted in the file are deleted from this memory first.
     ///
-    /// The file at `path` is replaced atomically, and does not change on an error. Other writers of that path are
-    /// waited for, up to 30 seconds for one that makes no progress.
+    /// The file at `path` is replaced atomically, and does not change on an error. It keeps its owner and group, and
+    /// the permissions of both. Something that is not a snapshot is not replaced. Other writers of that path are waited
+    /// for, up to 30 seconds for one that makes no progress.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
-            // A file that cannot be read is replaced.
-            let _ = read(path, |found| {
+            let read = read(path, |found| {
+                if memory.tombstones().misses_pruned(&found.tombstones) {
+                    // Of what snapshots had, only the file knows what has not been deleted.
+                    return memory.merge(path, found);
+                }
                 memory.apply_tombstones(&found.tombstones);
                 Ok(())
             });
-            Ok(())
+            unless_missing(read)
         })
     }
 
@@ -56,16 +63,15 @@ impl Memory {
     /// file is written. Nothing is read if the file has not changed since this memory read or wrote it.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
-            if path.exists() {
-                memory.take_in(path)?;
-            }
+            unless_missing(memory.take_in(path))?;
             known.map_or(Ok(()), |known| memory.remove_known(known).map(drop))
         })
     }
 
-    /// Deletes tenants from a file, and returns the number of their texts in it. Processes that share the file
-    /// delete these tenants the next time they read or write it. O(tokens).
-    pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<usize> {
+    /// Deletes tenants from a file, and returns the number of texts that it had of each; `None` if it had nothing of a
+    /// tenant. Processes that share the file delete these tenants the next time they read or write it, also those
+    /// that the file lacks: a process may have texts that it has not written yet. O(tokens).
+    pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
         let path = path.as_ref();
         let options = read(path, |found| {
             Ok(MemoryOptions {
@@ -75,28 +81,35 @@ impl Memory {
             })
         });
         let memory = Self::new(options?)?;
-        let mut num_texts = 0;
+        let mut num_texts = Vec::new();
         memory.replace(path, |memory, path| {
             memory.take_in(path)?;
             for tenant in tenants {
-                num_texts += memory.texts(tenant).len();
+                num_texts.push(memory.find(tenant).map(|_| memory.texts(tenant).len()));
                 memory.forget(tenant);
             }
             Ok(())
         })?;
+        clear_transfers(&resolve(path)?)?;
         Ok(num_texts)
     }
 
     /// Runs `prepare` and writes the file while it is locked.
-    fn replace(&self, path: &Path, prepare: impl FnOnce(&Self, &Path) -> Result<()>) -> Result<()> {
-        let Some(name) = path.file_name() else {
-            return Err(Error::invalid("path", "must name a file"));
-        };
+    pub(crate) fn replace(
+        &self,
+        path: &Path,
+        prepare: impl FnOnce(&Self, &Path) -> Result<()>,
+    ) -> Result<()> {
+        let unnamed = || Error::invalid("path", "must name a file");
+        path.file_name().ok_or_else(unnamed)?;
+        // All names of the file lead to one lock, and none of them is replaced by a file of its own.
+        let path = &resolve(path)?;
+        let name = path.file_name().ok_or_else(unnamed)?;
         let partial = path.with_file_name(hidden(name, ".new"));
         // The file has texts of users, so it is readable by its owner alone.
-        let open = || open_private(&partial).map(Some);
+        let open = || open_beside(&partial, path).map(Some);
         let file = lock(&partial, path, MAX_LOCK_WAIT, open).map_err(|error| error.at(path))?;
-        let mut new = BTreeSet::new();
+        let mut new = NewTombstones::default();
         let mut write = || {
             let checksum = self.write(&file, &mut new)?;
             file.sync_all()?;
@@ -104,7 +117,7 @@ impl Memory {
             self.synced.store(checksum, Ordering::Relaxed);
             Ok(())
         };
-        let prepared = prepare(self, path);
+        let prepared = inherit_owner(&file, path).and_then(|()| prepare(self, path));
         if let Err(error) = prepared.and_then(|()| write().map_err(Error::io(path))) {
             // The old file lacks the new tombstones, so the next write must publish them.
             self.change_tombstones(|tombstones, _| tombstones.restore_new(new));
@@ -122,25 +135,29 @@ impl Memory {
         Ok(memory)
     }
 
-    fn take_in(&self, path: &Path) -> Result<()> {
+    pub(crate) fn take_in(&self, path: &Path) -> Result<()> {
         read(path, |found| {
-            let checksum = found.checksum;
-            if checksum == self.synced.load(Ordering::Relaxed) {
+            if found.checksum == self.synced.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            self.options().check_tokenizer(path, found.vocab_size, &found.tokenizer)?;
-            self.apply_tombstones(&found.tombstones);
-            found.fill(self).map_err(|reason| Error::Snapshot {
-                path: path.to_owned(),
-                reason: reason.to_owned(),
-            })?;
-            self.synced.store(checksum, Ordering::Relaxed);
-            Ok(())
+            self.merge(path, found)
         })
     }
 
+    fn merge(&self, path: &Path, found: SnapshotContents<'_>) -> Result<()> {
+        let checksum = found.checksum;
+        self.options().check_tokenizer(path, found.vocab_size, &found.tokenizer)?;
+        self.apply_tombstones(&found.tombstones);
+        found.fill(self).map_err(|reason| Error::Snapshot {
+            path: path.to_owned(),
+            reason: reason.to_owned(),
+        })?;
+        self.synced.store(checksum, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Writes the snapshot and returns its checksum; `new` receives the tombstones that no file had before.
-    fn write(&self, mut file: &File, new: &mut BTreeSet<Tombstone>) -> io::Result<u64> {
+    fn write(&self, mut file: &File, new: &mut NewTombstones) -> io::Result<u64> {
         let options = self.options();
         file.set_len(0)?;
         let mut output = BufWriter::new(file);
@@ -148,13 +165,16 @@ impl Memory {
         put(&mut output, options.tokenizer.as_bytes())?;
         {
             let _writing = self.begin_writing();
-            *new = self.change_tombstones(Tombstones::publish_new);
+            let published = self.change_tombstones(Tombstones::publish_new);
+            let none_left = "no numbers are left for tombstones: begin with an empty memory";
+            *new = published.ok_or_else(|| io::Error::other(none_left))?;
             put_tombstones(&mut output, &self.tombstones())?;
             let mut tenants = self.tenants();
             tenants.retain(|tenant| !tenant.read().is_empty());
             put_number(&mut output, tenants.len() as u64)?;
             for tenant in tenants {
                 put_tenant(&mut output, &tenant, TokenWidth::of(options.vocab_size, 0))?;
+                tenant.write().mark_saved();
             }
         }
         output.flush()?;
@@ -166,6 +186,14 @@ impl Memory {
         file.write_all(bytemuck::bytes_of(&header))?;
         put_number(&mut file, checksum)?;
         Ok(checksum)
+    }
+}
+
+/// Accepts a missing file. A file that cannot be read may have tombstones.
+fn unless_missing(read: Result<()>) -> Result<()> {
+    match read {
+        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        read => read,
     }
 }
 
@@ -196,7 +224,7 @@ fn put_tenant(output: &mut impl Write, tenant: &Tenant, width: TokenWidth) -> io
         adaptation.put(&mut bytes);
     }
     put(output, tenant.name.as_bytes())?;
-    put_number(output, tenant.last_use())?;
+    put_number(output, tenant.last_use().min(MAX_USE - 1))?;
     put(output, &bytes)?;
     let documents = data.texts.documents();
     put_number(output, documents.len() as u64)?;
@@ -360,6 +388,7 @@ impl SnapshotContents<'_> {
         }
         let adaptation = TenantAdaptation::take(input.bytes(2 * TenantAdaptation::NUM_BYTES)?);
         if let Some(tenant) = &tenant {
+            memory.change(tenant, |data| data.is_saved = true);
             if let Some(adaptation) = adaptation {
                 memory.begin_learning(tenant, adaptation);
             }
@@ -375,7 +404,7 @@ impl SnapshotContents<'_> {
             let tokens = input.tokens(most_tokens, memory.options().vocab_size)?;
             if let Some(tenant) = &tenant {
                 let _writing = memory.begin_writing();
-                memory.append(tenant, &tokens, group);
+                memory.append(tenant, &tokens, group, true);
             }
         }
         Ok(())

@@ -117,7 +117,7 @@ impl Memory {
             num_tokens: AtomicUsize::default(),
             clock: AtomicU64::default(),
             synced: AtomicU64::default(),
-            tombstones: Mutex::default(),
+            tombstones: Mutex::new(Tombstones::new()),
         })
     }
 
@@ -169,15 +169,21 @@ impl Memory {
     pub(crate) fn add(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey) {
         let _writing = self.begin_writing();
         self.note_use(tenant);
-        self.append(tenant, tokens, group);
+        self.append(tenant, tokens, group, false);
     }
 
-    pub(crate) fn append(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey) {
+    /// Adds a text, from a snapshot if it is saved.
+    pub(crate) fn append(&self, tenant: &Tenant, tokens: &[u32], group: GroupKey, is_saved: bool) {
         let most = |room: usize| room.saturating_sub(TextLog::FIXED_BYTES) / MAX_BYTES_PER_TOKEN;
         let end = |most: usize| &tokens[tokens.len().saturating_sub(most)..];
         let tokens = end(most(self.max_bytes() - tenant.fixed_bytes()));
         let data = tenant.read();
-        if data.is_deleted || data.texts.of_hash(hash(tokens)) == Some(tokens) {
+        let is_known = data.texts.of_hash(hash(tokens)) == Some(tokens);
+        if data.is_deleted || is_known {
+            drop(data);
+            if is_known && is_saved {
+                tenant.write().texts.mark_saved(hash(tokens));
+            }
             return;
         }
         drop(data);
@@ -186,7 +192,7 @@ impl Memory {
         if tokens.is_empty() {
             return;
         }
-        self.change(tenant, |data| data.texts.append(tokens, group));
+        self.change(tenant, |data| data.texts.append(tokens, group, is_saved));
         self.make_room(tenant, 0); // a table of earlier texts may have grown
     }
 
@@ -223,7 +229,8 @@ impl Memory {
     /// new tenant.
     pub fn forget(&self, tenant: &str) {
         let _writing = self.begin_writing();
-        self.change_tombstones(|tombstones, most| tombstones.add(tenant, most));
+        let is_saved = self.find(tenant).is_some_and(|tenant| tenant.read().is_saved);
+        self.change_tombstones(|tombstones, most| tombstones.add(tenant, is_saved, most));
         self.remove(tenant);
     }
 
@@ -236,12 +243,17 @@ impl Memory {
         }
     }
 
-    /// Deletes the tenants that other processes have deleted.
+    /// Deletes the tenants that other processes have deleted. If their tombstones have been pruned, only what no
+    /// snapshot had is kept.
     pub(crate) fn apply_tombstones(&self, theirs: &Tombstones) {
         let _writing = self.begin_writing();
+        let misses_pruned = self.tombstones().misses_pruned(theirs);
         for tenant in self.tenants() {
             if self.tombstones().misses_deletion(&tenant.name, theirs) {
                 self.remove(&tenant.name);
+            } else if misses_pruned && tenant.read().is_saved {
+                self.rewrite(&tenant, TextLog::without_saved);
+                self.change(&tenant, |data| data.adaptation = None);
             }
         }
         self.change_tombstones(|tombstones, most| tombstones.merge(theirs, most));

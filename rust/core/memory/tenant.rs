@@ -26,6 +26,8 @@ pub struct TenantData {
     pub(crate) texts: TextLog,
     pub(crate) adaptation: Option<TenantAdaptation>,
     pub(crate) is_deleted: bool,
+    /// True if a snapshot had data of the tenant.
+    pub(crate) is_saved: bool,
 }
 
 impl Tenant {
@@ -77,6 +79,12 @@ impl Tenant {
 }
 
 impl TenantData {
+    /// Notes that a snapshot has all of it.
+    pub(crate) fn mark_saved(&mut self) {
+        self.is_saved = true;
+        self.texts.mark_all_saved();
+    }
+
     /// The texts in sequence, each followed by a [`BOUNDARY`](IndexedTokens::BOUNDARY).
     pub fn texts(&self) -> &IndexedTokens {
         self.texts.text()

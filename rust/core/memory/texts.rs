@@ -26,12 +26,19 @@ struct TextEntry {
     start: u32,
     end: u32,
     hash: u64,
-    group: GroupKey,
+    group_hash: u64,
+    group_length: u32,
+    /// True if a snapshot had the text.
+    is_saved: bool,
 }
 
 impl TextEntry {
     fn range(&self) -> Range<usize> {
         self.start as usize..self.end as usize
+    }
+
+    fn group(&self) -> GroupKey {
+        GroupKey { hash: self.group_hash, length: self.group_length }
     }
 }
 
@@ -43,13 +50,13 @@ impl TextLog {
     /// Returns each text with its group, the oldest first.
     pub(crate) fn documents(&self) -> impl ExactSizeIterator<Item = (&[u32], GroupKey)> {
         let documents = self.documents.iter();
-        documents.map(|document| (self.tokens(document), document.group))
+        documents.map(|document| (self.tokens(document), document.group()))
     }
 
     /// Returns the groups of the latest texts, the latest first.
     pub(crate) fn groups(&self) -> impl Iterator<Item = GroupKey> {
         let latest = self.documents.iter().rev().take(Self::MAX_GROUPS);
-        latest.map(|document| document.group)
+        latest.map(TextEntry::group)
     }
 
     /// Number of texts that were ever added.
@@ -68,7 +75,7 @@ impl TextLog {
         let num_new = usize::try_from(num_new).unwrap_or(usize::MAX);
         let num_new = num_new.min(Self::MAX_GROUPS);
         let new = self.documents.iter().rev().take(num_new);
-        let of_group = new.filter(move |document| document.group == group);
+        let of_group = new.filter(move |document| document.group() == group);
         of_group.map(|document| self.tokens(document))
     }
 
@@ -98,6 +105,27 @@ impl TextLog {
         self.without(|document| hashes.contains(&document.hash))
     }
 
+    /// Removes the texts that a snapshot had. O(tokens).
+    pub(crate) fn without_saved(self) -> Self {
+        self.without(|document| document.is_saved)
+    }
+
+    /// Notes that a snapshot has all texts.
+    pub(crate) fn mark_all_saved(&mut self) {
+        for document in &mut self.documents {
+            document.is_saved = true;
+        }
+    }
+
+    /// Notes that a snapshot has the last text with this hash.
+    pub(crate) fn mark_saved(&mut self, hash: u64) {
+        let documents = &mut self.documents;
+        let found = self.by_hash.get(hash, |number| documents[number as usize].hash);
+        if let Some(number) = found {
+            documents[number as usize].is_saved = true;
+        }
+    }
+
     fn without(self, is_removed: impl Fn(&TextEntry) -> bool) -> Self {
         let (num_added, documents) = (self.num_added(), self.documents);
         let tokens = self.text.into_tokens();
@@ -108,7 +136,7 @@ impl TextLog {
         let sizes = documents.iter().filter(is_kept).map(num_tokens);
         kept.text.reserve(sizes.sum());
         for document in documents.iter().filter(is_kept) {
-            kept.append(&tokens[document.range()], document.group);
+            kept.append(&tokens[document.range()], document.group(), document.is_saved);
         }
         kept.num_removed = num_added - kept.documents.len() as u64;
         kept
@@ -130,10 +158,10 @@ impl TextLog {
     pub(crate) fn group_at(&self, position: usize) -> Option<GroupKey> {
         let after = |document: &TextEntry| document.end as usize <= position;
         let document = self.documents.get(self.documents.partition_point(after))?;
-        (document.start as usize <= position).then_some(document.group)
+        (document.start as usize <= position).then_some(document.group())
     }
 
-    pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey) {
+    pub(crate) fn append(&mut self, tokens: &[u32], group: GroupKey, is_saved: bool) {
         self.text.extend(tokens);
         let documents = &mut self.documents;
         let number = saturating_u32(documents.len());
@@ -142,7 +170,9 @@ impl TextLog {
             start: documents.last().map_or(0, |document| document.end + 1),
             end: saturating_u32(self.text.tokens().len()),
             hash: hash(tokens),
-            group,
+            group_hash: group.hash,
+            group_length: group.length,
+            is_saved,
         });
         self.text.extend(&[IndexedTokens::BOUNDARY]);
         self.by_hash.replace(number, |number| documents[number as usize].hash);

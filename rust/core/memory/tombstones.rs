@@ -1,56 +1,124 @@
 //! Tombstones of deleted tenants, propagated through the snapshot.
 //!
-//! A tombstone carries a version: one more than any in the snapshot. A process that reads a newer one
-//! deletes that tenant and ignores its data in files without it. So earlier data is deleted everywhere, and
-//! later data stays.
+//! Each process numbers its own deletions: a number is larger than any in the snapshots that it has read.
+//! A process that reads a larger number of another one deletes that tenant, and ignores the tenant's data
+//! in files without it. So earlier data is deleted everywhere, whatever the clocks say, and later data
+//! stays.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
 /// The start of a name's SHA-256, which does not reveal the name and has no known collisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tombstone(pub(crate) [u8; Self::NUM_BYTES]);
+struct NameHash([u8; Self::NUM_BYTES]);
 
-impl Tombstone {
-    pub(crate) const NUM_BYTES: usize = 16;
+impl NameHash {
+    const NUM_BYTES: usize = 14;
 
-    /// The tombstone that stands for all names.
-    const ALL_TENANTS: Self = Self([0xFF; Self::NUM_BYTES]);
+    /// The hash that stands for all names.
+    const ALL: Self = Self([0xFF; Self::NUM_BYTES]);
 
     fn of(name: &str) -> Self {
-        let mut tombstone = [0; Self::NUM_BYTES];
-        tombstone.copy_from_slice(&Sha256::digest(name)[..Self::NUM_BYTES]);
-        Self(tombstone)
+        let mut hash = [0; Self::NUM_BYTES];
+        hash.copy_from_slice(&Sha256::digest(name)[..Self::NUM_BYTES]);
+        Self(hash)
     }
 }
 
-/// The tombstones of a snapshot, and the new ones of this process.
+/// A random number of the process that deletes.
+type Origin = [u8; 2];
+
+/// A name's hash, and the origin of its deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tombstone(pub(crate) [u8; Self::NUM_BYTES]);
+
+impl Tombstone {
+    pub(crate) const NUM_BYTES: usize = NameHash::NUM_BYTES + size_of::<Origin>();
+
+    fn new(name: NameHash, origin: Origin) -> Self {
+        let mut bytes = [0; Self::NUM_BYTES];
+        bytes[..NameHash::NUM_BYTES].copy_from_slice(&name.0);
+        bytes[NameHash::NUM_BYTES..].copy_from_slice(&origin);
+        Self(bytes)
+    }
+
+    fn of_name(name: NameHash) -> RangeInclusive<Self> {
+        Self::new(name, [0; 2])..=Self::new(name, [0xFF; 2])
+    }
+
+    /// The tombstone of all names by the same process.
+    fn of_all(self) -> Self {
+        let [.., first, second] = self.0;
+        Self::new(NameHash::ALL, [first, second])
+    }
+}
+
+/// Deletions of this process that are in no snapshot yet.
 #[derive(Debug, Default)]
+pub(crate) struct NewTombstones {
+    /// The rank of each deletion in time; the largest number if a snapshot may have data of the name.
+    order: BTreeMap<NameHash, u64>,
+    next: u64,
+    num_unsaved: usize,
+}
+
+impl NewTombstones {
+    const SAVED: u64 = u64::MAX;
+
+    fn insert(&mut self, name: NameHash, is_saved: bool, most: usize) {
+        let before = self.order.get(&name).copied();
+        let is_saved = is_saved || before == Some(Self::SAVED);
+        self.order.insert(name, if is_saved { Self::SAVED } else { self.next });
+        self.next += 1;
+        self.num_unsaved -= usize::from(before.is_some_and(|order| order < Self::SAVED));
+        self.num_unsaved += usize::from(!is_saved);
+        if self.num_unsaved > most {
+            // Several at once: finding the oldest takes O(names).
+            let mut orders: Vec<_> = self.order.values().copied().collect();
+            let (_, &mut last, _) = orders.select_nth_unstable(most / 8);
+            self.order.retain(|_, order| *order > last);
+            self.num_unsaved -= most / 8 + 1;
+        }
+    }
+}
+
+#[derive(Debug)]
 pub(crate) struct Tombstones {
-    /// The latest version of each tombstone in a snapshot.
+    origin: Origin,
+    /// The latest number of each tombstone in a snapshot.
     versions: BTreeMap<Tombstone, u64>,
-    /// Tombstones up to this version may be pruned. A process without a newer one deletes all tenants.
+    /// Tombstones up to this number may be pruned. A process without a larger number deletes what it has
+    /// of earlier snapshots.
     pruned_below: u64,
-    /// The largest version.
+    /// The largest number.
     last: u64,
-    /// Tombstones of this process that are in no snapshot yet.
-    new: BTreeSet<Tombstone>,
+    new: NewTombstones,
 }
 
 impl Tombstones {
     /// Bytes of a tombstone, including its share of half-full tree nodes.
     pub(crate) const BYTES_PER_TOMBSTONE: usize = 64;
 
-    const MAX_VERSION: u64 = 1 << 63;
+    /// Microseconds since 1970 reach it in 140,000 years.
+    const MAX_VERSION: u64 = 1 << 62;
 
-    /// Reads the tombstones of a snapshot; `None` if its versions contradict each other.
+    pub(crate) fn new() -> Self {
+        let [first, second, ..] = RandomState::new().hash_one(()).to_le_bytes();
+        let new = NewTombstones::default();
+        let (versions, origin) = (BTreeMap::new(), [first, second]);
+        Self { origin, versions, pruned_below: 0, last: 0, new }
+    }
+
+    /// Reads the tombstones of a snapshot; `None` if its numbers contradict each other or are too large.
     pub(crate) fn read(versions: BTreeMap<Tombstone, u64>, pruned_below: u64) -> Option<Self> {
         let last = versions.values().copied().fold(pruned_below, u64::max);
         let is_later = versions.values().all(|&version| version > pruned_below);
-        let new = BTreeSet::new();
-        (is_later && last < Self::MAX_VERSION).then_some(Self { versions, pruned_below, last, new })
+        let read = || Self { versions, pruned_below, last, ..Self::new() };
+        (is_later && last < Self::MAX_VERSION).then(read)
     }
 
     pub(crate) fn versions(&self) -> &BTreeMap<Tombstone, u64> {
@@ -62,43 +130,49 @@ impl Tombstones {
     }
 
     pub(crate) fn num_bytes(&self) -> usize {
-        Self::BYTES_PER_TOMBSTONE * (self.versions.len() + self.new.len())
+        Self::BYTES_PER_TOMBSTONE * (self.versions.len() + self.new.order.len())
     }
 
-    /// Marks a tenant as deleted. More than `most` new tombstones are replaced by the one of all tenants.
-    pub(crate) fn add(&mut self, name: &str, most: usize) {
-        if !self.new.contains(&Tombstone::ALL_TENANTS) {
-            self.new.insert(Tombstone::of(name));
-        }
-        if self.new.len() > most {
-            self.add_all_tenants();
+    /// Adds a deletion. Beyond `most` new ones of names that no snapshot has, as far as this process knows,
+    /// the oldest of these go. There are at most as many others as the memory had tenants.
+    pub(crate) fn add(&mut self, name: &str, is_saved: bool, most: usize) {
+        if !self.new.order.contains_key(&NameHash::ALL) {
+            self.new.insert(NameHash::of(name), is_saved, most);
         }
     }
 
+    /// One tombstone stands for all tenants.
     pub(crate) fn add_all_tenants(&mut self) {
-        self.new = BTreeSet::from([Tombstone::ALL_TENANTS]);
+        self.new = NewTombstones::default();
+        self.new.insert(NameHash::ALL, true, 0);
     }
 
-    /// Returns whether `theirs` has a newer deletion of this name.
+    /// Returns whether `theirs` have a deletion of a name that is not known here.
     pub(crate) fn misses_deletion(&self, name: &str, theirs: &Self) -> bool {
-        let of = |tombstone| self.versions.get(tombstone).copied();
-        let of_all = Some(self.pruned_below).max(of(&Tombstone::ALL_TENANTS));
-        let is_new =
-            |tombstone| theirs.versions.get(tombstone).copied() > of_all.max(of(tombstone));
-        theirs.pruned_below > self.last
-            || is_new(&Tombstone::ALL_TENANTS)
-            || is_new(&Tombstone::of(name))
+        let of = |tombstone| self.versions.get(&tombstone).copied();
+        let is_new = |(&tombstone, &version): (&Tombstone, &u64)| {
+            let of_all = of(tombstone.of_all()).max(Some(self.pruned_below));
+            Some(version) > of(tombstone).max(of_all)
+        };
+        let names = [NameHash::of(name), NameHash::ALL];
+        names.iter().any(|&name| theirs.versions.range(Tombstone::of_name(name)).any(is_new))
     }
 
-    /// Returns whether `theirs` lacks a deletion of this name.
+    /// Returns whether `theirs` have pruned tombstones that are not known here.
+    pub(crate) fn misses_pruned(&self, theirs: &Self) -> bool {
+        theirs.pruned_below > self.last
+    }
+
+    /// Returns whether `theirs` lack a deletion of a name that is known here.
     pub(crate) fn has_newer(&self, name: &str, theirs: &Self) -> bool {
-        let is_new = |tombstone| self.new.contains(tombstone);
-        is_new(&Tombstone::ALL_TENANTS)
-            || is_new(&Tombstone::of(name))
+        let is_new = |name| self.new.order.contains_key(&name);
+        is_new(NameHash::ALL)
+            || is_new(NameHash::of(name))
+            || theirs.misses_pruned(self)
             || theirs.misses_deletion(name, self)
     }
 
-    /// Adopts newer versions of `theirs`, and retains the latest `most` tombstones.
+    /// Adds the tombstones of a snapshot, and keeps at most `most`, the latest.
     pub(crate) fn merge(&mut self, theirs: &Self, most: usize) {
         self.pruned_below = self.pruned_below.max(theirs.pruned_below);
         self.last = self.last.max(theirs.last);
@@ -109,24 +183,31 @@ impl Tombstones {
         self.prune(most);
     }
 
-    /// Assigns a version to the new tombstones, for a snapshot, and returns them.
-    pub(crate) fn publish_new(&mut self, most: usize) -> BTreeSet<Tombstone> {
-        let new = std::mem::take(&mut self.new);
-        if !new.is_empty() {
-            // The clock makes versions of different files distinct; it does not define an order.
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            let now = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
-            self.last = now.max(self.last + 1);
-            let numbered = new.iter().map(|&tombstone| (tombstone, self.last));
-            self.versions.extend(numbered);
-            self.prune(most);
+    /// Numbers what is new, for a snapshot, and returns it; `None` where there are no more numbers.
+    pub(crate) fn publish_new(&mut self, most: usize) -> Option<NewTombstones> {
+        if self.new.order.is_empty() {
+            return Some(NewTombstones::default());
         }
-        new
+        // The clock keeps numbers of one process in several files apart, and orders nothing.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.map_or(0, |now| u64::try_from(now.as_micros()).unwrap_or(0));
+        let last = now.max(self.last + 1);
+        if last >= Self::MAX_VERSION {
+            return None;
+        }
+        self.last = last;
+        let new = std::mem::take(&mut self.new);
+        let names = new.order.keys();
+        self.versions.extend(names.map(|&name| (Tombstone::new(name, self.origin), last)));
+        self.prune(most);
+        Some(new)
     }
 
-    /// Marks tombstones as new again whose snapshot could not be written.
-    pub(crate) fn restore_new(&mut self, mut new: BTreeSet<Tombstone>) {
-        self.new.append(&mut new);
+    /// Restores tombstones that could not be written.
+    pub(crate) fn restore_new(&mut self, new: NewTombstones) {
+        for (name, order) in new.order {
+            self.new.insert(name, order == NewTombstones::SAVED, usize::MAX);
+        }
     }
 
     fn prune(&mut self, most: usize) {

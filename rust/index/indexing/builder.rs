@@ -146,12 +146,7 @@ impl DatastoreBuilder {
 
     /// Does the same as [`finish`](Self::finish) and reports progress.
     pub fn finish_with(mut self, report: &mut Report<'_>) -> Result<Datastore> {
-        self.check_not_failed()?;
-        self.complete_text()?;
-        if self.shards.is_empty() && (self.old.is_none() || self.admission.num_given == 0) {
-            return Err(Error::EmptyCorpus);
-        }
-        self.index_shards(report)?;
+        self.index(report)?;
         let manifest = self.manifest(self.gather()?);
         check_target(&self.staging.target, &self.options)?;
         if self.shards.is_empty() {
@@ -160,6 +155,16 @@ impl DatastoreBuilder {
             self.staging.publish(manifest)?;
         }
         Datastore::open(&self.staging.target)
+    }
+
+    /// Waits until all shards are indexed; what is left is to publish them. No documents can be added any more.
+    pub fn index(&mut self, report: &mut Report<'_>) -> Result<()> {
+        self.check_not_failed()?;
+        self.complete_text()?;
+        if self.shards.is_empty() && (self.old.is_none() || self.admission.num_given == 0) {
+            return Err(Error::EmptyCorpus);
+        }
+        self.index_shards(report)
     }
 
     /// Ends a build that would not change the datastore.

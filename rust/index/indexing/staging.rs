@@ -56,7 +56,7 @@ impl Staging {
 
     /// Returns whether a build of the same plan can be resumed. Files of other builds are removed.
     pub(crate) fn begin(&mut self, plan: Option<&str>) -> Result<bool> {
-        let path = self.folder.join("plan");
+        let path = self.folder.join(PLAN);
         let is_same = plan.is_some() && fs::read_to_string(&path).ok().as_deref() == plan;
         self.is_kept = plan.is_some();
         if !is_same {
@@ -72,7 +72,7 @@ impl Staging {
 
     fn clear(&self) -> Result<()> {
         // The plan is removed first: after a kill, no build may resume from the remaining files.
-        let plan = self.folder.join("plan");
+        let plan = self.folder.join(PLAN);
         if plan.exists() {
             fs::remove_file(&plan).map_err(Error::io(&plan))?;
         }
@@ -127,6 +127,21 @@ impl Staging {
     }
 }
 
+/// Removes the staging folder of a killed build, unless the next build can continue it. Returns false if a build is
+/// running.
+pub fn remove_abandoned(target: &Path) -> Result<bool> {
+    let folder = target.with_file_name(hidden(target.file_name().unwrap_or_default(), ".build"));
+    if fs::symlink_metadata(&folder).is_err() {
+        return Ok(true);
+    }
+    match Staging::open(target) {
+        Ok(staging) if staging.folder.join(PLAN).exists() => Ok(true),
+        Ok(mut staging) => staging.begin(None).map(|_| true),
+        Err(Error::Locked(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 impl Drop for Staging {
     /// Removes the folder, or leaves it to the next build if that fails.
     fn drop(&mut self) {
@@ -137,6 +152,9 @@ impl Drop for Staging {
         }
     }
 }
+
+/// File name of the description of a build that can be resumed.
+const PLAN: &str = "plan";
 
 /// File name of the lock, which also identifies a staging folder.
 const LOCK: &str = "specds.lock";

@@ -12,9 +12,13 @@ use serde::de::DeserializeOwned;
 
 use crate::base::error::{Error, Result};
 
-/// Resolves a path, so that all paths of a target have one lock.
-pub(crate) fn resolve(path: &Path) -> Result<PathBuf> {
+/// Resolves a path, so that all paths of a target have one lock. The target of a link need not exist.
+pub fn resolve(path: &Path) -> Result<PathBuf> {
     match fs::canonicalize(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
+            let target = fs::read_link(path).map_err(Error::io(path))?;
+            resolve(&path.parent().unwrap_or(Path::new("")).join(target))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let path = std::path::absolute(path).map_err(Error::io(path))?;
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -87,7 +91,19 @@ pub(crate) fn make_private(folder: &Path) -> Result<()> {
 
 /// Opens or creates a file that only this user can read. Links, pipes and files of other users are rejected: their
 /// owner could choose which file is overwritten, or read it.
-pub fn open_private(path: &Path) -> Result<File> {
+pub(crate) fn open_private(path: &Path) -> Result<File> {
+    open_of(path, is_ours)
+}
+
+/// Does the same for a file that replaces `target`. The owner of that may own the file.
+pub fn open_beside(path: &Path, target: &Path) -> Result<File> {
+    let of_target = fs::metadata(target).ok();
+    let is_owners =
+        |found: &Metadata| of_target.as_ref().is_some_and(|of| owner(of) == owner(found));
+    open_of(path, |found| is_ours(found) || is_owners(found))
+}
+
+fn open_of(path: &Path, is_known: impl Fn(&Metadata) -> bool) -> Result<File> {
     let mut options = File::options();
     options.read(true).write(true);
     options.create(true).truncate(false);
@@ -105,13 +121,48 @@ pub fn open_private(path: &Path) -> Result<File> {
     })?;
     let found = file.metadata().map_err(Error::io(path))?;
     // A file that its last owner has just removed has no name.
-    check_ours(path, found.is_file() && is_ours(&found) && num_names(&found) <= 1)?;
+    check_ours(path, found.is_file() && is_known(&found) && num_names(&found) <= 1)?;
     #[cfg(unix)]
     {
         let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         file.set_permissions(private).map_err(Error::io(path))?;
     }
     Ok(file)
+}
+
+/// Gives `file` the owner and the group of the file that it replaces, and the permissions of both. A file with
+/// several names would be replaced by one of them only, so it is refused.
+pub fn inherit_owner(file: &File, replaced: &Path) -> Result<()> {
+    let replaced_by = match fs::symlink_metadata(replaced) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.and_then(|found| Ok((found, file.metadata()?))),
+    };
+    let (old, new) = replaced_by.map_err(Error::io(replaced))?;
+    let number = num_names(&old);
+    if number > 1 {
+        let reason = format!("it has {number} names (hard links): remove all but one");
+        return Err(Error::io(replaced)(io::Error::other(reason)));
+    }
+    set_owner(file, &old, &new).map_err(Error::io(replaced))
+}
+
+#[cfg(unix)]
+fn owner(found: &Metadata) -> u32 {
+    std::os::unix::fs::MetadataExt::uid(found)
+}
+
+#[cfg(unix)]
+fn set_owner(file: &File, old: &Metadata, new: &Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let (user, group) = (old.uid(), old.gid());
+    if (user, group) != (new.uid(), new.gid()) {
+        fchown(file, Some(user), Some(group)).map_err(|_| {
+            let reason =
+                format!("it belongs to user {user} and group {group}: run this as that user");
+            io::Error::new(ErrorKind::PermissionDenied, reason)
+        })?;
+    }
+    file.set_permissions(PermissionsExt::from_mode(old.mode() & 0o770 | 0o600))
 }
 
 pub(crate) fn check_ours(path: &Path, is_ours: bool) -> Result<()> {
@@ -131,6 +182,16 @@ fn is_ours_alone(found: &Metadata) -> bool {
 #[cfg(unix)]
 fn num_names(found: &Metadata) -> u64 {
     std::os::unix::fs::MetadataExt::nlink(found)
+}
+
+#[cfg(not(unix))]
+fn owner(_found: &Metadata) -> u32 {
+    0
+}
+
+#[cfg(not(unix))]
+fn set_owner(_file: &File, _old: &Metadata, _new: &Metadata) -> io::Result<()> {
+    Ok(())
 }
 
 /// Returns true: on other systems, the permissions of the parent folder protect the file.

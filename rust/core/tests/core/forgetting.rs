@@ -1,14 +1,16 @@
-//! Deletion of tenants in processes that share one file, in any order of events.
+//! Deletion of tenants in processes that share files, in any order of events.
+
+mod properties;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proptest::collection::vec;
-use proptest::prelude::*;
 use specds::draft::Session;
 use specds::fused::{FusedConfig, FusedDrafter, FusedSession};
-use specds::memory::{Memory, MemoryOptions};
+use specds::memory::{Memory, MemoryOptions, Transfer};
+use specds_index::{Datastore, DatastoreOptions};
 use tempfile::TempDir;
 
 use crate::{drafted, tempdir};
@@ -16,6 +18,10 @@ use crate::{drafted, tempdir};
 const VOCAB_SIZE: u32 = 1 << 20;
 const NUM_PROCESSES: usize = 3;
 const LENGTH: u32 = 12;
+/// Processes share two files; the third is a copy that is put back.
+const NUM_FILES: usize = 3;
+/// Another user, another group, and permissions for both.
+const OWNER: (u32, u32, u32) = (65_534, 65_533, 0o640);
 
 #[derive(Debug, Clone, Copy)]
 enum SharingStep {
@@ -25,31 +31,25 @@ enum SharingStep {
     End(usize),
     Forget(usize, usize),
     Clear(usize),
+    /// More names than there are tombstones are deleted, none of which ever had data.
+    ForgetStrangers(usize),
     /// The process merges its memory with the file, as `share` does.
-    Exchange(usize),
-    Save(usize),
+    Exchange(usize, usize),
+    Save(usize, usize),
     /// The process restarts, with the file or an empty memory.
     Kill(usize, bool),
     /// The command `specds memory forget`.
-    ForgetInFile(usize),
-}
-
-fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<SharingStep>> {
-    let of = 0..NUM_PROCESSES;
-    let both = (of.clone(), 0..num_tenants);
-    vec(
-        prop_oneof![
-            8 => both.clone().prop_map(|(of, tenant)| SharingStep::Begin(of, tenant)),
-            8 => of.clone().prop_map(SharingStep::End),
-            4 => both.prop_map(|(of, tenant)| SharingStep::Forget(of, tenant)),
-            1 => of.clone().prop_map(SharingStep::Clear),
-            10 => of.clone().prop_map(SharingStep::Exchange),
-            2 => of.clone().prop_map(SharingStep::Save),
-            2 => (of, any::<bool>()).prop_map(|(of, reads)| SharingStep::Kill(of, reads)),
-            2 => (0..num_tenants).prop_map(SharingStep::ForgetInFile),
-        ],
-        0..40,
-    )
+    ForgetInFile(usize, usize),
+    /// The command `specds add --from-memory` begins, is killed, and ends.
+    BeginMove(usize, usize),
+    KillMove,
+    EndMove,
+    /// A file is copied over another.
+    Copy(usize, usize),
+    /// Another user owns the file, if the test runs as root.
+    Own(usize),
+    /// The file gets a second name, which is refused.
+    HardLink(usize),
 }
 
 /// The state of a process or of the file by definition: the known deletions and the texts. A text is removed when it
@@ -74,6 +74,11 @@ impl Process {
     }
 }
 
+/// Returns whether a file has the path of a datastore that texts move to.
+fn is_note(name: &str) -> bool {
+    Path::new(name).extension().is_some_and(|extension| extension == "move")
+}
+
 fn holds(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|at| at == part)
 }
@@ -84,12 +89,23 @@ struct Text {
     known: BTreeSet<usize>,
 }
 
+struct Move {
+    transfer: Transfer,
+    tenant: usize,
+    file: usize,
+    place: Place,
+}
+
 struct World {
     folder: TempDir,
     max_bytes: usize,
     num_tenants: usize,
     processes: Vec<Process>,
-    file: Place,
+    files: [Place; NUM_FILES],
+    is_owned: [bool; NUM_FILES],
+    moving: Option<Move>,
+    /// Texts in the datastore.
+    moved: BTreeSet<usize>,
     texts: Vec<Text>,
     /// The tenant of each deletion, or `None` for all tenants.
     forgettings: Vec<Option<usize>>,
@@ -106,17 +122,41 @@ impl World {
             max_bytes,
             num_tenants,
             processes: Vec::new(),
-            file: Place::default(),
+            files: Default::default(),
+            is_owned: Default::default(),
+            moving: None,
+            moved: BTreeSet::new(),
             texts: Vec::new(),
             forgettings: Vec::new(),
         };
+        #[cfg(unix)]
+        for file in 0..NUM_FILES {
+            std::os::unix::fs::symlink(world.path(file), world.link(file)).unwrap();
+        }
         let processes = (0..NUM_PROCESSES).map(|_| world.process(false));
         world.processes = processes.collect();
         world
     }
 
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("memory")
+    fn path(&self, file: usize) -> PathBuf {
+        self.folder.path().join(format!("memory {file}"))
+    }
+
+    fn link(&self, file: usize) -> PathBuf {
+        self.folder.path().join(format!("link {file}"))
+    }
+
+    /// The name by which a process knows the file.
+    fn path_of(&self, of: usize, file: usize) -> PathBuf {
+        if cfg!(unix) && of == 1 { self.link(file) } else { self.path(file) }
+    }
+
+    fn datastore(&self) -> PathBuf {
+        self.folder.path().join("d.specds")
+    }
+
+    fn staging(&self) -> PathBuf {
+        self.folder.path().join(".d.specds.build")
     }
 
     fn options(&self) -> MemoryOptions {
@@ -125,9 +165,14 @@ impl World {
     }
 
     fn process(&self, reads: bool) -> Process {
-        let reads = reads && self.path().exists();
-        let (memory, place) = if reads {
-            (Memory::open(self.path(), self.options()), self.file.clone())
+        self.process_of(reads.then_some(0))
+    }
+
+    /// A process that has read a file, if there is one.
+    fn process_of(&self, file: Option<usize>) -> Process {
+        let file = file.filter(|&file| self.path(file).exists());
+        let (memory, place) = if let Some(file) = file {
+            (Memory::open(self.path(file), self.options()), self.files[file].clone())
         } else {
             (Memory::new(self.options()), Place::default())
         };
@@ -149,18 +194,21 @@ impl World {
         self.forgettings.len() - 1
     }
 
+    fn is_about(&self, forgetting: usize, tenant: usize) -> bool {
+        self.forgettings[forgetting].is_none_or(|of| of == tenant)
+    }
+
     /// Removes the texts that a known deletion applies to.
     fn living(&self, mut place: Place) -> Place {
         place.texts.retain(|&text| {
             let text = &self.texts[text];
             let mut news = place.forgettings.difference(&text.known);
-            !news.any(|&one| self.forgettings[one].is_none_or(|tenant| tenant == text.tenant))
+            !news.any(|&one| self.is_about(one, text.tenant))
         });
         place
     }
 
     fn take(&mut self, step: SharingStep) {
-        let path = self.path();
         match step {
             SharingStep::Begin(of, tenant) => {
                 let number = self.texts.len();
@@ -192,24 +240,117 @@ impl World {
                 self.processes[of].memory.clear();
                 self.forgotten_by(of, None);
             }
-            SharingStep::Exchange(of) => {
-                self.processes[of].memory.merge_into(&path, None).unwrap();
-                let texts = self.file.texts.clone();
-                self.meets(of, &texts);
+            SharingStep::ForgetStrangers(of) => {
+                let memory = &self.processes[of].memory;
+                let num_tombstones = memory.max_bytes() / 16 / 64;
+                for number in 0..=num_tombstones {
+                    memory.forget(&format!("stranger {number}"));
+                }
             }
-            SharingStep::Save(of) => {
-                self.processes[of].memory.save(&path).unwrap();
-                self.meets(of, &BTreeSet::new());
+            SharingStep::Exchange(of, file) => {
+                self.processes[of].memory.merge_into(self.path_of(of, file), None).unwrap();
+                let place = self.met(&self.processes[of].place, file, true);
+                (self.files[file], self.processes[of].place) = (place.clone(), place);
+            }
+            SharingStep::Save(of, file) => {
+                self.processes[of].memory.save(self.path_of(of, file)).unwrap();
+                let place = self.met(&self.processes[of].place, file, false);
+                (self.files[file], self.processes[of].place) = (place.clone(), place);
             }
             SharingStep::Kill(of, reads) => self.processes[of] = self.process(reads),
-            SharingStep::ForgetInFile(tenant) => {
-                let found = Memory::forget_in(&path, &[&name(tenant)]);
-                assert_eq!(found.is_ok(), path.exists());
-                if path.exists() {
-                    let one = self.forgets(Some(tenant));
-                    self.file.forgettings.insert(one);
-                    self.file = self.living(self.file.clone());
+            SharingStep::ForgetInFile(tenant, file) => self.forget_in_file(tenant, file),
+            SharingStep::BeginMove(tenant, file) => self.begin_move(tenant, file),
+            SharingStep::KillMove => self.kill_move(),
+            SharingStep::EndMove => self.end_move(),
+            SharingStep::Copy(from, to) => {
+                if from != to && self.path(from).exists() {
+                    fs::copy(self.path(from), self.folder.path().join("copy")).unwrap();
+                    fs::rename(self.folder.path().join("copy"), self.path(to)).unwrap();
+                    self.files[to] = self.files[from].clone();
+                    self.is_owned[to] = false;
                 }
+            }
+            SharingStep::Own(file) => self.own(file),
+            SharingStep::HardLink(file) => {
+                let (path, second) = (self.path(file), self.folder.path().join("second"));
+                if path.exists() && cfg!(unix) {
+                    fs::hard_link(&path, &second).unwrap();
+                    let before = fs::read(&path).unwrap();
+                    let error = Memory::forget_in(&second, &[&name(0)]).unwrap_err();
+                    assert!(error.to_string().contains("it has 2 names"), "{error}");
+                    assert!(self.processes[0].memory.save(&path).is_err());
+                    assert_eq!(fs::read(&path).unwrap(), before);
+                    fs::remove_file(&second).unwrap();
+                }
+            }
+        }
+    }
+
+    fn own(&mut self, file: usize) {
+        #[cfg(unix)]
+        if self.path(file).exists() {
+            use std::os::unix::fs::{PermissionsExt, chown};
+            let (user, group, mode) = OWNER;
+            self.is_owned[file] = chown(self.path(file), Some(user), Some(group)).is_ok();
+            if self.is_owned[file] {
+                fs::set_permissions(self.path(file), PermissionsExt::from_mode(mode)).unwrap();
+            }
+        }
+    }
+
+    fn forget_in_file(&mut self, tenant: usize, file: usize) {
+        let path = self.path_of(tenant, file);
+        let found = Memory::forget_in(&path, &[&name(tenant)]);
+        assert_eq!(found.is_ok(), path.exists());
+        if path.exists() {
+            let one = self.forgets(Some(tenant));
+            self.files[file].forgettings.insert(one);
+            self.files[file] = self.living(self.files[file].clone());
+            let note = format!(".memory {file}.");
+            let names = fs::read_dir(self.folder.path()).unwrap();
+            let mut names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let is_noted = names.any(|name| name.starts_with(&note) && is_note(&name));
+            assert!(!is_noted || self.moving.is_some(), "texts of a move that was killed");
+        }
+    }
+
+    fn begin_move(&mut self, tenant: usize, file: usize) {
+        if self.path(file).exists() && self.moving.is_none() {
+            let (path, place) = (self.path_of(tenant, file), self.files[file].clone());
+            let options = DatastoreOptions::new(VOCAB_SIZE, VOCAB_SIZE);
+            let transfer = Transfer::begin(path, &name(tenant), self.datastore(), options);
+            self.moving = Some(Move { transfer: transfer.unwrap(), tenant, file, place });
+        }
+    }
+
+    /// Restores the files of the move, without its lock.
+    fn kill_move(&mut self) {
+        let Some(moving) = self.moving.take() else { return };
+        let kept = tempdir().unwrap();
+        let is_kept = |name: &str| name.starts_with(".d.specds") || is_note(name);
+        copy_all(self.folder.path(), kept.path(), &is_kept);
+        drop(moving);
+        copy_all(kept.path(), self.folder.path(), &is_kept);
+    }
+
+    fn end_move(&mut self) {
+        let Some(Move { transfer, tenant, file, place }) = self.moving.take() else { return };
+        let is_of = |&text: &usize| self.texts[text].tenant == tenant;
+        let texts: Vec<_> = place.texts.iter().copied().filter(is_of).collect();
+        let mut news = self.files[file].forgettings.difference(&place.forgettings);
+        let is_deleted = news.any(|&one| self.is_about(one, tenant));
+        let finished = transfer.finish(&mut |_, _, _| Ok(()));
+        assert_eq!(finished.is_err(), is_deleted && !texts.is_empty(), "{finished:?}");
+        assert!(texts.is_empty() || !self.staging().exists());
+        if finished.is_ok() && !texts.is_empty() {
+            self.moved.extend(texts);
+            self.files[file] = self.met(&place, file, true);
+            self.files[file].texts.retain(|text| !self.moved.contains(text));
+        }
+        if let Ok(datastore) = Datastore::open(self.datastore()) {
+            for (number, text) in self.texts.iter().enumerate() {
+                let is_there = datastore.find(&text.tokens).unwrap().count() > 0;
+                assert_eq!(is_there, self.moved.contains(&number));
             }
         }
     }
@@ -220,106 +361,30 @@ impl World {
         self.processes[of].place = self.living(self.processes[of].place.clone());
     }
 
-    fn meets(&mut self, of: usize, texts: &BTreeSet<usize>) {
-        let mut both = self.processes[of].place.clone();
-        both.texts.extend(texts);
-        both.forgettings.extend(&self.file.forgettings);
-        both = self.living(both);
-        (self.file, self.processes[of].place) = (both.clone(), both);
-    }
-
-    fn check(&self, process: &Process, is_exact: bool) {
-        let memory = &process.memory;
-        assert!(memory.num_bytes() <= memory.max_bytes());
-        for tenant in 0..self.num_tenants {
-            let kept: BTreeSet<_> = memory.texts(&name(tenant)).into_iter().collect();
-            let is_of = |text: &&usize| self.texts[**text].tenant == tenant;
-            let of_tenant = process.place.texts.iter().filter(is_of);
-            let tokens = of_tenant.map(|&text| self.texts[text].tokens.clone());
-            let expected: BTreeSet<_> = tokens.collect();
-            let is_right = kept == expected || (!is_exact && kept.is_subset(&expected));
-            assert!(is_right, "expected {expected:?}, found {kept:?}");
+    /// Merges a place with the deletions of a file, and with its texts if they are read.
+    fn met(&self, place: &Place, file: usize, is_read: bool) -> Place {
+        let mut both = place.clone();
+        both.forgettings.extend(&self.files[file].forgettings);
+        if is_read {
+            both.texts.extend(&self.files[file].texts);
         }
-        for (number, text) in self.texts.iter().enumerate() {
-            if !process.place.texts.contains(&number) {
-                let learned = process.drafter.adaptation(&name(text.tenant));
-                let is_open = process.open_text() == Some(number);
-                let holds = |token: &u32| holds(&learned, &token.to_le_bytes());
-                assert!(is_open || !text.tokens.iter().any(holds));
-                // An open request adapts weights before its text is stored.
-                let mut session = Self::session(process, text.tenant, &text.tokens[..2]);
-                let tree = drafted(&mut session, 8);
-                let is_known = |token: &u32| text.tokens[2..].contains(token);
-                assert!(!tree.token_ids().iter().any(is_known));
-            }
-        }
-    }
-
-    fn check_file(&self, is_exact: bool) {
-        if !self.path().exists() {
-            return;
-        }
-        let bytes = std::fs::read(self.path()).unwrap();
-        for (number, text) in self.texts.iter().enumerate() {
-            let three = |token: &u32| token.to_le_bytes()[..3].to_vec();
-            let part: Vec<_> = text.tokens[4..7].iter().flat_map(three).collect();
-            let lives = self.file.texts.contains(&number);
-            let is_there = holds(&bytes, &part);
-            assert!(lives || !is_there, "text {number} is in the file");
-            assert!(!is_exact || !lives || is_there, "text {number} is not in the file");
-        }
-        for tenant in 0..self.num_tenants {
-            let is_of = |text: usize| self.texts[text].tenant == tenant;
-            let is_about = |&one: &usize| self.forgettings[one].is_none_or(|of| of == tenant);
-            let lives = self.file.texts.iter().copied().any(is_of);
-            let is_forgotten = self.file.forgettings.iter().any(is_about);
-            let mut open = self.processes.iter().filter_map(Process::open_text);
-            let is_named = holds(&bytes, name(tenant).as_bytes());
-            assert!(lives || !is_forgotten || !is_named || open.any(is_of));
-        }
-        self.check(&self.process(true), is_exact);
-    }
-
-    /// Runs the steps and checks each exchange. `is_exact` states that there is room for all texts and tombstones.
-    fn live(mut self, steps: Vec<SharingStep>, is_exact: bool) {
-        for step in steps {
-            let of = match step {
-                SharingStep::Exchange(of) | SharingStep::Save(of) => Some(of),
-                _ => None,
-            };
-            self.take(step);
-            if let Some(of) = of {
-                self.check(&self.processes[of], is_exact);
-                self.check_file(is_exact);
-            }
-        }
-        for of in [0, 1, 2, 0, 1, 2] {
-            self.take(SharingStep::Exchange(of));
-        }
-        for process in &self.processes {
-            assert_eq!(process.place.texts, self.file.texts);
-            self.check(process, is_exact);
-        }
-        self.check_file(is_exact);
+        self.living(both)
     }
 }
 
-/// Returns the number of random cases of each property: `WORLDS`, or 100.
-fn num_worlds() -> u32 {
-    let asked = std::env::var("WORLDS").ok();
-    asked.map_or(100, |number| number.parse().expect("a number of worlds"))
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(num_worlds()))]
-
-    #[test]
-    fn exchange_removes_deleted_tenants_and_keeps_their_later_texts(steps in steps(3)) {
-        World::new(1 << 22, 3).live(steps, true);
-    }
-
-    #[test]
-    fn pruned_tombstones_delete_more_tenants_not_fewer(steps in steps(40)) {
-        World::new(MemoryOptions::MIN_BYTES, 40).live(steps, false);
+/// Copies files and folders with such names.
+fn copy_all(from: &Path, to: &Path, is_copied: &dyn Fn(&str) -> bool) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if !is_copied(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
+        if entry.file_type().unwrap().is_dir() {
+            fs::create_dir_all(&to).unwrap();
+            copy_all(&entry.path(), &to, &|_| true);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
     }
 }
