@@ -42,6 +42,20 @@ impl From<AsSliceError> for Failure {
     }
 }
 
+impl From<specds_forward::Error> for Failure {
+    fn from(error: specds_forward::Error) -> Self {
+        use specds_forward::Error as Of;
+        Self(match error {
+            Of::Io { path, source } => exception(Error::Io { path, source }),
+            Of::NotGguf(_) | Of::Corrupt { .. } | Of::Unsupported { .. } => {
+                FormatError::new_err(error.to_string())
+            }
+            Of::OutOfMemory(_) => PyMemoryError::new_err(error.to_string()),
+            _ => PyValueError::new_err(error.to_string()),
+        })
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self(exception(error))

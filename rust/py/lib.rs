@@ -9,6 +9,7 @@ mod datastore;
 mod draft;
 mod engine;
 mod error;
+mod forward;
 mod found;
 mod fused;
 mod linear;
@@ -38,6 +39,7 @@ mod _core {
         draft::{DraftSession, draft_batch},
         engine::EngineDrafter,
         error::FormatError,
+        forward::{ForwardCache, ForwardModel, GgufFile},
         found::{Match, StoredDocument},
         fused::FusedState,
         linear::{has_linear_product, linear_product},

@@ -1,0 +1,35 @@
+//! Errors, each with its remedy.
+
+use std::io;
+use std::path::PathBuf;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+
+    #[error("{0} is not a GGUF file of version 2 or 3: check the path")]
+    NotGguf(PathBuf),
+
+    /// The file ends early, or contradicts itself.
+    #[error("{path} is no whole GGUF file: {reason}: download it again")]
+    Corrupt { path: PathBuf, reason: String },
+
+    #[error("{path} {reason}: run it with transformers or llama.cpp")]
+    Unsupported { path: PathBuf, reason: String },
+
+    #[error("`{name}` {reason}")]
+    Invalid { name: &'static str, reason: String },
+
+    #[error("not enough memory for {0}: ask for fewer or shorter sequences")]
+    OutOfMemory(&'static str),
+}
+
+impl Error {
+    pub(crate) fn invalid(name: &'static str, reason: impl Into<String>) -> Self {
+        Self::Invalid { name, reason: reason.into() }
+    }
+}

@@ -1,0 +1,166 @@
+//! GGUF files: metadata and tensors over a memory map.
+//!
+//! ```text
+//! file   := "GGUF" version:u32 num_tensors:u64 num_fields:u64 field* tensor* padding data
+//! field  := key:text kind:u32 value
+//! tensor := name:text num_dimensions:u32 dimension:u64* kind:u32 offset:u64
+//! text   := length:u64 byte*
+//! array  := kind:u32 length:u64 value*
+//! ```
+//!
+//! Numbers are little-endian. A length is compared with what is left of the file before anything is reserved.
+
+mod reader;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::error::{Error, Result};
+use crate::weights::BlockType;
+use reader::Reader;
+
+/// A value of the metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Bool(bool),
+    Int(i64),
+    /// Above the range of [`Int`](Self::Int).
+    Uint(u64),
+    Float(f64),
+    Text(String),
+    Bools(Vec<bool>),
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Texts(Vec<String>),
+}
+
+/// A matrix or vector of the file; `rows` is the number of its outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tensor<'a> {
+    pub kind: BlockType,
+    pub rows: usize,
+    pub columns: usize,
+    pub bytes: &'a [u8],
+}
+
+#[derive(Debug)]
+struct Entry {
+    kind: u32,
+    rows: u64,
+    columns: u64,
+    offset: u64,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct Gguf {
+    path: PathBuf,
+    map: Mmap,
+    metadata: BTreeMap<String, Value>,
+    tensors: BTreeMap<String, Entry>,
+    data: usize,
+}
+
+impl Gguf {
+    /// Opens a file and reads its metadata and the table of its tensors, not the tensors.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or is not a whole GGUF file.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        if !file.metadata().map_err(io)?.is_file() {
+            return Err(Error::NotGguf(path.to_owned()));
+        }
+        #[expect(unsafe_code, reason = "tensors stay in the file")]
+        // SAFETY: the map is read-only, and its bytes are numbers and texts, valid whatever they are. A file
+        // that is cut while it is open ends the process, as with every reader of GGUF by a memory map.
+        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+        Self::read(path.to_owned(), map)
+    }
+
+    fn read(path: PathBuf, map: Mmap) -> Result<Self> {
+        let mut reader = Reader::new(&map);
+        let Some(header) = reader.header() else {
+            return Err(Error::NotGguf(path));
+        };
+        match reader.tables(header) {
+            Ok((metadata, tensors, data)) => Ok(Self { path, map, metadata, tensors, data }),
+            Err(reason) => Err(Error::Corrupt { path, reason }),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn metadata(&self) -> &BTreeMap<String, Value> {
+        &self.metadata
+    }
+
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.metadata.get(key)? {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn count(&self, key: &str) -> Option<usize> {
+        match self.metadata.get(key)? {
+            Value::Int(number) => usize::try_from(*number).ok(),
+            Value::Uint(number) => usize::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+
+    pub fn float(&self, key: &str) -> Option<f64> {
+        match self.metadata.get(key)? {
+            Value::Float(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Returns the tensor of this name, `None` where the file has none.
+    ///
+    /// # Errors
+    ///
+    /// Its type is not one that this crate reads, or its bytes are not all in the file.
+    pub fn tensor(&self, name: &str) -> Result<Option<Tensor<'_>>> {
+        let Some(entry) = self.tensors.get(name) else {
+            return Ok(None);
+        };
+        let Some(kind) = BlockType::from_number(entry.kind) else {
+            let kind = BlockType::name_of(entry.kind);
+            return Err(self.unsupported(format!("has the tensor {name} in the type {kind}")));
+        };
+        let corrupt = |reason: &str| self.corrupt(format!("the tensor {name} {reason}"));
+        let (Ok(rows), Ok(columns)) = (usize::try_from(entry.rows), usize::try_from(entry.columns))
+        else {
+            return Err(corrupt("is too large"));
+        };
+        let row = kind.row_bytes(columns).ok_or_else(|| corrupt("has a part of a block"))?;
+        let bytes = usize::try_from(entry.offset).ok().and_then(|offset| {
+            let start = self.data.checked_add(offset)?;
+            self.map.get(start..start.checked_add(row.checked_mul(rows)?)?)
+        });
+        let bytes = bytes.ok_or_else(|| corrupt("is not all in the file"))?;
+        Ok(Some(Tensor { kind, rows, columns, bytes }))
+    }
+
+    pub(crate) fn corrupt(&self, reason: impl Into<String>) -> Error {
+        Error::Corrupt { path: self.path.clone(), reason: reason.into() }
+    }
+
+    pub(crate) fn unsupported(&self, reason: impl Into<String>) -> Error {
+        Error::Unsupported { path: self.path.clone(), reason: reason.into() }
+    }
+}

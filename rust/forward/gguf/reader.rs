@@ -1,0 +1,168 @@
+//! The tables before the tensors, from bytes that may be anything.
+
+use std::collections::BTreeMap;
+
+use super::{Entry, Value};
+
+type Reason<T> = Result<T, String>;
+type Tables = (BTreeMap<String, Value>, BTreeMap<String, Entry>, usize);
+
+const TEXT: u32 = 8;
+const ARRAY: u32 = 9;
+/// The smallest field: a key of no bytes, a kind and a byte.
+const LEAST_FIELD: u64 = 13;
+/// The smallest tensor: a name of no bytes and no dimensions.
+const LEAST_TENSOR: u64 = 24;
+
+pub(super) struct Reader<'a> {
+    bytes: &'a [u8],
+    place: usize,
+}
+
+/// How many tensors and fields there are said to be.
+pub(super) struct Header {
+    num_tensors: u64,
+    num_fields: u64,
+}
+
+macro_rules! numbers {
+    ($($name:ident: $type:ty),*) => {
+        $(fn $name(&mut self) -> Reason<$type> {
+            Ok(<$type>::from_le_bytes(self.array()?))
+        })*
+    };
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, place: 0 }
+    }
+
+    pub(super) fn header(&mut self) -> Option<Header> {
+        let is_gguf = self.take(4).ok()? == b"GGUF" && matches!(self.u32().ok()?, 2 | 3);
+        let mut counts = || Some(Header { num_tensors: self.u64().ok()?, num_fields: self.u64().ok()? });
+        is_gguf.then(&mut counts)?
+    }
+
+    pub(super) fn tables(&mut self, header: Header) -> Reason<Tables> {
+        let mut metadata = BTreeMap::new();
+        for _ in 0..self.count(header.num_fields, LEAST_FIELD)? {
+            let key = self.text()?;
+            let kind = self.u32()?;
+            let value = if kind == ARRAY { self.values(&key)? } else { self.value(kind, &key)? };
+            if metadata.insert(key.clone(), value).is_some() {
+                return Err(format!("two fields are called {key:?}"));
+            }
+        }
+        let mut tensors = BTreeMap::new();
+        for _ in 0..self.count(header.num_tensors, LEAST_TENSOR)? {
+            let name = self.text()?;
+            let mut dimensions = [1_u64; 4];
+            let number = self.u32()? as usize;
+            let read = dimensions.get_mut(..number).filter(|read| !read.is_empty());
+            let Some(read) = read else {
+                return Err(format!("the tensor {name:?} has {number} dimensions"));
+            };
+            for dimension in read {
+                *dimension = self.u64()?;
+            }
+            let rows = dimensions[1..].iter().try_fold(1_u64, |all, &size| all.checked_mul(size));
+            let rows = rows.ok_or_else(|| format!("the tensor {name:?} is too large"))?;
+            let entry =
+                Entry { columns: dimensions[0], rows, kind: self.u32()?, offset: self.u64()? };
+            if tensors.insert(name.clone(), entry).is_some() {
+                return Err(format!("two tensors are called {name:?}"));
+            }
+        }
+        let alignment = match metadata.get("general.alignment") {
+            None => 32,
+            Some(Value::Int(number @ 1..=0x10000)) => usize::try_from(*number).unwrap_or(32),
+            Some(_) => return Err("general.alignment is not an alignment".to_owned()),
+        };
+        Ok((metadata, tensors, self.place.next_multiple_of(alignment)))
+    }
+
+    numbers!(u32: u32, u64: u64);
+
+    fn take(&mut self, length: usize) -> Reason<&'a [u8]> {
+        let end = self.place.checked_add(length);
+        let taken = end.and_then(|end| self.bytes.get(self.place..end));
+        let taken = taken.ok_or_else(|| "it is cut off".to_owned())?;
+        self.place += length;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Reason<[u8; N]> {
+        let taken = self.take(N)?;
+        taken.try_into().map_err(|_| "it is cut off".to_owned())
+    }
+
+    /// A number of things of at least `least` bytes that can still follow.
+    fn count(&self, number: u64, least: u64) -> Reason<usize> {
+        let left = (self.bytes.len() - self.place) as u64;
+        match usize::try_from(number) {
+            Ok(count) if number <= left / least => Ok(count),
+            _ => Err(format!("{number} values cannot follow in the {left} bytes that are left")),
+        }
+    }
+
+    fn text(&mut self) -> Reason<String> {
+        let length = self.u64()?;
+        let length = self.count(length, 1)?;
+        // Tokens of some files are single bytes above 127: what is not UTF-8 is replaced, as transformers does.
+        Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
+    }
+
+    fn value(&mut self, kind: u32, key: &str) -> Reason<Value> {
+        Ok(match kind {
+            0 => Value::Int(u8::from_le_bytes(self.array()?).into()),
+            1 => Value::Int(i8::from_le_bytes(self.array()?).into()),
+            2 => Value::Int(u16::from_le_bytes(self.array()?).into()),
+            3 => Value::Int(i16::from_le_bytes(self.array()?).into()),
+            4 => Value::Int(self.u32()?.into()),
+            5 => Value::Int(i32::from_le_bytes(self.array()?).into()),
+            6 => Value::Float(f32::from_le_bytes(self.array()?).into()),
+            7 => Value::Bool(self.array::<1>()? != [0]),
+            TEXT => Value::Text(self.text()?),
+            10 => {
+                let number = self.u64()?;
+                i64::try_from(number).map_or(Value::Uint(number), Value::Int)
+            }
+            11 => Value::Int(i64::from_le_bytes(self.array()?)),
+            12 => Value::Float(f64::from_le_bytes(self.array()?)),
+            _ => return Err(format!("the field {key:?} has the unknown kind {kind}")),
+        })
+    }
+
+    fn values(&mut self, key: &str) -> Reason<Value> {
+        let kind = self.u32()?;
+        let number = self.u64()?;
+        let least = match kind {
+            0 | 1 | 7 => 1,
+            2 | 3 => 2,
+            4..=6 => 4,
+            TEXT | 10..=12 => 8,
+            ARRAY => return Err(format!("the field {key:?} is an array of arrays")),
+            _ => return Err(format!("the field {key:?} has the unknown kind {kind}")),
+        };
+        let number = self.count(number, least)?;
+        macro_rules! list {
+            ($list:ident, $one:ident) => {{
+                let mut list = Vec::new();
+                for _ in 0..number {
+                    match self.value(kind, key)? {
+                        Value::$one(value) => list.push(value),
+                        _ => return Err(format!("the field {key:?} holds too large a number")),
+                    }
+                }
+                Value::$list(list)
+            }};
+        }
+        Ok(match kind {
+            TEXT => list!(Texts, Text),
+            6 | 12 => list!(Floats, Float),
+            7 => list!(Bools, Bool),
+            _ => list!(Ints, Int),
+        })
+    }
+}

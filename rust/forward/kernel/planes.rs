@@ -1,0 +1,123 @@
+//! Numbers of a block, from the planes of bits that hold them.
+
+use crate::simd::Simd;
+use crate::weights::{Plane, Scales};
+
+/// A plane, known to the compiler.
+pub(crate) trait Numbers {
+    const PLANE: Plane;
+    /// The bits of a number, 0 for floats.
+    const BITS: u32;
+    /// Two where each 16 columns have a scale.
+    const PARTS: usize = 1;
+}
+
+macro_rules! planes {
+    ($($name:ident $bits:literal $parts:literal),*) => {
+        $(pub(crate) struct $name;
+        impl Numbers for $name {
+            const PLANE: Plane = Plane::$name;
+            const BITS: u32 = $bits;
+            const PARTS: usize = $parts;
+        })*
+    };
+}
+
+planes!(Bits4 4 1, Bits5 5 1, Bits6 6 2, Bits8 8 1, F16 0 1, BF16 0 1, F32 0 1);
+
+/// The place of the four bits of a column among eight.
+pub(crate) const fn nibble(column: usize) -> u32 {
+    (if column < 4 { 8 * column } else { 8 * (column - 4) + 4 }) as u32
+}
+
+/// A column of eight is unpacked as its number times 2 to this power: a shift less.
+pub(crate) const fn shift(plane: Plane, column: usize) -> u32 {
+    match plane {
+        Plane::Bits4 if column < 7 => nibble(column),
+        Plane::Bits5 | Plane::Bits6 | Plane::Bits8 if column % 4 < 3 => nibble(column % 4),
+        _ => 0,
+    }
+}
+
+/// Four columns in the bytes of a word, then the next four; `eight` counts eights of columns.
+#[inline(always)]
+pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
+    let word = |place: usize| simd.words(&block[place * 4 * S::LANES..]);
+    if N::BITS == 8 {
+        return [word(2 * eight), word(2 * eight + 1)];
+    }
+    let low = word(eight);
+    let halves = [low, simd.shr(low, 4)].map(|half| simd.and(half, 0x0f0f_0f0f));
+    if N::BITS == 4 {
+        return halves;
+    }
+    let bits = N::BITS as usize - 4;
+    let per_word = 4 / bits;
+    let high = word(4 + eight / per_word);
+    let place = (eight % per_word * bits) as u32;
+    let mask = 0x1010_1010 * (2 * bits as u32 - 1);
+    let first = simd.and(simd.shl(high, 4 - place), mask);
+    let second = simd.and(simd.shr(high, place), mask);
+    [simd.or(halves[0], first), simd.or(halves[1], second)]
+}
+
+/// What [`column`] takes the columns of an eight from.
+#[inline(always)]
+pub(crate) fn loaded<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
+    match N::BITS {
+        0 => [simd.splat_word(0); 2],
+        4 => [simd.words(&block[eight * 4 * S::LANES..]); 2],
+        _ => bytes::<S, N>(simd, block, eight),
+    }
+}
+
+/// A column of an eight, times 2 to the power of [`shift`].
+#[inline(always)]
+pub(crate) fn column<S: Simd, N: Numbers>(
+    simd: S,
+    block: &[u8],
+    eight: usize,
+    loaded: [S::Words; 2],
+    column: usize,
+) -> S::Floats {
+    let place = eight * 8 + column;
+    match N::PLANE {
+        Plane::F32 => simd.bits(simd.words(&block[place * 4 * S::LANES..])),
+        Plane::F16 => simd.halves(&block[place * 2 * S::LANES..]),
+        Plane::BF16 => simd.upper_halves(&block[place * 2 * S::LANES..]),
+        Plane::Bits4 if column == 7 => simd.floats(simd.shr(loaded[0], 28)),
+        Plane::Bits4 => simd.floats(simd.and(loaded[0], 0xf << nibble(column))),
+        _ if column % 4 == 3 => simd.floats(simd.shr(loaded[column / 4], 24)),
+        _ => simd.floats(simd.and(loaded[column / 4], 0xff << nibble(column % 4))),
+    }
+}
+
+/// The scale and the minimum of a part of a block of a unit; what numbers are above zero is in the minimum if
+/// `is_offset`.
+#[inline(always)]
+pub(crate) fn scale<S: Simd>(
+    simd: S,
+    unit: &[u8],
+    scales: Scales,
+    block: usize,
+    part: usize,
+    is_offset: bool,
+) -> (S::Floats, S::Floats) {
+    let half = |place: usize| simd.halves(&unit[place * 2 * S::LANES..]);
+    let byte = |place: usize| &unit[place * S::LANES..];
+    let offset = |of: f32| simd.splat(if is_offset { -of } else { 0.0 });
+    match scales {
+        Scales::None => (simd.splat(1.0), simd.splat(0.0)),
+        Scales::Half(of) => (half(0), simd.mul(half(0), offset(of))),
+        Scales::HalfAndMinimum => (half(0), half(1)),
+        Scales::Super => {
+            let minimum = simd.mul(half(1), simd.splat(-1.0));
+            let of = (simd.unsigned_bytes(byte(4 + block)), simd.unsigned_bytes(byte(12 + block)));
+            (simd.mul(half(0), of.0), simd.mul(minimum, of.1))
+        }
+        Scales::Signed => {
+            let scale = simd.mul(half(0), simd.signed_bytes(byte(2 + 2 * block + part)));
+            (scale, simd.mul(scale, offset(32.0)))
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What is computed between the layers, number by number.
+
+use super::config::{Gate, Pairs, Rotation};
+use crate::simd::{Job, Simd, exp, sum};
+
+/// Divides each row by its root mean square, in place or into `outputs`.
+pub(crate) struct Normalize<'a> {
+    pub(crate) states: &'a [f32],
+    pub(crate) weights: &'a [f32],
+    pub(crate) epsilon: f32,
+    pub(crate) outputs: &'a mut [f32],
+}
+
+impl Job for Normalize<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let size = self.weights.len();
+        let rows = self.states.chunks_exact(size).zip(self.outputs.chunks_exact_mut(size));
+        for (states, outputs) in rows {
+            let mut squares = simd.splat(0.0);
+            for lanes in states.chunks_exact(S::LANES) {
+                let lanes = simd.load(lanes);
+                squares = simd.fma(lanes, lanes, squares);
+            }
+            let mean = sum(simd, squares) / size as f32;
+            let factor = 1.0 / (mean + self.epsilon).sqrt();
+            for ((output, state), weight) in outputs.iter_mut().zip(states).zip(self.weights) {
+                *output = state * factor * weight;
+            }
+        }
+    }
+}
+
+/// Writes, for each row of a gate and what it lets through, one after the other, their product.
+pub(crate) struct Gated<'a> {
+    pub(crate) gate: Gate,
+    pub(crate) inputs: &'a [f32],
+    pub(crate) size: usize,
+    pub(crate) outputs: &'a mut [f32],
+}
+
+impl Job for Gated<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let constant = |value| simd.splat(value);
+        let rows = self.inputs.chunks_exact(2 * self.size).zip(self.outputs.chunks_exact_mut(self.size));
+        for (inputs, outputs) in rows {
+            let (gates, through) = inputs.split_at(self.size);
+            let lanes = gates.chunks_exact(S::LANES).zip(through.chunks_exact(S::LANES));
+            for ((gate, through), output) in lanes.zip(outputs.chunks_exact_mut(S::LANES)) {
+                let (gate, through) = (simd.load(gate), simd.load(through));
+                // Both are the gate times a logistic function.
+                let logit = match self.gate {
+                    Gate::Silu => gate,
+                    Gate::Gelu => {
+                        // 2 sqrt(2 / pi) (x + 0.044715 x^3)
+                        let square = simd.mul(gate, gate);
+                        let factor = simd.fma(square, constant(0.071_354_82), constant(1.595_769_1));
+                        simd.mul(gate, factor)
+                    }
+                };
+                let power = exp(simd, simd.mul(simd.max(logit, constant(-87.0)), constant(-1.0)));
+                let product = simd.mul(gate, through);
+                simd.store(simd.div(product, simd.add(power, constant(1.0))), output);
+            }
+        }
+    }
+}
+
+/// Adds `added` to `states`.
+pub(crate) fn add(states: &mut [f32], added: &[f32]) {
+    for (state, added) in states.iter_mut().zip(added) {
+        *state += added;
+    }
+}
+
+impl Rotation {
+    /// Returns the cosine and the sine of each angle at a position.
+    pub(crate) fn at(&self, position: usize) -> Vec<[f32; 2]> {
+        let turn = |&angle: &f32| {
+            let angle = f64::from(position as f32 * angle);
+            [angle.cos() as f32, angle.sin() as f32]
+        };
+        self.angles.iter().map(turn).collect()
+    }
+
+    /// Turns each pair of dimensions of a head.
+    pub(crate) fn apply(&self, turns: &[[f32; 2]], head: &mut [f32]) {
+        let half = turns.len();
+        for (pair, &[cosine, sine]) in turns.iter().enumerate() {
+            let (first, second) = match self.pairs {
+                Pairs::Neighbors => (2 * pair, 2 * pair + 1),
+                Pairs::Halves => (pair, pair + half),
+            };
+            let (a, b) = (head[first], head[second]);
+            head[first] = a * cosine - b * sine;
+            head[second] = a * sine + b * cosine;
+        }
+    }
+}

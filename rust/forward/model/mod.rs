@@ -1,0 +1,13 @@
+//! Models of the Llama family: weights, cache, and the pass over some tokens.
+
+mod attention;
+mod cache;
+mod config;
+mod elementwise;
+mod load;
+mod pass;
+
+pub use cache::Cache;
+pub use config::Config;
+pub use load::{LoadOptions, Model};
+pub use pass::{Input, PassOptions};

@@ -1,0 +1,164 @@
+//! Vectors: the operations that kernels are written in, once for all processors.
+//!
+//! A value of a type of [`Simd`] exists only where the processor has its instructions, which makes its methods
+//! safe. All of them compute each lane alike, to the bit, so that the portable one is an oracle for the others.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use portable::Portable;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+/// A kernel, for any vectors.
+pub(crate) trait Job {
+    /// Must be `#[inline(always)]`, as all that it calls: only then do the instructions of `S` apply to it.
+    fn run<S: Simd>(self, simd: S);
+}
+
+pub(crate) trait Simd: Copy + Send + Sync {
+    /// Numbers of 32 bits, one for each lane.
+    type Floats: Copy;
+    /// Words of 32 bits, one for each lane.
+    type Words: Copy;
+    const LANES: usize;
+    /// Whether [`dot`](Self::dot) takes bytes to be 128 more than they mean.
+    const HAS_SIGNED_BYTES: bool;
+
+    /// Runs a kernel with these instructions.
+    fn run(self, job: impl Job);
+
+    fn splat(self, value: f32) -> Self::Floats;
+    /// Loads the first lanes.
+    fn load(self, from: &[f32]) -> Self::Floats;
+    fn store(self, value: Self::Floats, to: &mut [f32]);
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Rounds to the nearest whole number, ties to even, of those that 32 bits hold.
+    fn round(self, value: Self::Floats) -> Self::Words;
+
+    /// Reads a half of each lane.
+    fn halves(self, bytes: &[u8]) -> Self::Floats;
+    /// Reads the upper half of a float of each lane.
+    fn upper_halves(self, bytes: &[u8]) -> Self::Floats;
+    fn unsigned_bytes(self, bytes: &[u8]) -> Self::Floats;
+    fn signed_bytes(self, bytes: &[u8]) -> Self::Floats;
+
+    fn words(self, bytes: &[u8]) -> Self::Words;
+    fn splat_word(self, word: u32) -> Self::Words;
+    fn and(self, words: Self::Words, mask: u32) -> Self::Words;
+    fn or(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    fn add_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    fn shl(self, words: Self::Words, by: u32) -> Self::Words;
+    fn shr(self, words: Self::Words, by: u32) -> Self::Words;
+    /// The words as signed whole numbers.
+    fn floats(self, words: Self::Words) -> Self::Floats;
+    /// The words as the bits of floats.
+    fn bits(self, words: Self::Words) -> Self::Floats;
+
+    /// Adds the products of four numbers of `bits` bits and four signed bytes, eight times at most before
+    /// [`finish`](Self::finish).
+    fn dot(self, sum: Self::Words, numbers: Self::Words, bytes: u32, bits: u32) -> Self::Words;
+    /// Returns what [`dot`](Self::dot) has added up.
+    fn finish(self, sum: Self::Words, bits: u32) -> Self::Words;
+
+    /// Fetches what will be read soon; any place will do.
+    fn prefetch(self, place: *const u8);
+}
+
+/// The instructions that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instructions(Kind);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Instructions {
+    /// Returns all that this processor has, the best one first.
+    pub fn available() -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let special = [Avx512::new().map(Kind::Avx512), Avx2::new().map(Kind::Avx2)];
+        #[cfg(not(target_arch = "x86_64"))]
+        let special = [None; 0];
+        let all = special.into_iter().flatten().chain([Kind::Portable(Portable)]);
+        all.map(Self).collect()
+    }
+
+    /// Returns those of this name, the best ones for `auto`, `None` where the processor has none such.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|of| name == "auto" || of.name() == name)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable(_) => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(_) => "avx512",
+        }
+    }
+
+    pub(crate) fn lanes(self) -> usize {
+        match self.0 {
+            Kind::Portable(_) => Portable::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(_) => Avx2::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(_) => Avx512::LANES,
+        }
+    }
+
+    pub(crate) fn run(self, job: impl Job) {
+        match self.0 {
+            Kind::Portable(simd) => simd.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(simd) => simd.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(simd) => simd.run(job),
+        }
+    }
+}
+
+/// The power of e of each lane, within 2e-7 of it; below -87, as of -87.
+#[inline(always)]
+pub(crate) fn exp<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
+    let constant = |value| simd.splat(value);
+    let value = simd.max(value, constant(-87.0));
+    let whole = simd.round(simd.mul(value, constant(std::f32::consts::LOG2_E)));
+    // ln 2 in two parts, of which the first has few bits: the rest is exact.
+    let rest = simd.fma(simd.floats(whole), constant(-0.693_359_4), value);
+    let rest = simd.fma(simd.floats(whole), constant(2.121_944_4e-4), rest);
+    let mut power = constant(1.987_569_1e-4);
+    for factor in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5, 1.0, 1.0] {
+        power = simd.fma(power, rest, constant(factor));
+    }
+    let exponent = simd.shl(simd.add_words(whole, simd.splat_word(127)), 23);
+    simd.mul(power, simd.bits(exponent))
+}
+
+/// The sum of all lanes, in one order for any number of lanes a power of two.
+#[inline(always)]
+pub(crate) fn sum<S: Simd>(simd: S, value: S::Floats) -> f32 {
+    let mut lanes = [0.0; 16];
+    simd.store(value, &mut lanes[..S::LANES]);
+    let mut length = S::LANES;
+    while length > 1 {
+        length /= 2;
+        for lane in 0..length {
+            lanes[lane] += lanes[lane + length];
+        }
+    }
+    lanes[0]
+}

@@ -1,0 +1,205 @@
+//! The vectors of x86-64.
+#![expect(unsafe_code, reason = "the compiler cannot know the processor")]
+
+use std::arch::x86_64::*;
+
+use super::{Job, Simd};
+
+/// AVX2 with fused multiplication and halves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Avx2(());
+
+/// AVX-512 with products of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Avx512(());
+
+impl Avx2 {
+    pub(crate) fn new() -> Option<Self> {
+        let is_there = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        is_there.then_some(Self(()))
+    }
+}
+
+impl Avx512 {
+    pub(crate) fn new() -> Option<Self> {
+        let is_there = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vnni")
+            && Avx2::new().is_some();
+        is_there.then_some(Self(()))
+    }
+}
+
+/// Methods of one instruction each, or of the few that stand for it.
+macro_rules! methods {
+    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {
+        $(#[inline(always)]
+        fn $name(self, $($argument: $type),*) -> $result {
+            // SAFETY: `self` exists only where the processor has the instructions, and what is read or written
+            // is a reference to as many bytes.
+            unsafe { $body }
+        })*
+    };
+}
+
+#[inline(always)]
+fn bytes<const N: usize>(from: &[u8]) -> *const [u8; N] {
+    from.first_chunk().expect("bytes of each lane")
+}
+
+#[inline(always)]
+fn numbers<const N: usize>(from: &[f32]) -> *const f32 {
+    from.first_chunk::<N>().expect("a number of each lane").as_ptr()
+}
+
+#[inline(always)]
+fn places<const N: usize>(to: &mut [f32]) -> *mut f32 {
+    to.first_chunk_mut::<N>().expect("a place of each lane").as_mut_ptr()
+}
+
+#[inline(always)]
+fn signed(word: u32) -> i32 {
+    word.cast_signed()
+}
+
+impl Simd for Avx2 {
+    type Floats = __m256;
+    type Words = __m256i;
+    const LANES: usize = 8;
+    const HAS_SIGNED_BYTES: bool = true;
+
+    #[inline]
+    fn run(self, job: impl Job) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn run(simd: Avx2, job: impl Job) {
+            job.run(simd);
+        }
+        // SAFETY: `self` exists only where the processor has the instructions.
+        unsafe { run(self, job) }
+    }
+
+    methods! {
+        fn splat(value: f32) -> __m256 { _mm256_set1_ps(value) }
+        fn load(from: &[f32]) -> __m256 { _mm256_loadu_ps(numbers::<8>(from)) }
+        fn store(value: __m256, to: &mut [f32]) -> () { _mm256_storeu_ps(places::<8>(to), value) }
+        fn add(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
+        fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
+        fn div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
+        fn max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
+        fn fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        fn round(value: __m256) -> __m256i { _mm256_cvtps_epi32(value) }
+        fn halves(from: &[u8]) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(bytes::<16>(from).cast())) }
+        fn upper_halves(from: &[u8]) -> __m256 {
+            let halves = _mm_loadu_si128(bytes::<16>(from).cast());
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
+        }
+        fn unsigned_bytes(from: &[u8]) -> __m256 {
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes::<8>(from).cast())))
+        }
+        fn signed_bytes(from: &[u8]) -> __m256 {
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(bytes::<8>(from).cast())))
+        }
+        fn words(from: &[u8]) -> __m256i { _mm256_loadu_si256(bytes::<32>(from).cast()) }
+        fn splat_word(word: u32) -> __m256i { _mm256_set1_epi32(signed(word)) }
+        fn and(words: __m256i, mask: u32) -> __m256i {
+            _mm256_and_si256(words, _mm256_set1_epi32(signed(mask)))
+        }
+        fn or(a: __m256i, b: __m256i) -> __m256i { _mm256_or_si256(a, b) }
+        fn add_words(a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(a, b) }
+        fn shl(words: __m256i, by: u32) -> __m256i {
+            _mm256_sll_epi32(words, _mm_cvtsi32_si128(signed(by)))
+        }
+        fn shr(words: __m256i, by: u32) -> __m256i {
+            _mm256_srl_epi32(words, _mm_cvtsi32_si128(signed(by)))
+        }
+        fn floats(words: __m256i) -> __m256 { _mm256_cvtepi32_ps(words) }
+        fn bits(words: __m256i) -> __m256 { _mm256_castsi256_ps(words) }
+        fn dot(sum: __m256i, numbers: __m256i, bytes: u32, bits: u32) -> __m256i {
+            let bytes = _mm256_set1_epi32(signed(bytes));
+            if bits == 4 {
+                // 8 * 2 * 15 * 127 fits in 16 bits.
+                return _mm256_add_epi16(sum, _mm256_maddubs_epi16(numbers, bytes));
+            }
+            let products = if bits == 8 {
+                // Products of bytes without a sign could be too large for 16 bits.
+                let numbers = _mm256_xor_si256(numbers, _mm256_set1_epi8(-128));
+                _mm256_maddubs_epi16(_mm256_abs_epi8(numbers), _mm256_sign_epi8(bytes, numbers))
+            } else {
+                _mm256_maddubs_epi16(numbers, bytes)
+            };
+            _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)))
+        }
+        fn finish(sum: __m256i, bits: u32) -> __m256i {
+            if bits == 4 { _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) } else { sum }
+        }
+        fn prefetch(place: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
+    }
+}
+
+impl Simd for Avx512 {
+    type Floats = __m512;
+    type Words = __m512i;
+    const LANES: usize = 16;
+    const HAS_SIGNED_BYTES: bool = false;
+
+    #[inline]
+    fn run(self, job: impl Job) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
+        fn run(simd: Avx512, job: impl Job) {
+            job.run(simd);
+        }
+        // SAFETY: `self` exists only where the processor has the instructions.
+        unsafe { run(self, job) }
+    }
+
+    #[inline(always)]
+    fn finish(self, sum: __m512i, _: u32) -> __m512i {
+        sum
+    }
+
+    methods! {
+        fn splat(value: f32) -> __m512 { _mm512_set1_ps(value) }
+        fn load(from: &[f32]) -> __m512 { _mm512_loadu_ps(numbers::<16>(from)) }
+        fn store(value: __m512, to: &mut [f32]) -> () { _mm512_storeu_ps(places::<16>(to), value) }
+        fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
+        fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
+        fn round(value: __m512) -> __m512i { _mm512_cvtps_epi32(value) }
+        fn halves(from: &[u8]) -> __m512 {
+            _mm512_cvtph_ps(_mm256_loadu_si256(bytes::<32>(from).cast()))
+        }
+        fn upper_halves(from: &[u8]) -> __m512 {
+            let halves = _mm256_loadu_si256(bytes::<32>(from).cast());
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+        }
+        fn unsigned_bytes(from: &[u8]) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(bytes::<16>(from).cast())))
+        }
+        fn signed_bytes(from: &[u8]) -> __m512 {
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes::<16>(from).cast())))
+        }
+        fn words(from: &[u8]) -> __m512i { _mm512_loadu_si512(bytes::<64>(from).cast()) }
+        fn splat_word(word: u32) -> __m512i { _mm512_set1_epi32(signed(word)) }
+        fn and(words: __m512i, mask: u32) -> __m512i {
+            _mm512_and_si512(words, _mm512_set1_epi32(signed(mask)))
+        }
+        fn or(a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, b) }
+        fn add_words(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn shl(words: __m512i, by: u32) -> __m512i {
+            _mm512_sll_epi32(words, _mm_cvtsi32_si128(signed(by)))
+        }
+        fn shr(words: __m512i, by: u32) -> __m512i {
+            _mm512_srl_epi32(words, _mm_cvtsi32_si128(signed(by)))
+        }
+        fn floats(words: __m512i) -> __m512 { _mm512_cvtepi32_ps(words) }
+        fn bits(words: __m512i) -> __m512 { _mm512_castsi512_ps(words) }
+        fn dot(sum: __m512i, numbers: __m512i, bytes: u32, _bits: u32) -> __m512i {
+            _mm512_dpbusd_epi32(sum, numbers, _mm512_set1_epi32(signed(bytes)))
+        }
+        fn prefetch(place: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
+    }
+}

@@ -1,0 +1,11 @@
+//! Weights of linear layers, in the blocks of the file.
+
+mod blocks;
+mod matrix;
+mod pack;
+
+pub use blocks::BlockType;
+pub(crate) use blocks::f16;
+pub use matrix::Matrix;
+pub(crate) use matrix::{Layer, Part};
+pub(crate) use pack::{Packed, Plane, Scales};

@@ -1,0 +1,223 @@
+//! The blocks of the file, with some rows interleaved: a lane of a vector is a row.
+//!
+//! Nothing has to be added up across lanes, and a scale is applied once for all weights of a block. A unit is
+//! the blocks of one column of blocks, for as many rows as a vector has lanes:
+//!
+//! ```text
+//! unit   := scale* block*             the scales of all rows, then 32 columns at a time
+//! block  := plane of 4, 8, 16 or 32 bits, then of 1 or 2 bits
+//! ```
+//!
+//! Eight columns of 4 bits are a word of each lane: column `c` of the first four is in the lower half of byte
+//! `c`, of the others in the upper half of byte `c - 4`. The fifth and sixth bits are in words of their own,
+//! which are shifted to their place above four bits.
+
+use super::blocks::{BlockType, scale_and_minimum};
+
+/// The numbers of a block as they are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plane {
+    Bits4,
+    Bits5,
+    Bits6,
+    Bits8,
+    F16,
+    BF16,
+    F32,
+}
+
+/// The scales of a unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scales {
+    None,
+    /// A half; the numbers are this much above zero.
+    Half(f32),
+    /// Two halves: the scale and the minimum.
+    HalfAndMinimum,
+    /// Two halves, then a scale and a minimum of 6 bits for each 32 weights.
+    Super,
+    /// A half, then a signed scale for each 16 weights.
+    Signed,
+}
+
+/// Rows of weights in interleaved blocks.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    pub(crate) plane: Plane,
+    pub(crate) scales: Scales,
+    pub(crate) lanes: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Plane {
+    /// The bytes of 32 columns of a row.
+    pub(crate) const fn block_bytes(self) -> usize {
+        match self {
+            Self::Bits4 => 16,
+            Self::Bits5 => 20,
+            Self::Bits6 => 24,
+            Self::Bits8 => 32,
+            Self::F16 | Self::BF16 => 64,
+            Self::F32 => 128,
+        }
+    }
+}
+
+impl Scales {
+    /// The bytes of the scales of a unit, for each row.
+    pub(crate) const fn bytes(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Half(_) => 2,
+            Self::HalfAndMinimum => 4,
+            Self::Super => 20,
+            Self::Signed => 18,
+        }
+    }
+
+    /// The number of blocks of 32 columns of a unit.
+    pub(crate) const fn blocks(self) -> usize {
+        match self {
+            Self::Super | Self::Signed => 8,
+            _ => 1,
+        }
+    }
+}
+
+const fn form(kind: BlockType) -> (Plane, Scales) {
+    match kind {
+        BlockType::F32 => (Plane::F32, Scales::None),
+        BlockType::F16 => (Plane::F16, Scales::None),
+        BlockType::BF16 => (Plane::BF16, Scales::None),
+        BlockType::Q4_0 => (Plane::Bits4, Scales::Half(8.0)),
+        BlockType::Q4_1 => (Plane::Bits4, Scales::HalfAndMinimum),
+        BlockType::Q5_0 => (Plane::Bits5, Scales::Half(16.0)),
+        BlockType::Q5_1 => (Plane::Bits5, Scales::HalfAndMinimum),
+        BlockType::Q8_0 => (Plane::Bits8, Scales::Half(128.0)),
+        BlockType::Q4K => (Plane::Bits4, Scales::Super),
+        BlockType::Q5K => (Plane::Bits5, Scales::Super),
+        BlockType::Q6K => (Plane::Bits6, Scales::Signed),
+    }
+}
+
+impl Packed {
+    /// Interleaves rows of whole blocks; the last rows are filled up with zeros.
+    pub(crate) fn new(kind: BlockType, bytes: &[u8], columns: usize, lanes: usize) -> Self {
+        let (plane, scales) = form(kind);
+        let width = (scales.blocks() * 32).max(kind.block_size());
+        let source = width / kind.block_size() * kind.block_bytes();
+        let row_bytes = columns / width * source;
+        let rows = bytes.len() / row_bytes.max(1);
+        let zeros = vec![0; source];
+        let unit = lanes * (scales.bytes() + scales.blocks() * plane.block_bytes());
+        let mut packed = Vec::with_capacity(rows.div_ceil(lanes) * (columns / width) * unit);
+        for first in (0..rows).step_by(lanes) {
+            for place in 0..columns / width {
+                let of_lane = |lane: usize| match first + lane {
+                    row if row < rows => &bytes[row * row_bytes + place * source..][..source],
+                    _ => &zeros,
+                };
+                let blocks: Vec<&[u8]> = (0..lanes).map(of_lane).collect();
+                put_scales(&mut packed, scales, &blocks);
+                for start in (0..width).step_by(32) {
+                    put_block(&mut packed, kind, plane, &blocks, start);
+                }
+            }
+        }
+        Self { plane, scales, lanes, rows, columns, bytes: packed }
+    }
+
+    /// The bytes of a unit of all lanes.
+    pub(crate) fn unit_bytes(&self) -> usize {
+        self.lanes * (self.scales.bytes() + self.scales.blocks() * self.plane.block_bytes())
+    }
+
+    /// The bytes of as many rows as there are lanes.
+    pub(crate) fn group_bytes(&self) -> usize {
+        self.columns / (32 * self.scales.blocks()) * self.unit_bytes()
+    }
+
+    pub(crate) fn num_groups(&self) -> usize {
+        self.rows.div_ceil(self.lanes)
+    }
+}
+
+fn put_scales(packed: &mut Vec<u8>, scales: Scales, blocks: &[&[u8]]) {
+    let mut put = |start: usize| blocks.iter().for_each(|of| packed.extend(&of[start..start + 2]));
+    match scales {
+        Scales::None => {}
+        Scales::Half(_) => put(0),
+        Scales::HalfAndMinimum => [0, 2].into_iter().for_each(put),
+        Scales::Super => {
+            [0, 2].into_iter().for_each(put);
+            for part in 0..8 {
+                packed.extend(blocks.iter().map(|of| scale_and_minimum(of, part).0));
+            }
+            for part in 0..8 {
+                packed.extend(blocks.iter().map(|of| scale_and_minimum(of, part).1));
+            }
+        }
+        Scales::Signed => {
+            put(208);
+            for part in 192..208 {
+                packed.extend(blocks.iter().map(|of| of[part]));
+            }
+        }
+    }
+}
+
+/// Writes 32 columns of each lane.
+fn put_block(packed: &mut Vec<u8>, kind: BlockType, plane: Plane, blocks: &[&[u8]], start: usize) {
+    let number = |block: &[u8], column: usize| u32::from(kind.number(block, start + column));
+    let width = match plane {
+        Plane::Bits8 => 1,
+        Plane::F16 | Plane::BF16 => 2,
+        Plane::F32 => 4,
+        _ => {
+            for eight in (0..32).step_by(8) {
+                packed.extend(blocks.iter().flat_map(|block| {
+                    let low = |word, column: usize| {
+                        word | (number(block, eight + column) & 15) << nibble(column)
+                    };
+                    (0..8).fold(0_u32, low).to_le_bytes()
+                }));
+            }
+            let bits = if plane == Plane::Bits5 { 1 } else { 2 };
+            let per_word = 32 / bits;
+            for word in (0..32).step_by(per_word).take(usize::from(plane != Plane::Bits4) * bits) {
+                packed.extend(blocks.iter().flat_map(|block| {
+                    let high = |all, column: usize| {
+                        let (eight, column) = (column / 8, column % 8);
+                        let shift = nibble(column) + bits * (eight % (per_word / 8));
+                        all | number(block, word + eight * 8 + column) >> 4 << shift
+                    };
+                    (0..per_word).fold(0_u32, high).to_le_bytes()
+                }));
+            }
+            return;
+        }
+    };
+    for word in (0..32 * width).step_by(4) {
+        let bytes = |block: &&[u8]| -> [u8; 4] {
+            std::array::from_fn(|byte| match plane {
+                Plane::Bits8 => kind.number(block, start + word + byte),
+                _ => block[word + byte],
+            })
+        };
+        if width == 2 {
+            // A half of each lane side by side, so that a column is contiguous.
+            for half in [0, 2] {
+                packed.extend(blocks.iter().flat_map(|of| [bytes(of)[half], bytes(of)[half + 1]]));
+            }
+        } else {
+            packed.extend(blocks.iter().flat_map(bytes));
+        }
+    }
+}
+
+/// The place of the bits of a column among eight.
+const fn nibble(column: usize) -> usize {
+    if column < 4 { 8 * column } else { 8 * (column - 4) + 4 }
+}

@@ -1,0 +1,201 @@
+//! `specds._core`: models of GGUF files on a CPU.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyKeyError;
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use specds_forward::gguf::{Gguf, Value};
+use specds_forward::model::{self, Cache, Input, LoadOptions, Model, PassOptions};
+use specds_forward::{Activations, Error, Instructions};
+
+use crate::arrays::{Table, integers, shaped};
+use crate::error::{Result, lock};
+
+/// A GGUF file: its metadata, and the types and shapes of its tensors.
+#[pyclass(frozen, module = "specds._core", name = "GgufFile")]
+pub(crate) struct GgufFile(Arc<Gguf>);
+
+#[pymethods]
+impl GgufFile {
+    /// Opens a file; its tensors are read where they are used. Raises FormatError where it is not whole.
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> Result<Self> {
+        Ok(Self(Arc::new(py.detach(|| Gguf::open(path))?)))
+    }
+
+    /// The names of all fields.
+    fn keys(&self) -> Vec<&str> {
+        self.0.metadata().keys().map(String::as_str).collect()
+    }
+
+    fn __contains__(&self, key: &str) -> bool {
+        self.0.metadata().contains_key(key)
+    }
+
+    /// The value of a field; lists are made anew each time.
+    fn __getitem__<'py>(&self, py: Python<'py>, key: &str) -> Result<Bound<'py, PyAny>> {
+        let Some(value) = self.0.metadata().get(key) else {
+            return Err(PyKeyError::new_err(key.to_owned()).into());
+        };
+        Ok(match value {
+            Value::Bool(value) => value.into_bound_py_any(py)?,
+            Value::Int(value) => value.into_bound_py_any(py)?,
+            Value::Uint(value) => value.into_bound_py_any(py)?,
+            Value::Float(value) => value.into_bound_py_any(py)?,
+            Value::Text(value) => value.into_bound_py_any(py)?,
+            Value::Bools(values) => PyList::new(py, values)?.into_any(),
+            Value::Ints(values) => PyList::new(py, values)?.into_any(),
+            Value::Floats(values) => PyList::new(py, values)?.into_any(),
+            Value::Texts(values) => PyList::new(py, values)?.into_any(),
+        })
+    }
+
+    /// The names of all tensors.
+    fn tensors(&self) -> Vec<&str> {
+        self.0.tensor_names().collect()
+    }
+
+    /// A tensor as float32, `(rows, columns)`. Raises KeyError where there is none of this name.
+    fn tensor(&self, py: Python<'_>, name: &str) -> Result<Table<f32>> {
+        let Some(tensor) = self.0.tensor(name)? else {
+            return Err(PyKeyError::new_err(name.to_owned()).into());
+        };
+        let mut weights = vec![0.0; tensor.rows * tensor.columns];
+        py.detach(|| tensor.kind.dequantize(tensor.bytes, &mut weights));
+        shaped([tensor.rows, tensor.columns], weights)
+    }
+}
+
+/// A model of a GGUF file, its weights packed for this processor.
+#[pyclass(frozen, module = "specds._core")]
+pub(crate) struct ForwardModel(Model);
+
+#[pymethods]
+impl ForwardModel {
+    /// Packs the weights of a file. `instructions` are `auto`, `avx512`, `avx2` or `portable`.
+    #[new]
+    #[pyo3(signature = (file, *, instructions = "auto"))]
+    fn new(py: Python<'_>, file: &GgufFile, instructions: &str) -> Result<Self> {
+        let instructions = Instructions::named(instructions).ok_or_else(|| {
+            let reason = format!("are {instructions:?}, which this processor does not have");
+            Error::Invalid { name: "instructions", reason }
+        })?;
+        let file = Arc::clone(&file.0);
+        Ok(Self(py.detach(|| Model::load(file, LoadOptions { instructions }))?))
+    }
+
+    /// Shapes of the model, by name.
+    #[getter]
+    fn config<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
+        let config = self.0.config();
+        let dict = PyDict::new(py);
+        for (name, size) in [
+            ("num_layers", config.num_layers),
+            ("hidden_size", config.hidden_size),
+            ("feed_forward_size", config.feed_forward_size),
+            ("num_heads", config.num_heads),
+            ("num_kv_heads", config.num_kv_heads),
+            ("head_size", config.head_size),
+            ("context_length", config.context_length),
+            ("vocab_size", config.vocab_size),
+        ] {
+            dict.set_item(name, size)?;
+        }
+        Ok(dict)
+    }
+
+    #[getter]
+    fn instructions(&self) -> &'static str {
+        self.0.instructions().name()
+    }
+
+    /// The bytes of the packed weights.
+    #[getter]
+    fn num_bytes(&self) -> usize {
+        self.0.num_bytes()
+    }
+
+    /// Computes the logits of the tokens of some rows, `(sum of num_logits, vocab_size)`.
+    ///
+    /// `inputs` are tuples of a row of the cache, its tokens, their parents (or None where each follows the one
+    /// before) and the number of tokens, the last ones, whose logits are computed. `commit` of the cache keeps
+    /// what was computed for a path of these tokens.
+    #[pyo3(signature = (cache, inputs, *, activations = "float32", num_threads = 1))]
+    fn forward<'py>(
+        &self,
+        py: Python<'py>,
+        cache: &ForwardCache,
+        inputs: Vec<(usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize)>,
+        activations: &str,
+        num_threads: usize,
+    ) -> Result<Table<f32>> {
+        let activations = match activations {
+            "float32" => Activations::Float32,
+            "int8" => Activations::Int8,
+            other => {
+                let reason = format!("must be `float32` or `int8`, not {other:?}");
+                return Err(Error::Invalid { name: "activations", reason }.into());
+            }
+        };
+        let read = |(row, tokens, parents, num_logits): &(_, _, Option<Bound<'py, PyAny>>, _)| {
+            let parents = parents.as_ref().map(|parents| integers::<i32>(parents, "parents"));
+            Ok((*row, integers::<u32>(tokens, "tokens")?, parents.transpose()?, *num_logits))
+        };
+        let inputs: Vec<_> = inputs.iter().map(read).collect::<PyResult<_>>()?;
+        let options = PassOptions { activations, num_threads };
+        let logits = py.detach(|| {
+            let inputs: Vec<_> = inputs
+                .iter()
+                .map(|(row, tokens, parents, num_logits)| {
+                    let (row, num_logits, parents) = (*row, *num_logits, parents.as_deref());
+                    Input { row, tokens, parents, num_logits }
+                })
+                .collect();
+            self.0.forward(&mut lock(&cache.cache), &inputs, options)
+        })?;
+        let vocab_size = self.0.config().vocab_size.max(1);
+        shaped([logits.len() / vocab_size, vocab_size], logits)
+    }
+}
+
+/// Keys and values of some sequences, for one model.
+#[pyclass(frozen, module = "specds._core")]
+pub(crate) struct ForwardCache {
+    cache: Mutex<model::Cache>,
+}
+
+#[pymethods]
+impl ForwardCache {
+    #[new]
+    #[pyo3(signature = (model, num_rows = 1))]
+    fn new(model: &ForwardModel, num_rows: usize) -> Self {
+        Self { cache: Mutex::new(Cache::new(&model.0, num_rows)) }
+    }
+
+    /// The number of committed tokens of a row.
+    fn length(&self, row: usize) -> Result<usize> {
+        let length = lock(&self.cache).length(row);
+        let reason = || "must be a row of the cache".to_owned();
+        Ok(length.ok_or_else(|| Error::Invalid { name: "row", reason: reason() })?)
+    }
+
+    #[getter]
+    fn num_bytes(&self) -> usize {
+        lock(&self.cache).num_bytes()
+    }
+
+    /// Commits a path of tokens of the row's last pass, by their places in it.
+    fn commit(&self, row: usize, path: &Bound<'_, PyAny>) -> Result<()> {
+        let path: Vec<u32> = integers(path, "path")?;
+        let path: Vec<usize> = path.into_iter().map(|place| place as usize).collect();
+        Ok(lock(&self.cache).commit(row, &path)?)
+    }
+
+    /// Forgets all tokens of a row from this position on.
+    fn truncate(&self, row: usize, length: usize) -> Result<()> {
+        Ok(lock(&self.cache).truncate(row, length)?)
+    }
+}
