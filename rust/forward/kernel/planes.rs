@@ -39,26 +39,30 @@ pub(crate) const fn shift(plane: Plane, column: usize) -> u32 {
     }
 }
 
+#[inline(always)]
+fn word<S: Simd>(simd: S, block: &[u8], place: usize) -> S::Words {
+    simd.words(&block[place * 4 * S::LANES..])
+}
+
 /// Four columns in the bytes of a word, then the next four; `eight` counts eights of columns.
 #[inline(always)]
 pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
-    let word = |place: usize| simd.words(&block[place * 4 * S::LANES..]);
     if N::BITS == 8 {
-        return [word(2 * eight), word(2 * eight + 1)];
+        return [word(simd, block, 2 * eight), word(simd, block, 2 * eight + 1)];
     }
-    let low = word(eight);
-    let halves = [low, simd.shr(low, 4)].map(|half| simd.and(half, 0x0f0f_0f0f));
+    let low = word(simd, block, eight);
+    let (first, second) = (simd.and(low, 0x0f0f_0f0f), simd.and(simd.shr(low, 4), 0x0f0f_0f0f));
     if N::BITS == 4 {
-        return halves;
+        return [first, second];
     }
-    let bits = N::BITS as usize - 4;
-    let per_word = 4 / bits;
-    let high = word(4 + eight / per_word);
-    let place = (eight % per_word * bits) as u32;
-    let mask = 0x1010_1010 * (2 * bits as u32 - 1);
-    let first = simd.and(simd.shl(high, 4 - place), mask);
-    let second = simd.and(simd.shr(high, place), mask);
-    [simd.or(halves[0], first), simd.or(halves[1], second)]
+    let bits = N::BITS - 4;
+    let per_word = 4 / bits as usize;
+    let high = word(simd, block, 4 + eight / per_word);
+    let place = (eight % per_word) as u32 * bits;
+    let mask = 0x1010_1010 * (2 * bits - 1);
+    let of_first = simd.and(simd.shl(high, 4 - place), mask);
+    let of_second = simd.and(simd.shr(high, place), mask);
+    [simd.or(first, of_first), simd.or(second, of_second)]
 }
 
 /// What [`column`] takes the columns of an eight from.
@@ -66,7 +70,7 @@ pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) ->
 pub(crate) fn loaded<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
     match N::BITS {
         0 => [simd.splat_word(0); 2],
-        4 => [simd.words(&block[eight * 4 * S::LANES..]); 2],
+        4 => [word(simd, block, eight); 2],
         _ => bytes::<S, N>(simd, block, eight),
     }
 }
@@ -82,7 +86,7 @@ pub(crate) fn column<S: Simd, N: Numbers>(
 ) -> S::Floats {
     let place = eight * 8 + column;
     match N::PLANE {
-        Plane::F32 => simd.bits(simd.words(&block[place * 4 * S::LANES..])),
+        Plane::F32 => simd.bits(word(simd, block, place)),
         Plane::F16 => simd.halves(&block[place * 2 * S::LANES..]),
         Plane::BF16 => simd.upper_halves(&block[place * 2 * S::LANES..]),
         Plane::Bits4 if column == 7 => simd.floats(simd.shr(loaded[0], 28)),
@@ -103,21 +107,26 @@ pub(crate) fn scale<S: Simd>(
     part: usize,
     is_offset: bool,
 ) -> (S::Floats, S::Floats) {
-    let half = |place: usize| simd.halves(&unit[place * 2 * S::LANES..]);
-    let byte = |place: usize| &unit[place * S::LANES..];
-    let offset = |of: f32| simd.splat(if is_offset { -of } else { 0.0 });
+    let above = match scales {
+        Scales::Half(above) if is_offset => above,
+        Scales::Signed if is_offset => 32.0,
+        _ => 0.0,
+    };
+    let first = if matches!(scales, Scales::None) { simd.splat(1.0) } else { simd.halves(unit) };
     match scales {
-        Scales::None => (simd.splat(1.0), simd.splat(0.0)),
-        Scales::Half(of) => (half(0), simd.mul(half(0), offset(of))),
-        Scales::HalfAndMinimum => (half(0), half(1)),
+        Scales::None => (first, simd.splat(0.0)),
+        Scales::Half(_) => (first, simd.mul(first, simd.splat(-above))),
+        Scales::HalfAndMinimum => (first, simd.halves(&unit[2 * S::LANES..])),
         Scales::Super => {
-            let minimum = simd.mul(half(1), simd.splat(-1.0));
-            let of = (simd.unsigned_bytes(byte(4 + block)), simd.unsigned_bytes(byte(12 + block)));
-            (simd.mul(half(0), of.0), simd.mul(minimum, of.1))
+            let minimum = simd.mul(simd.halves(&unit[2 * S::LANES..]), simd.splat(-1.0));
+            let scale = simd.unsigned_bytes(&unit[(4 + block) * S::LANES..]);
+            let of_minimum = simd.unsigned_bytes(&unit[(12 + block) * S::LANES..]);
+            (simd.mul(first, scale), simd.mul(minimum, of_minimum))
         }
         Scales::Signed => {
-            let scale = simd.mul(half(0), simd.signed_bytes(byte(2 + 2 * block + part)));
-            (scale, simd.mul(scale, offset(32.0)))
+            let scale = simd.signed_bytes(&unit[(2 + 2 * block + part) * S::LANES..]);
+            let scale = simd.mul(first, scale);
+            (scale, simd.mul(scale, simd.splat(-above)))
         }
     }
 }

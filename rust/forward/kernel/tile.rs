@@ -1,7 +1,7 @@
 //! Tiles: some groups of rows times some tokens, with all sums in registers.
 //!
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
-//! the bit alone and among others.
+//! the bit alone and among others. Kernels have no closures: the instructions of a kernel do not apply to them.
 
 use super::planes::{
     BF16, Bits4, Bits5, Bits6, Bits8, F16, F32, Numbers, bytes, column, loaded, scale,
@@ -120,7 +120,10 @@ impl Block for FloatBlock {
         let mut sums = [[simd.splat(0.0); T]; G];
         let length = 4 / N::PARTS;
         for eight in part * length..(part + 1) * length {
-            let words = blocks.map(|block| loaded::<S, N>(simd, block, eight));
+            let mut words = [[simd.splat_word(0); 2]; G];
+            for group in 0..G {
+                words[group] = loaded::<S, N>(simd, blocks[group], eight);
+            }
             macro_rules! columns {
                 ($($column:literal)*) => {
                     $(let mut weights = [simd.splat(0.0); G];
@@ -161,7 +164,10 @@ impl Block for ByteBlock {
         let mut sums = [[simd.splat_word(0); T]; G];
         let length = 4 / N::PARTS;
         for eight in part * length..(part + 1) * length {
-            let words = blocks.map(|block| bytes::<S, N>(simd, block, eight));
+            let mut words = [[simd.splat_word(0); 2]; G];
+            for group in 0..G {
+                words[group] = bytes::<S, N>(simd, blocks[group], eight);
+            }
             for half in 0..2 {
                 for token in 0..T {
                     let state = states[token].states[eight * 2 + half];
@@ -218,11 +224,16 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
             let mut totals = [[simd.splat(0.0); T]; G];
             let mut states = states.iter();
             for start in (0..group_bytes).step_by(unit_bytes) {
-                let unit = |of: usize| &weights.bytes[(group + of) * group_bytes + start..][..unit_bytes];
-                let units: [&[u8]; G] = std::array::from_fn(unit);
+                let mut units: [&[u8]; G] = [&[]; G];
+                for of in 0..G {
+                    units[of] = &weights.bytes[(group + of) * group_bytes + start..][..unit_bytes];
+                }
                 for block in 0..scales.blocks() {
                     let place = scales.bytes() * S::LANES + block * block_bytes;
-                    let blocks = units.map(|unit| &unit[place..][..block_bytes]);
+                    let mut blocks: [&[u8]; G] = [&[]; G];
+                    for of in 0..G {
+                        blocks[of] = &units[of][place..][..block_bytes];
+                    }
                     let Some(states) = states.next() else {
                         break;
                     };

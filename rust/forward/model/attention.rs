@@ -61,43 +61,72 @@ impl Job for Attend<'_> {
             let weights = &mut scores[..padded];
             weights[..masked].fill(f32::MIN);
             weights[end..].fill(f32::MIN);
-            let most = weights.iter().copied().fold(f32::MIN, f32::max);
-            let most = simd.splat(-most);
-            for eight in weights.chunks_exact_mut(S::LANES) {
-                let power = exp(simd, simd.add(simd.load(eight), most));
-                simd.store(power, eight);
+            let mut most = simd.splat(f32::MIN);
+            for lanes in weights.chunks_exact(S::LANES) {
+                most = simd.max(simd.load(lanes), most);
+            }
+            let mut lanes = [f32::MIN; 16];
+            simd.store(most, &mut lanes);
+            let most = simd.splat(-lanes.iter().fold(f32::MIN, |most, &lane| most.max(lane)));
+            for lanes in weights.chunks_exact_mut(S::LANES) {
+                simd.store(exp(simd, simd.add(simd.load(lanes), most)), lanes);
             }
             weights[..masked].fill(0.0);
             weights[end..].fill(0.0);
             let mut total = simd.splat(0.0);
-            for eight in weights.chunks_exact(S::LANES) {
-                total = simd.add(total, simd.load(eight));
+            for lanes in weights.chunks_exact(S::LANES) {
+                total = simd.add(total, simd.load(lanes));
             }
             let inverse = simd.splat(1.0 / sum(simd, total));
+            let straight = visible.num_straight.max(start);
             for (part, attended) in attended.chunks_mut(4 * S::LANES).enumerate() {
                 let first = part * 4 * S::LANES;
                 let number = attended.len() / S::LANES;
                 let mut sums = [simd.splat(0.0); 4];
-                let mut add = |slot: usize, weight: f32| {
-                    let values = &pages[slot / PAGE].values[shape.values(head, slot)][first..];
-                    let weight = simd.splat(weight);
-                    for (of, sum) in sums.iter_mut().enumerate().take(number) {
-                        *sum = simd.fma(simd.load(&values[of * S::LANES..]), weight, *sum);
+                let mut position = start;
+                while position < straight {
+                    let values = &pages[position / PAGE].values[shape.values(head, position).start..];
+                    let end = straight.min((position / PAGE + 1) * PAGE);
+                    let weights = &weights[position - first_page * PAGE..end - first_page * PAGE];
+                    for (weight, values) in weights.iter().zip(values.chunks_exact(size)) {
+                        sums = add_values(simd, &values[first..], *weight, sums, number);
                     }
-                };
-                for position in start..visible.num_straight {
-                    add(position, weights[position - first_page * PAGE]);
+                    position = end;
                 }
-                let before = start.max(visible.num_straight) - visible.num_straight;
-                for (place, &slot) in visible.path.iter().enumerate().skip(before) {
-                    add(slot, weights[visible.num_straight + place - first_page * PAGE]);
+                for position in straight..length {
+                    let slot = visible.path[position - visible.num_straight];
+                    let values = &pages[slot / PAGE].values[shape.values(head, slot)];
+                    let weight = weights[position - first_page * PAGE];
+                    sums = add_values(simd, &values[first..], weight, sums, number);
                 }
-                for (sum, attended) in sums.into_iter().zip(attended.chunks_exact_mut(S::LANES)) {
-                    simd.store(simd.mul(sum, inverse), attended);
+                for (sum, attended) in sums.iter().zip(attended.chunks_exact_mut(S::LANES)) {
+                    simd.store(simd.mul(*sum, inverse), attended);
                 }
             }
         }
     }
+}
+
+#[inline(always)]
+fn add_values<S: Simd>(
+    simd: S,
+    values: &[f32],
+    weight: f32,
+    mut sums: [S::Floats; 4],
+    number: usize,
+) -> [S::Floats; 4] {
+    let weight = simd.splat(weight);
+    if number == 4 {
+        let values = &values[..4 * S::LANES];
+        for of in 0..4 {
+            sums[of] = simd.fma(simd.load(&values[of * S::LANES..]), weight, sums[of]);
+        }
+    } else {
+        for of in 0..number.min(4) {
+            sums[of] = simd.fma(simd.load(&values[of * S::LANES..]), weight, sums[of]);
+        }
+    }
+    sums
 }
 
 /// Writes the products of a query and each key of a page.

@@ -42,7 +42,6 @@ pub(crate) struct Gated<'a> {
 impl Job for Gated<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let constant = |value| simd.splat(value);
         let rows = self.inputs.chunks_exact(2 * self.size).zip(self.outputs.chunks_exact_mut(self.size));
         for (inputs, outputs) in rows {
             let (gates, through) = inputs.split_at(self.size);
@@ -55,13 +54,13 @@ impl Job for Gated<'_> {
                     Gate::Gelu => {
                         // 2 sqrt(2 / pi) (x + 0.044715 x^3)
                         let square = simd.mul(gate, gate);
-                        let factor = simd.fma(square, constant(0.071_354_82), constant(1.595_769_1));
+                        let factor = simd.fma(square, simd.splat(0.071_354_82), simd.splat(1.595_769_1));
                         simd.mul(gate, factor)
                     }
                 };
-                let power = exp(simd, simd.mul(simd.max(logit, constant(-87.0)), constant(-1.0)));
+                let power = exp(simd, simd.mul(simd.max(logit, simd.splat(-87.0)), simd.splat(-1.0)));
                 let product = simd.mul(gate, through);
-                simd.store(simd.div(product, simd.add(power, constant(1.0))), output);
+                simd.store(simd.div(product, simd.add(power, simd.splat(1.0))), output);
             }
         }
     }

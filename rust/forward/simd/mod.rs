@@ -134,15 +134,14 @@ impl Instructions {
 /// The power of e of each lane, within 2e-7 of it; below -87, as of -87.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
-    let constant = |value| simd.splat(value);
-    let value = simd.max(value, constant(-87.0));
-    let whole = simd.round(simd.mul(value, constant(std::f32::consts::LOG2_E)));
+    let value = simd.max(value, simd.splat(-87.0));
+    let whole = simd.round(simd.mul(value, simd.splat(std::f32::consts::LOG2_E)));
     // ln 2 in two parts, of which the first has few bits: the rest is exact.
-    let rest = simd.fma(simd.floats(whole), constant(-0.693_359_4), value);
-    let rest = simd.fma(simd.floats(whole), constant(2.121_944_4e-4), rest);
-    let mut power = constant(1.987_569_1e-4);
+    let rest = simd.fma(simd.floats(whole), simd.splat(-0.693_359_4), value);
+    let rest = simd.fma(simd.floats(whole), simd.splat(2.121_944_4e-4), rest);
+    let mut power = simd.splat(1.987_569_1e-4);
     for factor in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5, 1.0, 1.0] {
-        power = simd.fma(power, rest, constant(factor));
+        power = simd.fma(power, rest, simd.splat(factor));
     }
     let exponent = simd.shl(simd.add_words(whole, simd.splat_word(127)), 23);
     simd.mul(power, simd.bits(exponent))
