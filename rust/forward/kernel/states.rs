@@ -4,8 +4,16 @@ use super::planes::shift;
 use crate::simd::{Instructions, Job, Simd};
 use crate::weights::{Packed, Plane};
 
-/// The number of tokens whose sums fit in the registers.
-pub(crate) const MOST_TOKENS: usize = 9;
+/// Numbers of tokens that there are kernels for; more sums than of the last do not fit in the registers.
+pub(crate) const SIZES: [usize; 6] = [1, 2, 3, 5, 7, 9];
+
+/// The first token of a tile, and the number of its tokens.
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) num_tokens: usize,
+    /// The next number of tokens that there is a kernel for; what is more is zero.
+    pub(crate) size: usize,
+}
 
 /// The precision of the states that weights are multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +41,6 @@ pub(crate) struct ByteBlock {
     pub(crate) scale: f32,
     /// As those of [`FloatBlock`].
     pub(crate) sums: [f32; 3],
-    pub(crate) whole_sums: [i32; 3],
 }
 
 #[derive(Debug, Default)]
@@ -89,14 +96,14 @@ impl States {
         self.form == Some(Form::Rounded)
     }
 
-    /// The first token and the number of tokens of each tile.
-    pub(crate) fn tiles(&self) -> impl Iterator<Item = (usize, usize)> {
-        let number = self.num_tokens.div_ceil(MOST_TOKENS);
-        let mut start = 0;
-        (0..number).map(move |tile| {
-            let size = (self.num_tokens - start).div_ceil(number - tile);
-            start += size;
-            (start - size, size)
+    /// All tiles; only the last one can be filled up.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = Span> {
+        let most = SIZES[SIZES.len() - 1];
+        let num_tokens = self.num_tokens;
+        (0..num_tokens).step_by(most).map(move |start| {
+            let num_tokens = (num_tokens - start).min(most);
+            let size = SIZES.into_iter().find(|&size| size >= num_tokens).unwrap_or(most);
+            Span { start, num_tokens, size }
         })
     }
 }
@@ -112,7 +119,8 @@ impl Job for Fill<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
         let num_blocks = self.columns / 32;
-        let number = num_blocks * self.to.num_tokens;
+        let spans: Vec<_> = self.to.spans().collect();
+        let number = spans.last().map_or(0, |span| (span.start + span.size) * num_blocks);
         let is_rounded = self.to.is_rounded();
         let factors: [f32; 32] = std::array::from_fn(|column| {
             f32::from_bits((127 - shift(self.plane, column % 8)) << 23) // 2 to the power of -shift
@@ -122,9 +130,17 @@ impl Job for Fill<'_> {
         } else {
             self.to.floats.resize(number, FloatBlock::default());
         }
-        let tiles: Vec<_> = self.to.tiles().collect();
-        for (start, size) in tiles {
-            for token in 0..size {
+        for Span { start, num_tokens, size } in spans {
+            for token in num_tokens..size {
+                for place in (start * num_blocks + token..(start + size) * num_blocks).step_by(size) {
+                    if is_rounded {
+                        self.to.bytes[place] = ByteBlock::default();
+                    } else {
+                        self.to.floats[place] = FloatBlock::default();
+                    }
+                }
+            }
+            for token in 0..num_tokens {
                 let states = &self.from[(start + token) * self.columns..][..self.columns];
                 for (block, states) in states.as_chunks().0.iter().enumerate() {
                     let place = start * num_blocks + block * size + token;
@@ -173,14 +189,13 @@ fn rounded(states: &[f32; 32]) -> ByteBlock {
     });
     let first: i32 = whole[..16].iter().sum();
     let last: i32 = whole[16..].iter().sum();
-    let (scale, whole_sums) = (most / 127.0, [first + last, first, last]);
+    let scale = most / 127.0;
     ByteBlock {
         states: std::array::from_fn(|word| {
             let byte = |place: usize| whole[4 * word + place].to_le_bytes()[0];
             u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)])
         }),
         scale,
-        sums: whole_sums.map(|sum| sum as f32 * scale),
-        whole_sums,
+        sums: [first + last, first, last].map(|sum| sum as f32 * scale),
     }
 }

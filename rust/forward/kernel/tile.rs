@@ -3,10 +3,12 @@
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
 //! the bit alone and among others. Kernels have no closures: the instructions of a kernel do not apply to them.
 
+use std::marker::PhantomData;
+
 use super::planes::{
     BF16, Bits4, Bits5, Bits6, Bits8, F16, F32, Numbers, bytes, column, loaded, scale,
 };
-use super::states::{ByteBlock, FloatBlock, States};
+use super::states::{ByteBlock, FloatBlock, Span, States};
 use crate::simd::{Instructions, Job, Simd};
 use crate::weights::{Packed, Plane, Scales};
 
@@ -23,14 +25,14 @@ pub(crate) struct Range<'a, 'b> {
 /// Writes the products of some rows with the states of all tokens.
 pub(crate) fn multiply(with: Instructions, weights: &Packed, states: &States, range: Range<'_, '_>) {
     let Range { groups, outputs } = range;
-    let chunk = (CHUNK_BYTES / weights.group_bytes().max(1)).max(6);
+    let chunk = (CHUNK_BYTES / weights.group_bytes().max(1)).next_multiple_of(12);
     let num_blocks = weights.columns / 32;
     for from in groups.clone().step_by(chunk) {
         let to = groups.end.min(from + chunk);
-        for (start, size) in states.tiles() {
+        for Span { start, num_tokens, size } in states.spans() {
             let places = start * num_blocks..(start + size) * num_blocks;
-            let rows = Rows { weights, from, to, first: groups.start };
-            let outputs = &mut outputs[start..start + size];
+            let rows = Rows { weights, from, to, first: groups.start, size };
+            let outputs = &mut outputs[start..start + num_tokens];
             if states.is_rounded() {
                 by_plane(with, rows, &states.bytes[places], outputs);
             } else {
@@ -47,6 +49,8 @@ struct Rows<'a> {
     to: usize,
     /// The group of the first output.
     first: usize,
+    /// The number of tokens of the kernel, at least that of the outputs.
+    size: usize,
 }
 
 fn by_plane<B: Block>(with: Instructions, rows: Rows<'_>, states: &[B], outputs: &mut [&mut [f32]]) {
@@ -71,22 +75,16 @@ fn by_tokens<B: Block, N: Numbers>(
 ) {
     macro_rules! tiles {
         ($($tokens:literal $groups:literal),*) => {
-            match outputs.len() {
+            match rows.size {
                 $($tokens => {
-                    let whole = rows.to - (rows.to - rows.from) % $groups;
                     let states = states.as_chunks().0;
-                    let of_whole = Rows { to: whole, ..rows };
-                    with.run(Tile::<B, N, $groups, $tokens>(of_whole, states, outputs, std::marker::PhantomData));
-                    let rest = Rows { from: whole, ..rows };
-                    if $groups > 1 && whole < rows.to {
-                        with.run(Tile::<B, N, 1, $tokens>(rest, states, outputs, std::marker::PhantomData));
-                    }
+                    with.run(Tile::<B, N, $groups, $tokens>(rows, states, outputs, PhantomData));
                 })*
                 _ => {}
             }
         };
     }
-    tiles!(1 6, 2 4, 3 3, 4 2, 5 2, 6 2, 7 1, 8 1, 9 1);
+    tiles!(1 6, 2 4, 3 3, 5 2, 7 1, 9 1);
 }
 
 /// States of a token that are multiplied with a block of weights.
@@ -99,7 +97,6 @@ trait Block: Sized + Copy {
         blocks: [&[u8]; G],
         states: &[Self; T],
         part: usize,
-        offset: f32,
     ) -> [[S::Floats; T]; G];
 
     /// The sum of the states of a part.
@@ -115,7 +112,6 @@ impl Block for FloatBlock {
         blocks: [&[u8]; G],
         states: &[Self; T],
         part: usize,
-        _: f32,
     ) -> [[S::Floats; T]; G] {
         let mut sums = [[simd.splat(0.0); T]; G];
         let length = 4 / N::PARTS;
@@ -159,7 +155,6 @@ impl Block for ByteBlock {
         blocks: [&[u8]; G],
         states: &[Self; T],
         part: usize,
-        offset: f32,
     ) -> [[S::Floats; T]; G] {
         let mut sums = [[simd.splat_word(0); T]; G];
         let length = 4 / N::PARTS;
@@ -180,14 +175,10 @@ impl Block for ByteBlock {
         }
         let mut products = [[simd.splat(0.0); T]; G];
         for token in 0..T {
-            let place = if N::PARTS == 1 { 0 } else { 1 + part };
-            #[expect(clippy::cast_possible_truncation, reason = "offsets are whole and small")]
-            let offset = if N::BITS == 8 && S::HAS_SIGNED_BYTES { 0 } else { offset as i32 };
-            let above = simd.splat_word((-offset * states[token].whole_sums[place]).cast_unsigned());
             let factor = simd.splat(states[token].scale);
             for group in 0..G {
-                let sum = simd.add_words(simd.finish(sums[group][token], N::BITS), above);
-                products[group][token] = simd.mul(simd.floats(sum), factor);
+                let sum = simd.floats(simd.finish(sums[group][token], N::BITS));
+                products[group][token] = simd.mul(sum, factor);
             }
         }
         products
@@ -203,21 +194,21 @@ struct Tile<'a, 'b, 'c, B, N, const G: usize, const T: usize>(
     Rows<'a>,
     &'a [[B; T]],
     &'b mut [&'c mut [f32]],
-    std::marker::PhantomData<N>,
+    PhantomData<N>,
 );
 
 impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, '_, B, N, G, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self(Rows { weights, from, to, first }, states, outputs, _) = self;
+        let Self(Rows { weights, from, to, first, .. }, states, outputs, _) = self;
         let scales = weights.scales;
-        let offset = match scales {
-            Scales::Half(offset) => offset,
-            Scales::Signed => 32.0,
-            _ => 0.0,
+        // Numbers that are multiplied with their sign are not above what they mean.
+        let is_offset = !(B::IS_ROUNDED && N::BITS == 8 && S::HAS_SIGNED_BYTES);
+        let has_minimum = match scales {
+            Scales::None => false,
+            Scales::Half(_) | Scales::Signed => is_offset,
+            Scales::HalfAndMinimum | Scales::Super => true,
         };
-        let has_minimum = !B::IS_ROUNDED && offset != 0.0
-            || matches!(scales, Scales::HalfAndMinimum | Scales::Super);
         let (unit_bytes, group_bytes) = (weights.unit_bytes(), weights.group_bytes());
         let block_bytes = N::PLANE.block_bytes() * S::LANES;
         for group in (from..to).step_by(G) {
@@ -226,7 +217,8 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
             for start in (0..group_bytes).step_by(unit_bytes) {
                 let mut units: [&[u8]; G] = [&[]; G];
                 for of in 0..G {
-                    units[of] = &weights.bytes[(group + of) * group_bytes + start..][..unit_bytes];
+                    let of_group = (group + of).min(to - 1) * group_bytes + start;
+                    units[of] = &weights.bytes[of_group..][..unit_bytes];
                 }
                 for block in 0..scales.blocks() {
                     let place = scales.bytes() * S::LANES + block * block_bytes;
@@ -243,11 +235,11 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
                         }
                     }
                     for part in 0..N::PARTS {
-                        let products = B::products::<S, N, G, T>(simd, blocks, states, part, offset);
+                        let products = B::products::<S, N, G, T>(simd, blocks, states, part);
                         let place = if N::PARTS == 1 { 0 } else { 1 + part };
                         for of in 0..G {
                             let (scale, minimum) =
-                                scale(simd, units[of], scales, block, part, !B::IS_ROUNDED);
+                                scale(simd, units[of], scales, block, part, is_offset);
                             for token in 0..T {
                                 let total = &mut totals[of][token];
                                 if has_minimum {
@@ -261,8 +253,9 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
                 }
             }
             for of in 0..G {
-                let row = (group + of - first) * S::LANES;
-                for token in 0..T {
+                // Past the last group it is written again.
+                let row = ((group + of).min(to - 1) - first) * S::LANES;
+                for token in 0..outputs.len().min(T) {
                     let output = &mut outputs[token][row..];
                     if output.len() >= S::LANES {
                         simd.store(totals[of][token], output);
