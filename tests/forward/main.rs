@@ -1,1 +1,4 @@
+//! Tests of the crate `specds-forward` that need no model: weights and files. Models are tested from Python.
 
+mod files;
+mod weights;

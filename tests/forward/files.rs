@@ -1,0 +1,199 @@
+//! Files that are cut, forged or no GGUF: an error of one sentence, and no more memory than the file.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use specds_forward::gguf::{Gguf, Value};
+use specds_forward::model::{Cache, Input, LoadOptions, Model, PassOptions};
+
+fn text(of: &str) -> Vec<u8> {
+    [&(of.len() as u64).to_le_bytes(), of.as_bytes()].concat()
+}
+
+fn field(key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+    [&text(key), &kind.to_le_bytes()[..], value].concat()
+}
+
+fn array(kind: u32, length: u64, values: &[u8]) -> Vec<u8> {
+    [&kind.to_le_bytes()[..], &length.to_le_bytes(), values].concat()
+}
+
+fn header(num_tensors: u64, num_fields: u64) -> Vec<u8> {
+    [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &num_tensors.to_le_bytes(), &num_fields.to_le_bytes()].concat()
+}
+
+fn tensor(name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
+    let mut bytes = [&text(name), &u32::try_from(dimensions.len()).unwrap().to_le_bytes()[..]].concat();
+    dimensions.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
+    [bytes, kind.to_le_bytes().to_vec(), offset.to_le_bytes().to_vec()].concat()
+}
+
+struct File(#[expect(dead_code, reason = "deleted when dropped")] tempfile::TempDir, PathBuf);
+
+fn file(bytes: &[u8]) -> File {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, bytes).unwrap();
+    File(folder, path)
+}
+
+fn error(bytes: &[u8]) -> String {
+    Gguf::open(&file(bytes).1).expect_err("a damaged file").to_string()
+}
+
+/// A whole model of one layer, with weights in `Q4_0`.
+fn model() -> Vec<u8> {
+    let sizes = [
+        ("embedding_length", 32_u32),
+        ("feed_forward_length", 32),
+        ("block_count", 1),
+        ("attention.head_count", 2),
+    ];
+    let mut bytes = header(11, 5 + sizes.len() as u64);
+    bytes.extend(field("general.architecture", 8, &text("llama")));
+    for (key, size) in sizes {
+        bytes.extend(field(&format!("llama.{key}"), 4, &size.to_le_bytes()));
+    }
+    bytes.extend(field("tokenizer.ggml.tokens", 9, &array(8, 2, &[text("a"), text("b")].concat())));
+    bytes.extend(field("tokenizer.ggml.scores", 9, &array(6, 2, &[0; 8])));
+    bytes.extend(field("tokenizer.ggml.added", 9, &array(7, 2, &[0, 1])));
+    bytes.extend(field("large", 10, &u64::MAX.to_le_bytes()));
+    let mut offset = 0;
+    for (name, rows) in [("token_embd", 40), ("output_norm", 0)] {
+        bytes.extend(layer_tensor(name, rows, &mut offset));
+    }
+    let layer = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+    for name in layer {
+        bytes.extend(layer_tensor(&format!("blk.0.{name}"), 32, &mut offset));
+    }
+    for name in ["attn_norm", "ffn_norm"] {
+        bytes.extend(layer_tensor(&format!("blk.0.{name}"), 0, &mut offset));
+    }
+    bytes.resize(bytes.len().next_multiple_of(32), 0);
+    let end = bytes.len() + usize::try_from(offset).unwrap();
+    bytes.resize(end, 0x2c);
+    bytes
+}
+
+/// A matrix of these rows, or a vector for none.
+fn layer_tensor(name: &str, rows: u64, offset: &mut u64) -> Vec<u8> {
+    let place = *offset;
+    *offset += if rows == 0 { 128 } else { (rows * 18).next_multiple_of(32) };
+    let name = format!("{name}.weight");
+    if rows == 0 { tensor(&name, &[32], 0, place) } else { tensor(&name, &[32, rows], 2, place) }
+}
+
+/// What can be done with a file, whatever is in it.
+fn use_all(file: &File) -> Result<(), specds_forward::Error> {
+    let gguf = Arc::new(Gguf::open(&file.1)?);
+    for name in gguf.tensor_names() {
+        let _ = gguf.tensor(name);
+    }
+    let model = Model::load(gguf, LoadOptions::default())?;
+    let mut cache = Cache::new(&model, 1);
+    let input = Input { row: 0, tokens: &[1, 2, 3], parents: None, num_logits: 3 };
+    let logits = model.forward(&mut cache, &[input], PassOptions::default())?;
+    assert_eq!(logits.len(), 3 * model.config().vocab_size);
+    Ok(())
+}
+
+#[test]
+fn whole_file_is_read() {
+    let file = file(&model());
+    use_all(&file).unwrap();
+    let gguf = Gguf::open(&file.1).unwrap();
+    let value = |key: &str| gguf.metadata().get(key).unwrap().clone();
+    assert_eq!(value("tokenizer.ggml.tokens"), Value::Texts(vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(value("tokenizer.ggml.scores"), Value::Floats(vec![0.0; 2]));
+    assert_eq!(value("tokenizer.ggml.added"), Value::Bools(vec![false, true]));
+    assert_eq!(value("large"), Value::Uint(u64::MAX));
+}
+
+#[test]
+fn forged_lengths_are_refused() {
+    let deep = [1_u32.to_le_bytes(); 3].concat();
+    for (bytes, reason) in [
+        (vec![], "not a GGUF file"),
+        (b"GGUF".to_vec(), "not a GGUF file"),
+        ([b"GGUF".as_slice(), &[0, 0, 0, 3], &[0; 16]].concat(), "not a GGUF file"),
+        (header(0, u64::MAX), "cannot follow"),
+        (header(u64::MAX, 0), "cannot follow"),
+        ([header(0, 1), u64::MAX.to_le_bytes().to_vec(), vec![0; 20]].concat(), "cannot follow"),
+        ([header(0, 1), field("k", 9, &array(8, u64::MAX, &[]))].concat(), "cannot follow"),
+        ([header(0, 1), field("k", 9, &array(12, 30, &[0; 30]))].concat(), "cannot follow"),
+        ([header(0, 1), field("k", 9, &array(9, 1, &deep))].concat(), "array of arrays"),
+        ([header(0, 1), field("k", 77, &[])].concat(), "unknown kind 77"),
+        ([header(0, 1), field("k", 9, &array(77, 0, &[]))].concat(), "unknown kind 77"),
+        ([header(0, 2), field("k", 7, &[1]), field("k", 7, &[1])].concat(), "two fields"),
+        ([header(1, 0), tensor("t", &[1; 5], 0, 0)].concat(), "5 dimensions"),
+        ([header(1, 0), tensor("t", &[1, u64::MAX, 2], 0, 0)].concat(), "too large"),
+        ([header(2, 0), tensor("t", &[1], 0, 0), tensor("t", &[1], 0, 0)].concat(), "two tensors"),
+        ([header(0, 1), field("general.alignment", 4, &[0; 4])].concat(), "not an alignment"),
+    ] {
+        let error = error(&bytes);
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn tensors_outside_of_the_file_are_refused() {
+    for (dimensions, kind, offset, reason) in [
+        (&[4_u64][..], 0, u64::MAX, "not all in the file"),
+        (&[1 << 40, 1 << 20], 0, 0, "not all in the file"),
+        (&[u64::MAX], 0, 0, "part of a block"),
+        (&[33], 2, 0, "part of a block"),
+        (&[32], 10, 0, "in the type Q2_K"),
+        (&[32], 99, 0, "in the type 99"),
+    ] {
+        let file = file(&[header(1, 0), tensor("t", dimensions, kind, offset), vec![0; 64]].concat());
+        let gguf = Gguf::open(&file.1).unwrap();
+        let error = gguf.tensor("t").expect_err("a tensor outside of the file").to_string();
+        let is_size = error.contains("is not all in the file") && reason == "part of a block";
+        assert!(error.contains(reason) || is_size, "{error}");
+    }
+}
+
+#[test]
+fn cut_files_are_refused() {
+    let whole = model();
+    for length in (0..whole.len()).step_by(if cfg!(debug_assertions) { 13 } else { 1 }) {
+        assert!(use_all(&file(&whole[..length])).is_err(), "{length} of {}", whole.len());
+    }
+}
+
+#[test]
+fn damaged_files_are_answered_or_refused() {
+    let times: u64 = std::env::var("SPECDS_FUZZ").map_or(1, |times| times.parse().unwrap());
+    let whole = model();
+    let mut state = 1_u64;
+    let mut below = |limit: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).unwrap() % limit
+    };
+    for _ in 0..2000 * times {
+        let mut bytes = whole.clone();
+        for _ in 0..=below(4) {
+            let limit = if below(4) > 0 { 1200 } else { bytes.len() };
+            let place = below(limit);
+            match below(3) {
+                0 => bytes[place] ^= 1 << below(8),
+                1 => bytes[place] = u8::try_from(below(256)).unwrap(),
+                _ => {
+                    let word = [0, 1, u64::MAX, 1 << 31, 1 << 40, 1 << 63][below(6)];
+                    let end = bytes.len().min(place + 8);
+                    bytes[place..end].copy_from_slice(&word.to_le_bytes()[..end - place]);
+                }
+            }
+        }
+        let _ = use_all(&file(&bytes));
+    }
+}
+
+#[test]
+fn sparse_files_take_no_memory() {
+    let file = file(&[header(0, 1), field("k", 9, &array(9, 16 << 20, &[]))].concat());
+    fs::OpenOptions::new().write(true).open(&file.1).unwrap().set_len(1 << 40).unwrap();
+    assert!(Gguf::open(&file.1).is_err());
+    assert!(Gguf::open(file.1.parent().unwrap()).is_err());
+}

@@ -1,0 +1,165 @@
+"""Forward passes of small random models: against numpy, and against themselves in other company."""
+
+import numpy as np
+import pytest
+from gguf_models import BLOCKS, reference_logits, write_gguf, write_model
+
+from specds._core import FormatError, ForwardCache, ForwardModel, GgufFile
+
+TOKENS = np.random.default_rng(7).integers(0, 80, 150)
+FAMILIES = {
+    "llama": {},
+    "llama, scaled": {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
+    "llama, windows": {"attention.sliding_window": 20},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma3": {"attention.sliding_window": 20, "final_logit_softcapping": 5.0},
+}
+INSTRUCTIONS = ("auto", "avx2", "portable")
+
+
+def model_of(path, family="llama", kinds=("F32",), instructions="auto", **more):
+    file = write_model(path / "model.gguf", family.split(",")[0], kinds, **FAMILIES[family], **more)
+    try:
+        return ForwardModel(GgufFile(file), instructions=instructions)
+    except ValueError as error:
+        if "does not have" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+def chain(model, tokens, num_logits=None, **options):
+    """The logits of tokens one after the other, in one pass."""
+    num_logits = len(tokens) if num_logits is None else num_logits
+    return model.forward(ForwardCache(model), [(0, tokens, None, num_logits)], **options)
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_each_family_are_those_of_numpy(tmp_path, family, instructions):
+    model = model_of(tmp_path, family, instructions=instructions)
+    expected = reference_logits(GgufFile(tmp_path / "model.gguf"), TOKENS)
+    np.testing.assert_allclose(chain(model, TOKENS), expected, atol=3e-5 * expected.std())
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_logits_of_each_type_are_those_of_numpy(tmp_path, kind):
+    model = model_of(tmp_path, kinds=(kind,), hidden=256, wide=256, heads=8)
+    expected = reference_logits(GgufFile(tmp_path / "model.gguf"), TOKENS[:20])
+    np.testing.assert_allclose(chain(model, TOKENS[:20]), expected, atol=1e-4 * expected.std())
+    error = chain(model, TOKENS[:20], activations="int8") - expected
+    assert error.std() < 0.1 * expected.std()
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("activations", ["float32", "int8"])
+@pytest.mark.parametrize("family", ["llama", "llama, windows", "gemma3"])
+def test_logits_are_equal_to_the_bit_in_any_company(tmp_path, family, activations, instructions):
+    model = model_of(tmp_path, family, ("Q4_1", "Q8_0", "Q5_0"), instructions)
+    options = {"activations": activations}
+    alone, cache = [], ForwardCache(model)
+    for token in TOKENS[:80]:
+        alone.append(model.forward(cache, [(0, [token], None, 1)], **options)[0])
+        cache.commit(0, [0])
+    alone = np.array(alone)
+    for num_threads in (1, 2, 3):
+        together = chain(model, TOKENS[:80], num_threads=num_threads, **options)
+        np.testing.assert_array_equal(together, alone)
+
+    # A tree whose longest path is the text, in a row of a batch.
+    cache = ForwardCache(model, 2)
+    model.forward(cache, [(1, TOKENS[:60], None, 0), (0, TOKENS[:7], None, 0)], **options)
+    cache.commit(1, range(60))
+    cache.commit(0, range(7))
+    tree, parents, path = [], [], []
+    for token in TOKENS[60:70]:
+        parent = path[-1] if path else -1
+        tree += [3, 5, token]
+        parents += [parent, len(tree) - 3, parent]
+        path.append(len(tree) - 1)
+    inputs = [(0, TOKENS[7:10], None, 3), (1, tree, parents, len(tree))]
+    logits = model.forward(cache, inputs, num_threads=2, **options)
+    np.testing.assert_array_equal(logits[:3], alone[7:10])
+    np.testing.assert_array_equal(logits[3:][path], alone[60:70])
+    cache.commit(1, path)
+    assert [cache.length(row) for row in (0, 1)] == [7, 70]
+    logits = model.forward(cache, [(1, TOKENS[70:80], None, 10)], **options)
+    np.testing.assert_array_equal(logits, alone[70:])
+    cache.truncate(1, 65)
+    logits = model.forward(cache, [(1, TOKENS[65:80], None, 15)], **options)
+    np.testing.assert_array_equal(logits, alone[65:])
+
+
+def test_logits_of_a_long_prompt_are_those_of_its_parts(tmp_path):
+    model = model_of(tmp_path)
+    prompt = np.resize(TOKENS, 600)
+    logits = chain(model, prompt, 5)
+    cache = ForwardCache(model)
+    for start in range(0, 600, 100):
+        part = model.forward(cache, [(0, prompt[start : start + 100], None, 5)])
+        cache.commit(0, range(100))
+    np.testing.assert_array_equal(logits, part)
+
+
+def test_portable_logits_are_those_of_avx2(tmp_path):
+    portable = chain(model_of(tmp_path, instructions="portable"), TOKENS)
+    vectors = chain(model_of(tmp_path, instructions="avx2"), TOKENS)
+    np.testing.assert_array_equal(portable, vectors)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ([(1, [1], None, 1)], "`row`"),
+        ([(0, [1], None, 1), (0, [1], None, 1)], "`row`"),
+        ([(0, [80], None, 1)], "`tokens` hold 80"),
+        ([(0, [-1], None, 1)], "`tokens` holds -1"),
+        ([(0, [1], None, 2)], "`num_logits`"),
+        ([(0, [1, 2], [-1], 1)], "`parents` must be as many"),
+        ([(0, [1, 2], [-1, 1], 1)], "`parents` must be before"),
+        ([(0, [1, 2], [-1, -2], 1)], "`parents` must be before"),
+    ],
+)
+def test_wrong_inputs_are_named(tmp_path, inputs, reason):
+    model = model_of(tmp_path)
+    cache = ForwardCache(model)
+    with pytest.raises(ValueError, match=reason):
+        model.forward(cache, inputs)
+    for wrong in ([0], [1, 0], [5]):
+        with pytest.raises(ValueError, match="`path`"):
+            cache.commit(0, wrong)
+    with pytest.raises(ValueError, match="`length`"):
+        cache.truncate(0, 1)
+
+
+def test_forward_of_no_tokens_gives_no_logits(tmp_path):
+    model = model_of(tmp_path)
+    assert model.forward(ForwardCache(model), [(0, [], None, 0)]).shape == (0, 80)
+    assert model.forward(ForwardCache(model), []).shape == (0, 80)
+
+
+def test_metadata_is_read(tmp_path):
+    model_of(tmp_path, "gemma3")
+    file = GgufFile(tmp_path / "model.gguf")
+    assert file["gemma3.attention.head_count"] == 4
+    assert file["general.architecture"] == "gemma3"
+    assert "absent" not in file
+    with pytest.raises(KeyError):
+        file["absent"]
+    assert len(file.keys()) == 13
+
+
+def test_what_is_not_computed_is_refused_by_name(tmp_path):
+    path = write_model(tmp_path / "model.gguf", "llama")
+    contents = path.read_bytes()
+    for old, new, reason in [
+        (b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", "architecture \"mamba\""),
+        (b"blk.0.attn_q.weight", b"blk.0.attn_p.weight", "no tensor blk.0.attn_q.weight"),
+        (b"blk.2.attn_q.weight", b"blk.3.attn_q.weight", "no tensor blk.2.attn_q.weight"),
+    ]:
+        path.write_bytes(contents.replace(old, new))
+        with pytest.raises(FormatError, match=reason):
+            ForwardModel(GgufFile(path))
+    write_gguf(path, {"general.architecture": "llama"}, {})
+    with pytest.raises(FormatError, match="llama"):
+        ForwardModel(GgufFile(path))

@@ -1,0 +1,190 @@
+"""GGUF files of small random models, and their forward pass in numpy."""
+
+import struct
+
+import numpy as np
+
+BLOCKS = {  # number of the type, weights and bytes of a block, places of its halves
+    "F32": (0, 1, 4, ()),
+    "F16": (1, 1, 2, ()),
+    "BF16": (30, 1, 2, ()),
+    "Q4_0": (2, 32, 18, (0,)),
+    "Q4_1": (3, 32, 20, (0, 2)),
+    "Q5_0": (6, 32, 22, (0,)),
+    "Q5_1": (7, 32, 24, (0, 2)),
+    "Q8_0": (8, 32, 34, (0,)),
+    "Q4_K": (12, 256, 144, (0, 2)),
+    "Q5_K": (13, 256, 176, (0, 2)),
+    "Q6_K": (14, 256, 210, (208,)),
+}
+SPREAD = {"Q8_0": 50, "Q4_K": 400, "Q5_K": 800, "Q6_K": 2000, "Q5_0": 12, "Q5_1": 12}
+
+
+def random_tensor(random, kind, rows, columns):
+    """The bytes of random blocks whose weights are about 0.1."""
+    _, weights, size, halves = BLOCKS[kind]
+    number = rows * columns // weights
+    if not halves:
+        values = (random.standard_normal(number) * 0.1).astype("<f4")
+        if kind == "BF16":
+            return (values.view("<u4") >> 16).astype("<u2").tobytes()
+        return values.astype("<f2" if kind == "F16" else "<f4").tobytes()
+    blocks = random.integers(0, 256, (number, size), dtype=np.uint8)
+    for place in halves:
+        scale = random.uniform(0.2, 0.4, number) / SPREAD.get(kind, 6)
+        if place == 2 and kind in ("Q4_1", "Q5_1"):
+            scale = random.uniform(-0.3, 0.0, number)
+        blocks[:, place : place + 2] = scale.astype("<f2").view(np.uint8).reshape(number, 2)
+    return blocks.tobytes()
+
+
+def _text(written):
+    return struct.pack("<Q", len(written.encode())) + written.encode()
+
+
+def _value(value):
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    return struct.pack("<I", 8) + _text(value)
+
+
+def write_gguf(path, metadata, tensors):
+    """Writes a file; `tensors` maps a name to its type, its dimensions, columns first, and its bytes."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    head += b"".join(_text(name) + _value(value) for name, value in metadata.items())
+    data = b""
+    for name, (kind, dimensions, contents) in tensors.items():
+        head += _text(name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
+        head += struct.pack("<IQ", BLOCKS[kind][0], len(data))
+        data += contents + bytes(-len(contents) % 32)
+    path.write_bytes(head + bytes(-len(head) % 32) + data)
+    return path
+
+
+def write_model(path, architecture, kinds=("F32",), *, seed=1, hidden=64, wide=96, heads=4, **more):
+    """Writes a model of this family whose weights have these types in turn."""
+    random = np.random.default_rng(seed)
+    kv_heads, size, layers, vocab = 2, 32, 3, 80
+    sizes = {
+        "embedding_length": hidden, "feed_forward_length": wide, "block_count": layers,
+        "attention.head_count": heads, "attention.head_count_kv": kv_heads,
+        "attention.key_length": size, "attention.value_length": size,
+        "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 5000.0, "context_length": 256,
+    }  # fmt: skip
+    metadata = {"general.architecture": architecture}
+    metadata |= {f"{architecture}.{key}": value for key, value in (sizes | more).items()}
+    tensors = {}
+
+    def vector(name, length, middle=1.0):
+        values = (middle + 0.2 * random.standard_normal(length)).astype("<f4")
+        tensors[name] = ("F32", (length,), values.tobytes())
+
+    def matrix(name, rows, columns):
+        kind = kinds[len(tensors) % len(kinds)]
+        tensors[name] = (kind, (columns, rows), random_tensor(random, kind, rows, columns))
+
+    matrix("token_embd.weight", vocab, hidden)
+    vector("output_norm.weight", hidden)
+    if architecture != "gemma3":
+        matrix("output.weight", vocab, hidden)
+    for layer in range(layers):
+        of = f"blk.{layer}."
+        vector(f"{of}attn_norm.weight", hidden)
+        vector(f"{of}ffn_norm.weight", hidden)
+        for name, number in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            matrix(f"{of}attn_{name}.weight", number * size, hidden)
+            if architecture == "qwen2":
+                vector(f"{of}attn_{name}.bias", number * size, 0.0)
+            if architecture in ("qwen3", "gemma3") and name != "v":
+                vector(f"{of}attn_{name}_norm.weight", size)
+        if architecture == "gemma3":
+            vector(f"{of}post_attention_norm.weight", hidden)
+            vector(f"{of}post_ffw_norm.weight", hidden)
+        matrix(f"{of}attn_output.weight", hidden, heads * size)
+        matrix(f"{of}ffn_gate.weight", wide, hidden)
+        matrix(f"{of}ffn_up.weight", wide, hidden)
+        matrix(f"{of}ffn_down.weight", hidden, wide)
+    return write_gguf(path, metadata, tensors)
+
+
+def reference_logits(file, tokens):
+    """The logits after each of these tokens, in float64."""
+    architecture = file["general.architecture"]
+    names = set(file.tensors())
+
+    def field(name, other=None):
+        key = f"{architecture}.{name}"
+        return file[key] if key in file else other
+
+    def weight(name):
+        return file.tensor(name).astype(np.float64)
+
+    def norm(states, name):
+        mean = np.square(states).mean(-1, keepdims=True)
+        return states / np.sqrt(mean + field("attention.layer_norm_rms_epsilon")) * weight(name)[0]
+
+    def maybe_norm(states, name):
+        return norm(states, name) if name in names else states
+
+    is_gemma = architecture == "gemma3"
+    number = len(tokens)
+    heads, kv_heads = field("attention.head_count"), field("attention.head_count_kv")
+    size = field("attention.key_length") or field("embedding_length") // heads
+    window = field("attention.sliding_window", 0)
+    distance = np.arange(number)[:, None] - np.arange(number)
+    states = weight("token_embd.weight")[tokens]
+    states = states * np.sqrt(states.shape[-1]) if is_gemma else states
+    for layer in range(field("block_count")):
+        of = f"blk.{layer}."
+        is_local = window > 0 and (not is_gemma or (layer + 1) % 6 > 0)
+        base = 1e4 if is_gemma and is_local else field("rope.freq_base")
+        angles = np.arange(number)[:, None] / base ** (np.arange(0, size, 2) / size)
+        if not (is_gemma and is_local):
+            angles = angles / field("rope.scaling.factor", 1.0)
+            if "rope_freqs.weight" in names:
+                angles = angles / weight("rope_freqs.weight")[0]
+        normed = norm(states, f"{of}attn_norm.weight")
+        projected = []
+        for name, num_heads in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            values = normed @ weight(f"{of}attn_{name}.weight").T
+            if f"{of}attn_{name}.bias" in names:
+                values = values + weight(f"{of}attn_{name}.bias")[0]
+            values = values.reshape(number, num_heads, size)
+            if name != "v":
+                values = maybe_norm(values, f"{of}attn_{name}_norm.weight")
+                if architecture == "llama":
+                    a, b = values[..., 0::2], values[..., 1::2]
+                else:
+                    a, b = values[..., : size // 2], values[..., size // 2 :]
+                cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
+                turned = (a * cos - b * sin, a * sin + b * cos)
+                if architecture == "llama":
+                    values = np.stack(turned, -1).reshape(values.shape)
+                else:
+                    values = np.concatenate(turned, -1)
+            projected.append(values.repeat(heads // num_heads, 1).swapaxes(0, 1))
+        queries, keys, values = projected
+        scores = queries @ keys.swapaxes(1, 2) / np.sqrt(size)
+        is_hidden = (distance < 0) | (distance >= window if is_local else False)
+        scores = np.where(is_hidden, -np.inf, scores)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        attended = (scores @ values).swapaxes(0, 1).reshape(number, -1)
+        added = attended @ weight(f"{of}attn_output.weight").T
+        states = states + maybe_norm(added, f"{of}post_attention_norm.weight")
+        normed = norm(states, f"{of}ffn_norm.weight")
+        gate = normed @ weight(f"{of}ffn_gate.weight").T
+        if is_gemma:
+            gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        else:
+            gate = gate / (1 + np.exp(-gate))
+        added = (gate * (normed @ weight(f"{of}ffn_up.weight").T)) @ weight(f"{of}ffn_down.weight").T
+        states = states + maybe_norm(added, f"{of}post_ffw_norm.weight")
+    head = "output.weight" if "output.weight" in names else "token_embd.weight"
+    logits = norm(states, "output_norm.weight") @ weight(head).T
+    cap = field("final_logit_softcapping", 0)
+    return np.tanh(logits / cap) * cap if cap else logits
