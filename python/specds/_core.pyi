@@ -22,7 +22,10 @@ __all__ = [
     "DraftStats",
     "EngineDrafter",
     "FormatError",
+    "ForwardCache",
+    "ForwardModel",
     "FusedState",
+    "GgufFile",
     "Match",
     "Memory",
     "ModelTables",
@@ -411,6 +414,49 @@ def pack_rows(
 def read_outcomes(
     reported: NDArray[np.int64], width: int
 ) -> list[tuple[list[int], list[int], NDArray[np.int64]]]: ...
+
+@final
+class GgufFile:
+    def __new__(cls, path: str | PathLike[str]) -> Self: ...
+    def keys(self) -> list[str]: ...
+    def __contains__(self, key: str, /) -> bool: ...
+    def __getitem__(
+        self, key: str, /
+    ) -> bool | int | float | str | list[bool] | list[int] | list[float] | list[str]: ...
+    def tensors(self) -> list[str]: ...
+    def tensor(self, name: str) -> NDArray[np.float32]: ...
+
+@final
+class ForwardModel:
+    def __new__(
+        cls,
+        file: GgufFile,
+        *,
+        instructions: Literal["auto", "avx512", "avx2", "portable"] = "auto",
+    ) -> Self: ...
+    @property
+    def config(self) -> dict[str, int]: ...
+    @property
+    def instructions(self) -> str: ...
+    @property
+    def num_bytes(self) -> int: ...
+    def forward(
+        self,
+        cache: ForwardCache,
+        inputs: Sequence[tuple[int, ArrayLike, ArrayLike | None, int]],
+        *,
+        activations: Literal["float32", "int8"] = "float32",
+        num_threads: int = 1,
+    ) -> NDArray[np.float32]: ...
+
+@final
+class ForwardCache:
+    def __new__(cls, model: ForwardModel, num_rows: int = 1) -> Self: ...
+    def length(self, row: int) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+    def commit(self, row: int, path: ArrayLike) -> None: ...
+    def truncate(self, row: int, length: int) -> None: ...
 
 @final
 class FusedState:

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use pyo3::exceptions::PyKeyError;
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{Gguf, Value};
@@ -128,7 +128,7 @@ impl ForwardModel {
         &self,
         py: Python<'py>,
         cache: &ForwardCache,
-        inputs: Vec<(usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize)>,
+        inputs: Vec<Asked<'py>>,
         activations: &str,
         num_threads: usize,
     ) -> Result<Table<f32>> {
@@ -140,7 +140,7 @@ impl ForwardModel {
                 return Err(Error::Invalid { name: "activations", reason }.into());
             }
         };
-        let read = |(row, tokens, parents, num_logits): &(_, _, Option<Bound<'py, PyAny>>, _)| {
+        let read = |(row, tokens, parents, num_logits): &Asked<'py>| {
             let parents = parents.as_ref().map(|parents| integers::<i32>(parents, "parents"));
             Ok((*row, integers::<u32>(tokens, "tokens")?, parents.transpose()?, *num_logits))
         };
@@ -160,6 +160,9 @@ impl ForwardModel {
         shaped([logits.len() / vocab_size, vocab_size], logits)
     }
 }
+
+/// A row, its tokens, their parents, and the number of the last ones whose logits are computed.
+type Asked<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize);
 
 /// Keys and values of some sequences, for one model.
 #[pyclass(frozen, module = "specds._core")]

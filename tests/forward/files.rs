@@ -20,12 +20,21 @@ fn array(kind: u32, length: u64, values: &[u8]) -> Vec<u8> {
 }
 
 fn header(num_tensors: u64, num_fields: u64) -> Vec<u8> {
-    [b"GGUF".as_slice(), &3_u32.to_le_bytes(), &num_tensors.to_le_bytes(), &num_fields.to_le_bytes()].concat()
+    [
+        b"GGUF".as_slice(),
+        &3_u32.to_le_bytes(),
+        &num_tensors.to_le_bytes(),
+        &num_fields.to_le_bytes(),
+    ]
+    .concat()
 }
 
 fn tensor(name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
-    let mut bytes = [&text(name), &u32::try_from(dimensions.len()).unwrap().to_le_bytes()[..]].concat();
-    dimensions.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
+    let mut bytes =
+        [&text(name), &u32::try_from(dimensions.len()).unwrap().to_le_bytes()[..]].concat();
+    for size in dimensions {
+        bytes.extend(size.to_le_bytes());
+    }
     [bytes, kind.to_le_bytes().to_vec(), offset.to_le_bytes().to_vec()].concat()
 }
 
@@ -146,7 +155,8 @@ fn tensors_outside_of_the_file_are_refused() {
         (&[32], 10, 0, "in the type Q2_K"),
         (&[32], 99, 0, "in the type 99"),
     ] {
-        let file = file(&[header(1, 0), tensor("t", dimensions, kind, offset), vec![0; 64]].concat());
+        let file =
+            file(&[header(1, 0), tensor("t", dimensions, kind, offset), vec![0; 64]].concat());
         let gguf = Gguf::open(&file.1).unwrap();
         let error = gguf.tensor("t").expect_err("a tensor outside of the file").to_string();
         let is_size = error.contains("is not all in the file") && reason == "part of a block";
@@ -168,7 +178,8 @@ fn damaged_files_are_answered_or_refused() {
     let whole = model();
     let mut state = 1_u64;
     let mut below = |limit: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(state >> 33).unwrap() % limit
     };
     for _ in 0..2000 * times {

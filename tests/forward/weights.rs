@@ -24,7 +24,8 @@ const TYPES: [(BlockType, &[usize], f64, f64); 11] = [
 fn rows(kind: BlockType, halves: &[usize], columns: usize, number: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut byte = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state.to_be_bytes()[0]
     };
     let size = kind.row_bytes(columns).unwrap() * number;
@@ -43,16 +44,20 @@ fn rows(kind: BlockType, halves: &[usize], columns: usize, number: usize, seed: 
 #[test]
 fn weights_are_those_of_gguf_py() {
     for (kind, halves, sum, by_place) in TYPES {
-        let mut block: Vec<u8> =
-            (0..kind.block_bytes()).map(|place| u8::try_from((place * 37 + 11) % 256).unwrap()).collect();
+        let mut block: Vec<u8> = (0..kind.block_bytes())
+            .map(|place| u8::try_from((place * 37 + 11) % 256).unwrap())
+            .collect();
         for &half in halves {
             block[half..half + 2].copy_from_slice(&[0, if half == 2 { 0x2d } else { 0x2c }]);
         }
         let mut weights = vec![0.0; kind.block_size()];
         kind.dequantize(&block, &mut weights);
         let found: f64 = weights.iter().copied().map(f64::from).sum();
-        let found_by_place: f64 =
-            weights.iter().zip(1..).map(|(&weight, place)| f64::from(weight) * f64::from(place)).sum();
+        let found_by_place: f64 = weights
+            .iter()
+            .zip(1..)
+            .map(|(&weight, place)| f64::from(weight) * f64::from(place))
+            .sum();
         assert!((found - sum).abs() <= 1e-6 * sum.abs(), "{kind:?}: {found} {sum}");
         assert!((found_by_place - by_place).abs() <= 1e-6 * by_place.abs(), "{kind:?}");
     }
@@ -108,9 +113,12 @@ proptest! {
 #[test]
 fn parts_of_blocks_and_of_tokens_are_refused() {
     let with = Instructions::available()[0];
-    for (kind, bytes, columns) in
-        [(BlockType::Q4_0, 18, 16), (BlockType::Q4_0, 17, 32), (BlockType::F32, 64, 16), (BlockType::F32, 0, 0)]
-    {
+    for (kind, bytes, columns) in [
+        (BlockType::Q4_0, 18, 16),
+        (BlockType::Q4_0, 17, 32),
+        (BlockType::F32, 64, 16),
+        (BlockType::F32, 0, 0),
+    ] {
         assert!(Matrix::new(kind, &vec![0; bytes], columns, with).is_err());
     }
     let matrix = Matrix::new(BlockType::Q4_0, &[0; 36], 32, with).unwrap();

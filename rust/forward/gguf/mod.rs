@@ -89,7 +89,7 @@ impl Gguf {
         let Some(header) = reader.header() else {
             return Err(Error::NotGguf(path));
         };
-        match reader.tables(header) {
+        match reader.tables(&header) {
             Ok((metadata, tensors, data)) => Ok(Self { path, map, metadata, tensors, data }),
             Err(reason) => Err(Error::Corrupt { path, reason }),
         }

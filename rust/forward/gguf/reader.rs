@@ -40,11 +40,12 @@ impl<'a> Reader<'a> {
 
     pub(super) fn header(&mut self) -> Option<Header> {
         let is_gguf = self.take(4).ok()? == b"GGUF" && matches!(self.u32().ok()?, 2 | 3);
-        let mut counts = || Some(Header { num_tensors: self.u64().ok()?, num_fields: self.u64().ok()? });
+        let mut counts =
+            || Some(Header { num_tensors: self.u64().ok()?, num_fields: self.u64().ok()? });
         is_gguf.then(&mut counts)?
     }
 
-    pub(super) fn tables(&mut self, header: Header) -> Reason<Tables> {
+    pub(super) fn tables(&mut self, header: &Header) -> Reason<Tables> {
         let mut metadata = BTreeMap::new();
         for _ in 0..self.count(header.num_fields, LEAST_FIELD)? {
             let key = self.text()?;

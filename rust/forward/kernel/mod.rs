@@ -1,5 +1,7 @@
 //! Products of interleaved weights and the states of some tokens.
 
+#![allow(clippy::needless_range_loop)] // iterators bring closures, which kernels have none of
+
 mod planes;
 mod states;
 mod tile;

@@ -26,8 +26,8 @@ macro_rules! planes {
 planes!(Bits4 4 1, Bits5 5 1, Bits6 6 2, Bits8 8 1, F16 0 1, BF16 0 1, F32 0 1);
 
 /// The place of the four bits of a column among eight.
-pub(crate) const fn nibble(column: usize) -> u32 {
-    (if column < 4 { 8 * column } else { 8 * (column - 4) + 4 }) as u32
+const fn nibble(column: usize) -> u32 {
+    [0, 8, 16, 24, 4, 12, 20, 28][column]
 }
 
 /// A column of eight is unpacked as its number times 2 to this power: a shift less.
@@ -58,7 +58,7 @@ pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) ->
     let bits = N::BITS - 4;
     let per_word = 4 / bits as usize;
     let high = word(simd, block, 4 + eight / per_word);
-    let place = (eight % per_word) as u32 * bits;
+    let place = [0, 1, 2, 3][eight % per_word] * bits;
     let mask = 0x1010_1010 * (2 * bits - 1);
     let of_first = simd.and(simd.shl(high, 4 - place), mask);
     let of_second = simd.and(simd.shr(high, place), mask);

@@ -88,7 +88,12 @@ impl States {
         if self.form != Some(form) {
             self.form = Some(form);
             self.num_tokens = states.len() / weights.columns;
-            with.run(Fill { to: self, from: states, columns: weights.columns, plane: weights.plane });
+            with.run(Fill {
+                to: self,
+                from: states,
+                columns: weights.columns,
+                plane: weights.plane,
+            });
         }
     }
 
@@ -132,7 +137,8 @@ impl Job for Fill<'_> {
         }
         for Span { start, num_tokens, size } in spans {
             for token in num_tokens..size {
-                for place in (start * num_blocks + token..(start + size) * num_blocks).step_by(size) {
+                for place in (start * num_blocks + token..(start + size) * num_blocks).step_by(size)
+                {
                     if is_rounded {
                         self.to.bytes[place] = ByteBlock::default();
                     } else {
@@ -160,7 +166,8 @@ impl Job for Fill<'_> {
 #[inline(always)]
 fn sums(states: &[f32; 32]) -> [f32; 3] {
     let of_half = |start: usize| {
-        let mut lanes: [f32; 8] = std::array::from_fn(|lane| states[start + lane] + states[start + 8 + lane]);
+        let mut lanes: [f32; 8] =
+            std::array::from_fn(|lane| states[start + lane] + states[start + 8 + lane]);
         for length in [4, 2, 1] {
             for lane in 0..length {
                 lanes[lane] += lanes[lane + length];

@@ -23,7 +23,12 @@ pub(crate) struct Range<'a, 'b> {
 }
 
 /// Writes the products of some rows with the states of all tokens.
-pub(crate) fn multiply(with: Instructions, weights: &Packed, states: &States, range: Range<'_, '_>) {
+pub(crate) fn multiply(
+    with: Instructions,
+    weights: &Packed,
+    states: &States,
+    range: Range<'_, '_>,
+) {
     let Range { groups, outputs } = range;
     let chunk = (CHUNK_BYTES / weights.group_bytes().max(1)).next_multiple_of(12);
     let num_blocks = weights.columns / 32;
@@ -53,7 +58,12 @@ struct Rows<'a> {
     size: usize,
 }
 
-fn by_plane<B: Block>(with: Instructions, rows: Rows<'_>, states: &[B], outputs: &mut [&mut [f32]]) {
+fn by_plane<B: Block>(
+    with: Instructions,
+    rows: Rows<'_>,
+    states: &[B],
+    outputs: &mut [&mut [f32]],
+) {
     match rows.weights.plane {
         Plane::Bits4 => by_tokens::<B, Bits4>(with, rows, states, outputs),
         Plane::Bits5 => by_tokens::<B, Bits5>(with, rows, states, outputs),

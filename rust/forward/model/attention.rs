@@ -55,7 +55,8 @@ impl Job for Attend<'_> {
                 }
             }
             for (place, &slot) in visible.path.iter().enumerate() {
-                scores[visible.num_straight - first_page * PAGE + place] = scores[slot - first_page * PAGE];
+                scores[visible.num_straight - first_page * PAGE + place] =
+                    scores[slot - first_page * PAGE];
             }
             let padded = end.next_multiple_of(S::LANES);
             let weights = &mut scores[..padded];
@@ -85,7 +86,8 @@ impl Job for Attend<'_> {
                 let mut sums = [simd.splat(0.0); 4];
                 let mut position = start;
                 while position < straight {
-                    let values = &pages[position / PAGE].values[shape.values(head, position).start..];
+                    let values =
+                        &pages[position / PAGE].values[shape.values(head, position).start..];
                     let end = straight.min((position / PAGE + 1) * PAGE);
                     let weights = &weights[position - first_page * PAGE..end - first_page * PAGE];
                     for (weight, values) in weights.iter().zip(values.chunks_exact(size)) {

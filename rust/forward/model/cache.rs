@@ -114,7 +114,10 @@ impl Cache {
         let row = self.row(row)?;
         let is_ascending = path.windows(2).all(|pair| pair[0] < pair[1]);
         if !is_ascending || path.last().is_some_and(|&last| last >= row.num_pending) {
-            return Err(Error::invalid("path", "must be ascending places of tokens of the last pass"));
+            return Err(Error::invalid(
+                "path",
+                "must be ascending places of tokens of the last pass",
+            ));
         }
         for (depth, &place) in path.iter().enumerate().filter(|(depth, place)| depth != *place) {
             for pages in &mut row.pages {

@@ -70,6 +70,7 @@ impl Config {
             None => Ok(other),
             Some(_) => count(name),
         };
+        #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
         let number = |name: &str| file.float(&key(name)).map(|of| of as f32);
         let (hidden_size, num_heads) = (count("embedding_length")?, count("attention.head_count")?);
         let head_size = or("attention.key_length", hidden_size / num_heads)?;
@@ -120,15 +121,19 @@ impl Config {
         let base = number("rope.freq_base").unwrap_or(10_000.0);
         let local_base = number("rope.freq_base_swa").unwrap_or(10_000.0);
         let rotations = [rotation(base, scale), rotation(local_base, 1.0)];
-        let is_local = match (is_gemma, file.metadata().get(&key("attention.sliding_window_pattern"))) {
-            _ if window.is_none() => vec![false; num_layers],
-            (_, Some(Value::Bools(pattern))) if pattern.len() == num_layers => pattern.clone(),
-            (_, Some(Value::Int(every @ 1..))) => every_but(num_layers, usize::try_from(*every).ok()),
-            (true, None) => every_but(num_layers, Some(6)),
-            (false, None) => vec![true; num_layers],
-            _ => return Err(file.corrupt("its pattern of windows is not one of its layers")),
-        };
-        let rotations = if is_gemma { rotations } else { [rotations[0].clone(), rotations[0].clone()] };
+        let is_local =
+            match (is_gemma, file.metadata().get(&key("attention.sliding_window_pattern"))) {
+                _ if window.is_none() => vec![false; num_layers],
+                (_, Some(Value::Bools(pattern))) if pattern.len() == num_layers => pattern.clone(),
+                (_, Some(Value::Int(every @ 1..))) => {
+                    every_but(num_layers, usize::try_from(*every).ok())
+                }
+                (true, None) => every_but(num_layers, Some(6)),
+                (false, None) => vec![true; num_layers],
+                _ => return Err(file.corrupt("its pattern of windows is not one of its layers")),
+            };
+        let rotations =
+            if is_gemma { rotations } else { [rotations[0].clone(), rotations[0].clone()] };
         // Gemma 3 of 27 billion weights alone divides by another size than that of a head.
         let size = if is_gemma && num_layers == 62 { hidden_size / num_heads } else { head_size };
         Ok(Self {

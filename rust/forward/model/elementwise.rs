@@ -42,7 +42,8 @@ pub(crate) struct Gated<'a> {
 impl Job for Gated<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let rows = self.inputs.chunks_exact(2 * self.size).zip(self.outputs.chunks_exact_mut(self.size));
+        let rows =
+            self.inputs.chunks_exact(2 * self.size).zip(self.outputs.chunks_exact_mut(self.size));
         for (inputs, outputs) in rows {
             let (gates, through) = inputs.split_at(self.size);
             let lanes = gates.chunks_exact(S::LANES).zip(through.chunks_exact(S::LANES));
@@ -54,11 +55,13 @@ impl Job for Gated<'_> {
                     Gate::Gelu => {
                         // 2 sqrt(2 / pi) (x + 0.044715 x^3)
                         let square = simd.mul(gate, gate);
-                        let factor = simd.fma(square, simd.splat(0.071_354_82), simd.splat(1.595_769_1));
+                        let factor =
+                            simd.fma(square, simd.splat(0.071_354_82), simd.splat(1.595_769));
                         simd.mul(gate, factor)
                     }
                 };
-                let power = exp(simd, simd.mul(simd.max(logit, simd.splat(-87.0)), simd.splat(-1.0)));
+                let power =
+                    exp(simd, simd.mul(simd.max(logit, simd.splat(-87.0)), simd.splat(-1.0)));
                 let product = simd.mul(gate, through);
                 simd.store(simd.div(product, simd.add(power, simd.splat(1.0))), output);
             }
@@ -75,6 +78,7 @@ pub(crate) fn add(states: &mut [f32], added: &[f32]) {
 
 impl Rotation {
     /// Returns the cosine and the sine of each angle at a position.
+    #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
     pub(crate) fn at(&self, position: usize) -> Vec<[f32; 2]> {
         let turn = |&angle: &f32| {
             let angle = f64::from(position as f32 * angle);

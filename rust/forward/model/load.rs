@@ -78,9 +78,11 @@ impl Model {
         let head = if is_tied { "token_embd.weight" } else { "output.weight" };
         let head = loader.layer(&[(head, config.vocab_size)], hidden)?;
         if let Some(name) = loader.left.first() {
-            return Err(file.unsupported(format!("has the tensor {name}, which is not computed here")));
+            return Err(
+                file.unsupported(format!("has the tensor {name}, which is not computed here"))
+            );
         }
-        Ok(Self { config, with, blocks, norm, head, file })
+        Ok(Self { file, config, with, blocks, norm, head })
     }
 
     pub fn config(&self) -> &Config {
@@ -166,7 +168,8 @@ impl<'a> Loader<'a> {
             output: self.layer(&[(&weight("attn_output"), hidden)], qkv_sizes[0])?,
             attention_post_norm: self.optional(&weight("post_attention_norm"), hidden)?,
             feed_forward_norm: self.vector(&weight("ffn_norm"), hidden)?,
-            gate_up: self.layer(&[(&weight("ffn_gate"), wide), (&weight("ffn_up"), wide)], hidden)?,
+            gate_up: self
+                .layer(&[(&weight("ffn_gate"), wide), (&weight("ffn_up"), wide)], hidden)?,
             down: self.layer(&[(&weight("ffn_down"), hidden)], wide)?,
             feed_forward_post_norm: self.optional(&weight("post_ffw_norm"), hidden)?,
         })

@@ -39,7 +39,7 @@ impl Default for PassOptions {
 /// A token of a pass.
 struct Token {
     row: usize,
-    token: u32,
+    id: u32,
     slot: usize,
     visible: Visible,
     has_logits: bool,
@@ -97,11 +97,15 @@ impl Model {
         if !cache.is_for(self) {
             return Err(Error::invalid("cache", "must be one of this model"));
         }
-        let mut tokens: Vec<Token> = Vec::with_capacity(inputs.iter().map(|input| input.tokens.len()).sum());
+        let mut tokens: Vec<Token> =
+            Vec::with_capacity(inputs.iter().map(|input| input.tokens.len()).sum());
         for (place, input) in inputs.iter().enumerate() {
             let is_new = inputs[..place].iter().all(|before| before.row != input.row);
             let Some(length) = cache.length(input.row).filter(|_| is_new) else {
-                return Err(Error::invalid("row", "must be a row of the cache, and each another one"));
+                return Err(Error::invalid(
+                    "row",
+                    "must be a row of the cache, and each another one",
+                ));
             };
             if input.num_logits > input.tokens.len() {
                 return Err(Error::invalid("num_logits", "must be at most the number of tokens"));
@@ -121,7 +125,12 @@ impl Model {
                         -1 => None,
                         parent => match usize::try_from(parent) {
                             Ok(parent) if parent < place => Some(parent),
-                            _ => return Err(Error::invalid("parents", "must be before their children")),
+                            _ => {
+                                return Err(Error::invalid(
+                                    "parents",
+                                    "must be before their children",
+                                ));
+                            }
                         },
                     },
                 };
@@ -136,7 +145,7 @@ impl Model {
                     visible.path.push(slot);
                 }
                 let has_logits = place + input.num_logits >= input.tokens.len();
-                tokens.push(Token { row: input.row, token, slot, visible, has_logits });
+                tokens.push(Token { row: input.row, id: token, slot, visible, has_logits });
             }
         }
         Ok(tokens)
@@ -173,14 +182,19 @@ impl Model {
             self.add(&mut states, added, block.feed_forward_post_norm.as_ref(), normed);
         }
         let asked = tokens.iter().zip(states.chunks_exact(config.hidden_size));
-        let asked: Vec<f32> =
-            asked.filter(|(token, _)| token.has_logits).flat_map(|(_, states)| states).copied().collect();
+        let asked: Vec<f32> = asked
+            .filter(|(token, _)| token.has_logits)
+            .flat_map(|(_, states)| states)
+            .copied()
+            .collect();
         self.normalize(&asked, &self.norm, &mut scratch.normed);
         let Scratch { prepared, normed, .. } = scratch;
         let PassOptions { activations, num_threads } = options;
         self.head.multiply(normed, activations, num_threads, prepared, logits);
         if let Some(cap) = config.logit_cap {
-            logits.iter_mut().for_each(|logit| *logit = (*logit / cap).tanh() * cap);
+            for logit in logits {
+                *logit = (*logit / cap).tanh() * cap;
+            }
         }
         Ok(())
     }
@@ -192,9 +206,11 @@ impl Model {
         let table = table.ok_or_else(|| self.file.corrupt("it has no embeddings"))?;
         let length = table.bytes.len() / table.rows.max(1);
         for (token, states) in tokens.iter().zip(states.chunks_exact_mut(size)) {
-            let row = &table.bytes[token.token as usize * length..][..length];
+            let row = &table.bytes[token.id as usize * length..][..length];
             table.kind.dequantize(row, states);
-            states.iter_mut().for_each(|state| *state *= self.config.embedding_scale);
+            for state in states {
+                *state *= self.config.embedding_scale;
+            }
         }
         Ok(states)
     }
@@ -206,7 +222,13 @@ impl Model {
     }
 
     /// Adds what a layer gives to the states, normalized where the model does that.
-    fn add(&self, states: &mut [f32], added: &[f32], norm: Option<&Vec<f32>>, normed: &mut Vec<f32>) {
+    fn add(
+        &self,
+        states: &mut [f32],
+        added: &[f32],
+        norm: Option<&Vec<f32>>,
+        normed: &mut Vec<f32>,
+    ) {
         match norm {
             None => add(states, added),
             Some(norm) => {

@@ -122,7 +122,8 @@ impl Simd for Portable {
     fn dot(self, sum: Self::Words, numbers: Self::Words, bytes: u32, _: u32) -> Self::Words {
         let bytes = bytes.to_le_bytes().map(|byte| i32::from(byte.cast_signed()));
         zip(sum, numbers, |sum, number| {
-            let products = number.to_le_bytes().into_iter().zip(bytes).map(|(a, b)| i32::from(a) * b);
+            let products =
+                number.to_le_bytes().into_iter().zip(bytes).map(|(a, b)| i32::from(a) * b);
             sum.wrapping_add_signed(products.sum())
         })
     }

@@ -1,6 +1,7 @@
 //! The vectors of x86-64.
 #![expect(unsafe_code, reason = "the compiler cannot know the processor")]
 
+#[allow(clippy::wildcard_imports)] // some sixty names of one scheme
 use std::arch::x86_64::*;
 
 use super::{Job, Simd};

@@ -88,7 +88,8 @@ fn shares<'a>(weights: &Packed, mut outputs: Vec<&'a mut [f32]>, number: usize) 
     let mut from = 0;
     for left in (1..=number).rev() {
         let to = from + (weights.num_groups() - from).div_ceil(left);
-        let length = (to * weights.lanes).min(weights.rows) - (from * weights.lanes).min(weights.rows);
+        let length =
+            (to * weights.lanes).min(weights.rows) - (from * weights.lanes).min(weights.rows);
         let halves = outputs.into_iter().map(|of_token| of_token.split_at_mut(length));
         let (first, rest) = halves.unzip();
         outputs = rest;

@@ -1,0 +1,152 @@
+"""CPU times of forward passes of k tokens, of specds and of llama.cpp in one run.
+
+    python benches/forward_passes.py MODEL.gguf [--llama-python PYTHON] [--repetitions 10] [--threads 1]
+
+llama.cpp is that of the package llama-cpp-python, in its own process where `--llama-python` names an interpreter
+that has it. All ways take turns, so that what else the machine does meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+NUM_TOKENS = (1, 5, 9, 16, 32)
+CONTEXT, PROMPT = 128, 512
+
+
+def tokens_of(number: int, vocab_size: int, start: int = 0) -> list[int]:
+    """Tokens that no text repeats."""
+    return [(place * 104729 + 31 * start + 500) % vocab_size for place in range(number)]
+
+
+def specds_passes(path: str, num_threads: int) -> dict[str, Callable[[int], None]]:
+    """A pass for each of the instructions of this processor and each precision of activations."""
+    from specds._core import ForwardCache, ForwardModel, GgufFile
+
+    file = GgufFile(path)
+    passes = {}
+    for instructions in ("avx512", "avx2", "portable"):
+        try:
+            model = ForwardModel(file, instructions=instructions)
+        except ValueError:
+            continue  # not of this processor
+        if instructions == "portable" and passes:
+            continue  # a minute for each prompt
+        vocab_size = model.config["vocab_size"]
+        for activations in ("float32", "int8"):
+            cache = ForwardCache(model)
+            options = {"activations": activations, "num_threads": num_threads}
+            model.forward(cache, [(0, tokens_of(CONTEXT, vocab_size), None, 0)], **options)
+            cache.commit(0, range(CONTEXT))
+
+            def run(number, model=model, cache=cache, options=options, vocab_size=vocab_size):
+                tokens = tokens_of(number, vocab_size, CONTEXT)
+                num_logits = 1 if number == PROMPT else number
+                model.forward(cache, [(0, tokens, None, num_logits)], **options)
+
+            passes[f"specds {instructions} {activations}"] = run
+    return passes
+
+
+def llama_pass(path: str, num_threads: int, is_repacked: bool) -> Callable[[int], None]:
+    """A pass of llama.cpp, with its own repacked weights or without."""
+    import llama_cpp
+
+    model_options = llama_cpp.llama_model_default_params()
+    model_options.use_extra_bufts = is_repacked
+    model = llama_cpp.llama_model_load_from_file(path.encode(), model_options)
+    options = llama_cpp.llama_context_default_params()
+    options.n_ctx, options.n_batch = CONTEXT + PROMPT + 64, PROMPT
+    options.n_threads = options.n_threads_batch = num_threads
+    context = llama_cpp.llama_init_from_model(model, options)
+    vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    batch = llama_cpp.llama_batch_init(PROMPT, 0, 1)
+
+    def run(number: int, start: int = CONTEXT) -> None:
+        batch.n_tokens = number
+        for place, token in enumerate(tokens_of(number, vocab_size, start)):
+            batch.token[place], batch.pos[place] = token, start + place
+            batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
+            batch.logits[place] = place == number - 1 or number < PROMPT
+        if llama_cpp.llama_decode(context, batch) != 0:
+            raise RuntimeError("llama.cpp refused a batch")
+        llama_cpp.llama_synchronize(context)
+        llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(context), 0, CONTEXT, -1)
+
+    run(CONTEXT, 0)
+    return run
+
+
+def timed(run: Callable[[int], None], number: int) -> float:
+    start = time.process_time()
+    run(number)
+    return time.process_time() - start
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Times a pass of llama.cpp for each number of tokens that is read."""
+    run = llama_pass(arguments.model, arguments.threads, arguments.repacked)
+    for line in sys.stdin:
+        print(timed(run, int(line)), flush=True)
+
+
+def llama_by_process(arguments: argparse.Namespace) -> Callable[[int], float]:
+    command = [arguments.llama_python, __file__, arguments.model, "--serve"]
+    command += ["--threads", str(arguments.threads), *["--repacked"] * arguments.repacked]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(arguments.threads)}
+    server = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env=environment,
+    )  # fmt: skip
+
+    def ask(number: int) -> float:
+        server.stdin.write(f"{number}\n")
+        server.stdin.flush()
+        return float(server.stdout.readline() or "nan")
+
+    return ask
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--llama-python", help="an interpreter that has llama-cpp-python")
+    parser.add_argument("--repacked", action="store_true", help="let llama.cpp repack weights")
+    parser.add_argument("--repetitions", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments)
+        return
+    passes = specds_passes(arguments.model, arguments.threads)
+    ways = {name: lambda number, run=run: timed(run, number) for name, run in passes.items()}
+    if arguments.llama_python:
+        ways = {"llama.cpp": llama_by_process(arguments), **ways}
+    sizes = (*NUM_TOKENS, PROMPT)
+    times: dict[tuple[str, int], list[float]] = {}
+    for repetition in range(arguments.repetitions):
+        for number in sizes:
+            if number == PROMPT and repetition % 5:
+                continue
+            for name, measure in ways.items():
+                times.setdefault((name, number), []).append(measure(number) * 1e3)
+    print(f"CPU ms of a pass of k tokens after {CONTEXT}, least (median) of {arguments.repetitions}")
+    print(f"{'k':>24}", *(f"{number:>16}" for number in sizes))
+    for name in ways:
+        of = [times[name, number] for number in sizes]
+        print(f"{name:>24}", *(f"{min(t):>7.1f} ({statistics.median(t):6.1f})" for t in of))
+    first = next(iter(ways))
+    for name in [*ways][1:]:
+        ratios = [min(times[name, number]) / min(times[first, number]) for number in sizes]
+        print(f"{name:>24} over {first}:", *(f"{ratio:.2f}" for ratio in ratios))
+
+
+if __name__ == "__main__":
+    main()
