@@ -1,9 +1,9 @@
 """CPU times of forward passes of k tokens, of specds and of llama.cpp in one run.
 
-    python benches/forward_passes.py MODEL.gguf [--llama-python PYTHON] [--repetitions 10] [--threads 1]
+    python benches/forward_passes.py MODEL.gguf [--llama-python PYTHON] [--threads 1]
 
-llama.cpp is that of the package llama-cpp-python, in its own process where `--llama-python` names an interpreter
-that has it. All ways take turns, so that what else the machine does meets all of them alike.
+llama.cpp is that of the package llama-cpp-python, in a process of the interpreter that
+`--llama-python` names. All ways take turns, so that other load meets all of them alike.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ def main() -> None:
                 continue
             for name, measure in ways.items():
                 times.setdefault((name, number), []).append(measure(number) * 1e3)
-    print(f"CPU ms of a pass of k tokens after {CONTEXT}, least (median) of {arguments.repetitions}")
+    print(
+        f"CPU ms of a pass of k tokens after {CONTEXT}, least (median) of {arguments.repetitions}"
+    )
     print(f"{'k':>24}", *(f"{number:>16}" for number in sizes))
     for name in ways:
         of = [times[name, number] for number in sizes]

@@ -15,7 +15,7 @@ pub enum Error {
     NotGguf(PathBuf),
 
     /// The file ends early, or contradicts itself.
-    #[error("{path} is no whole GGUF file: {reason}: download it again")]
+    #[error("{path} is not a whole GGUF file: {reason}: download it again")]
     Corrupt { path: PathBuf, reason: String },
 
     #[error("{path} {reason}: run it with transformers or llama.cpp")]

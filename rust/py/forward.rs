@@ -11,7 +11,7 @@ use specds_forward::gguf::{Gguf, Value};
 use specds_forward::model::{self, Cache, Input, LoadOptions, Model, PassOptions};
 use specds_forward::{Activations, Error, Instructions};
 
-use crate::arrays::{Table, integers, shaped};
+use crate::arrays::{Matrix, integers, shaped};
 use crate::error::{Result, lock};
 
 /// A GGUF file: its metadata, and the types and shapes of its tensors.
@@ -59,7 +59,7 @@ impl GgufFile {
     }
 
     /// A tensor as float32, `(rows, columns)`. Raises KeyError where there is none of this name.
-    fn tensor(&self, py: Python<'_>, name: &str) -> Result<Table<f32>> {
+    fn tensor(&self, py: Python<'_>, name: &str) -> Result<Matrix<f32>> {
         let Some(tensor) = self.0.tensor(name)? else {
             return Err(PyKeyError::new_err(name.to_owned()).into());
         };
@@ -131,7 +131,7 @@ impl ForwardModel {
         inputs: Vec<Asked<'py>>,
         activations: &str,
         num_threads: usize,
-    ) -> Result<Table<f32>> {
+    ) -> Result<Matrix<f32>> {
         let activations = match activations {
             "float32" => Activations::Float32,
             "int8" => Activations::Int8,

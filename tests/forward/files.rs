@@ -93,7 +93,7 @@ fn layer_tensor(name: &str, rows: u64, offset: &mut u64) -> Vec<u8> {
     if rows == 0 { tensor(&name, &[32], 0, place) } else { tensor(&name, &[32, rows], 2, place) }
 }
 
-/// What can be done with a file, whatever is in it.
+/// Opens a file, loads its model and runs it.
 fn use_all(file: &File) -> Result<(), specds_forward::Error> {
     let gguf = Arc::new(Gguf::open(&file.1)?);
     for name in gguf.tensor_names() {

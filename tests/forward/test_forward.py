@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from gguf_models import BLOCKS, reference_logits, write_gguf, write_model
 
+from gguf_models import BLOCKS, reference_logits, write_gguf, write_model
 from specds._core import FormatError, ForwardCache, ForwardModel, GgufFile
 
 TOKENS = np.random.default_rng(7).integers(0, 80, 150)
@@ -149,11 +149,11 @@ def test_metadata_is_read(tmp_path):
     assert len(file.keys()) == 13
 
 
-def test_what_is_not_computed_is_refused_by_name(tmp_path):
+def test_unknown_architectures_and_tensors_are_refused_by_name(tmp_path):
     path = write_model(tmp_path / "model.gguf", "llama")
     contents = path.read_bytes()
     for old, new, reason in [
-        (b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", "architecture \"mamba\""),
+        (b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba", 'architecture "mamba"'),
         (b"blk.0.attn_q.weight", b"blk.0.attn_p.weight", "no tensor blk.0.attn_q.weight"),
         (b"blk.2.attn_q.weight", b"blk.3.attn_q.weight", "no tensor blk.2.attn_q.weight"),
     ]:

@@ -19,7 +19,7 @@ pub(super) struct Reader<'a> {
     place: usize,
 }
 
-/// How many tensors and fields there are said to be.
+/// The stated numbers of tensors and fields.
 pub(super) struct Header {
     num_tensors: u64,
     num_fields: u64,

@@ -65,7 +65,7 @@ pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) ->
     [simd.or(first, of_first), simd.or(second, of_second)]
 }
 
-/// What [`column`] takes the columns of an eight from.
+/// The words that [`column`] takes the columns of an eight from.
 #[inline(always)]
 pub(crate) fn loaded<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
     match N::BITS {

@@ -39,7 +39,7 @@ pub(crate) struct ByteBlock {
     /// Four in each word.
     pub(crate) states: [u32; 8],
     pub(crate) scale: f32,
-    /// As those of [`FloatBlock`].
+    /// The sums of [`FloatBlock`].
     pub(crate) sums: [f32; 3],
 }
 

@@ -76,7 +76,7 @@ fn by_plane<B: Block>(
     }
 }
 
-/// As many groups of rows at once as fill the registers beside the tokens.
+/// Takes so many groups of rows at once that their sums fill the registers.
 fn by_tokens<B: Block, N: Numbers>(
     with: Instructions,
     rows: Rows<'_>,

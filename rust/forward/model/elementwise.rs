@@ -1,4 +1,4 @@
-//! What is computed between the layers, number by number.
+//! Norms, gates and rotations: the steps between the layers.
 
 use super::config::{Gate, Pairs, Rotation};
 use crate::simd::{Job, Simd, exp, sum};

@@ -23,7 +23,7 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Words of 32 bits, one for each lane.
     type Words: Copy;
     const LANES: usize;
-    /// Whether [`dot`](Self::dot) takes bytes to be 128 more than they mean.
+    /// True where [`dot`](Self::dot) takes 128 off numbers of 8 bits.
     const HAS_SIGNED_BYTES: bool;
 
     /// Runs a kernel with these instructions.

@@ -101,9 +101,9 @@ fn shares<'a>(weights: &Packed, mut outputs: Vec<&'a mut [f32]>, number: usize) 
 
 /// A matrix by itself.
 #[derive(Debug)]
-pub struct Matrix(Layer);
+pub struct PackedMatrix(Layer);
 
-impl Matrix {
+impl PackedMatrix {
     /// Packs rows of whole blocks for these instructions.
     ///
     /// # Errors
