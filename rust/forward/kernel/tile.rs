@@ -76,7 +76,7 @@ fn by_plane<B: Block>(
     }
 }
 
-/// Takes so many groups of rows at once that their sums fill the registers.
+/// Multiplies by tiles whose sums fill the registers.
 fn by_tokens<B: Block, N: Numbers>(
     with: Instructions,
     rows: Rows<'_>,
