@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from specds.generation.warmup import warm_up
     from specds.hierarchy import HierarchyConfig, HierarchyDrafter
     from specds.indexing import BuildOptions, BuildReport, build_datastore, build_from_token_ids
+    from specds.models.native import load_gguf
     from specds.verify import UnsupportedModelError
 
 __all__ = [
@@ -83,13 +84,14 @@ __all__ = [
     "build_datastore",
     "build_from_token_ids",
     "generate",
+    "load_gguf",
     "undo",
     "warm_up",
 ]
 
 _HOMES = (
     *("decoding.stats", "corpora", "indexing", "drafters", "verify", "hierarchy"),
-    *("generation", "generation.warmup"),
+    *("generation", "generation.warmup", "models.native"),
 )
 __getattr__ = lazy(__name__, *_HOMES)
 

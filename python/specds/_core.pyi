@@ -35,6 +35,7 @@ __all__ = [
     "StoredDocument",
     "TokenTree",
     "Trigrams",
+    "UnsupportedFileError",
     "__version__",
     "aded_session",
     "compact",
@@ -61,6 +62,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]]
 __version__: Final[str]
 
 class FormatError(ValueError): ...
+class UnsupportedFileError(FormatError): ...
 
 @final
 class Match:
@@ -457,6 +459,7 @@ class ForwardCache:
     def num_bytes(self) -> int: ...
     def commit(self, row: int, path: ArrayLike) -> None: ...
     def truncate(self, row: int, length: int) -> None: ...
+    def copy_row(self, source: int, target: int) -> None: ...
 
 @final
 class FusedState:

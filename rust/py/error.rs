@@ -19,6 +19,13 @@ create_exception!(
     "Files of a datastore or a memory are truncated, corrupt, foreign, or of a newer format."
 );
 
+create_exception!(
+    specds,
+    UnsupportedFileError,
+    FormatError,
+    "A whole GGUF file has an architecture, a type of weights or a tensor that is not computed here."
+);
+
 /// An error of the core or of Python.
 pub(crate) struct Failure(PyErr);
 
@@ -47,9 +54,8 @@ impl From<specds_forward::Error> for Failure {
         use specds_forward::Error as Of;
         Self(match error {
             Of::Io { path, source } => exception(Error::Io { path, source }),
-            Of::NotGguf(_) | Of::Corrupt { .. } | Of::Unsupported { .. } => {
-                FormatError::new_err(error.to_string())
-            }
+            Of::NotGguf(_) | Of::Corrupt { .. } => FormatError::new_err(error.to_string()),
+            Of::Unsupported { .. } => UnsupportedFileError::new_err(error.to_string()),
             Of::OutOfMemory(_) => PyMemoryError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),
         })

@@ -35,7 +35,7 @@ impl GgufFile {
         self.0.metadata().contains_key(key)
     }
 
-    /// The value of a field; lists are made anew each time.
+    /// Returns the value of a field; each call makes a new list.
     fn __getitem__<'py>(&self, py: Python<'py>, key: &str) -> Result<Bound<'py, PyAny>> {
         let Some(value) = self.0.metadata().get(key) else {
             return Err(PyKeyError::new_err(key.to_owned()).into());
@@ -104,9 +104,11 @@ impl ForwardModel {
         ] {
             dict.set_item(name, size)?;
         }
+        dict.set_item("num_weights", self.0.file().num_weights())?;
         Ok(dict)
     }
 
+    /// The instructions that passes use: `avx512`, `avx2` or `portable`.
     #[getter]
     fn instructions(&self) -> &'static str {
         self.0.instructions().name()
@@ -185,6 +187,7 @@ impl ForwardCache {
         Ok(length.ok_or_else(|| Error::Invalid { name: "row", reason: reason() })?)
     }
 
+    /// The bytes of the keys and values.
     #[getter]
     fn num_bytes(&self) -> usize {
         lock(&self.cache).num_bytes()
@@ -200,5 +203,10 @@ impl ForwardCache {
     /// Forgets all tokens of a row from this position on.
     fn truncate(&self, row: usize, length: usize) -> Result<()> {
         Ok(lock(&self.cache).truncate(row, length)?)
+    }
+
+    /// Replaces a row by a copy of another one.
+    fn copy_row(&self, source: usize, target: usize) -> Result<()> {
+        Ok(lock(&self.cache).copy_row(source, target)?)
     }
 }

@@ -38,7 +38,7 @@ mod _core {
         datastore::Datastore,
         draft::{DraftSession, draft_batch},
         engine::EngineDrafter,
-        error::FormatError,
+        error::{FormatError, UnsupportedFileError},
         forward::{ForwardCache, ForwardModel, GgufFile},
         found::{Match, StoredDocument},
         fused::FusedState,

@@ -9,6 +9,7 @@ import sys
 import pytest
 import transformers
 
+from gguf_models import write_gguf
 from specds import Memory
 from specds.models.gguf import GgufVocabulary
 from specds.models.resolve import ModelRef
@@ -77,14 +78,16 @@ import sys
 from specds.models import load
 load.find_spec = lambda name: None if name == "gguf" else True
 try:
-    load.load_model(load.ModelRef("m", "gguf", "m.gguf"))
+    load.load_model(load.ModelRef("m", "gguf", sys.argv[1]))
 except ImportError as error:
     print(error, "torch" in sys.modules)
 """
 
 
-def test_missing_gguf_is_reported_before_torch_is_imported():
-    done = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True)
+def test_missing_gguf_is_reported_before_torch_is_imported(tmp_path):
+    path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "mamba"}, {})
+    command = [sys.executable, "-c", MISSING, path]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip() == "gguf is not installed: pip install 'specds[gguf]' False"
 
 
@@ -114,5 +117,5 @@ def test_gguf_with_nested_lists_is_refused(tmp_path, field):
         + text(b"tokenizer.ggml.%b" % field.encode())
         + nested
     )
-    with pytest.raises(ValueError, match="holds no tokenizer"):
+    with pytest.raises(ValueError, match="is an array of arrays"):
         GgufVocabulary.read(path)

@@ -36,7 +36,7 @@ def turns(model, cache, write, mode):
     return texts
 
 
-@pytest.mark.parametrize("verification", RUNNERS)
+@pytest.mark.parametrize("verification", sorted({*RUNNERS} - {"native"}))
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
 @pytest.mark.parametrize("kind", CACHES)
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])

@@ -27,5 +27,6 @@ def gguf_of(tokens, model="gpt2", chat_template=None, tensor_offsets=()):
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensor_offsets), len(fields))
     head += b"".join(text(name) + value for name, value in fields.items())
     return head + b"".join(
-        text("weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, offset) for offset in tensor_offsets
+        text(f"weight.{offset}") + struct.pack("<IQQIQ", 2, 4, 4, 0, offset)
+        for offset in tensor_offsets
     )

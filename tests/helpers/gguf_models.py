@@ -49,6 +49,15 @@ def _value(value):
         return struct.pack("<II", 4, value)
     if isinstance(value, float):
         return struct.pack("<If", 6, value)
+    if isinstance(value, list):
+        items = [_value(each) for each in value]
+        kind = items[0][:4] if items else struct.pack("<I", 4)
+        return (
+            struct.pack("<I", 9)
+            + kind
+            + struct.pack("<Q", len(items))
+            + b"".join(item[4:] for item in items)
+        )
     return struct.pack("<I", 8) + _text(value)
 
 
@@ -65,10 +74,22 @@ def write_gguf(path, metadata, tensors):
     return path
 
 
-def write_model(path, architecture, kinds=("F32",), *, seed=1, hidden=64, wide=96, heads=4, **more):
+def write_model(
+    path,
+    architecture,
+    kinds=("F32",),
+    *,
+    seed=1,
+    hidden=64,
+    wide=96,
+    heads=4,
+    vocab=80,
+    extra=(),
+    **more,
+):
     """Writes a model of this family whose weights have these types in turn."""
     random = np.random.default_rng(seed)
-    kv_heads, size, layers, vocab = 2, 32, 3, 80
+    kv_heads, size, layers = 2, 32, 3
     sizes = {
         "embedding_length": hidden, "feed_forward_length": wide, "block_count": layers,
         "attention.head_count": heads, "attention.head_count_kv": kv_heads,
@@ -77,6 +98,7 @@ def write_model(path, architecture, kinds=("F32",), *, seed=1, hidden=64, wide=9
     }  # fmt: skip
     metadata = {"general.architecture": architecture}
     metadata |= {f"{architecture}.{key}": value for key, value in (sizes | more).items()}
+    metadata |= dict(extra)
     tensors = {}
 
     def vector(name, length, middle=1.0):
@@ -109,6 +131,23 @@ def write_model(path, architecture, kinds=("F32",), *, seed=1, hidden=64, wide=9
         matrix(f"{of}ffn_up.weight", wide, hidden)
         matrix(f"{of}ffn_down.weight", hidden, wide)
     return write_gguf(path, metadata, tensors)
+
+
+def byte_tokenizer(template=None):
+    """The metadata of a tokenizer of single bytes, with two control tokens after them."""
+    letters = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    spelled, others = {byte: chr(byte) for byte in letters}, 256
+    for byte in range(256):
+        if byte not in spelled:
+            spelled[byte] = chr(others)
+            others += 1
+    tokens = [*(spelled[byte] for byte in range(256)), "<|im_start|>", "<|im_end|>"]
+    metadata = {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * 256 + [3] * 2,
+        "tokenizer.ggml.merges": [], "tokenizer.ggml.eos_token_id": 257,
+    }  # fmt: skip
+    return metadata | ({"tokenizer.chat_template": template} if template else {})
 
 
 def reference_logits(file, tokens):

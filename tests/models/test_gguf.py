@@ -7,9 +7,12 @@ import sys
 import pytest
 
 from gguf_files import gguf_of
+from gguf_models import byte_tokenizer, write_model
 from real.models import FOLDER, folder_of, with_benches
+from specds._core import GgufFile
 from specds.models.gguf import GgufVocabulary
-from specds.models.load import LoadingError, load_encoder, load_model
+from specds.models.gguf_tokenizer import UnknownTokenizerError, build_backend
+from specds.models.load import LoadingError, load_encoder, load_model, load_tokenizer
 from specds.models.tokenization import fingerprint, vocab_size
 
 
@@ -41,7 +44,7 @@ def test_truncated_gguf_file_is_rejected(tmp_path):
     path, whole = tmp_path / "a.gguf", gguf_of(["a", "b"])
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=r"a\.gguf is not a complete GGUF file"):
+        with pytest.raises(ValueError, match=r"a\.gguf is not a (whole )?GGUF file"):
             GgufVocabulary.read(path)
     for place in range(4, len(whole)):  # the largest lengths, counts and kinds
         path.write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
@@ -49,6 +52,63 @@ def test_truncated_gguf_file_is_rejected(tmp_path):
             GgufVocabulary.read(path)
         except ValueError as error:
             assert "a.gguf" in str(error)  # noqa: PT017  (a changed text is allowed)
+
+
+LOAD = """
+import sys
+from specds.models.load import load_model
+try:
+    load_model(sys.argv[1])
+except ValueError as error:
+    print(error, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("share", [0.2, 0.9, 0.999])
+def test_cut_model_is_refused_in_one_sentence_before_torch_is_imported(tmp_path, share):
+    path = write_model(tmp_path / "m.gguf", "llama", vocab=258, extra=byte_tokenizer())
+    contents = path.read_bytes()
+    path.write_bytes(contents[: int(len(contents) * share)])
+    done = subprocess.run([sys.executable, "-c", LOAD, path], capture_output=True, text=True)
+    assert done.stdout.count("\n") == 1, done.stderr
+    assert "is not a whole GGUF file" in done.stdout
+    assert done.stdout.strip().endswith("False")
+
+
+def test_tokenizer_of_bytes_reads_and_writes_any_text(tmp_path):
+    extra = byte_tokenizer("{{ messages }}") | {"tokenizer.ggml.add_bos_token": True}
+    extra |= {"tokenizer.ggml.bos_token_id": 256}
+    path = write_model(tmp_path / "m.gguf", "llama", vocab=258, extra=extra)
+    tokenizer, light = load_tokenizer(str(path)), load_encoder(str(path))
+    text = "wörld 123 <|im_end|> \n"
+    for each in (tokenizer, light):
+        ids = each.encode(text, add_special_tokens=False)
+        assert ids == [*text.encode()[:11], 257, *b" \n"]
+        assert each.decode(ids) == text
+        assert each.encode("a", add_special_tokens=True) == [256, 97]
+        assert fingerprint(each) == fingerprint(GgufVocabulary.read(path))
+    assert (light.eos_token_id, tokenizer.eos_token_id) == (257, 257)
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "wörld 123  \n"
+
+
+def test_tokenizer_of_scores_merges_the_likeliest_tokens_first(tmp_path):
+    tokens = ["<unk>", "<s>", "</s>", "<0x21>", "▁", "a", "b", "ab", "▁a", "▁ab", "ba"]
+    scores = [0.0] * 5 + [-9.0, -9.0, -2.0, -1.0, -3.0, -4.0]
+    path = write_model(tmp_path / "m.gguf", "llama", extra={
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": scores, "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.token_type": [2, 3, 3, 6] + [1] * 7, "tokenizer.ggml.unknown_token_id": 0,
+    })  # fmt: skip
+    light = load_encoder(str(path))
+    assert light.encode("ab a!ba", add_special_tokens=True) == [1, 9, 8, 3, 10]
+    assert light.decode([9, 8, 3, 10]) == "ab a!ba"
+
+
+def test_tokenizer_of_an_unknown_kind_is_named(tmp_path):
+    extra = byte_tokenizer() | {"tokenizer.ggml.pre": "new-one"}
+    path = write_model(tmp_path / "m.gguf", "llama", vocab=258, extra=extra)
+    with pytest.raises(UnknownTokenizerError, match="new-one"):
+        build_backend(GgufFile(path), path)
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path):
@@ -110,5 +170,5 @@ def test_file_cut_within_its_tensors_is_refused(tmp_path):
     path.write_bytes(gguf_of(["a", "b"], tensor_offsets=(0, 4096)) + bytes(5000))
     assert GgufVocabulary.read(path).get_vocab() == {"a": 0, "b": 1}
     path.write_bytes(gguf_of(["a", "b"], tensor_offsets=(0, 4096)) + bytes(4000))
-    with pytest.raises(ValueError, match="is not a complete GGUF file: download it again"):
+    with pytest.raises(ValueError, match=r"is not a whole GGUF file: .*download it again"):
         GgufVocabulary.read(path)

@@ -153,7 +153,7 @@ def test_model_loaded_with_flash_attention_decodes(monkeypatch):
         generate_with(model, verification="model")
 
 
-@pytest.mark.parametrize("verification", RUNNERS)
+@pytest.mark.parametrize("verification", sorted({*RUNNERS} - {"native"}))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_check_accepts_correct_models(family, verification):
     assert check_model(tiny_model(family), verification=verification).ok

@@ -80,6 +80,7 @@ class GenerateOptions(BenchOptions):
         runs: Number of runs.
         batches (PROMPTS,...): Prompts in one call.
         verification: Verification backend.
+        activations: `float32` or `int8`, of a GGUF file on a CPU.
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bf16`, ...
     """
@@ -92,7 +93,8 @@ class GenerateOptions(BenchOptions):
     seed: int = 0
     runs: int = 3
     batches: Sequence[int] = (1,)
-    verification: Literal["auto", "packed", "model"] = "auto"
+    verification: Literal["auto", "native", "packed", "model"] = "auto"
+    activations: Literal["float32", "int8"] = "float32"
     device: str = "auto"
     dtype: str = "auto"
 

@@ -62,8 +62,10 @@ class Running:
         memory: File of earlier requests to draft from; this request is added to it.
         tenant: Tenant of this request in `--memory`.
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
-        verification: `packed`: all sequences as one packed batch, with our attention; `model`: the
-            model's own forward pass; `auto`: `packed` on a CPU or an H100 if the model supports it.
+        verification: `native`: a GGUF file on a CPU; `packed`: all sequences as one packed batch,
+            with our attention; `model`: the model's own forward pass; `auto`: `native` for a GGUF
+            file on a CPU, else `packed` on a CPU or an H100 if the model supports it.
+        activations: Activations of a GGUF file on a CPU. `int8` is faster, and its text differs.
         temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
             the model's generation config.
         top_k (TOKENS): Sample from the k likeliest tokens; 0 is off.
@@ -83,7 +85,8 @@ class Running:
     tenant: str = ""
     model_tables: bool = False
     max_nodes: MaxNodes = "auto"
-    verification: Literal["auto", "packed", "model"] = "auto"
+    verification: Literal["auto", "native", "packed", "model"] = "auto"
+    activations: Literal["float32", "int8"] = "float32"
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -226,7 +229,11 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     # A download has bars of its own.
     with nullcontext() if ref.kind == "hub" else terminal.waiting(f"loading {running.model}"):
         model, tokenizer = load_model(
-            ref, device=running.device, dtype=running.dtype, tokenizer=vocabulary
+            ref,
+            device=running.device,
+            dtype=running.dtype,
+            tokenizer=vocabulary,
+            activations=running.activations,
         )
     one_thread_for(running.model)
     import torch

@@ -17,6 +17,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from specds.accept.on_host import is_stateless
+from specds.models.native import NativeCache, NativeModel
 from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
 from specds.verify.states import MarkedCache
@@ -255,8 +256,9 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     reason = None
     windows = (DynamicLayer, DynamicSlidingWindowLayer)
     is_known = is_recurrent(model) or all(type(layer) in windows for layer in cache.layers)
-    if type(cache) not in (DynamicCache, MarkedCache) or not is_known:
-        reason = "drafts continue only from a `DynamicCache`"
+    wanted = (NativeCache,) if isinstance(model, NativeModel) else (DynamicCache, MarkedCache)
+    if type(cache) not in wanted or not is_known:
+        reason = f"drafts continue only from a `{wanted[0].__name__}`"
     elif len(shown) > 1 or not bool(shown.all()):
         reason = "it works for one prompt without padding"
     elif not cache.get_seq_length() < shown.shape[1]:

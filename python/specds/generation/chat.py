@@ -21,6 +21,7 @@ from specds.drafters.fused import FusedDrafter
 from specds.generation.arguments import takes_past
 from specds.generation.generate import generate
 from specds.generation.options import Drafts, Options
+from specds.models.native import NativeCache, NativeModel
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
 from specds.verify.states import MarkedCache
 from specds.verify.support import is_recurrent
@@ -170,9 +171,11 @@ class Chat:
         self.messages = [*self.first_messages]
         self._token_ids, self._cache = [], self._empty_cache()
 
-    def _empty_cache(self) -> DynamicCache | None:
+    def _empty_cache(self) -> Any:
         if not takes_past(self._model):
             return None
+        if isinstance(self._model, NativeModel):
+            return NativeCache()
         return MarkedCache() if is_recurrent(self._model) else DynamicCache()
 
     def _roll_back(self, token_ids: list[int]) -> None:

@@ -4,16 +4,19 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import DynamicCache
 
 from specds.verify.chain import ChainRunner
 from specds.verify.generic import Runner
+from specds.verify.native import NativeRunner
 from specds.verify.states import MarkedCache
 
 
-def load(past: DynamicCache, runner: Runner) -> None:
-    """Give the first row of a new runner a copy of the states of the only row of `past`."""
+def load(past: Any, runner: Runner) -> None:
+    """Give the first row of a new runner the states of the only row of `past`, mostly a copy."""
     length = past.get_seq_length()
+    if isinstance(runner, NativeRunner):
+        runner.load(past)
+        return
     if isinstance(runner, ChainRunner):
         runner.mark_at = getattr(past, "mark_at", 0)
         if length > 0 or not isinstance(past, MarkedCache):
@@ -33,8 +36,10 @@ def load(past: DynamicCache, runner: Runner) -> None:
     cache.lengths[0] = length
 
 
-def extend(past: DynamicCache, runner: Runner) -> DynamicCache:
+def extend(past: Any, runner: Runner) -> Any:
     """Append to `past` the states that only the runner has, as the baseline does."""
+    if isinstance(runner, NativeRunner):
+        return runner.extend()
     if isinstance(runner, ChainRunner):
         vars(past).update(vars(runner.committed()))
         if isinstance(past, MarkedCache) and runner.mark is not None:

@@ -176,7 +176,7 @@ def _choose_backend(
             "stream_interval and shape_invariant cannot be used with recurrent states: the width "
             "of a pass depends on what was accepted before"
         )
-    is_fixed = backend[1] == "model" or (backend[1] == "packed" and is_cpu)
+    is_fixed = backend[1] in ("model", "native") or (backend[1] == "packed" and is_cpu)
     if options.shape_invariant and not (is_fixed and num_rows == 1):
         raise UnsupportedRequestError(
             "shape_invariant needs one row, and verification 'model' on other devices than a CPU"

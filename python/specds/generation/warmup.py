@@ -13,6 +13,7 @@ from specds.decoding.budget import MAX_NODES
 from specds.generation.options import Drafts, Options
 from specds.models.tokenization import model_vocab_size
 from specds.verify.generic import Runner
+from specds.verify.native import NativeRunner
 from specds.verify.packed import PackedRunner
 from specds.verify.support import Verification, require_support
 
@@ -67,7 +68,8 @@ def _rehearse(runner: Runner, max_context: int, requests: Sequence[PassRequest])
     length = min(_SHORT_CONTEXT, max_context)
     while True:
         # Slots that no prompt has filled hold zeros, which take as long.
-        if runner.takes_trees:
+        is_filled = runner.takes_trees and not isinstance(runner, NativeRunner)
+        if is_filled:
             runner.cache.lengths = [length] * num_rows
         for num_nodes in runner.node_steps or (0, MAX_NODES):
             trees = [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))] * num_rows
@@ -76,6 +78,6 @@ def _rehearse(runner: Runner, max_context: int, requests: Sequence[PassRequest])
                     runner.launch([0] * num_rows, trees, request)()
             else:
                 runner.rehearse([0] * num_rows, trees)
-        if length == max_context or not runner.takes_trees:
+        if length == max_context or not is_filled:
             return
         length = min(2 * length, max_context)

@@ -1,18 +1,30 @@
-"""Vocabulary of a GGUF file, read without packages and without weights."""
+"""Metadata of GGUF files: vocabulary, configuration and generation settings, without torch."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
-from typing import BinaryIO
+from typing import Any
+
+from specds._core import GgufFile
 
 MAGIC = b"GGUF"
-_NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
-_STRING, _ARRAY = 8, 9
-# Far above real files: bounds on the fields, on the bytes of a text, and on the items of a list.
-_MOST_FIELDS, _MOST, _MOST_ITEMS = 1 << 16, 1 << 24, {_STRING: 1 << 24, _ARRAY: 1 << 12}
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+"""Types of tokens."""
+
+_MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+# Tokens that end a turn, in files that name only the token that ends a text.
+_ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
+# Settings of transformers by their names in GGUF.
+_SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+
+
+def field(file: GgufFile, key: str, default: Any = None) -> Any:
+    """Return the value of a field, or `default` if the file lacks it."""
+    try:
+        return file[key]
+    except KeyError:
+        return default
 
 
 @dataclass(frozen=True)
@@ -30,69 +42,114 @@ class GgufVocabulary:
         Raises:
             ValueError: The file is not GGUF, is truncated, or has no tokens.
         """
-        with Path(path).open("rb") as file:
-            try:
-                fields = _fields(file, Path(path).stat().st_size)
-            except (struct.error, UnicodeDecodeError, RecursionError) as error:
-                raise ValueError(
-                    f"{path} is not a complete GGUF file: download it again"
-                ) from error
-        tokens = fields.get("tokenizer.ggml.tokens")
-        if not isinstance(tokens, list) or not all(isinstance(each, str) for each in tokens):
-            raise ValueError(f"{path} holds no tokenizer: pass one with --tokenizer")
-        if fields.get("tokenizer.ggml.model") == "llama":
-            # The original spells spaces alone by SentencePiece's own sign.
-            tokens = ["▁" * len(each) if not each.strip(" ") else each for each in tokens]
-        template = fields.get("tokenizer.chat_template")
-        spelled = {token: number for number, token in enumerate(tokens)}
+        file = GgufFile(path)
+        template = field(file, "tokenizer.chat_template")
+        spelled = {token: number for number, token in enumerate(tokens_of(file, path))}
         return cls(str(path), spelled, template if isinstance(template, str) else None)
 
     def get_vocab(self) -> dict[str, int]:
         return dict(self.tokens)
 
 
-def _fields(file: BinaryIO, size: int) -> dict[str, object]:
-    """The texts, and the arrays of texts, among the fields; numbers are passed over."""
+def tokens_of(file: GgufFile, path: str | PathLike[str]) -> list[str]:
+    """Return the tokens of a file in the order of their ids.
 
-    def number(kind: str) -> int:
-        whole = struct.Struct(f"<{kind}")
-        return whole.unpack(file.read(whole.size))[0]  # type: ignore[no-any-return]
+    Raises:
+        ValueError: The file has no tokens.
+    """
+    tokens = field(file, "tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not all(isinstance(each, str) for each in tokens):
+        raise ValueError(f"{path} holds no tokenizer: pass one with --tokenizer")
+    if field(file, "tokenizer.ggml.model") == "llama":
+        # The original spells spaces alone by SentencePiece's own sign.
+        return ["▁" * len(each) if each and not each.strip(" ") else each for each in tokens]
+    return tokens
 
-    def text() -> str:
-        length = number("Q")
-        if length > min(size - file.tell(), _MOST):
-            raise struct.error
-        return file.read(length).decode()
 
-    def value(kind: int) -> object:
-        if kind == _STRING:
-            return text()
-        if kind == _ARRAY:
-            held, count = number("I"), number("Q")
-            if count > min(size - file.tell(), _MOST_ITEMS.get(held, size)):
-                raise struct.error
-            if held in _NUMBERS:
-                file.seek(count * struct.calcsize(f"<{_NUMBERS[held]}"), 1)
-                return None
-            return [value(held) for _ in range(count)]
-        if kind not in _NUMBERS:
-            raise struct.error
-        number(_NUMBERS[kind])
-        return None
+def token_types(file: GgufFile, num_tokens: int) -> list[int]:
+    """Return the type of each token; all are normal in a file without types."""
+    types = field(file, "tokenizer.ggml.token_type")
+    is_whole = isinstance(types, list) and len(types) == num_tokens
+    return types if is_whole else [NORMAL] * num_tokens
 
-    if file.read(4) != MAGIC:
-        raise struct.error
-    number("I")  # the version
-    num_tensors = number("Q")
-    num_fields = number("Q")
-    if num_fields > _MOST_FIELDS:
-        raise struct.error
-    fields = {text(): value(number("I")) for _ in range(num_fields)}
-    last = 0
-    for _ in range(num_tensors):
-        text()
-        file.seek(8 * number("I") + 4, 1)  # its shape and its type
-        last = max(last, number("Q"))
-    if num_tensors and file.tell() + last >= size:
-        raise struct.error  # the last tensor begins after the end
-    return fields
+
+def token_id(file: GgufFile, name: str, num_tokens: int) -> int | None:
+    """Return the id of a special token (`bos`, `eos`, `padding`, ...), None if there is none."""
+    number = field(file, f"tokenizer.ggml.{name}_token_id")
+    is_id = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < num_tokens
+    return number if is_id else None
+
+
+def model_settings(file: GgufFile, shapes: dict[str, int]) -> dict[str, Any]:
+    """Return the arguments of the configuration of transformers, `model_type` included.
+
+    Args:
+        file: The file.
+        shapes: The `config` of its `ForwardModel`.
+    """
+    architecture = str(field(file, "general.architecture"))
+    names = {
+        "num_layers": "num_hidden_layers",
+        "hidden_size": "hidden_size",
+        "feed_forward_size": "intermediate_size",
+        "num_heads": "num_attention_heads",
+        "num_kv_heads": "num_key_value_heads",
+        "head_size": "head_dim",
+        "context_length": "max_position_embeddings",
+        "vocab_size": "vocab_size",
+    }
+    settings: dict[str, Any] = {ours: shapes[name] for name, ours in names.items()}
+    settings["model_type"] = _MODEL_TYPES.get(architecture, architecture)
+    settings["tie_word_embeddings"] = "output.weight" not in file.tensors()
+    epsilon = field(file, f"{architecture}.attention.layer_norm_rms_epsilon")
+    if isinstance(epsilon, float):
+        settings["rms_norm_eps"] = epsilon
+    settings["rope_parameters"] = _rope_parameters(file, architecture)
+    if architecture == "gemma3":
+        is_27b = shapes["num_layers"] == 62
+        of_head = shapes["hidden_size"] // shapes["num_heads"] if is_27b else shapes["head_size"]
+        settings["query_pre_attn_scalar"] = of_head
+        settings["final_logit_softcapping"] = field(file, "gemma3.final_logit_softcapping")
+    window = field(file, f"{architecture}.attention.sliding_window")
+    if isinstance(window, int) and window > 0:
+        settings["sliding_window"] = window
+        if architecture == "llama":
+            settings["model_type"] = "mistral"
+    return settings
+
+
+def _rope_parameters(file: GgufFile, architecture: str) -> dict[str, Any]:
+    base = float(field(file, f"{architecture}.rope.freq_base", 10_000.0))
+    found: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
+    if field(file, f"{architecture}.rope.scaling.type") == "linear":
+        factor = field(file, f"{architecture}.rope.scaling.factor", 1.0)
+        found |= {"rope_type": "linear", "factor": factor}
+    if architecture != "gemma3":
+        return found
+    local = float(field(file, "gemma3.rope.freq_base_swa", 10_000.0))
+    of_windows = {"rope_type": "default", "rope_theta": local}
+    return {"full_attention": found, "sliding_attention": of_windows}
+
+
+def generation_settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
+    """Return the arguments of the generation configuration of transformers."""
+    ids = {name: token_id(file, name, len(tokens)) for name in ("bos", "eos", "eot", "eom")}
+    ends = {ids[name] for name in ("eos", "eot", "eom")} - {None}
+    types, template = token_types(file, len(tokens)), field(file, "tokenizer.chat_template", "")
+    numbers = {token: number for number, token in enumerate(tokens)}
+    for token in _ENDS_OF_TURN:
+        number = numbers.get(token)
+        if number is not None and types[number] == CONTROL and token in str(template):
+            ends.add(number)
+    padding = token_id(file, "padding", len(tokens))
+    settings: dict[str, Any] = {
+        "bos_token_id": ids["bos"],
+        "eos_token_id": sorted(ends, key=lambda number: number != ids["eos"]) or None,
+        "pad_token_id": ids["eos"] if padding is None else padding,
+    }
+    sampling = {
+        name: value
+        for key, name in _SAMPLING.items()
+        if (value := field(file, f"general.sampling.{key}")) is not None
+    }
+    return {**settings, **sampling, "do_sample": True} if sampling else settings

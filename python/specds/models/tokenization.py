@@ -13,7 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specds._core import Datastore
+from specds._core import Datastore, GgufFile
+from specds.models.gguf import field, token_id
+from specds.models.gguf_tokenizer import (
+    UnknownTokenizerError,
+    build_backend,
+    pretrained_tokenizer,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,6 +73,17 @@ class FastTokenizer:
             template.read_text("utf-8") if template.is_file() else config.get("chat_template"),
         )
 
+    @classmethod
+    def read_gguf(cls, path: Path) -> FastTokenizer | None:
+        """Read the tokenizer of a GGUF file; None if it is of an unknown kind."""
+        file = GgufFile(path)
+        try:
+            backend = build_backend(file, path)
+        except UnknownTokenizerError:
+            return None
+        eos = token_id(file, "eos", backend.get_vocab_size())
+        return cls(str(path), backend, eos, field(file, "tokenizer.chat_template"))
+
     def get_vocab(self) -> dict[str, int]:
         return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
 
@@ -83,6 +100,8 @@ class FastTokenizer:
 
     @cached_property
     def _whole(self) -> Tokenizer:
+        if self.name_or_path.endswith(".gguf"):
+            return pretrained_tokenizer(GgufFile(self.name_or_path), self.name_or_path)
         from transformers import AutoTokenizer
 
         whole: Tokenizer = AutoTokenizer.from_pretrained(self.name_or_path)

@@ -2,9 +2,10 @@
 
 Read in this order: `cache`, `inputs`, `generic` (a pass over a tree by any model), `attention` and
 `fused_forward` (our own attention, and a forward with less Python between the layers), `packed`
-(all rows as one sequence, in passes of few shapes), `recordings` (these as CUDA graphs), `states`,
-`few_tokens` and `chain` (models with recurrent layers), and `support` (the models that can be
-verified). Imports `specds.accept`, since on a device acceptance is part of the pass.
+(all rows as one sequence, in passes of few shapes), `native` (GGUF files on a CPU), `recordings`
+(these as CUDA graphs), `states`, `few_tokens` and `chain` (models with recurrent layers), and
+`support` (the models that can be verified). Imports `specds.accept`, since on a device acceptance
+is part of the pass.
 """
 
 from specds.verify.cache import TreeCache

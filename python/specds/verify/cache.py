@@ -7,16 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+
+from specds.models.native import CACHE_NAME as CACHE_NAME
 
 States = tuple[Tensor, Tensor]
 
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states
 # without a padded copy; 64 also keeps reallocations rare.
 _SLOT_MULTIPLE = 64
-
-CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_key_values"
-"""The name of the cache argument in transformers: `cache` since release 5.24."""
 
 
 def _round_up(num_slots: int) -> int:

@@ -20,6 +20,7 @@ from specds.verify.chain import ChainRunner
 from specds.verify.fused_forward import FusedForward, unfused_reason
 from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
+from specds.verify.native import NativeRunner
 from specds.verify.recordings import PassBuffers, Workspace
 
 Outcome = tuple[list[int], list[int], NDArray[np.int64]]
@@ -216,5 +217,10 @@ def _has_subclasses(model: PreTrainedModel) -> bool:
     return any(type(weight) is not torch.nn.Parameter for weight in model.parameters())
 
 
-RUNNERS: dict[str, type[Runner]] = {"packed": PackedRunner, "model": Runner, "chain": ChainRunner}
+RUNNERS: dict[str, type[Runner]] = {
+    "packed": PackedRunner,
+    "model": Runner,
+    "chain": ChainRunner,
+    "native": NativeRunner,
+}
 """The verification backends by name."""

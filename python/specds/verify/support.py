@@ -19,11 +19,13 @@ from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from specds._core import TokenTree
 from specds.kernels.operations import kernel_reason
+from specds.models.native import NativeModel
 from specds.verify.attention import packing_reasons
 from specds.verify.cache import CACHE_NAME
 from specds.verify.fused_forward import unfused_reason
 from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
+from specds.verify.native import NativeRunner
 from specds.verify.packed import RUNNERS
 from specds.verify.recordings import autocast_dtype
 
@@ -91,6 +93,8 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
     limits = (local_attention(kind, config) for kind in kinds)
     windows = [limit.window or limit.chunk or 0 for limit in limits]
     windows.append(getattr(config, "sliding_window", None) or 0)
+    if isinstance(model, NativeModel):
+        windows = []  # passes of the core are tested for all, and are slow on a CPU
     prompt_length = max([12, *(window + 3 for window in windows if window <= 512)])
     if _has_kernel(model, verification):
         most = getattr(config, "max_position_embeddings", None) or _SPLIT_PROMPT
@@ -105,7 +109,7 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
         _log.info("a forward pass over a %s failed", drafts, exc_info=failure)
         detail = failure if isinstance(failure, ValueError) else type(failure).__name__
         return Support(False, (f"a forward pass over a {drafts} failed: {detail}",), None)
-    allowed = allowed_error(model)
+    allowed = 0.0 if isinstance(model, NativeModel) else allowed_error(model)
     if error <= allowed:
         return Support(True, (), error)
     reason = f"logits over a {drafts} differ from plain ones by {error:.2g} of their spread, "
@@ -146,7 +150,9 @@ def require_support(
             "run `pip install 'transformers>=5.19'`"
         )
     why = ""
-    if verification == "auto" and is_recurrent(model):
+    if verification == "auto" and isinstance(model, NativeModel):
+        verification = "native"
+    elif verification == "auto" and is_recurrent(model):
         verification = "chain"
     elif verification == "auto" and not _is_proven(model.device):
         verification, why = "model", _UNPROVEN
@@ -161,7 +167,8 @@ def require_support(
         _warned[model].add(why)
         message = f"drafts are verified by 'model' and not by 'packed', which is faster: {why}"
         warnings.warn(message, stacklevel=2)
-    return runner, name, why
+    # A GGUF file that transformers has converted.
+    return runner, name, why or getattr(model, "not_native", "")
 
 
 def require_family(model: Any, verification: Verification = "auto") -> None:
@@ -229,6 +236,8 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
     """Return the reasons in a model's configuration against verifying drafts on it."""
     config = model.config.get_text_config(decoder=True)
     takes_trees = _runner_class(verification).takes_trees
+    if isinstance(model, NativeModel) or verification == "native":
+        return [*_native_reasons(model, _runner_class(verification))]
     reasons = [*_training_reasons(model, config), *_lasting_reasons(model, takes_trees)]
     is_zero3: Any = is_deepspeed_zero3_enabled
     num = getattr(model, "_tp_size", None) or 1
@@ -252,6 +261,13 @@ def _lasting_reasons(model: PreTrainedModel, takes_trees: bool) -> list[str]:
     config = model.config.get_text_config(decoder=True)
     of_family = _family_reasons if takes_trees else _chain_reasons
     return [*_prompt_reasons(model), *of_family(model, config)]
+
+
+def _native_reasons(model: PreTrainedModel, runner_class: type[Runner]) -> Iterator[str]:
+    if not isinstance(model, NativeModel):
+        yield "it is not a model of a GGUF file that `specds.load_gguf` has loaded"
+    elif not issubclass(runner_class, NativeRunner):
+        yield "the core computes it: use verification='native'"
 
 
 def _has_kernel(model: PreTrainedModel, verification: Verification) -> bool:

@@ -89,10 +89,16 @@ impl Gguf {
         let Some(header) = reader.header() else {
             return Err(Error::NotGguf(path));
         };
-        match reader.tables(&header) {
-            Ok((metadata, tensors, data)) => Ok(Self { path, map, metadata, tensors, data }),
-            Err(reason) => Err(Error::Corrupt { path, reason }),
+        let (metadata, tensors, data) = match reader.tables(&header) {
+            Ok(tables) => tables,
+            Err(reason) => return Err(Error::Corrupt { path, reason }),
+        };
+        let left = map.len().saturating_sub(data) as u64;
+        if let Some((name, _)) = tensors.iter().find(|(_, entry)| entry.offset >= left) {
+            let reason = format!("the tensor {name} is not all in the file");
+            return Err(Error::Corrupt { path, reason });
         }
+        Ok(Self { path, map, metadata, tensors, data })
     }
 
     pub fn path(&self) -> &Path {
@@ -105,6 +111,11 @@ impl Gguf {
 
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
+    }
+
+    /// The number of all weights.
+    pub fn num_weights(&self) -> u64 {
+        self.tensors.values().map(|entry| entry.rows.saturating_mul(entry.columns)).sum()
     }
 
     pub fn text(&self, key: &str) -> Option<&str> {

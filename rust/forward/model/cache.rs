@@ -28,7 +28,7 @@ pub(crate) struct Shape {
     lanes: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Row {
     /// Committed tokens.
     pub(crate) length: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Row {
 }
 
 /// For each head some vectors of as many slots, with the slots side by side in keys.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Page {
     /// `(num_heads, PAGE / lanes, head_size, lanes)`.
     pub(crate) keys: Vec<f32>,
@@ -143,6 +143,17 @@ impl Cache {
         for pages in &mut row.pages {
             pages.truncate(length.div_ceil(PAGE));
         }
+        Ok(())
+    }
+
+    /// Replaces a row by a copy of another one.
+    ///
+    /// # Errors
+    ///
+    /// There is no such row.
+    pub fn copy_row(&mut self, source: usize, target: usize) -> Result<()> {
+        let copy = self.row(source)?.clone();
+        *self.row(target)? = copy;
         Ok(())
     }
 

@@ -27,6 +27,7 @@ from specds.bench.options import BASELINES, GenerateOptions
 from specds.bench.transcripts import read_files
 from specds.drafters import DrafterInputs
 from specds.models.load import load_model, load_tokenizer
+from specds.models.native import NativeModel
 from specds.models.tokenization import Tokenizer, check_tokenizer, model_vocab_size
 
 _USUAL_PROMPTS = 12
@@ -40,7 +41,12 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
     check_names(options.drafters, datastore=given, model=True)
     with ExitStack() as stack:
         datastores = open_datastores(options.datastores)
-        model, own = load_model(options.model, device=options.device, dtype=options.dtype)
+        model, own = load_model(
+            options.model,
+            device=options.device,
+            dtype=options.dtype,
+            activations=options.activations,
+        )
         tokenizer = own if options.tokenizer is None else load_tokenizer(options.tokenizer)
         if options.is_demo and not datastores:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="specds-bench-"))
@@ -56,6 +62,8 @@ def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None)
         if baselines is None:  # on a CPU `compiled` takes minutes to start
             is_cpu = model.device.type == "cpu"
             baselines = [name for name in BASELINES if name != "compiled" or not is_cpu]
+        if options.baselines is None and isinstance(model, NativeModel):
+            baselines = ["generate", "plain"]
         ways = [baseline_way(name, target) for name in baselines]
         for drafter in drafters:
             make = stack.enter_context(drafter.open())

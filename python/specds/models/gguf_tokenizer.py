@@ -1,0 +1,194 @@
+"""The tokenizer of a GGUF file, built from its metadata with the package `tokenizers` alone."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from specds._core import GgufFile
+from specds._lazy import imported
+from specds.models.gguf import (
+    CONTROL,
+    NORMAL,
+    USER_DEFINED,
+    field,
+    token_id,
+    token_types,
+    tokens_of,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# The expressions that split texts into words, by `tokenizer.ggml.pre`.
+_SPLITS = {
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
+    "qwen2": _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
+    "deepseek-r1-qwen": _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
+    "tekken": (
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+# These split by the expression of GPT-2, and the second ones each digit too.
+_OF_GPT2 = {"gpt-2", "gpt2", "phi-2", "jina-es", "mpt", "olmo"}
+_OF_SMOLLM = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
+_NORMALIZED = {"qwen2", "deepseek-r1-qwen"}
+_IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+
+
+class UnknownTokenizerError(ValueError):
+    """A file's tokenizer is of a kind that is not built here."""
+
+
+def build_backend(file: GgufFile, path: str | PathLike[str]) -> Any:
+    """Build the `tokenizers.Tokenizer` of a file.
+
+    Raises:
+        UnknownTokenizerError: The tokenizer is of another kind.
+        ValueError: The file has no tokens, or they contradict each other.
+    """
+    tokenizers = imported("tokenizers")
+    tokens = tokens_of(file, path)
+    types = token_types(file, len(tokens))
+    kind = field(file, "tokenizer.ggml.model")
+    try:
+        if kind == "gpt2":
+            backend = _byte_level(file, tokens, tokenizers)
+        elif kind == "llama":
+            backend = _of_sentencepiece(file, tokens, types, tokenizers)
+        else:
+            raise UnknownTokenizerError(f"its tokenizer is of the kind {kind!r}")
+        added = [
+            tokenizers.AddedToken(token, special=type_ == CONTROL, normalized=False)
+            for token, type_ in zip(tokens, types, strict=True)
+            if type_ in (CONTROL, USER_DEFINED) and token
+        ]
+        backend.add_tokens(added)
+        _add_ends(backend, file, tokens, kind, tokenizers)
+    except UnknownTokenizerError:
+        raise
+    except Exception as error:  # the package raises this class alone
+        raise ValueError(f"{path} holds no usable tokenizer: {error}") from error
+    return backend
+
+
+def _byte_level(file: GgufFile, tokens: list[str], tokenizers: Any) -> Any:
+    """Build a tokenizer of bytes that are spelled as letters, with its merges in order."""
+    pre = field(file, "tokenizer.ggml.pre", "gpt-2")
+    merges = field(file, "tokenizer.ggml.merges", [])
+    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    model = tokenizers.models.BPE(
+        vocab={token: number for number, token in enumerate(tokens)},
+        merges=[pair for pair in pairs if len(pair) == 2],
+        ignore_merges=pre in _IGNORE_MERGES,
+    )
+    backend = tokenizers.Tokenizer(model)
+    of = tokenizers.pre_tokenizers
+    by_bytes = of.ByteLevel(add_prefix_space=False, use_regex=pre not in _SPLITS)
+    if pre in _SPLITS:
+        split = of.Split(tokenizers.Regex(_SPLITS[pre]), behavior="isolated", invert=False)
+        backend.pre_tokenizer = of.Sequence([split, by_bytes])
+    elif pre in _OF_SMOLLM:
+        backend.pre_tokenizer = of.Sequence([of.Digits(individual_digits=True), by_bytes])
+    elif pre in _OF_GPT2:
+        backend.pre_tokenizer = by_bytes
+    else:
+        raise UnknownTokenizerError(f"its tokenizer splits texts by the rule {pre!r}")
+    if pre in _NORMALIZED:
+        backend.normalizer = tokenizers.normalizers.NFC()
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    return backend
+
+
+def _of_sentencepiece(file: GgufFile, tokens: list[str], types: list[int], tokenizers: Any) -> Any:
+    """Build a tokenizer whose merges follow from the scores of its tokens."""
+    scores = field(file, "tokenizer.ggml.scores", [])
+    if len(scores) != len(tokens):
+        raise ValueError("it has not one score for each token")
+    numbers = {token: number for number, token in enumerate(tokens)}
+    known = {token for token, type_ in zip(tokens, types, strict=True) if type_ == NORMAL}
+    merges: list[tuple[float, int, int, str, str]] = []
+    for token in known:
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in known and right in known:
+                score = -scores[numbers[token]]
+                merges.append((score, numbers[left], numbers[right], left, right))
+    merges.sort()
+    unknown = token_id(file, "unknown", len(tokens))
+    model = tokenizers.models.BPE(
+        vocab=numbers,
+        merges=[merge[3:] for merge in merges],
+        unk_token=None if unknown is None else tokens[unknown],
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    backend = tokenizers.Tokenizer(model)
+    has_prefix = field(file, "tokenizer.ggml.add_space_prefix", True) is True
+    spaces = tokenizers.normalizers.Replace(" ", "▁")
+    prefix = [tokenizers.normalizers.Prepend("▁")] * has_prefix
+    backend.normalizer = tokenizers.normalizers.Sequence([*prefix, spaces])
+    of = tokenizers.decoders
+    strip = [of.Strip(content=" ", left=1)] * has_prefix
+    backend.decoder = of.Sequence([of.Replace("▁", " "), of.ByteFallback(), of.Fuse(), *strip])
+    return backend
+
+
+def _add_ends(backend: Any, file: GgufFile, tokens: list[str], kind: str, tokenizers: Any) -> None:
+    """Put the tokens around each text that the file asks for."""
+    around = {
+        name: number
+        for name, is_usual in (("bos", kind == "llama"), ("eos", False))
+        if field(file, f"tokenizer.ggml.add_{name}_token", is_usual) is True
+        and (number := token_id(file, name, len(tokens))) is not None
+    }
+    if around:
+        single = ["bos"] * ("bos" in around) + ["$A"] + ["eos"] * ("eos" in around)
+        backend.post_processor = tokenizers.processors.TemplateProcessing(
+            single=[tokens[around[part]] if part in around else part for part in single],
+            special_tokens=[(tokens[number], number) for number in around.values()],
+        )
+
+
+def special_tokens(file: GgufFile, path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the named special tokens, and those of the chat template, as transformers does."""
+    tokens = tokens_of(file, path)
+    types, template = token_types(file, len(tokens)), field(file, "tokenizer.chat_template", "")
+    names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+    found: dict[str, Any] = {
+        f"{ours}_token": tokens[number]
+        for name, ours in names.items()
+        if (number := token_id(file, name, len(tokens))) is not None
+    }
+    if "eos_token" in found:
+        found.setdefault("pad_token", found["eos_token"])
+    controls = (token for token, type_ in zip(tokens, types, strict=True) if type_ == CONTROL)
+    named = [token for token in controls if token and token in str(template)]
+    return {**found, "extra_special_tokens": named}
+
+
+def pretrained_tokenizer(file: GgufFile, path: str | PathLike[str]) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a file, as transformers wraps it.
+
+    Raises:
+        UnknownTokenizerError: The tokenizer is of a kind that is not built here.
+    """
+    backend = build_backend(file, path)
+    wrapped: PreTrainedTokenizerBase = imported("transformers").PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        chat_template=field(file, "tokenizer.chat_template"),
+        clean_up_tokenization_spaces=False,
+        name_or_path=str(path),
+        padding_side="left",
+        **special_tokens(file, path),
+    )
+    return wrapped

@@ -1,0 +1,238 @@
+"""Models of GGUF files on a CPU: a `PreTrainedModel` that the core computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.cache_utils import Cache
+from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from specds._core import ForwardCache, ForwardModel, GgufFile
+from specds.models.gguf import generation_settings, model_settings, tokens_of
+from specds.models.gguf_tokenizer import pretrained_tokenizer
+
+Activations = Literal["float32", "int8"]
+Input = tuple[int, Any, Any, int]
+"""A row, its tokens, their parents or None, and the number of the last ones with logits."""
+
+CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_key_values"
+"""The name of the cache argument in transformers: `cache` since release 5.24."""
+
+
+def load_gguf(
+    path: str | PathLike[str], activations: Activations = "float32"
+) -> tuple[NativeModel, PreTrainedTokenizerBase]:
+    """Load a GGUF file and its tokenizer for `specds.generate`, `Chat` and `accelerate`.
+
+    Nothing is converted: weights stay in their blocks, and configuration, tokenizer, chat template
+    and generation settings come from the file.
+
+    Args:
+        path: The file.
+        activations: `float32` writes what transformers writes with the dequantized weights. `int8`
+            rounds activations as llama.cpp does and is faster; its texts differ.
+
+    Raises:
+        FormatError: The file is damaged, or a tensor, a type of weights or the architecture is not
+            supported.
+        UnknownTokenizerError: The tokenizer is of a kind that is not supported.
+    """
+    file = GgufFile(path)
+    weights = ForwardModel(file)
+    return native_model(file, weights, path, activations), pretrained_tokenizer(file, path)
+
+
+def native_model(
+    file: GgufFile, weights: ForwardModel, path: str | PathLike[str], activations: Activations
+) -> NativeModel:
+    """Return the model of a file whose weights are packed."""
+    settings = model_settings(file, weights.config)
+    kind = settings.pop("model_type")
+    config = AutoConfig.for_model(kind, name_or_path=str(path), **settings)
+    config.dtype = torch.float32
+    generation = generation_settings(file, tokens_of(file, path))
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(config, name, generation[name])
+    model = NativeModel(config, weights, activations)
+    model.generation_config = GenerationConfig(**generation)  # type: ignore[no-untyped-call]
+    model.train(False)
+    return model
+
+
+def _reload(path: str, activations: Activations) -> NativeModel:
+    file = GgufFile(path)
+    return native_model(file, ForwardModel(file), path, activations)
+
+
+class NativeCache(Cache):
+    """Keys and values of a `NativeModel`, empty until the model's first forward pass.
+
+    Attributes:
+        states: The core's cache; None while it is empty.
+        padding: For each row, the hidden tokens of its prompt.
+    """
+
+    def __init__(self, states: ForwardCache | None = None, num_rows: int = 1) -> None:
+        super().__init__(layers=[])
+        self.states = states
+        self.padding = [0] * num_rows
+
+    def start(self, weights: ForwardModel, num_rows: int) -> ForwardCache:
+        """Return the states, empty ones for the first pass."""
+        if self.states is None:
+            self.states, self.padding = ForwardCache(weights, num_rows), [0] * num_rows
+        elif len(self.padding) != num_rows:
+            raise ValueError(f"the cache has {len(self.padding)} rows, not {num_rows}")
+        return self.states
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        if self.states is None:
+            return 0
+        return max(self.states.length(row) + hidden for row, hidden in enumerate(self.padding))
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        return -1
+
+    def crop(self, max_length: int) -> None:
+        """Keep this many tokens; a negative number drops the last ones."""
+        length = self.get_seq_length()
+        kept = max(length + max_length, 0) if max_length < 0 else min(max_length, length)
+        for row, hidden in enumerate(self.padding if self.states is not None else ()):
+            self.states.truncate(row, max(kept - hidden, 0))  # type: ignore[union-attr]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        raise ValueError("a model of a GGUF file has no beams: use num_beams=1")
+
+
+class NativeModel(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
+    """A model of a GGUF file on a CPU; its weights are the core's.
+
+    `generate` is that of transformers, so it also decodes without specds. Without a padding mask
+    every row counts its positions from 0. Gradients, hidden states, attentions and beams are not
+    computed.
+
+    Args:
+        config: The configuration of transformers.
+        weights: The packed weights.
+        activations: As in `load_gguf`.
+    """
+
+    main_input_name = "input_ids"
+    base_model_prefix = ""
+    _supports_sdpa = True
+    _no_split_modules: list[str] = []  # noqa: RUF012  (as transformers declares it)
+
+    def __init__(
+        self, config: PreTrainedConfig, weights: ForwardModel, activations: Activations
+    ) -> None:
+        if activations not in ("float32", "int8"):
+            raise ValueError(f"activations must be 'float32' or 'int8', got {activations!r}")
+        super().__init__(config)
+        self.weights = weights
+        self.activations: Activations = activations
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def num_parameters(self, *_: Any, **__: Any) -> int:
+        return self.weights.config["num_weights"]
+
+    def get_memory_footprint(self, *_: Any, **__: Any) -> int:
+        return self.weights.num_bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reload, (self.config.name_or_path, self.activations)
+
+    def __deepcopy__(self, _: Any) -> NativeModel:
+        return _reload(str(self.config.name_or_path), self.activations)
+
+    def compute(self, states: ForwardCache, inputs: Sequence[Input]) -> Tensor:
+        """Return the logits of some tokens of some rows, `(num_logits, vocab_size)`."""
+        logits = self.weights.forward(
+            states, inputs, activations=self.activations, num_threads=torch.get_num_threads()
+        )
+        return torch.from_numpy(logits)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        cache: NativeCache | None = None,
+        past_key_values: NativeCache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **others: Any,
+    ) -> CausalLMOutputWithPast:
+        """Compute the tokens after those of the cache, and add them to it.
+
+        Args:
+            input_ids: int64 `(num_rows, num_tokens)`.
+            attention_mask: Zeros for hidden tokens, which are left out and have no position.
+            position_ids: Not used: positions count the tokens that are not hidden.
+            cache: The tokens before; None for none.
+            past_key_values: Another name of `cache`.
+            use_cache: Return the cache.
+            logits_to_keep: The number of last tokens with logits; 0 for all.
+        """
+        num_rows, width = input_ids.shape
+        given = past_key_values if cache is None else cache
+        cache = NativeCache() if given is None else given
+        states = cache.start(self.weights, num_rows)
+        kept = min(logits_to_keep or width, width)
+        shown = np.ones((num_rows, width), dtype=bool)
+        if attention_mask is not None:
+            shown = attention_mask[:, -width:].numpy() == 1
+        ids = input_ids.numpy()
+        inputs = [
+            (row, ids[row][shown[row]], None, int(shown[row, -kept:].sum()))
+            for row in range(num_rows)
+        ]
+        found = self.compute(states, inputs)
+        for row, tokens, _, _ in inputs:
+            states.commit(row, range(len(tokens)))
+            cache.padding[row] += width - len(tokens)
+        if shown[:, -kept:].all():
+            logits = found.view(num_rows, kept, -1)
+        else:
+            logits = found.new_zeros(num_rows, kept, found.shape[-1])
+            logits[torch.from_numpy(shown[:, -kept:])] = found
+        past: dict[str, Any] = {} if use_cache is False else {CACHE_NAME: cache}
+        return CausalLMOutputWithPast(logits=logits, **past)
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any
+    ) -> None:
+        if generation_config.cache_implementation not in (None, "dynamic"):
+            name = generation_config.cache_implementation
+            raise ValueError(f"cache_implementation={name!r} is not one of models of GGUF files")
+        given = model_kwargs.get(CACHE_NAME)
+        if given is not None and not isinstance(given, NativeCache):
+            kind = type(given).__name__
+            raise ValueError(f"a model of a GGUF file needs a `NativeCache`, not a {kind}")
+        if given is not None:
+            given._is_user_defined = True  # type: ignore[attr-defined]
+        elif generation_config.use_cache:
+            model_kwargs[CACHE_NAME] = NativeCache()

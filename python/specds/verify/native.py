@@ -1,0 +1,114 @@
+"""Verification backend `native`: forward passes of the core over the blocks of a GGUF file."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from specds._core import ForwardCache, TokenTree
+from specds.models.native import NativeCache, NativeModel
+from specds.verify.generic import Runner
+
+# A pass over a prompt cannot be interrupted, so it takes this many tokens of each row.
+_CHUNK = 512
+
+
+class NativeRunner(Runner):
+    """Verification by the core: the logits of a token are the same to the bit in any pass.
+
+    Memory beyond the cache does not grow with a prompt.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        prompt_length: int,
+        max_length: int,
+        max_nodes: int,
+        num_rows: int = 1,
+    ) -> None:
+        self._native = cast("NativeModel", model)
+        self.setting = (
+            type(self),
+            self._native.weights.instructions,
+            self._native.activations,
+            torch.get_num_threads(),
+        )
+        self._states = ForwardCache(self._native.weights, num_rows)
+        # The rows of the states that the rows of the request have.
+        self._rows = [*range(num_rows)]
+        self._past: tuple[NativeCache, int] | None = None
+
+    def fix_shape(self, num_nodes: int, num_slots: int) -> None:
+        """Do nothing: rounding does not depend on the shape of a pass."""
+
+    def load(self, past: NativeCache) -> None:
+        """Continue from the only row of a cache; a request that fails restores it."""
+        self._past = past, past.get_seq_length()
+        self._states = past.start(self._native.weights, 1)
+
+    def extend(self) -> NativeCache:
+        """Return the cache of `load` with the states of the request."""
+        assert self._past is not None
+        (past, _), self._past = self._past, None
+        return past
+
+    def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
+        texts = [prompt[0].numpy() for prompt in prompts]
+        first_rows: dict[bytes, int] = {}
+        originals = [first_rows.setdefault(text.tobytes(), row) for row, text in enumerate(texts)]
+        logits: dict[int, Tensor] = {}
+        while waiting := [row for row in first_rows.values() if row not in logits]:
+            inputs, ended = [], []
+            for row in waiting:
+                start = self._states.length(row)
+                chunk = texts[row][start : start + (chunk_size or _CHUNK)]
+                is_last = start + len(chunk) == len(texts[row])
+                inputs.append((row, chunk, None, int(is_last)))
+                ended += [row] * is_last
+            logits |= zip(ended, self._native.compute(self._states, inputs), strict=True)
+            for row, chunk, *_ in inputs:
+                self._states.commit(row, range(len(chunk)))
+        for row, original in enumerate(originals):
+            if row != original:
+                self._states.copy_row(original, row)
+        return torch.stack([logits[original] for original in originals])
+
+    def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
+        inputs: list[tuple[int, Any, Any, int]] = []
+        for row, token, tree in zip(self._rows, token_ids, trees, strict=True):
+            size = 1 + max(len(tree), self.least_nodes)
+            tokens, parents = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+            tokens[0], tokens[1 : 1 + len(tree)] = token, tree.token_ids
+            parents[1 : 1 + len(tree)] = tree.parents
+            parents[1:] += 1
+            inputs.append((row, tokens, parents if size > 1 else None, size))
+        logits = self._native.compute(self._states, inputs)
+        parts = torch.split(logits, [size for *_, size in inputs])
+        return [part[: 1 + len(tree)] for part, tree in zip(parts, trees, strict=True)]
+
+    def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
+        for row, path in zip(self._rows, paths, strict=True):
+            self._states.commit(row, [0, *(1 + node for node in path)])
+
+    @property
+    def lengths(self) -> list[int]:
+        return [self._states.length(row) for row in self._rows]
+
+    def committed(self) -> NativeCache:
+        return NativeCache(self._states)
+
+    def leave(self, row: int) -> None:
+        last = self._rows.pop()
+        if row < len(self._rows):
+            self._rows[row], last = last, self._rows[row]
+        self._states.truncate(last, 0)
+
+    def close(self) -> None:
+        if self._past is not None:
+            cache, length = self._past
+            cache.crop(length)
