@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
+use std::process;
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
@@ -88,7 +89,7 @@ impl NewTombstones {
 
 #[derive(Debug)]
 pub(crate) struct Tombstones {
-    origin: Origin,
+    seed: RandomState,
     /// The latest number of each tombstone in a snapshot.
     versions: BTreeMap<Tombstone, u64>,
     /// Tombstones up to this number may be pruned. A process without a larger number deletes what it has
@@ -107,10 +108,14 @@ impl Tombstones {
     const MAX_VERSION: u64 = 1 << 62;
 
     pub(crate) fn new() -> Self {
-        let [first, second, ..] = RandomState::new().hash_one(()).to_le_bytes();
-        let new = NewTombstones::default();
-        let (versions, origin) = (BTreeMap::new(), [first, second]);
-        Self { origin, versions, pruned_below: 0, last: 0, new }
+        let (versions, new) = (BTreeMap::new(), NewTombstones::default());
+        Self { seed: RandomState::new(), versions, pruned_below: 0, last: 0, new }
+    }
+
+    /// Returns the random number of this process. Processes that were forked share the seed.
+    fn origin(&self) -> Origin {
+        let [first, second, ..] = self.seed.hash_one(process::id()).to_le_bytes();
+        [first, second]
     }
 
     /// Reads the tombstones of a snapshot; `None` if its numbers contradict each other or are too large.
@@ -197,8 +202,8 @@ impl Tombstones {
         }
         self.last = last;
         let new = std::mem::take(&mut self.new);
-        let names = new.order.keys();
-        self.versions.extend(names.map(|&name| (Tombstone::new(name, self.origin), last)));
+        let (names, origin) = (new.order.keys(), self.origin());
+        self.versions.extend(names.map(|&name| (Tombstone::new(name, origin), last)));
         self.prune(most);
         Some(new)
     }
