@@ -64,11 +64,11 @@ def _install(folder: Path, packages: list[str]) -> None:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    from specds.models.load import load_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model, tokenizer = load_model(str(gguf), device="cpu", dtype="float32")
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    options = {"gguf_file": gguf.name}
+    AutoModelForCausalLM.from_pretrained(gguf.parent, **options).float().save_pretrained(out)
+    AutoTokenizer.from_pretrained(gguf.parent, **options).save_pretrained(out)
 
 
 if __name__ == "__main__":

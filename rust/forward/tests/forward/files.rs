@@ -157,8 +157,9 @@ fn tensors_outside_of_the_file_are_refused() {
     ] {
         let file =
             file(&[header(1, 0), tensor("t", dimensions, kind, offset), vec![0; 64]].concat());
-        let gguf = Gguf::open(&file.1).unwrap();
-        let error = gguf.tensor("t").expect_err("a tensor outside of the file").to_string();
+        // What lies outside of the file is refused at once, the rest when it is asked for.
+        let opened = Gguf::open(&file.1).and_then(|gguf| gguf.tensor("t").map(drop));
+        let error = opened.expect_err("a tensor outside of the file").to_string();
         let is_size = error.contains("is not all in the file") && reason == "part of a block";
         assert!(error.contains(reason) || is_size, "{error}");
     }
