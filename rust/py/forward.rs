@@ -166,6 +166,9 @@ impl ForwardModel {
 /// A row, its tokens, their parents, and the number of the last ones whose logits are computed.
 type Asked<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize);
 
+/// The most rows of a cache: each takes memory before it has a token.
+const MAX_ROWS: usize = 1 << 16;
+
 /// Keys and values of some sequences, for one model.
 #[pyclass(frozen, module = "specds._core")]
 pub(crate) struct ForwardCache {
@@ -176,8 +179,12 @@ pub(crate) struct ForwardCache {
 impl ForwardCache {
     #[new]
     #[pyo3(signature = (model, num_rows = 1))]
-    fn new(model: &ForwardModel, num_rows: usize) -> Self {
-        Self { cache: Mutex::new(Cache::new(&model.0, num_rows)) }
+    fn new(model: &ForwardModel, num_rows: usize) -> Result<Self> {
+        if num_rows > MAX_ROWS {
+            let reason = format!("must be at most {MAX_ROWS}");
+            return Err(Error::Invalid { name: "num_rows", reason }.into());
+        }
+        Ok(Self { cache: Mutex::new(Cache::new(&model.0, num_rows)) })
     }
 
     /// The number of committed tokens of a row.

@@ -139,6 +139,7 @@ impl Memory {
     ///     vocab_size: As for `DatastoreBuilder`.
     ///     separator: As for `DatastoreBuilder`.
     ///     progress: As for `DatastoreBuilder.finish`.
+    ///     options: Those of `DatastoreBuilder`.
     ///
     /// Returns:
     ///     The datastore, if there is one; and the numbers of texts, added documents, added tokens,

@@ -33,7 +33,7 @@ USAGE = [
     (f"{NEW} a --max-tokens {'9' * 23}", "2^63"),
     (f"{NEW} a --max-documents -1", "at least 0"),
     (f"lookup a b --top {10**21}", "1000000"),
-    (f"{GENERATE} a --verification x", "'x' is not one of 'auto', 'packed', 'model'"),
+    (f"{GENERATE} a --verification x", "'x' is not one of 'auto', 'native', 'packed', 'model'"),
     (f"{GENERATE} a --max-nodes {10**8}", "4,096"),
     (f"{GENERATE} a --max-nodes some", "is not a valid node count"),
     (f"{GENERATE} a --max-nodes -1", "is not a valid node count"),

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from datastores import build
+from gguf_models import write_model
 from specds import _core as core
 
-REFUSALS = (ValueError, TypeError, OverflowError, OSError, MemoryError)
+REFUSALS = (ValueError, TypeError, KeyError, OverflowError, OSError, MemoryError)
 INTEGERS = [0, 1, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -1, 10**30]
 NO_QUANTITIES = [float("nan"), float("-inf"), -1.0]
 FLOATS = [*NO_QUANTITIES, float("inf"), 1e300, 5e-324, 0.0, 0.5]
@@ -37,6 +38,12 @@ SAMPLES = {
     "drafts": [TREE, None],
     "emitted": [ROW, None],
     "draft_stats": lambda _: core.DraftStats(),
+    "cache": lambda path: core.ForwardCache(forward_model(path)),
+    "file": lambda path: core.GgufFile(gguf(path)),
+    "inputs": [(0, ROW, [-1, 0, 1], 2)],
+    "length": 0,
+    "model": lambda path: forward_model(path),
+    "name": "output_norm.weight",
     "group": "task",
     "known": lambda path: core.Datastore(path),
     "lengths": [3],
@@ -69,7 +76,7 @@ SAMPLES = {
     "weights": np.ones((3, 16), np.float32),
 }
 for value, names in {
-    0: "index parent position row",
+    0: "index parent position row source target",
     1: "num_nodes num_verified token",
     2: "k num_rows num_threads top_k width",
     8: "max_depth max_documents max_nodes n",
@@ -84,7 +91,9 @@ OF_ONE_CALL = {
     "AdaptiveTrigrams.trigrams": lambda path: trigrams(path),
     "DatastoreBuilder.path": lambda path: path.parent / "new",
     "DatastoreBuilder.overwrite": True,
+    "ForwardCache.commit.path": [],
     "FusedState.context": True,
+    "GgufFile.path": lambda path: gguf(path),
     "TokenTree.accept.predictions": [1, 2, 1, 2],
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
     "EngineDrafter.datastore": lambda path: path,
@@ -104,6 +113,15 @@ OF_ONE_CALL = {
     "pack_rows.token_ids": [1],
     "pack_rows.width": 4,
 }
+
+
+def gguf(path):
+    file = path.parent / "model.gguf"
+    return file if file.exists() else write_model(file, "llama", ("Q4_0",))
+
+
+def forward_model(path):
+    return core.ForwardModel(core.GgufFile(gguf(path)), instructions="portable")
 
 
 def trigrams(path):
@@ -144,6 +162,9 @@ def budgets(_):
 OF = {
     "NodeBudget": budgets,
     "Datastore": lambda path: [core.Datastore(path)],
+    "ForwardCache": lambda path: [core.ForwardCache(forward_model(path))],
+    "ForwardModel": lambda path: [forward_model(path)],
+    "GgufFile": lambda path: [core.GgufFile(gguf(path))],
     "DatastoreBuilder": builders,
     "DraftSession": sessions,
     "EngineDrafter": lambda _: [engine()],

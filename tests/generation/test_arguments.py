@@ -63,7 +63,7 @@ REFUSED = {
         )
         for number in (-1, 1.5, True, "all", None)
     },
-    "way": ({"verification": "twice"}, "or 'model' or 'chain', got 'twice'"),
+    "way": ({"verification": "twice"}, "or 'chain' or 'native', got 'twice'"),
     "drafter": ({"drafter": 5}, "expected a drafter, a datastore or the path of one"),
 }
 

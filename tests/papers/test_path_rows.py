@@ -34,5 +34,5 @@ def test_unsupported_attention_is_refused_by_path_rows(name):
 
 
 def test_unknown_backend_is_an_error():
-    with pytest.raises(ValueError, match="or 'model' or 'chain', got 'rows'"):
+    with pytest.raises(ValueError, match="or 'chain' or 'native', got 'rows'"):
         check_model(tiny_model("llama"), verification="rows")
