@@ -24,8 +24,7 @@ MAX_NODES = 63
 """Maximum nodes that an automatic budget verifies: with the last token they fill a tile of 64."""
 
 MIN_CHAIN_PROB = 0.1
-"""The least path probability of a chain, where rejected tokens cost later passes: chains of 8 keep
-97 to 102 % of their tokens and feed less than half as many."""
+"""Minimum path probability of a chain node: after a rejection, accepted tokens are fed again."""
 
 
 class FixedBudget:

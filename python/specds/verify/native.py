@@ -22,15 +22,7 @@ class NativeRunner(Runner):
     Memory beyond the cache does not grow with a prompt.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        prompt_length: int,
-        max_length: int,
-        max_nodes: int,
-        num_rows: int = 1,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, *, num_rows: int = 1, **_: int) -> None:
         self._native = cast("NativeModel", model)
         self.setting = (
             type(self),
