@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from specds.generation.warmup import warm_up
     from specds.hierarchy import HierarchyConfig, HierarchyDrafter
     from specds.indexing import BuildOptions, BuildReport, build_datastore, build_from_token_ids
-    from specds.models.native import load_gguf
+    from specds.models.gguf_model import GgufModel, load_gguf
     from specds.verify import UnsupportedModelError
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "FusedDrafter",
     "GenerationOutput",
     "GenerationStats",
+    "GgufModel",
     "HierarchyConfig",
     "HierarchyDrafter",
     "Memory",
@@ -90,8 +91,8 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("decoding.stats", "corpora", "indexing", "drafters", "verify", "hierarchy"),
-    *("generation", "generation.warmup", "models.native"),
+    *("decoding.stats", "corpora", "indexing", "drafters", "verify.runner", "models.gguf_model"),
+    *("hierarchy", "generation", "generation.warmup"),
 )
 __getattr__ = lazy(__name__, *_HOMES)
 

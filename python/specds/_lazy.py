@@ -8,8 +8,9 @@ from typing import Any
 EXTRAS = {
     "tokenizers": "tokenizers",
     "torch": "transformers",
-    "gguf": "gguf",
-    "accelerate": "gguf",
+    "jinja2": "gguf",
+    "gguf": "convert",
+    "accelerate": "convert",
     "transformers": "transformers",
     "datasets": "corpora",
     "huggingface_hub": "hub",

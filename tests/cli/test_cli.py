@@ -120,11 +120,11 @@ def test_module_runs_as_the_command(option):
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
 COMMAND = "from specds.cli import main; sys.argv[1:] = '{}'.split(); main()"
-BENCH, GENERATE = "bench generate --model demo", "generate --model demo a"
+BENCH, GENERATE = "bench generate --model demo", "generate --model demo-tiny a"
 
 
 @pytest.mark.parametrize(
-    "program", ["import specds; specds.generate", COMMAND.format(BENCH), COMMAND.format(GENERATE)]
+    "program", ["import specds; specds.accelerate", COMMAND.format(BENCH), COMMAND.format(GENERATE)]
 )
 def test_missing_package_error_names_its_extra(program):
     command = [sys.executable, "-c", WITHOUT_TORCH + program]

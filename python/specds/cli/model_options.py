@@ -3,18 +3,20 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from specds import terminal
+from specds._lazy import imported
 from specds.cli import arguments, display
 from specds.cli.arguments import MaxNodes
 from specds.cli.stream_output import Interrupt, Writer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from specds.decoding.stats import GenerationStats
     from specds.drafters import Drafter
@@ -127,8 +129,6 @@ class Running:
         return f"drafted by {self.drafter.value}" + f" from {' and '.join(files)}" * bool(files)
 
     def settings(self, interrupt: Interrupt) -> dict[str, Any]:
-        from transformers import StoppingCriteriaList
-
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.temperature is not None:
@@ -138,7 +138,7 @@ class Running:
         return {
             "max_nodes": self.max_nodes,
             "verification": self.verification,
-            "stopping_criteria": StoppingCriteriaList([interrupt]),
+            "stopping_criteria": [interrupt],
             **({"stop_strings": [*self.stop]} if self.stop else {}),
             **chosen,
         }
@@ -149,8 +149,8 @@ class Opened:
     """A loaded model, its drafter, and the writer of its text to the terminal."""
 
     running: Running
-    model: "PreTrainedModel"
-    tokenizer: "PreTrainedTokenizerBase"
+    model: Any
+    tokenizer: Any
     drafter: "Drafter"
     writer: Writer
 
@@ -199,7 +199,8 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     ref, *drafting = require(running)
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
-    from specds.models.load import load_model, load_vocabulary, one_thread_for
+    from specds.models.gguf_model import is_without_torch
+    from specds.models.load import Framework, load_model, load_vocabulary, one_thread_for
     from specds.models.tokenization import check_tokenizer, require_chat_template
     from specds.terminal.progress import build_progress
 
@@ -226,6 +227,9 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     name = replace(running.drafter, models=tuple(drafting))
     needs_model = name.needs_model or name.models or running.model_tables
     made = None if needs_model else make(None)
+    # The core needs no torch, which takes seconds to import.
+    by_torch = find_spec("torch") is not None and (needs_model or ref.kind != "gguf")
+    framework: Framework = "transformers" if by_torch else "numpy"
     # A download has bars of its own.
     with nullcontext() if ref.kind == "hub" else terminal.waiting(f"loading {running.model}"):
         model, tokenizer = load_model(
@@ -234,11 +238,13 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
             dtype=running.dtype,
             tokenizer=vocabulary,
             activations=running.activations,
+            framework=framework,
         )
-    one_thread_for(running.model)
-    import torch
-
-    torch.manual_seed(running.seed)
+    if is_without_torch(model):
+        model.seed(running.seed)
+    else:
+        one_thread_for(running.model)
+        imported("torch").manual_seed(running.seed)
     made = make(model) if made is None else made
     writer = Writer(
         tokenizer,

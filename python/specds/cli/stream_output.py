@@ -88,10 +88,8 @@ class Interrupt:
     def __init__(self) -> None:
         self.pressed = False
 
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
-        import torch
-
-        return torch.full((len(input_ids),), self.pressed, device=input_ids.device)
+    def __call__(self, *_: Any, **__: Any) -> bool:
+        return self.pressed
 
 
 @contextmanager

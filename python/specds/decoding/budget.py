@@ -1,13 +1,13 @@
 """The number of nodes of a draft to verify: fixed, or by the expected tokens per second."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from time import perf_counter
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
-
-from transformers import PreTrainedModel
 
 from specds._core import (
     DraftSession,
@@ -170,7 +170,7 @@ def known_part(tree: TokenTree, vocab_size: int) -> TokenTree:
 
 
 _draft_stats: WeakKeyDictionary[Drafter, DraftStats] = WeakKeyDictionary()
-_step_times: WeakKeyDictionary[PreTrainedModel, dict[Any, StepTimes]] = WeakKeyDictionary()
+_step_times: WeakKeyDictionary[Any, dict[Any, StepTimes]] = WeakKeyDictionary()
 
 
 def draft_stats_of(drafter: Drafter) -> DraftStats:
@@ -182,7 +182,7 @@ def draft_stats_of(drafter: Drafter) -> DraftStats:
         return new
 
 
-def step_times_of(model: PreTrainedModel, setting: Any) -> StepTimes:
+def step_times_of(model: Any, setting: Any) -> StepTimes:
     """Return the times of a model's steps in a setting, which all its requests share."""
     return _step_times.setdefault(model, {}).setdefault(setting, StepTimes())
 

@@ -1,24 +1,26 @@
 """Decoding loop: draft, verify in one forward pass, accept, observe."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from specds._core import Session, TokenTree
-from specds.accept.draws import Noise
-from specds.accept.on_device import PassRequest, likeliest_on_host
-from specds.accept.on_host import Emitter, Sampler, walk
+from specds.accept.path import Chooses, Emits, PassRequest, walk
 from specds.decoding.budget import FixedBudget
 from specds.decoding.stats import GenerationStats
 from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
-from specds.verify.generic import Runner
-from specds.verify.packed import PackedRunner
+from specds.verify.runner import Verifier
+
+if TYPE_CHECKING:
+    from specds.accept.draws import Noise
 
 # The accepted nodes of each row, and the target's predictions at all its nodes.
 AcceptResult = tuple[list[list[int]], Sequence[NDArray[np.int64] | None]]
@@ -32,7 +34,8 @@ class Row:
     """One sequence of a request.
 
     Attributes:
-        prompt_ids: int64 `(1, prompt_length)`, without padding.
+        prompt_ids: int64 `(1, prompt_length)`, without padding: a tensor or an array, as the
+            runner takes it.
         open: Opens a session for a prompt.
         known_tokens: The drafter's vocabulary; sessions get no other token.
         number: The row's number in the request.
@@ -42,9 +45,9 @@ class Row:
         new: The tokens that the last step emitted.
     """
 
-    prompt_ids: torch.Tensor
-    sampler: Sampler
-    emitter: Emitter
+    prompt_ids: Any
+    sampler: Chooses
+    emitter: Emits
     open: Callable[[Sequence[int]], Session]
     known_tokens: int
     number: int = 0
@@ -111,27 +114,27 @@ class Decoding:
     Attributes:
         runner: Verifies the drafts; it has not seen the prompts yet.
         max_length: Most tokens of a sequence, prompt and padding included.
-        synchronized_device: A CUDA device with which each reading of the clock synchronizes.
+        synchronize: Called before each reading of the clock, to wait for a device.
         noise: The random numbers of samples; None if each sampler draws its own.
         on_step: Called with each step of each row, the prefill included.
     """
 
-    runner: Runner
+    runner: Verifier
     budget: FixedBudget
     max_length: int
-    synchronized_device: torch.device | None = None
+    synchronize: Callable[[], object] | None = None
     noise: Noise | None = None
     on_step: Callable[[Step], object] | None = None
 
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
         # The runner, if it also accepts.
-        self._accepts: PackedRunner | None = None
+        self._accepts: Any = None
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emit tokens until every sequence has met a stopping criterion."""
         runner = self.runner
-        if rows[0].logits_only and isinstance(runner, PackedRunner) and runner.accepts:
+        if rows[0].logits_only and runner.accepts:
             self._accepts = runner
         start = self._last = self._now()
         self._prefill(rows, chunk_size)
@@ -189,8 +192,8 @@ class Decoding:
             self.on_step(Step(tree, path, row.new))
 
     def _now(self) -> float:
-        if self.synchronized_device is not None:
-            torch.cuda.synchronize(self.synchronized_device)
+        if self.synchronize is not None:
+            self.synchronize()
         return perf_counter()
 
     def _record_phase(self, phase: str) -> None:
@@ -205,7 +208,7 @@ class Decoding:
         return self._follow(rows, logits, trees)
 
     def _follow(
-        self, rows: Sequence[Row], logits: Sequence[torch.Tensor], trees: Sequence[TokenTree]
+        self, rows: Sequence[Row], logits: Sequence[Any], trees: Sequence[TokenTree]
     ) -> AcceptResult:
         paths = []
         for row, of_row, tree in zip(rows, logits, trees, strict=True):
@@ -214,9 +217,7 @@ class Decoding:
         most = self._num_predictions(rows)
         if most == 0:
             return paths, [None] * len(rows)
-        # One call for all rows: six together take as long as one alone.
-        joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
-        predictions = likeliest_on_host(joined, most, rows[0].known_tokens)
+        predictions = self.runner.likeliest(logits, most, rows[0].known_tokens)
         parts = zip(rows, logits, accumulate(map(len, logits)), strict=True)
         return paths, [
             predictions[end - len(of_row) : end, : row.session.num_predictions]
@@ -236,7 +237,7 @@ class Decoding:
         sampler, known = rows[0].sampler, rows[0].known_tokens
         request = PassRequest(sampler, self._num_predictions(rows), known, noise)
         last = [row.new[-1] for row in rows]
-        outcomes = self._accepts.launch(last, trees, request)()  # type: ignore[union-attr]
+        outcomes = self._accepts.launch(last, trees, request)()
         self._record_phase("forward_s")
         paths, predictions = [], []
         for row, tree, (nodes, tokens, likeliest) in zip(rows, trees, outcomes, strict=True):

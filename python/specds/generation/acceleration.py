@@ -15,18 +15,14 @@ from specds._core import Memory
 from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.step import Step
-from specds.generation.arguments import UnsupportedRequestError, require_inputs
-from specds.generation.generate import as_transformers, run_custom_loop
-from specds.generation.options import Drafts, Options
-from specds.generation.request import GenerationOutput
+from specds.generation.arguments import require_inputs
+from specds.generation.custom_loop import as_transformers, run_custom_loop
+from specds.generation.decode import GenerationOutput
+from specds.generation.options import Drafts, Options, UnsupportedRequestError
 from specds.hub import named_datastore
 from specds.models.tokenization import model_vocab_size
-from specds.verify.support import (
-    UnsupportedModelError,
-    Verification,
-    log_once,
-    require_family,
-)
+from specds.verify.runner import UnsupportedModelError, Verification
+from specds.verify.support import log_once, require_family
 
 _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]
 

@@ -17,6 +17,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from specds.accept.on_host import is_stateless
+from specds.generation.options import UnsupportedRequestError
 from specds.models.native import NativeCache, NativeModel
 from specds.verify.cache import CACHE_NAME
 from specds.verify.inputs import layer_types
@@ -39,10 +40,6 @@ _OF_OTHER_MODES = (
 )
 # In these, 0 marks a token as text, for models that also take images.
 _TOKEN_TYPES = {"mm_token_type_ids", "token_type_ids"}
-
-
-class UnsupportedRequestError(ValueError):
-    """A request has an argument that drafts cannot serve; the message names it."""
 
 
 def require_inputs(model: Any, input_ids: Any) -> None:

@@ -1,30 +1,28 @@
 """A conversation that computes and indexes each turn once."""
 
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
-from threading import Event, Thread
-from typing import Any
+from __future__ import annotations
 
-import torch
-from transformers import (
-    DynamicCache,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    StoppingCriteriaList,
-    TextIteratorStreamer,
-)
-from transformers.generation.streamers import BaseStreamer
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from itertools import takewhile
+from queue import SimpleQueue
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from specds._core import Datastore, Memory, Session
 from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
-from specds.generation.arguments import takes_past
 from specds.generation.generate import generate
 from specds.generation.options import Drafts, Options
-from specds.models.native import NativeCache, NativeModel
+from specds.models.gguf_model import GgufModel, is_without_torch
+from specds.models.render import Spelling
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
-from specds.verify.states import MarkedCache
-from specds.verify.support import is_recurrent
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.generation.streamers import BaseStreamer
 
 
 class Chat:
@@ -34,7 +32,7 @@ class Chat:
     session lasts for all turns, and so does the key-value cache, unless attention is chunked.
 
     Args:
-        model: A decoder-only transformers model.
+        model: A decoder-only transformers model, or a `GgufModel`.
         tokenizer: Its tokenizer, with a chat template.
         drafter: As in `generate`; by default one with a request cache of earlier conversations.
         messages: First messages of each conversation, such as a system prompt: `role` and
@@ -53,8 +51,8 @@ class Chat:
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel | GgufModel,
+        tokenizer: PreTrainedTokenizerBase | Any,
         drafter: Drafts = None,
         *,
         messages: Sequence[dict[str, str]] = (),
@@ -64,21 +62,21 @@ class Chat:
         self.first_messages = [*messages]
         self.messages = [*messages]
         self.stats, self.last_stats = GenerationStats(), GenerationStats()
+        self._model: Any = model
+        self._tokenizer: Any = tokenizer
         if drafter is None:
-            drafter = FusedDrafter(memory=Memory(vocab_size(tokenizer)))
-        self._model = model
-        self._tokenizer = tokenizer
+            drafter = FusedDrafter(memory=Memory(vocab_size(self._tokenizer)))
         self._drafter = Options.of(drafter).drafter
         datastore = getattr(self._drafter, "datastore", None)
         if isinstance(datastore, Datastore) and datastore.tokenizer_fingerprint:
-            check_tokenizer(datastore, tokenizer)
+            check_tokenizer(datastore, self._tokenizer)
         self._settings = settings
         self._token_ids: list[int] = []
         self._cache = self._empty_cache()
         # The session has observed `_token_ids`.
         self._session: Session | None = None
 
-    def send(self, text: str, streamer: BaseStreamer | None = None, **settings: Any) -> str:
+    def send(self, text: str, streamer: BaseStreamer | Any = None, **settings: Any) -> str:
         """Send a message of the user and return the reply, without special tokens.
 
         A turn that fails leaves the conversation as it was.
@@ -90,14 +88,14 @@ class Chat:
         """
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt: Any = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            messages, add_generation_prompt=True, return_dict=True
         )
-        ids = prompt["input_ids"].to(self._model.device)
-        self._roll_back(ids[0].tolist())
-        if isinstance(self._cache, MarkedCache):
+        ids: list[int] = [*prompt["input_ids"]]
+        self._roll_back(ids)
+        if hasattr(self._cache, "mark_at"):
             # Templates may drop a reply's reasoning, or begin a reply otherwise in later turns.
             earlier: Any = self._tokenizer.apply_chat_template(messages, return_dict=True)
-            self._cache.mark_at = _num_shared(earlier["input_ids"], ids[0].tolist())
+            self._cache.mark_at = _num_shared(earlier["input_ids"], ids)
         settings = {**self._settings, **settings}
         config = settings.get("generation_config")
         lengths = ("max_new_tokens", "max_length")
@@ -106,9 +104,9 @@ class Chat:
         try:
             output = generate(
                 self._model,
-                ids,
+                prompt_of(self._model, ids),
                 self._drafter,
-                session=self._session_of(ids[0].tolist()),
+                session=self._session_of(ids),
                 cache=self._cache,
                 streamer=streamer,
                 tokenizer=self._tokenizer,
@@ -120,9 +118,7 @@ class Chat:
         self.last_stats = output.stats
         self.stats.merge(output.stats)
         self._token_ids = output.sequences[0].tolist()
-        reply: Any = self._tokenizer.decode(
-            self._token_ids[ids.shape[1] :], skip_special_tokens=True
-        )
+        reply: Any = self._tokenizer.decode(self._token_ids[len(ids) :], skip_special_tokens=True)
         self.messages = [*messages, {"role": "assistant", "content": reply}]
         return str(reply)
 
@@ -135,18 +131,13 @@ class Chat:
             text: The message.
             **settings: As in `generate`, for this turn.
         """
-        streamer: Any = TextIteratorStreamer(
-            self._tokenizer,
-            skip_prompt=True,
-            skip_special_tokens=True,
-        )
+        streamer = _Pieces(self._tokenizer)
         left, failures = Event(), list[BaseException]()
 
-        def is_left(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-            return torch.full((len(input_ids),), left.is_set(), device=input_ids.device)
+        def is_left(*_: Any, **__: Any) -> bool:
+            return left.is_set()
 
-        criteria = StoppingCriteriaList(settings.pop("stopping_criteria", ()))
-        criteria.append(is_left)
+        criteria = [*settings.pop("stopping_criteria", ()), is_left]
 
         def send() -> None:
             try:
@@ -158,7 +149,7 @@ class Chat:
         thread = Thread(target=send)
         thread.start()
         try:
-            yield from streamer
+            yield from iter(streamer.pieces.get, None)
         finally:
             left.set()
             thread.join()
@@ -172,18 +163,20 @@ class Chat:
         self._token_ids, self._cache = [], self._empty_cache()
 
     def _empty_cache(self) -> Any:
-        if not takes_past(self._model):
+        if isinstance(self._model, GgufModel):
+            return self._model.cache_class()
+        if not import_module("specds.generation.arguments").takes_past(self._model):
             return None
-        if isinstance(self._model, NativeModel):
-            return NativeCache()
-        return MarkedCache() if is_recurrent(self._model) else DynamicCache()
+        if import_module("specds.verify.support").is_recurrent(self._model):
+            return import_module("specds.verify.states").MarkedCache()
+        return import_module("transformers").DynamicCache()
 
     def _roll_back(self, token_ids: list[int]) -> None:
         """Keep the states of the prompt's known beginning: a template may change earlier text."""
         shared = _num_shared(self._token_ids, token_ids[:-1])
         if shared == 0 or self._cache is None:
             self._cache = self._empty_cache()
-        elif isinstance(self._cache, MarkedCache):
+        elif hasattr(self._cache, "rolled_back"):
             self._cache = self._cache.rolled_back(shared)
         elif shared < self._cache.get_seq_length():
             self._cache.crop(shared - self._cache.get_seq_length())
@@ -204,6 +197,39 @@ class Chat:
         ended, self._session = self._session, None
         if ended is not None:
             ended.finish()
+
+
+class _Pieces:
+    """A streamer that takes a prompt, and puts the text of each later token into a queue.
+
+    Attributes:
+        pieces: The texts, then None.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.pieces: SimpleQueue[str | None] = SimpleQueue()
+        self._spelling, self._special = Spelling(tokenizer), {*tokenizer.all_special_ids}
+        self._is_prompt = True
+
+    def put(self, value: Any) -> None:
+        if self._is_prompt:
+            self._is_prompt = False
+            return
+        for token in value.tolist():
+            if token not in self._special and (piece := self._spelling.of(token)):
+                self.pieces.put(piece)
+
+    def end(self) -> None:
+        if rest := self._spelling.of(None):
+            self.pieces.put(rest)
+        self.pieces.put(None)
+
+
+def prompt_of(model: Any, token_ids: Sequence[int]) -> Any:
+    """Return a prompt for `generate`: a tensor on the device of the model, or an array."""
+    if is_without_torch(model):
+        return np.array([token_ids], dtype=np.int64)
+    return import_module("torch").tensor([token_ids], device=model.device)
 
 
 def _num_shared(one: Sequence[int], other: Sequence[int]) -> int:

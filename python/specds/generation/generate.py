@@ -1,39 +1,32 @@
-"""`generate`, and the custom decoding loop that transformers calls."""
+"""`generate`, for models of transformers and for GGUF files without it."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
-
-import torch
-from transformers import (
-    GenerationConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
-from transformers.generation.streamers import BaseStreamer
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import Session
+from specds._lazy import imported
 from specds.drafters.step import Step
-from specds.generation.arguments import (
-    UnsupportedRequestError,
-    require_inputs,
-    require_tokens_only,
-)
-from specds.generation.options import Drafts, Options
-from specds.generation.request import GenerationOutput, run
-from specds.verify.cache import CACHE_NAME
-from specds.verify.support import Verification
+from specds.generation.arrays import generate_from_arrays
+from specds.generation.decode import GenerationOutput
+from specds.generation.options import Drafts, Options, UnsupportedRequestError
+from specds.models.gguf_model import is_without_torch
+from specds.verify.runner import Verification
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerBase
+    from transformers.generation.streamers import BaseStreamer
 
 
 def generate(
-    model: PreTrainedModel,
-    input_ids: torch.Tensor | None = None,
+    model: Any,
+    input_ids: torch.Tensor | Any = None,
     drafter: Drafts = None,
     *,
-    inputs: torch.Tensor | None = None,
+    inputs: torch.Tensor | Any = None,
     max_nodes: int | Literal["auto"] = "auto",
     verification: Verification = "auto",
     check_model: bool = True,
@@ -42,8 +35,9 @@ def generate(
     shape_invariant: bool = False,
     on_step: Callable[[Step], object] | None = None,
     session: Session | None = None,
-    streamer: BaseStreamer | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int | None = None,
+    streamer: BaseStreamer | Any = None,
+    tokenizer: PreTrainedTokenizerBase | Any = None,
     stop_strings: str | list[str] | None = None,
     **kwargs: Any,
 ) -> GenerationOutput:
@@ -54,7 +48,9 @@ def generate(
     forward pass.
 
     Args:
-        model: A decoder-only transformers model in eval mode.
+        model: A decoder-only transformers model in eval mode, or a `GgufModel`, which decodes one
+            prompt without torch: tensors are arrays, and the settings are those of `Sampling`,
+            lengths, stop strings and criteria.
         input_ids: int64 `(num_rows, prompt_length)`, padded on the left with an `attention_mask`.
             Each row has its own tree, and processors and criteria are called for each row alone.
         drafter: Drafts the trees, with one session a row. A datastore or its path makes a
@@ -88,6 +84,8 @@ def generate(
         session: A session of the drafter that has observed the only prompt. It observes the emitted
             tokens and is not finished, so that another request can continue it. By default each
             row has its own session.
+        seed: Seeds the random generator before the request: torch's, or that of a model without
+            torch.
         streamer: Receives the prompts and each token, as from `model.generate`; with several rows,
             one token of each row at a time.
         tokenizer: Needed for `stop_strings`; a notebook shows the output's text by it.
@@ -108,11 +106,6 @@ def generate(
         if input_ids is not None:
             raise ValueError("input_ids and inputs are the same: give one of them")
         input_ids = inputs
-    require_inputs(model, input_ids)
-    if kwargs.get("custom_generate") is not None:
-        raise UnsupportedRequestError(
-            "custom_generate cannot be used: specds is itself a decoding loop"
-        )
     options = Options.of(
         drafter,
         max_nodes=max_nodes,
@@ -125,83 +118,17 @@ def generate(
         session=session,
     )
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
-    call: Any = model.generate
-    output: GenerationOutput = run_custom_loop(model, call, options, inputs=input_ids, **kwargs)
-    return replace(output, tokenizer=tokenizer)
-
-
-def run_custom_loop(
-    model: PreTrainedModel,
-    generate: Callable[..., Any],
-    options: Options,
-    result: Callable[[GenerationOutput, GenerationConfig], Any] = lambda output, _: output,
-    *,
-    streamer: BaseStreamer | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    stop_strings: str | list[str] | None = None,
-    **arguments: Any,
-) -> Any:
-    """Call `generate` of transformers with our decoding loop; `result` converts its output."""
-    for name, reason in _DROPPED.items():
-        if arguments.pop(name, None):
-            raise UnsupportedRequestError(f"{name} cannot be used: {reason}")
-    require_tokens_only(model, arguments)
-    for name in {"cache", "past_key_values"} & arguments.keys():
-        arguments[CACHE_NAME] = arguments.pop(name)
-    _resolve_stop_strings(model, tokenizer, stop_strings, arguments)
-
-    def loop(
-        model: PreTrainedModel,
-        input_ids: torch.Tensor,
-        generation_config: GenerationConfig,
-        **prepared: Any,
-    ) -> Any:
-        prepared |= {"generation_config": generation_config}
-        return result(run(options, streamer, model, input_ids, **prepared), generation_config)
-
-    return generate(custom_generate=loop, **arguments)
-
-
-# Arguments that transformers would drop silently.
-_DROPPED = {
-    "assistant_model": "the drafter takes its place",
-    "synced_gpus": "each process drafts by itself",
-}
-
-
-def as_transformers(
-    output: GenerationOutput, config: GenerationConfig
-) -> torch.Tensor | GenerateDecoderOnlyOutput:
-    """Return the output as `model.generate` does."""
-    if not config.return_dict_in_generate:
-        return output.sequences
-    states: dict[str, Any] = {CACHE_NAME: output.cache}
-    return GenerateDecoderOnlyOutput(
-        sequences=output.sequences,  # type: ignore[arg-type]
-        scores=output.scores,  # type: ignore[arg-type]
-        logits=output.logits,  # type: ignore[arg-type]
-        **states,
-    )
-
-
-def _resolve_stop_strings(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    stop_strings: str | list[str] | None,
-    kwargs: dict[str, Any],
-) -> None:
-    """Replace stop strings by a criterion: transformers passes no tokenizer to custom loops."""
-    configs = (kwargs.get("generation_config"), model.generation_config)
-    if any([kwargs.get("token_healing"), *(getattr(each, "token_healing", 0) for each in configs)]):
+    if is_without_torch(model):
+        if seed is not None:
+            model.seed(seed)
+        return generate_from_arrays(model, input_ids, options, **kwargs)
+    imported("specds.generation.arguments").require_inputs(model, input_ids)
+    if kwargs.get("custom_generate") is not None:
         raise UnsupportedRequestError(
-            "token_healing cannot be used: pass `model.heal_tokens(input_ids, tokenizer)` as prompt"
+            "custom_generate cannot be used: specds is itself a decoding loop"
         )
-    in_configs = (getattr(config, "stop_strings", None) for config in configs)
-    stop_strings = stop_strings or next(filter(None, in_configs), None)
-    if stop_strings is None:
-        return
-    if tokenizer is None:
-        raise ValueError("stop_strings needs tokenizer: pass the tokenizer of the model")
-    criteria = StoppingCriteriaList(kwargs.get("stopping_criteria") or [])
-    criteria.append(StopStringCriteria(tokenizer, stop_strings))
-    kwargs |= {"stopping_criteria": criteria, "stop_strings": None}
+    if seed is not None:
+        imported("torch").manual_seed(seed)
+    loop: Any = imported("specds.generation.custom_loop").run_custom_loop
+    output: GenerationOutput = loop(model, model.generate, options, inputs=input_ids, **kwargs)
+    return replace(output, tokenizer=tokenizer)

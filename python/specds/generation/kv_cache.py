@@ -2,21 +2,22 @@
 
 from typing import Any
 
-import torch
-from torch.nn.functional import pad
-
-from specds.verify.chain import ChainRunner
-from specds.verify.generic import Runner
 from specds.verify.native import NativeRunner
-from specds.verify.states import MarkedCache
+from specds.verify.runner import Verifier
 
 
-def load(past: Any, runner: Runner) -> None:
+def load(past: Any, runner: Verifier) -> None:
     """Give the first row of a new runner the states of the only row of `past`, mostly a copy."""
-    length = past.get_seq_length()
     if isinstance(runner, NativeRunner):
         runner.load(past)
         return
+    import torch
+    from torch.nn.functional import pad
+
+    from specds.verify.chain import ChainRunner
+    from specds.verify.states import MarkedCache
+
+    length = past.get_seq_length()
     if isinstance(runner, ChainRunner):
         runner.mark_at = getattr(past, "mark_at", 0)
         if length > 0 or not isinstance(past, MarkedCache):
@@ -24,7 +25,7 @@ def load(past: Any, runner: Runner) -> None:
         return
     if length == 0:
         return
-    cache = runner.cache
+    cache: Any = runner.cache  # type: ignore[attr-defined]
     layers: list[Any] = past.layers
     cache.reserve(length)
     cache.place(torch.arange(length, device=layers[0].keys.device), 0)
@@ -36,17 +37,20 @@ def load(past: Any, runner: Runner) -> None:
     cache.lengths[0] = length
 
 
-def extend(past: Any, runner: Runner) -> Any:
+def extend(past: Any, runner: Verifier) -> Any:
     """Append to `past` the states that only the runner has, as the baseline does."""
     if isinstance(runner, NativeRunner):
         return runner.extend()
+    from specds.verify.chain import ChainRunner
+    from specds.verify.states import MarkedCache
+
     if isinstance(runner, ChainRunner):
         vars(past).update(vars(runner.committed()))
         if isinstance(past, MarkedCache) and runner.mark is not None:
             past.mark = runner.mark
         return past
     start = past.get_seq_length()
-    layers: list[Any] = runner.cache.committed().layers
+    layers: list[Any] = runner.committed().layers
     for index, layer in enumerate(layers):
         past.update(layer.keys[:, :, start:], layer.values[:, :, start:], index)
     return past

@@ -14,10 +14,14 @@ from specds.drafters.fused import FusedDrafter
 from specds.drafters.registry import KINDS
 from specds.drafters.session import Drafter, own_max_nodes
 from specds.drafters.step import Step
-from specds.verify.support import Verification, require_verification
+from specds.verify.runner import Verification, require_verification
 
 Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter, or a datastore, its path or None for a `FusedDrafter`."""
+
+
+class UnsupportedRequestError(ValueError):
+    """A request has an argument that drafts cannot serve; the message names it."""
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,41 @@
 """Streaming of a batch: one token of each row at a time, or a fixed number at once."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-import torch
-from transformers.generation.streamers import BaseStreamer
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from specds.accept.on_host import Emitter
+from specds.accept.path import Emits
+
+if TYPE_CHECKING:
+    import torch
 
 
-class BatchStreamer(BaseStreamer):
+class BatchStreamer:
     """Pass a streamer one token of each row, int64 `(num_rows,)`, as soon as all rows have it.
 
     Args:
         streamer: Receives the tokens.
         padding: The token of finished rows.
         every: Steps that it receives at once; fewer only at the end.
+        tensor: Makes what it receives of a list.
 
     Attributes:
         rows: All rows of the request.
     """
 
-    def __init__(self, streamer: BaseStreamer, padding: int, every: int) -> None:
-        self.rows: list[Emitter] = []
+    def __init__(
+        self, streamer: Any, padding: int, every: int, tensor: Callable[[list[int]], Any]
+    ) -> None:
+        self.rows: list[Emits] = []
+        self._tensor = tensor
         self._streamer = streamer
         self._padding = padding
         self._every = every
         self._num_steps = 0
-        self._held: list[torch.Tensor] = []
+        self._held: list[Any] = []
 
-    def put(self, value: torch.Tensor) -> None:
+    def put(self, value: Any) -> None:
         """Handle a token that a row has emitted."""
         lengths = [len(row.emitted) for row in self.rows]
         ahead = [n for row, n in zip(self.rows, lengths, strict=True) if not row.finished]
@@ -38,18 +45,18 @@ class BatchStreamer(BaseStreamer):
                 for row, n in zip(self.rows, lengths, strict=True)
             ]
             self._num_steps += 1
-            self._held.append(torch.tensor(tokens))
+            self._held.append(self._tensor(tokens))
             if len(self._held) == self._every:
                 self._release()
 
     def end(self) -> None:
         """End the streamer."""
         self._release()
-        self._streamer.end()  # type: ignore[no-untyped-call]
+        self._streamer.end()
 
     def _release(self) -> None:
         for tokens in self._held:
-            self._streamer.put(tokens)  # type: ignore[no-untyped-call]
+            self._streamer.put(tokens)
         self._held.clear()
 
 
@@ -63,6 +70,8 @@ def stack_steps(rows: Sequence[list[torch.Tensor] | None]) -> tuple[torch.Tensor
     if not kept:
         return None
     steps = range(max(map(len, kept)))
+    import torch
+
     nothing = torch.zeros_like(kept[0][0])
     return tuple(
         torch.cat([row[step] if step < len(row) else nothing for row in kept]) for step in steps

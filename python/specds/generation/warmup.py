@@ -12,10 +12,10 @@ from specds.accept.on_host import Sampler
 from specds.decoding.budget import MAX_NODES
 from specds.generation.options import Drafts, Options
 from specds.models.tokenization import model_vocab_size
-from specds.verify.generic import Runner
 from specds.verify.native import NativeRunner
 from specds.verify.packed import PackedRunner
-from specds.verify.support import Verification, require_support
+from specds.verify.runner import Verification, Verifier
+from specds.verify.support import require_support
 
 # The first length at which passes without the attention kernel are recorded.
 _SHORT_CONTEXT = 256
@@ -62,7 +62,7 @@ def warm_up(
             _rehearse(runner, max_context, requests)
 
 
-def _rehearse(runner: Runner, max_context: int, requests: Sequence[PassRequest]) -> None:
+def _rehearse(runner: Verifier, max_context: int, requests: Sequence[PassRequest]) -> None:
     num_rows = len(runner.lengths)
     runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * num_rows)
     length = min(_SHORT_CONTEXT, max_context)
@@ -70,7 +70,7 @@ def _rehearse(runner: Runner, max_context: int, requests: Sequence[PassRequest])
         # Slots that no prompt has filled hold zeros, which take as long.
         is_filled = runner.takes_trees and not isinstance(runner, NativeRunner)
         if is_filled:
-            runner.cache.lengths = [length] * num_rows
+            runner.cache.lengths = [length] * num_rows  # type: ignore[attr-defined]
         for num_nodes in runner.node_steps or (0, MAX_NODES):
             trees = [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))] * num_rows
             if isinstance(runner, PackedRunner) and runner.accepts:

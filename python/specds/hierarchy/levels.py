@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specds._core import Session, TokenTree
-from specds.accept.on_host import walk
+from specds.accept.path import walk
 from specds.decoding.budget import known_part
 from specds.decoding.stats import LevelStats
 from specds.drafters.session import EMPTY_TREE, Proposal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import (
@@ -15,15 +16,20 @@ from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from specds._core import ForwardModel, GgufFile, UnsupportedFileError
 from specds._lazy import advice, imported
 from specds.models.gguf import GgufVocabulary
+from specds.models.gguf_model import GgufModel
 from specds.models.gguf_tokenizer import UnknownTokenizerError, pretrained_tokenizer
+from specds.models.gguf_writer import write_llama
 from specds.models.resolve import (
+    OF_DEMO,
     LoadingError,
     ModelRef,
+    may_have_gpu,
     require_placement,
     whole_dtype,
 )
@@ -31,6 +37,9 @@ from specds.models.tokenization import FastTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+Framework: TypeAlias = Literal["transformers", "numpy"]
 
 
 def load_tokenizer(name: str | ModelRef) -> PreTrainedTokenizerBase:
@@ -71,7 +80,8 @@ def load_model(
     dtype: str = "auto",
     tokenizer: PreTrainedTokenizerBase | None = None,
     activations: str = "float32",
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    framework: Framework = "transformers",
+) -> tuple[Any, Any]:
     """Load a causal language model, ready to generate, and its tokenizer.
 
     Args:
@@ -83,23 +93,35 @@ def load_model(
             and the checkpoint's dtype on other devices.
         tokenizer: The model's tokenizer, if it is already loaded.
         activations: Activations of a GGUF file on a CPU; see `load_gguf`.
+        framework: `numpy` returns a `GgufModel` if the core can compute the model on a CPU: a GGUF
+            file or one of the demo's models.
 
     Raises:
+        ImportError: A package is missing.
         LoadingError: The name, the device or the dtype does not exist.
     """
     require_placement(device, dtype)
     ref = ModelRef.resolve(name)
-    require_packages(ref, "torch", "transformers")
+    if framework == "transformers":
+        require_packages(ref, "torch", "transformers")
     reason = ""
     if ref.kind == "gguf":
         wanted = device, whole_dtype(dtype), activations
-        if isinstance(native := _load_native(ref, *wanted, tokenizer), tuple):
+        if isinstance(native := _load_native(ref, *wanted, tokenizer, framework), tuple):
             return native
         reason = native
+    elif framework == "numpy" and ref.name in OF_DEMO:
+        try:
+            return _load_demo(Path(ref.path), activations)
+        except UnsupportedFileError as error:
+            reason = f"native cannot compute it: {error}"
     if activations != "float32":
         why = f": {reason}" if reason else ""
         raise LoadingError(f"activations={activations!r} is for GGUF files on a CPU{why}")
-    require_packages(ref)
+    try:
+        require_packages(ref)
+    except ImportError as error:
+        raise ImportError(f"{reason}; {error}" if reason else str(error)) from error
     device, dtype = resolve_placement(device, whole_dtype(dtype))
     if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
         tokenizer = _load("AutoTokenizer", "model", ref)
@@ -119,9 +141,10 @@ def _load_native(
     ref: ModelRef,
     device: str,
     dtype: str,
-    activations: str,
+    activations: Any,
     tokenizer: PreTrainedTokenizerBase | None,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase] | str:
+    framework: Framework,
+) -> tuple[Any, Any] | str:
     """Load a GGUF file for the backend `native`, or return why that cannot compute it."""
     if dtype not in ("auto", "float32"):
         return f"native computes in float32, not {dtype}"
@@ -131,14 +154,33 @@ def _load_native(
         # Files are refused before torch is imported, which takes seconds.
         file = GgufFile(ref.path)
         weights = ForwardModel(file)
-        if tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
+        if framework == "numpy":
+            fast = FastTokenizer.of_gguf(file, ref.path)
+        elif tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):
             tokenizer = pretrained_tokenizer(file, ref.path)
     except (UnsupportedFileError, UnknownTokenizerError) as error:
         return f"native cannot compute it: {error}"
-    if (chosen := resolve_placement(device, dtype)[0]) != "cpu":
+    is_auto = device == "auto" and (framework == "transformers" or may_have_gpu())
+    if is_auto and (chosen := resolve_placement(device, dtype)[0]) != "cpu":
         return f"native computes on a CPU, not on {chosen}"
+    if framework == "numpy":
+        return GgufModel.of(file, weights, ref.path, activations), fast
     native = imported("specds.models.native")
     return native.native_model(file, weights, ref.path, activations), tokenizer
+
+
+def _load_demo(folder: Path, activations: Any) -> tuple[Any, Any]:
+    """Load a built-in model by the core, which computes its weights as they are."""
+    with TemporaryDirectory() as temporary:
+        path = Path(temporary, "model.gguf")
+        write_llama(folder, path)
+        weights = ForwardModel(GgufFile(path))
+    settings = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    eos = {"eos_token_id": settings["eos_token_id"]}
+    model = GgufModel(weights, activations, eos, str(folder))
+    # Its passes are so short that a second thread would only wait.
+    model.threads = 1
+    return model, FastTokenizer.read(folder)
 
 
 _PLAIN: dict[str, Any] = {"hf_quantizer": None, "is_quantized": False, "quantization_method": None}

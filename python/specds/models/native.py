@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from transformers import (
     GenerationMixin,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.cache_utils import Cache
 from transformers.generation.utils import GenerateDecoderOnlyOutput
@@ -23,37 +21,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds.models.gguf import generation_settings, model_settings, tokens_of
-from specds.models.gguf_tokenizer import pretrained_tokenizer
-
-Activations = Literal["float32", "int8"]
-Input = tuple[int, Any, Any, int]
-"""A row, its tokens, their parents or None, and the number of the last ones with logits."""
+from specds.models.gguf_model import Activations, GgufCache, GgufModel
 
 CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_key_values"
 """The name of the cache argument in transformers: `cache` since release 5.24."""
-
-
-def load_gguf(
-    path: str | PathLike[str], activations: Activations = "float32"
-) -> tuple[NativeModel, PreTrainedTokenizerBase]:
-    """Load a GGUF file and its tokenizer for `specds.generate`, `Chat` and `accelerate`.
-
-    Nothing is converted: weights stay in their blocks, and configuration, tokenizer, chat template
-    and generation settings come from the file.
-
-    Args:
-        path: The file.
-        activations: `float32` writes what transformers writes with the dequantized weights. `int8`
-            rounds activations as llama.cpp does and is faster; its texts differ.
-
-    Raises:
-        FormatError: The file is damaged, or a tensor, a type of weights or the architecture is not
-            supported.
-        UnknownTokenizerError: The tokenizer is of a kind that is not supported.
-    """
-    file = GgufFile(path)
-    weights = ForwardModel(file)
-    return native_model(file, weights, path, activations), pretrained_tokenizer(file, path)
 
 
 def native_model(
@@ -78,31 +49,15 @@ def _reload(path: str, activations: Activations) -> NativeModel:
     return native_model(file, ForwardModel(file), path, activations)
 
 
-class NativeCache(Cache):
-    """Keys and values of a `NativeModel`, empty until the model's first forward pass.
-
-    Attributes:
-        states: The core's cache; None while it is empty.
-        padding: For each row, the hidden tokens of its prompt.
-    """
+class NativeCache(GgufCache, Cache):
+    """The cache of a `NativeModel`, as transformers sees it."""
 
     def __init__(self, states: ForwardCache | None = None, num_rows: int = 1) -> None:
-        super().__init__(layers=[])
-        self.states = states
-        self.padding = [0] * num_rows
-
-    def start(self, weights: ForwardModel, num_rows: int) -> ForwardCache:
-        """Return the states, empty ones for the first pass."""
-        if self.states is None:
-            self.states, self.padding = ForwardCache(weights, num_rows), [0] * num_rows
-        elif len(self.padding) != num_rows:
-            raise ValueError(f"the cache has {len(self.padding)} rows, not {num_rows}")
-        return self.states
+        Cache.__init__(self, layers=[])
+        GgufCache.__init__(self, states, num_rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        if self.states is None:
-            return 0
-        return max(self.states.length(row) + hidden for row, hidden in enumerate(self.padding))
+        return GgufCache.get_seq_length(self)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
@@ -110,19 +65,12 @@ class NativeCache(Cache):
     def get_max_cache_shape(self, layer_idx: int = 0) -> int:
         return -1
 
-    def crop(self, max_length: int) -> None:
-        """Keep this many tokens; a negative number drops the last ones."""
-        length = self.get_seq_length()
-        kept = max(length + max_length, 0) if max_length < 0 else min(max_length, length)
-        for row, hidden in enumerate(self.padding if self.states is not None else ()):
-            self.states.truncate(row, max(kept - hidden, 0))  # type: ignore[union-attr]
-
     def reorder_cache(self, beam_idx: Tensor) -> None:
         raise ValueError("a model of a GGUF file has no beams: use num_beams=1")
 
 
-class NativeModel(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """A model of a GGUF file on a CPU; its weights are the core's.
+class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[misc, no-untyped-call]
+    """A model of a GGUF file on a CPU, as a model of transformers; its weights are the core's.
 
     `generate` is that of transformers, so it also decodes without specds. Without a padding mask
     every row counts its positions from 0. Gradients, hidden states, attentions and beams are not
@@ -136,17 +84,15 @@ class NativeModel(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
 
     main_input_name = "input_ids"
     base_model_prefix = ""
+    cache_class = NativeCache
     _supports_sdpa = True
     _no_split_modules: list[str] = []  # noqa: RUF012  (as transformers declares it)
 
     def __init__(
         self, config: PreTrainedConfig, weights: ForwardModel, activations: Activations
     ) -> None:
-        if activations not in ("float32", "int8"):
-            raise ValueError(f"activations must be 'float32' or 'int8', got {activations!r}")
-        super().__init__(config)
-        self.weights = weights
-        self.activations: Activations = activations
+        PreTrainedModel.__init__(self, config)
+        GgufModel.__init__(self, weights, activations)
 
     @property
     def device(self) -> torch.device:
@@ -168,12 +114,9 @@ class NativeModel(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
     def __deepcopy__(self, _: Any) -> NativeModel:
         return _reload(str(self.config.name_or_path), self.activations)
 
-    def compute(self, states: ForwardCache, inputs: Sequence[Input]) -> Tensor:
-        """Return the logits of some tokens of some rows, `(num_logits, vocab_size)`."""
-        logits = self.weights.forward(
-            states, inputs, activations=self.activations, num_threads=torch.get_num_threads()
-        )
-        return torch.from_numpy(logits)
+    @property
+    def num_threads(self) -> int:
+        return torch.get_num_threads()
 
     def forward(
         self,
@@ -210,7 +153,7 @@ class NativeModel(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-
             (row, ids[row][shown[row]], None, int(shown[row, -kept:].sum()))
             for row in range(num_rows)
         ]
-        found = self.compute(states, inputs)
+        found = torch.from_numpy(self.compute(states, inputs))
         for row, tokens, _, _ in inputs:
             states.commit(row, range(len(tokens)))
             cache.padding[row] += width - len(tokens)

@@ -100,6 +100,15 @@ def whole_dtype(name: str) -> str:
     return whole
 
 
+def may_have_gpu() -> bool:
+    """Return whether torch may find a GPU, without importing it, which takes seconds."""
+    if find_spec("torch") is None or not _torch_supports_gpus():
+        return False
+    devices = Path("/dev")
+    kinds = ("nvidia[0-9]*", "kfd", "dxg")
+    return not devices.is_dir() or any(any(devices.glob(kind)) for kind in kinds)
+
+
 def _torch_supports_gpus() -> bool:
     """Read from torch's version file if torch is built for GPUs; true if the file is missing."""
     found = find_spec("torch")

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds._core import Datastore, GgufFile
+from specds.models.chat_template import render
 from specds.models.gguf import field, token_id
 from specds.models.gguf_tokenizer import (
     UnknownTokenizerError,
     build_backend,
-    pretrained_tokenizer,
+    special_tokens,
 )
 
 if TYPE_CHECKING:
@@ -40,12 +43,13 @@ _AS_IT_LIES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 @dataclass(frozen=True)
 class FastTokenizer:
-    """A tokenizer of transformers for text only, read without transformers and torch."""
+    """A tokenizer without transformers and torch: of a folder or of a GGUF file."""
 
     name_or_path: str
     backend_tokenizer: Any
     eos_token_id: int | None
     chat_template: str | None
+    special_tokens: dict[str, str]
     is_fast = True
 
     @classmethod
@@ -65,47 +69,76 @@ class FastTokenizer:
             return None
         backend.no_truncation()
         backend.no_padding()
-        template, eos = folder / "chat_template.jinja", _contents(config.get("eos_token"))
+        file, named = folder / "chat_template.jinja", _named(config)
+        template = file.read_text("utf-8") if file.is_file() else config.get("chat_template")
+        if not isinstance(template, str | None):  # several, by name
+            return None
         return cls(
             str(folder),
             backend,
-            backend.token_to_id(eos.pop()) if eos else None,
-            template.read_text("utf-8") if template.is_file() else config.get("chat_template"),
+            backend.token_to_id(named["eos_token"]) if "eos_token" in named else None,
+            template,
+            named,
         )
 
     @classmethod
     def read_gguf(cls, path: Path) -> FastTokenizer | None:
         """Read the tokenizer of a GGUF file; None if it is of an unknown kind."""
-        file = GgufFile(path)
-        try:
-            backend = build_backend(file, path)
-        except UnknownTokenizerError:
-            return None
+        with suppress(UnknownTokenizerError):
+            return cls.of_gguf(GgufFile(path), path)
+        return None
+
+    @classmethod
+    def of_gguf(cls, file: GgufFile, path: str | PathLike[str]) -> FastTokenizer:
+        """Build the tokenizer of an open GGUF file; see `build_backend`."""
+        backend = build_backend(file, path)
+        named = special_tokens(file, path)
+        more = {
+            str(number): token for number, token in enumerate(named.pop("extra_special_tokens"))
+        }
         eos = token_id(file, "eos", backend.get_vocab_size())
-        return cls(str(path), backend, eos, field(file, "tokenizer.chat_template"))
+        template = field(file, "tokenizer.chat_template")
+        is_text = isinstance(template, str)
+        return cls(str(path), backend, eos, template if is_text else None, named | more)
 
     def get_vocab(self) -> dict[str, int]:
         return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    @property
+    def all_special_ids(self) -> list[int]:
+        known = map(self.backend_tokenizer.token_to_id, self.special_tokens.values())
+        return [number for number in known if number is not None]
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return list(encoded.ids)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return str(self.backend_tokenizer.decode(token_ids, skip_special_tokens=False))
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool = False) -> str:
+        ids = [int(token) for token in token_ids]
+        return str(self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
 
-    def apply_chat_template(self, messages: Any, *, tokenize: bool) -> Any:
-        """Apply the chat template with transformers."""
-        return self._whole.apply_chat_template(messages, tokenize=tokenize)
+    def apply_chat_template(
+        self,
+        messages: Any,
+        *,
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        return_dict: bool = False,
+    ) -> Any:
+        """Return the text of a conversation, its token ids, or these as `input_ids`."""
+        require_chat_template(self)
+        prompt = {"add_generation_prompt": add_generation_prompt}
+        text = render(str(self.chat_template), messages, **prompt, **self.special_tokens)
+        if not tokenize:
+            return text
+        ids = self.encode(text, add_special_tokens=False)
+        return {"input_ids": ids} if return_dict else ids
 
-    @cached_property
-    def _whole(self) -> Tokenizer:
-        if self.name_or_path.endswith(".gguf"):
-            return pretrained_tokenizer(GgufFile(self.name_or_path), self.name_or_path)
-        from transformers import AutoTokenizer
 
-        whole: Tokenizer = AutoTokenizer.from_pretrained(self.name_or_path)
-        return whole
+def _named(config: dict[str, Any]) -> dict[str, str]:
+    """Return the special tokens with a name."""
+    names = [name for name in config if re.fullmatch(r"(bos|eos|unk|pad|sep|cls|mask)_token", name)]
+    return {name: token for name in names for token in _contents(config[name])}
 
 
 def _contents(token: Any) -> set[str]:
@@ -156,7 +189,7 @@ def _means(token: str, index: int) -> bool:
     return token != f"[PAD{index}]"
 
 
-def require_chat_template(tokenizer: Tokenizer) -> None:
+def require_chat_template(tokenizer: Tokenizer | FastTokenizer) -> None:
     """Reject a tokenizer without a chat template."""
     if not tokenizer.chat_template:
         raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")

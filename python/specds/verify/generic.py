@@ -1,18 +1,21 @@
 """Verification backend `model`: one forward pass over the last tokens and their trees."""
 
 import inspect
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from specds._core import TokenTree
+from specds.accept.on_device import likeliest_on_host
 from specds.verify.cache import CACHE_NAME, TreeCache
 from specds.verify.inputs import Inputs, MaskBuilder, Masks
+from specds.verify.runner import Verifier
 
 # Slots allocated after the prompt: a large `max_length` that is never reached costs no memory.
 _FIRST_SLOTS = 1024
@@ -22,10 +25,8 @@ LONG_PROMPT = 4096
 CHUNK = 1024
 
 
-class Runner:
+class Runner(Verifier):
     """Verification by the model as transformers computes it, with masks of the trees.
-
-    Call `prefill_rows` once, then `verify_rows` and `commit_rows` alternately.
 
     Args:
         model: The target.
@@ -33,24 +34,7 @@ class Runner:
         max_length: Maximum tokens of a row, prompt included.
         max_nodes: Maximum nodes of a draft.
         num_rows: Rows of the request.
-
-    Attributes:
-        node_steps: Numbers of nodes that passes can have, up to 63; empty for any number.
-        accepts: Whether the backend also accepts, by `launch` (see `PackedRunner`).
-        least_nodes: Rows are padded to this number of nodes, so that the time of a pass does not
-            depend on a tree.
-        takes_trees: Whether drafts may have branches; otherwise they are chains.
-        num_seen: Slots that each pass sees; 0 for as many as it needs.
-        reason: Why passes were slower than they could be; set when the runner is closed.
-        setting: Key of the times of a pass, apart from model and shape.
     """
-
-    node_steps: tuple[int, ...] = ()
-    accepts = False
-    takes_trees = True
-    least_nodes = 0
-    num_seen = 0
-    reason = ""
 
     def __init__(
         self,
@@ -82,14 +66,7 @@ class Runner:
     def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
         """Run the prompts through the model with its own causal masks, equal prompts once.
 
-        Args:
-            prompts: int64 `(1, prompt_length)` for each row, with at least one token more than the
-                cache holds of the row. Tokens in the cache are not computed again.
-            chunk_size: Tokens of a row in each pass; None for all, or for 1,024 if the prompt has
-                more than 4,096.
-
-        Returns:
-            The logits after the last token of each row, `(num_rows, vocab_size)`.
+        In one pass, or in passes of 1,024 tokens if the prompt has more than 4,096.
         """
         first_rows: dict[tuple[int, ...], int] = {}
         texts = enumerate(tuple(prompt[0].tolist()) for prompt in prompts)
@@ -130,14 +107,6 @@ class Runner:
         return logits[:, -1]
 
     def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
-        """Run the last emitted token of each row and its tree through the model, in one pass.
-
-        The states of all tokens before the last ones are in the cache.
-
-        Returns:
-            For each row, logits `(1 + num_nodes, vocab_size)`: row 0 after the last token, row
-            ``1 + i`` after node `i` of the tree.
-        """
         width = self._num_places(trees)
         end = self.num_seen or max(self.cache.lengths) + width
         self.cache.reserve(end)
@@ -172,7 +141,6 @@ class Runner:
         return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
-        """Keep, in each row, the states of the last token and of the nodes of a path."""
         self.cache.commit([self._places_of(path) for path in paths], self._num_moved)
 
     def _places_of(self, path: Sequence[int]) -> Sequence[int]:
@@ -181,32 +149,19 @@ class Runner:
 
     @property
     def lengths(self) -> list[int]:
-        """The committed tokens of each row."""
         return self.cache.lengths
 
-    @property
-    def waiting(self) -> list[int]:
-        """The tokens of each row that the next pass feeds again."""
-        return [0] * len(self.lengths)
-
-    def room(self, row: int) -> int:
-        """The most depth of a row's next draft."""
-        return sys.maxsize
-
     def committed(self) -> Any:
-        """Return the states of the only row in a cache of transformers."""
         return self.cache.committed()
 
-    def rehearse(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
-        """Runs `verify_rows` without a trace, to measure it."""
-        return self.verify_rows(token_ids, trees)
-
     def leave(self, row: int) -> None:
-        """End a row; the last one gets its number."""
         self.cache.drop_row(row)
 
-    def close(self) -> None:
-        """End the request, and leave reusable resources to the next one."""
+    def likeliest(
+        self, logits: Sequence[Tensor], num_predictions: int, known_tokens: int
+    ) -> NDArray[np.int64]:
+        joined = torch.cat([*logits]) if len(logits) > 1 else logits[0]
+        return likeliest_on_host(joined, num_predictions, known_tokens)
 
     def _forward(
         self,

@@ -1,59 +1,56 @@
 """Verification backend `native`: forward passes of the core over the blocks of a GGUF file."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from numpy.typing import NDArray
 
 from specds._core import ForwardCache, TokenTree
-from specds.models.native import NativeCache, NativeModel
-from specds.verify.generic import Runner
+from specds.models.gguf_model import GgufCache, GgufModel
+from specds.verify.runner import Verifier
 
 # A pass over a prompt cannot be interrupted, so it takes this many tokens of each row.
 _CHUNK = 512
 
 
-class NativeRunner(Runner):
+class NativeRunner(Verifier):
     """Verification by the core: the logits of a token are the same to the bit in any pass.
 
     Memory beyond the cache does not grow with a prompt.
     """
 
-    def __init__(self, model: PreTrainedModel, *, num_rows: int = 1, **_: int) -> None:
-        self._native = cast("NativeModel", model)
+    def __init__(self, model: GgufModel, *, num_rows: int = 1, **_: int) -> None:
+        self._native = model
         self.setting = (
             type(self),
             self._native.weights.instructions,
             self._native.activations,
-            torch.get_num_threads(),
+            model.num_threads,
         )
         self._states = ForwardCache(self._native.weights, num_rows)
         # The rows of the states that the rows of the request have.
         self._rows = [*range(num_rows)]
-        self._past: tuple[NativeCache, int] | None = None
+        self._past: tuple[GgufCache, int] | None = None
 
-    def fix_shape(self, num_nodes: int, num_slots: int) -> None:
-        """Do nothing: rounding does not depend on the shape of a pass."""
-
-    def load(self, past: NativeCache) -> None:
+    def load(self, past: GgufCache) -> None:
         """Continue from the only row of a cache; a request that fails restores it."""
         self._past = past, past.get_seq_length()
         self._states = past.start(self._native.weights, 1)
 
-    def extend(self) -> NativeCache:
+    def extend(self) -> GgufCache:
         """Return the cache of `load` with the states of the request."""
         assert self._past is not None
         (past, _), self._past = self._past, None
         return past
 
-    def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
-        texts = [prompt[0].numpy() for prompt in prompts]
+    def prefill_rows(
+        self, prompts: Sequence[Any], chunk_size: int | None = None
+    ) -> NDArray[np.float32]:
+        texts = [np.asarray(prompt[0]) for prompt in prompts]
         first_rows: dict[bytes, int] = {}
         originals = [first_rows.setdefault(text.tobytes(), row) for row, text in enumerate(texts)]
-        logits: dict[int, Tensor] = {}
+        logits: dict[int, NDArray[np.float32]] = {}
         while waiting := [row for row in first_rows.values() if row not in logits]:
             inputs, ended = [], []
             for row in waiting:
@@ -68,9 +65,11 @@ class NativeRunner(Runner):
         for row, original in enumerate(originals):
             if row != original:
                 self._states.copy_row(original, row)
-        return torch.stack([logits[original] for original in originals])
+        return np.stack([logits[original] for original in originals])
 
-    def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
+    def verify_rows(
+        self, token_ids: Sequence[int], trees: Sequence[TokenTree]
+    ) -> list[NDArray[np.float32]]:
         inputs: list[tuple[int, Any, Any, int]] = []
         for row, token, tree in zip(self._rows, token_ids, trees, strict=True):
             size = 1 + max(len(tree), self.least_nodes)
@@ -80,7 +79,7 @@ class NativeRunner(Runner):
             parents[1:] += 1
             inputs.append((row, tokens, parents if size > 1 else None, size))
         logits = self._native.compute(self._states, inputs)
-        parts = torch.split(logits, [size for *_, size in inputs])
+        parts = np.split(logits, np.cumsum([size for *_, size in inputs])[:-1])
         return [part[: 1 + len(tree)] for part, tree in zip(parts, trees, strict=True)]
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
@@ -91,8 +90,8 @@ class NativeRunner(Runner):
     def lengths(self) -> list[int]:
         return [self._states.length(row) for row in self._rows]
 
-    def committed(self) -> NativeCache:
-        return NativeCache(self._states)
+    def committed(self) -> GgufCache:
+        return self._native.cache_class(self._states)
 
     def leave(self, row: int) -> None:
         last = self._rows.pop()

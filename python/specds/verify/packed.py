@@ -22,6 +22,7 @@ from specds.verify.generic import Runner, of_rows
 from specds.verify.inputs import Inputs, MaskBuilder, Masks, layer_types, local_attention
 from specds.verify.native import NativeRunner
 from specds.verify.recordings import PassBuffers, Workspace
+from specds.verify.runner import NAMES, Verifier
 
 Outcome = tuple[list[int], list[int], NDArray[np.int64]]
 
@@ -217,10 +218,7 @@ def _has_subclasses(model: PreTrainedModel) -> bool:
     return any(type(weight) is not torch.nn.Parameter for weight in model.parameters())
 
 
-RUNNERS: dict[str, type[Runner]] = {
-    "packed": PackedRunner,
-    "model": Runner,
-    "chain": ChainRunner,
-    "native": NativeRunner,
-}
+RUNNERS: dict[str, type[Verifier]] = dict(
+    zip(NAMES, (PackedRunner, Runner, ChainRunner, NativeRunner), strict=True)
+)
 """The verification backends by name."""

@@ -3,7 +3,7 @@
 import inspect
 import logging
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +23,16 @@ from specds.models.native import NativeModel
 from specds.verify.attention import packing_reasons
 from specds.verify.cache import CACHE_NAME
 from specds.verify.fused_forward import unfused_reason
-from specds.verify.generic import Runner
 from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
 from specds.verify.native import NativeRunner
 from specds.verify.packed import RUNNERS
 from specds.verify.recordings import autocast_dtype
+from specds.verify.runner import (
+    UnsupportedModelError,
+    Verification,
+    Verifier,
+    require_verification,
+)
 
 _ATTENTION = {"sdpa", "eager"}
 # Enough slots for three splits of the attention kernel, whose results are merged.
@@ -35,10 +40,6 @@ _SPLIT_PROMPT = 330
 # Compute capabilities of the devices on which `make test-gpu` has passed.
 _PROVEN = {(9, 0)}
 _UNPROVEN = "`packed` is not tested on this kind of device: pass verification='packed' to use it"
-
-
-class UnsupportedModelError(ValueError):
-    """Drafts cannot be verified on this model; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,6 @@ class Support:
     reasons: tuple[str, ...]
     max_error: float | None
 
-
-Verification = str | type[Runner]
-"""Verification backend: a name in `specds.verify.RUNNERS`, or a class like these."""
 
 # Results of the test run of a model, by verification backend.
 _checked: WeakKeyDictionary[torch.nn.Module, dict[Verification, Support]] = WeakKeyDictionary()
@@ -131,7 +129,7 @@ def allowed_error(model: PreTrainedModel) -> float:
 
 def require_support(
     model: PreTrainedModel, *, verification: Verification = "model", check_model: bool = True
-) -> tuple[type[Runner], str, str]:
+) -> tuple[type[Verifier], str, str]:
     """Return the verification backend for a model on which drafts can be verified.
 
     With `check_model` each model is run once for each backend.
@@ -219,17 +217,8 @@ def _reasons(model: PreTrainedModel, verification: Verification, runs: bool) -> 
     return found.reasons
 
 
-def _runner_class(verification: Verification) -> type[Runner]:
+def _runner_class(verification: Verification) -> type[Verifier]:
     return RUNNERS[verification] if isinstance(verification, str) else verification
-
-
-def require_verification(
-    verification: Verification, names: Collection[str] = ("auto", *RUNNERS)
-) -> None:
-    """Raise a ValueError if `verification` is not a backend."""
-    if isinstance(verification, str) and verification not in names:
-        known = " or ".join(map(repr, names))
-        raise ValueError(f"verification must be {known}, got {verification!r}")
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "model") -> list[str]:
@@ -263,7 +252,7 @@ def _lasting_reasons(model: PreTrainedModel, takes_trees: bool) -> list[str]:
     return [*_prompt_reasons(model), *of_family(model, config)]
 
 
-def _native_reasons(model: PreTrainedModel, runner_class: type[Runner]) -> Iterator[str]:
+def _native_reasons(model: PreTrainedModel, runner_class: type[Verifier]) -> Iterator[str]:
     if not isinstance(model, NativeModel):
         yield "it is not a model of a GGUF file that `specds.load_gguf` has loaded"
     elif not issubclass(runner_class, NativeRunner):
@@ -381,7 +370,8 @@ def tree_error(
     sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": len(tree)}
     with closing(_runner_class(verification)(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(known[None, :-1])])
-        rows = runner.verify_rows([int(known[-1])], [tree])[0].clone()
+        found = runner.verify_rows([int(known[-1])], [tree])[0]
+        rows = torch.from_numpy(found) if isinstance(found, np.ndarray) else found.clone()
         # Sums over experts have no fixed order, so they may differ by rounding.
         if _has_kernel(model, verification) and not unfused_reason(model):
             again = runner.verify_rows([int(known[-1])], [tree])[0]

@@ -1,0 +1,202 @@
+"""Choice of tokens from arrays, as the processors of transformers choose; without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specds._core import draw
+from specds.drafters.session import Proposal
+
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of a sampler, by their names in `model.generate` and with its defaults.
+
+    Raises:
+        ValueError: One of them is out of range; the message names it.
+    """
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, is_valid, allowed in (
+            ("temperature", self.temperature > 0, "above 0"),
+            ("top_k", self.top_k >= 0, "at least 0"),
+            ("top_p", 0 <= self.top_p <= 1, "from 0 to 1"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+        ):
+            if not is_valid:
+                raise ValueError(f"{name} must be {allowed}, got {getattr(self, name)}")
+
+
+class ArrayEmitter:
+    """Append, test and stream each emitted token; an array where transformers has a tensor.
+
+    Args:
+        prompt_ids: int64 `(1, prompt_length)`.
+        max_length: Most tokens, prompt included.
+        eos_token_ids: Tokens that end a text.
+        criteria: Called with all tokens, int64 `(1, length)`, and None after each token; a true
+            result ends the text.
+        put: Receives each token as int64 `(1,)`.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: NDArray[np.int64],
+        max_length: int,
+        eos_token_ids: frozenset[int],
+        criteria: Sequence[Callable[[Any, Any], Any]] = (),
+        put: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.emitted: list[int] = []
+        self.finished = False
+        self._prompt_ids = prompt_ids
+        self._max_length, self._eos, self._criteria = max_length, eos_token_ids, criteria
+        self._put = put
+
+    @property
+    def length(self) -> int:
+        return int(self._prompt_ids.shape[1]) + len(self.emitted)
+
+    @property
+    def token_ids(self) -> NDArray[np.int64]:
+        """All tokens, int64 `(1, length)`."""
+        emitted = np.array([self.emitted], dtype=np.int64)
+        return np.concatenate([self._prompt_ids, emitted], axis=1)
+
+    def emit(self, token: int) -> int:
+        self.emitted.append(token)
+        self.finished = token in self._eos or self.length >= self._max_length
+        if self._criteria:
+            ids = self.token_ids
+            # Each of them is called, as one may count the tokens.
+            ends = [bool(np.all(criterion(ids, None))) for criterion in self._criteria]
+            self.finished |= any(ends)
+        if self._put is not None:
+            self._put(np.array([token], dtype=np.int64))
+        return token
+
+
+class ArraySampler:
+    """Choose a next token by the processed scores, in the order of transformers' processors.
+
+    The random numbers of a sample are those of torch on a CPU, so that a seed gives the same text
+    as there, up to the rounding of probabilities.
+
+    Args:
+        sampling: The settings.
+        random: The source of random numbers.
+        processors: Called with all tokens, int64 `(1, length)`, and the scores, float32
+            `(1, vocab_size)`, after the penalty and before the temperature; each returns scores.
+    """
+
+    logits_only = False
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        random: np.random.MT19937,
+        processors: Sequence[Callable[[Any, Any], Any]] = (),
+    ) -> None:
+        self._sampling, self._random, self._processors = sampling, random, processors
+        self.is_argmax = not (sampling.do_sample or sampling.repetition_penalty != 1 or processors)
+
+    def __call__(
+        self, emitter: ArrayEmitter, logits: Scores, proposal: Proposal | None = None
+    ) -> int:
+        """Return the token after those of the emitter, given `logits`, `(vocab_size,)`."""
+        if self.is_argmax:
+            return int(logits.argmax())
+        scores = self._penalized(emitter, logits)
+        for process in self._processors:
+            scores = process(emitter.token_ids, scores[None])[0]
+        if not self._sampling.do_sample:
+            return int(scores.argmax())
+        probs = _softmax(self._warped(scores))
+        uniforms = _uniforms(self._random, len(probs))
+        token = draw(probs, uniforms)
+        # The two likeliest are too close for the core's check.
+        return int((probs / _exponentials(uniforms)).argmax()) if token is None else token
+
+    def _penalized(self, emitter: ArrayEmitter, logits: Scores) -> Scores:
+        scores, penalty = logits.copy(), np.float32(self._sampling.repetition_penalty)
+        if penalty != 1:
+            seen = scores[ids := np.unique(emitter.token_ids)]
+            scores[ids] = np.where(seen < 0, seen * penalty, seen / penalty)
+        return scores
+
+    def _warped(self, scores: Scores) -> Scores:
+        of = self._sampling
+        if of.temperature != 1:
+            scores /= np.float32(of.temperature)
+        if 0 < of.top_k < len(scores):
+            scores[scores < np.partition(scores, -of.top_k)[-of.top_k]] = -np.inf
+        if of.top_p < 1:
+            order = np.argsort(scores, kind="stable")
+            unlikely = _softmax(scores[order]).cumsum(dtype=np.float32) <= 1 - of.top_p
+            unlikely[-1] = False
+            scores[order[unlikely]] = -np.inf
+        if of.min_p > 0:
+            probs = _softmax(scores)
+            least = np.float32(of.min_p) * probs.max()
+            scores[probs < least] = -np.inf
+        return scores
+
+
+def _softmax(scores: Scores) -> Scores:
+    exponentials = np.exp(scores - scores.max())
+    probs: Scores = exponentials / exponentials.sum()
+    return probs
+
+
+def _uniforms(random: np.random.MT19937, number: int) -> NDArray[np.float64]:
+    """Return the numbers of `torch.empty(number, dtype=torch.float64).uniform_()`."""
+    halves = random.random_raw(2 * number)
+    whole = (halves[::2] << np.uint64(32) | halves[1::2]) & np.uint64(2**53 - 1)
+    return whole.astype(np.float64) * 2.0**-53
+
+
+def _exponentials(uniforms: NDArray[np.float64]) -> Scores:
+    return (-np.log1p(-uniforms)).astype(np.float32)
+
+
+class StopStrings:
+    """Stopping criterion: a text ends with the token that completes one of these strings.
+
+    Args:
+        decode: Returns the text of token ids.
+        strings: The strings.
+
+    Raises:
+        ValueError: There is no string, or an empty one.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], strings: Sequence[str]) -> None:
+        if not strings or not all(isinstance(each, str) and each for each in strings):
+            raise ValueError(f"stop_strings must be texts of a character or more, got {strings!r}")
+        self._decode, self._strings = decode, strings
+        # A token has at least a byte. The last bytes of one before these may be a character's.
+        self._num_tokens = max(len(each.encode()) for each in strings) + 4
+
+    def __call__(self, token_ids: Any, _: Any) -> bool:
+        ids = token_ids[0, -self._num_tokens :].tolist()
+        text, before = self._decode(ids), self._decode(ids[:-1])
+        if not text.startswith(before):  # the last token completes a character
+            before = before.rstrip("\N{REPLACEMENT CHARACTER}")
+        return any(
+            text.find(each, max(len(before) - len(each) + 1, 0)) >= 0 for each in self._strings
+        )

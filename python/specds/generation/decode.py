@@ -1,0 +1,181 @@
+"""One request over its verification backend: rows, budget, cache and output, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from specds._core import Session
+from specds.accept.path import Chooses, Emits
+from specds.decoding.budget import (
+    MAX_NODES,
+    MIN_CHAIN_PROB,
+    AutoBudget,
+    FixedBudget,
+    draft_stats_of,
+    step_times_of,
+)
+from specds.decoding.loop import Decoding, Row
+from specds.decoding.stats import GenerationStats
+from specds.drafters.session import Drafter, RequestRules
+from specds.generation.kv_cache import extend, load
+from specds.generation.options import Options
+from specds.models.html import text
+from specds.models.render import Spelling
+from specds.verify.runner import Verifier
+
+
+@dataclass(frozen=True)
+class GenerationOutput:
+    """The result of `generate`.
+
+    Attributes:
+        sequences: int64 `(num_rows, length)`, prompts and generated tokens, padded on the right; an
+            array for a model without torch.
+        stats: Counts and times of the request, all rows together.
+        drafted_by_row: Whether each generated token of each row was drafted.
+        scores: With `output_scores`, for each generated token the processed scores of all rows,
+            float32 `(num_rows, vocab_size)`; zeros for a finished row.
+        logits: With `output_logits`, the logits likewise.
+        tokenizer: The tokenizer that was passed; notebooks show texts by it.
+        cache: With `return_dict_in_generate` and one row, the states of all tokens but the last: in
+            the cache that was passed, if there was one.
+    """
+
+    sequences: Any
+    stats: GenerationStats
+    drafted_by_row: list[list[bool]]
+    scores: tuple[Any, ...] | None = None
+    logits: tuple[Any, ...] | None = None
+    cache: Any = None
+    tokenizer: Any = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """Return the generated texts, drafted tokens in color, and the figures."""
+        texts = ""
+        for row, drafted in zip(self.sequences, self.drafted_by_row, strict=True):
+            start = len(row) - max(map(len, self.drafted_by_row))
+            tokens = row[start : start + len(drafted)].tolist()
+            texts += text(zip(self._spelled(tokens), drafted, strict=True))
+        return texts + self.stats._repr_html_()
+
+    def _spelled(self, token_ids: list[int]) -> list[str]:
+        if self.tokenizer is None:
+            return [f"{token} " for token in token_ids]
+        spelling = Spelling(self.tokenizer)
+        return [spelling.of(token) for token in token_ids]
+
+    @property
+    def past_key_values(self) -> Any:
+        """The cache, by its name in transformers before 5.24."""
+        return self.cache
+
+
+@dataclass
+class Request:
+    """The rows of a request, what they share, and the loop over them.
+
+    Attributes:
+        max_length: Most tokens of a row, prompt and padding included.
+        noise: The random numbers of samples of several rows.
+    """
+
+    options: Options
+    model: Any
+    vocab_size: int
+    max_length: int
+    rows: list[Row] = field(default_factory=list)
+    noise: Any = None
+
+    def open_row(
+        self, prompt_ids: Any, sampler: Chooses, emitter: Emits, rules: RequestRules
+    ) -> None:
+        """Add a row with a prompt without padding, and start its session."""
+        options = self.options
+        known_tokens = min(options.drafter.vocab_size or self.vocab_size, self.vocab_size)
+        start = partial(_start_session, options.drafter, rules)
+        number, session = len(self.rows), options.session
+        row = Row(prompt_ids, sampler, emitter, start, known_tokens, number, session)
+        self.rows.append(row)
+        if session is not None:
+            session.begin(rules)
+
+    def decode(
+        self,
+        runner_class: type[Verifier],
+        past: Any = None,
+        *,
+        chunk_size: int | None = None,
+        keeps_cache: bool | None = False,
+        synchronize: Callable[[], object] | None = None,
+    ) -> tuple[GenerationStats, Any]:
+        """Decode all rows together, and return the cache that the caller asked for."""
+        num_nodes = self.options.num_nodes
+        runner = runner_class(
+            self.model,
+            prompt_length=max(row.prompt_ids.shape[1] for row in self.rows),
+            max_length=self.max_length,
+            max_nodes=MAX_NODES if num_nodes == "auto" else num_nodes,
+            num_rows=len(self.rows),
+        )
+        # A single row that is accepted on the host draws one number after the other.
+        if self.noise is not None and (len(self.rows) > 1 or runner.accepts):
+            for row in self.rows:
+                row.sampler.draw_by(self.noise, row.number)  # type: ignore[attr-defined]
+        cache = None
+        try:
+            budget = self._budget(runner)
+            if past is not None:
+                load(past, runner)
+            limits = self.max_length, synchronize, self.noise, self.options.on_step
+            decoding = Decoding(runner, budget, *limits)
+            decoding.run(self.rows, chunk_size)
+            if past is not None:
+                cache = extend(past, runner)
+            elif keeps_cache and len(self.rows) == 1:
+                cache = runner.committed()
+        finally:
+            runner.close()
+        decoding.stats.reason = runner.reason
+        return decoding.stats, cache
+
+    def _budget(self, runner: Verifier) -> FixedBudget:
+        """Return the budget of the request, and fix the shape of forward passes if it must be."""
+        options, num_nodes = self.options, self.options.num_nodes
+        if num_nodes == "auto":
+            setting = *runner.setting, self.rows[0].sampler.is_argmax
+            times = step_times_of(self.model, setting)
+            stats = draft_stats_of(options.drafter)
+            is_chain = not runner.takes_trees
+            return AutoBudget(times, stats, self.vocab_size, len(self.rows), is_chain=is_chain)
+        if not runner.takes_trees:
+            return FixedBudget(num_nodes, self.vocab_size, is_chain=True, min_prob=MIN_CHAIN_PROB)
+        if options.stream_interval is not None:
+            runner.least_nodes = num_nodes
+        if options.shape_invariant:
+            runner.fix_shape(num_nodes, self.max_length + num_nodes)
+        return FixedBudget(num_nodes, self.vocab_size, is_chain=options.shape_invariant)
+
+    def finish(self) -> None:
+        """Finish the sessions, and leave the random generator as the baseline would."""
+        with ExitStack() as finishing:
+            if self.noise is not None:
+                num_emitted = max(len(row.emitter.emitted) for row in self.rows)
+                finishing.callback(self.noise.close, num_emitted)
+            for row in reversed(self.rows):
+                finishing.callback(row.finish)
+
+
+def _start_session(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Session:
+    session = drafter.session(token_ids)
+    if not isinstance(session, Session):
+        name = type(session).__name__
+        raise TypeError(f"a drafter's session must be a `specds.drafters.Session`, not {name}")
+    with ExitStack() as on_failure:
+        on_failure.callback(session.finish)
+        session.begin(rules)
+        on_failure.pop_all()
+    return session

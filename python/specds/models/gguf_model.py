@@ -1,0 +1,171 @@
+"""Models of GGUF files on a CPU, which the core computes; without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from os import PathLike
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specds._core import ForwardCache, ForwardModel, GgufFile
+from specds._lazy import imported
+from specds.models.gguf import generation_settings, tokens_of
+
+Activations = Literal["float32", "int8"]
+Input = tuple[int, Any, Any, int]
+"""A row, its tokens, their parents or None, and the number of the last ones with logits."""
+
+
+def load_gguf(
+    path: str | PathLike[str],
+    activations: Activations = "float32",
+    *,
+    framework: Literal["auto", "transformers", "numpy"] = "auto",
+) -> tuple[Any, Any]:
+    """Load a GGUF file and its tokenizer for `specds.generate`, `Chat` and `accelerate`.
+
+    Nothing is converted: weights stay in their blocks, and configuration, tokenizer, chat template
+    and generation settings come from the file.
+
+    Args:
+        path: The file.
+        activations: `float32` writes what transformers writes with the dequantized weights. `int8`
+            rounds activations as llama.cpp does and is faster; its texts differ.
+        framework: `transformers` returns a `PreTrainedModel`, which `accelerate` and pipelines need
+            too, and its tokenizer. `numpy` returns a `GgufModel` and a `FastTokenizer`, which need
+            no torch. `auto` is `transformers` if that and torch are installed.
+
+    Raises:
+        FormatError: The file is damaged, or a tensor, a type of weights or the architecture is not
+            supported.
+        UnknownTokenizerError: The tokenizer is of a kind that is not supported.
+    """
+    if framework not in ("auto", "transformers", "numpy"):
+        raise ValueError(f"framework must be 'auto', 'transformers' or 'numpy', got {framework!r}")
+    file = GgufFile(path)
+    weights = ForwardModel(file)
+    if framework == "auto":
+        is_installed = find_spec("torch") and find_spec("transformers")
+        framework = "transformers" if is_installed else "numpy"
+    if framework == "numpy":
+        tokenization = imported("specds.models.tokenization")
+        tokenizer = tokenization.FastTokenizer.of_gguf(file, path)
+        return GgufModel.of(file, weights, path, activations), tokenizer
+    native, of_file = map(imported, ("specds.models.native", "specds.models.gguf_tokenizer"))
+    model = native.native_model(file, weights, path, activations)
+    return model, of_file.pretrained_tokenizer(file, path)
+
+
+class GgufCache:
+    """Keys and values of a `GgufModel`, empty until its first forward pass.
+
+    Attributes:
+        states: The core's cache; None while it is empty.
+        padding: For each row, the hidden tokens of its prompt.
+    """
+
+    def __init__(self, states: ForwardCache | None = None, num_rows: int = 1) -> None:
+        self.states = states
+        self.padding = [0] * num_rows
+
+    def start(self, weights: ForwardModel, num_rows: int) -> ForwardCache:
+        """Return the states, empty ones for the first pass."""
+        if self.states is None:
+            self.states, self.padding = ForwardCache(weights, num_rows), [0] * num_rows
+        elif len(self.padding) != num_rows:
+            raise ValueError(f"the cache has {len(self.padding)} rows, not {num_rows}")
+        return self.states
+
+    def get_seq_length(self) -> int:
+        if self.states is None:
+            return 0
+        return max(self.states.length(row) + hidden for row, hidden in enumerate(self.padding))
+
+    def crop(self, max_length: int) -> None:
+        """Keep this many tokens; a negative number drops the last ones."""
+        length = self.get_seq_length()
+        kept = max(length + max_length, 0) if max_length < 0 else min(max_length, length)
+        for row, hidden in enumerate(self.padding if self.states is not None else ()):
+            self.states.truncate(row, max(kept - hidden, 0))  # type: ignore[union-attr]
+
+
+class GgufModel:
+    """A model of a GGUF file on a CPU for `specds.generate` and `Chat`, without torch.
+
+    Args:
+        weights: The packed weights.
+        activations: As in `load_gguf`.
+        settings: Defaults of requests, as the generation configuration of transformers names them.
+        name_or_path: The file.
+
+    Attributes:
+        cache_class: The class of its caches.
+        threads: Threads of a pass; None for those of `OMP_NUM_THREADS`, or one for each core.
+        random: The random numbers of its samples.
+    """
+
+    cache_class = GgufCache
+
+    def __init__(
+        self,
+        weights: ForwardModel,
+        activations: Activations,
+        settings: dict[str, Any] | None = None,
+        name_or_path: str = "",
+    ) -> None:
+        if activations not in ("float32", "int8"):
+            raise ValueError(f"activations must be 'float32' or 'int8', got {activations!r}")
+        self.weights = weights
+        self.activations: Activations = activations
+        self.settings, self.name_or_path = settings or {}, name_or_path
+        self.threads: int | None = None
+        self.random = np.random.MT19937()
+
+    @classmethod
+    def of(
+        cls,
+        file: GgufFile,
+        weights: ForwardModel,
+        path: str | PathLike[str],
+        activations: Activations,
+    ) -> GgufModel:
+        """Return the model of a file whose weights are packed."""
+        settings = generation_settings(file, tokens_of(file, path))
+        return cls(weights, activations, settings, str(path))
+
+    @property
+    def vocab_size(self) -> int:
+        return self.weights.config["vocab_size"]
+
+    @property
+    def num_threads(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        chosen = os.environ.get("OMP_NUM_THREADS", "")
+        return max(int(chosen), 1) if chosen.isdigit() else _num_cores()
+
+    def compute(self, states: ForwardCache, inputs: Sequence[Input]) -> NDArray[np.float32]:
+        """Return the logits of some tokens of some rows, `(num_logits, vocab_size)`."""
+        return self.weights.forward(
+            states, inputs, activations=self.activations, num_threads=self.num_threads
+        )
+
+    def seed(self, number: int) -> None:
+        """Begin the random numbers that `torch.manual_seed` begins."""
+        state: Any = np.random.RandomState(number % 2**32).get_state(legacy=False)
+        self.random.state = state
+
+
+def is_without_torch(model: object) -> bool:
+    """Return whether a model takes and returns arrays."""
+    return type(model) is GgufModel
+
+
+def _num_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,108 @@
+"""GGUF files of small models of transformers, so that the core can compute them without torch."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# A type's number in GGUF, by its name in safetensors.
+_TYPES = {"F32": (0, "<f4"), "F16": (1, "<f2"), "BF16": (30, "<u2")}
+_SIZES = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+}
+_PARTS = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+_ROTATED = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+
+
+def write_llama(folder: Path, path: Path) -> None:
+    """Write the weights of a Llama model in one file of safetensors, without its tokenizer.
+
+    Raises:
+        ValueError: The folder has another model.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("model_type") != "llama" or not (folder / "model.safetensors").is_file():
+        raise ValueError(f"{folder} is not a Llama model in one file of safetensors")
+    metadata = {f"llama.{name}": config[ours] for name, ours in _SIZES.items()}
+    metadata["llama.rope.freq_base"] = float(config["rope_parameters"]["rope_theta"])
+    data = (folder / "model.safetensors").read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    tensors = {}
+    for name, stored in json.loads(data[8 : 8 + length]).items():
+        if name == "__metadata__":
+            continue
+        number, dtype = _TYPES[stored["dtype"]]
+        start, end = stored["data_offsets"]
+        weights = np.frombuffer(data[8 + length :][start:end], dtype).reshape(stored["shape"])
+        part = name.removesuffix(".weight")
+        prefix = ""
+        if part.startswith("model.layers."):
+            _, _, layer, part = part.split(".", 3)
+            prefix = f"blk.{layer}."
+        if (ours := _PARTS[part]) in _ROTATED:
+            # GGUF rotates neighbors, transformers halves of a head.
+            heads = weights.reshape(config[_ROTATED[ours]], 2, -1, weights.shape[1])
+            weights = heads.swapaxes(1, 2).reshape(weights.shape)
+        tensors[f"{prefix}{ours}.weight"] = number, weights.shape[::-1], weights.tobytes()
+    write_gguf(path, {"general.architecture": "llama", **metadata}, tensors)
+
+
+def write_gguf(
+    path: Path,
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, tuple[int, tuple[int, ...], bytes]],
+) -> None:
+    """Write a file.
+
+    Args:
+        path: The file.
+        metadata: Fields by name.
+        tensors: The number of the type, the dimensions (columns first) and the bytes, by name.
+    """
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
+    head += b"".join(_text(name) + _value(value) for name, value in metadata.items())
+    parts, size = [], 0
+    for name, (number, dimensions, contents) in tensors.items():
+        head += _text(name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
+        head += struct.pack("<IQ", number, size)
+        parts.append(contents + bytes(-len(contents) % 32))
+        size += len(parts[-1])
+    path.write_bytes(head + bytes(-len(head) % 32) + b"".join(parts))
+
+
+def _text(written: str) -> bytes:
+    return struct.pack("<Q", len(written.encode())) + written.encode()
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return struct.pack("<I?", 7, value)
+    if isinstance(value, int):
+        return struct.pack("<II", 4, value)
+    if isinstance(value, float):
+        return struct.pack("<If", 6, value)
+    if isinstance(value, list):
+        items = [_value(each) for each in value]
+        kind = items[0][:4] if items else struct.pack("<I", 4)
+        start = struct.pack("<I", 9) + kind + struct.pack("<Q", len(items))
+        return start + b"".join(item[4:] for item in items)
+    return struct.pack("<I", 8) + _text(value)
