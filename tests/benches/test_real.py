@@ -7,11 +7,11 @@ import pytest
 from real import __main__ as bench
 from real.models import FOLDER
 
-LOOKUP = "transformers-prompt-lookup"
-REQUEST = {"model": "m", "dtype": "float32", "threads": 1, "mode": "greedy", "kind": "chat"}
+REQUEST = {"model": "m", "threads": 1, "instructions": "auto", "mode": "greedy", "kind": "chat"}
 MEASURED = {"number": 0, "passes": 2, "shares": {"prefill": 0.25, "forward": 0.5}}
 MEASURED |= {"tokens": 4, "drafted": 5, "accepted": 2}
-SECONDS = {"generate": 4.0, LOOKUP: 8.0, "plain": 4.0, "specds": 2.0}
+SECONDS = {"transformers": 8.0, "llama.cpp": 4.0, "plain": 4.0, "specds": 2.0}
+SECONDS |= {"plain-int8": 2.0, "specds-int8": 1.0}
 
 
 def rows(**texts):
@@ -30,23 +30,30 @@ def rows(**texts):
 def test_ratios_compare_tokens_per_second(capsys):
     bench.print_tables(rows())
     printed = capsys.readouterr().out
-    assert f"| all | {LOOKUP} | 0.5 | 0.50 | 0.50 to 0.50 " in printed
-    line = "| chat | specds | 2.0 | 2.00 | 2.00 to 2.00 | 2/5 | 2.00 | 1.86 "
+    assert "| all | llama.cpp | 1.0 | 2.00 | 2.00 to 2.00 " in printed
+    line = "| chat | specds | 2.0 | 4.00 | 4.00 to 4.00 | 2/5 | 2.00 | 1.86 "
     assert f"{line}| 25%, 50%, 25.0% | 1 of 1 |" in printed
 
 
 def test_given_rows_are_shown_without_measuring(tmp_path, capsys):
     written = tmp_path / "rows.jsonl"
-    written.write_text("".join(json.dumps(row) + "\n" for row in rows(specds=[0, 1, 2, 5])))
+    found = rows(specds=[0, 1, 2, 5])
+    found[-1]["tie"] = 5e-5
+    written.write_text("".join(json.dumps(row) + "\n" for row in found))
     assert bench.main(["--rows", str(written)]) == 1  # a text differs
-    assert "| chat | generate | 1.0" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    over = "2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00)"
+    assert f"| specds | 2.0 | 2.0 | {over} | 0 of 1 | 0 of 1 |" in printed
+    assert "differ by at most 5e-05" in printed
 
 
-def test_differing_float32_text_fails():
+def test_text_that_drafts_change_fails():
     assert not bench.any_differs(rows())
-    assert not bench.any_differs(rows(**{LOOKUP: [0]}))
+    assert not bench.any_differs(rows(**{"llama.cpp": [0]}))
     assert bench.any_differs(rows(specds=[0, 1, 2, 5]))
-    assert not bench.any_differs([{**row, "dtype": "bfloat16"} for row in rows(specds=[5])])
+    assert bench.any_differs(rows(**{"specds-int8": [0]}))
+    int8 = {"plain-int8": [0], "specds-int8": [0]}
+    assert not bench.any_differs(rows(**int8))
 
 
 @pytest.mark.slow
@@ -55,9 +62,10 @@ def test_real_model_text_is_unchanged_by_drafts(tmp_path):
     """SmolLM2 of 135 million parameters, a package of 98 MB; a request of each kind."""
     out = tmp_path / "rows.jsonl"
     few = ["--threads", "1", "--limit", "1", "--new-tokens", "32", "--out", str(out)]
-    assert bench.main(["--models", "smollm2", "--dtypes", "float32", *few]) == 0
+    few += ["--ways", "transformers", "plain", "specds", "--modes", "greedy", "T 0.7"]
+    assert bench.main(["--models", "smollm2", *few]) == 0
     written = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(written) == 9 * 2 * 4
+    assert len(written) == 9 * 2 * 3
     assert (FOLDER / "smollm2" / "model.safetensors").is_file()
     # The control: drafts were accepted.
     ours = [row for row in written if row["way"] == "specds"]
