@@ -122,3 +122,12 @@ def test_gguf_with_nested_lists_is_refused(tmp_path, field):
     )
     with pytest.raises(ValueError, match="is an array of arrays"):
         GgufVocabulary.read(path)
+
+
+def test_gguf_with_more_metadata_than_memory_is_refused(tmp_path):
+    path = tmp_path / "m.gguf"
+    with path.open("wb") as file:  # sparse: it takes no disk
+        file.write(b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2 << 30))
+        file.truncate((2 << 30) + 100)
+    with pytest.raises(ValueError, match="its metadata takes more than"):
+        GgufVocabulary.read(path)

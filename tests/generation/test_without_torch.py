@@ -176,6 +176,8 @@ REFUSED = {
     "foreign token": ({"input_ids": [999]}, ValueError, "outside the vocabulary of 258"),
     "beams": ({"num_beams": 2}, UnsupportedRequestError, "num_beams cannot be used without"),
     "cold": ({"temperature": 0.0}, ValueError, "temperature must be above 0"),
+    "hot": ({"temperature": "warm"}, ValueError, "temperature must be above 0, got 'warm'"),
+    "part": ({"top_k": 2.5}, ValueError, "top_k must be an integer of 0 or more, got 2.5"),
     "length": ({"max_length": 2}, ValueError, "leaves no room"),
     "backend": ({"verification": "packed"}, UnsupportedModelError, "verification='native'"),
     "cache": ({"cache": 5}, UnsupportedRequestError, "continue from a `GgufCache`"),

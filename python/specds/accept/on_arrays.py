@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -31,15 +33,17 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, is_valid, allowed in (
-            ("temperature", self.temperature > 0, "above 0"),
-            ("top_k", self.top_k >= 0, "at least 0"),
-            ("top_p", 0 <= self.top_p <= 1, "from 0 to 1"),
-            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0"),
+        for name, kind, least, most, allowed in (
+            ("temperature", Real, 1e-9, inf, "above 0"),
+            ("top_k", Integral, 0, inf, "an integer of 0 or more"),
+            ("top_p", Real, 0, 1, "from 0 to 1"),
+            ("min_p", Real, 0, 1, "from 0 to 1"),
+            ("repetition_penalty", Real, 1e-9, inf, "above 0"),
         ):
-            if not is_valid:
-                raise ValueError(f"{name} must be {allowed}, got {getattr(self, name)}")
+            value: Any = getattr(self, name)
+            is_number = isinstance(value, kind)
+            if not (is_number and least <= value <= most):
+                raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
 class ArrayEmitter:
@@ -126,7 +130,12 @@ class ArraySampler:
             scores = process(emitter.token_ids, scores[None])[0]
         if not self._sampling.do_sample:
             return int(scores.argmax())
-        probs = _softmax(self._warped(scores))
+        with np.errstate(all="ignore"):
+            probs = _softmax(self._warped(scores))
+        if not probs.sum() > 0:
+            raise ValueError(
+                "probabilities are not numbers: raise the temperature, or check the model"
+            )
         uniforms = _uniforms(self._random, len(probs))
         token = draw(probs, uniforms)
         # The two likeliest are too close for the core's check.

@@ -167,6 +167,19 @@ impl Gguf {
         Ok(Some(Tensor { kind, rows, columns, bytes }))
     }
 
+    /// Gives the memory of bytes of the file back; they are read again where they are used again.
+    pub(crate) fn release(&self, bytes: &[u8]) {
+        let start = bytes.as_ptr().addr() - self.map.as_ptr().addr();
+        #[cfg(unix)]
+        #[expect(unsafe_code, reason = "the only way to release parts of a map")]
+        // SAFETY: the map is shared and read-only, so that its pages have the same bytes when they are read again.
+        let released = unsafe {
+            self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, bytes.len())
+        };
+        #[cfg(unix)]
+        drop(released); // it is a hint
+    }
+
     pub(crate) fn corrupt(&self, reason: impl Into<String>) -> Error {
         Error::Corrupt { path: self.path.clone(), reason: reason.into() }
     }

@@ -14,9 +14,14 @@ const LEAST_FIELD: u64 = 13;
 /// The smallest tensor: a name of no bytes and no dimensions.
 const LEAST_TENSOR: u64 = 24;
 
+/// The most memory of all values: a sparse file may hold more than its bytes on disk.
+const MOST_BYTES: usize = 1 << 28;
+
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
     place: usize,
+    /// The bytes of memory that values may still take.
+    left: usize,
 }
 
 /// The stated numbers of tensors and fields.
@@ -35,7 +40,7 @@ macro_rules! numbers {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, place: 0 }
+        Self { bytes, place: 0, left: MOST_BYTES }
     }
 
     pub(super) fn header(&mut self) -> Option<Header> {
@@ -107,9 +112,17 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn reserve(&mut self, bytes: usize) -> Reason<()> {
+        let left = self.left.checked_sub(bytes);
+        self.left =
+            left.ok_or_else(|| format!("its metadata takes more than {MOST_BYTES} bytes"))?;
+        Ok(())
+    }
+
     fn text(&mut self) -> Reason<String> {
         let length = self.u64()?;
         let length = self.count(length, 1)?;
+        self.reserve(length)?;
         // Tokens of some files are single bytes above 127: what is not UTF-8 is replaced, as transformers does.
         Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
     }
@@ -147,6 +160,7 @@ impl<'a> Reader<'a> {
             _ => return Err(format!("the field {key:?} has the unknown kind {kind}")),
         };
         let number = self.count(number, least)?;
+        self.reserve(number.saturating_mul(size_of::<String>()))?;
         macro_rules! list {
             ($list:ident, $one:ident) => {{
                 let mut list = Vec::new();

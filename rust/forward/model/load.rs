@@ -139,6 +139,7 @@ impl<'a> Loader<'a> {
                 return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
             }
             read.push(Part { kind: tensor.kind, bytes: tensor.bytes.to_vec() });
+            self.file.release(tensor.bytes);
         }
         Ok(Layer::new(read, columns, self.with))
     }
