@@ -68,7 +68,8 @@ def test_make_rules_named_by_docs_exist() -> None:
 
 # Options of other programs: pip, engines, cargo, transformers.
 FOREIGN = {
-    *("--additional-config", "--speculative-config", "--max-model-len", "--model-path"),
+    *("--additional-config", "--async-scheduling", "--speculative-config"),
+    *("--max-model-len", "--model-path"),
     *("--speculative-algorithm", "--speculative-num-draft-tokens", "--ubatch-size"),
     *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),
     *(

@@ -58,6 +58,22 @@ def ngrams(k):
     }
 
 
+def schedule_ahead():
+    """Let vLLM schedule ahead on a CPU too, where its platform turns this off."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    check = CpuPlatform.check_and_update_config.__func__
+    if check.__module__ == __name__:
+        return
+
+    def checked(cls, config):
+        is_ahead = config.scheduler_config.async_scheduling
+        check(cls, config)
+        config.scheduler_config.async_scheduling = is_ahead
+
+    CpuPlatform.check_and_update_config = classmethod(checked)
+
+
 class Engine:
     """A vLLM in this process.
 
@@ -67,13 +83,15 @@ class Engine:
     def __init__(self, **about):
         from vllm import LLM
 
+        if about.get("async_scheduling"):
+            schedule_ahead()
         usual = {"model": model_path(), "max_num_seqs": 4, "max_model_len": MAX_LENGTH}
         self.llm = LLM(
             enforce_eager=True,
             dtype="float32",
             enable_prefix_caching=False,
             seed=0,
-            **{**usual, **about},
+            **{"async_scheduling": False, **usual, **about},
         )
         self.num_row_steps = 0
         if self.proposer is not None and RUNNER == "0":
@@ -92,9 +110,12 @@ class Engine:
     @property
     def proposer(self):
         """Return the proposer, or None."""
+        return getattr(self.runner, "drafter" if RUNNER == "0" else "speculator", None)
+
+    @property
+    def runner(self):
         core = self.llm.llm_engine.engine_core.engine_core
-        runner = core.model_executor.driver_worker.worker.model_runner
-        return getattr(runner, "drafter" if RUNNER == "0" else "speculator", None)
+        return core.model_executor.driver_worker.worker.model_runner
 
     def __enter__(self):
         return self

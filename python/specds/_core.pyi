@@ -259,6 +259,7 @@ class EngineDrafter:
         *,
         starts: Sequence[int] | None = None,
         request_options: Sequence[dict[str, Any] | None] | None = None,
+        num_verified: Sequence[int] | None = None,
     ) -> None: ...
     def suggest(self, token_ids: ArrayLike, probs: ArrayLike) -> None: ...
     def draft_chains(

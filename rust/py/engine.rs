@@ -86,11 +86,12 @@ impl EngineDrafter {
     ///     starts: Number of tokens of each row that precede its context, if the context is not the whole text.
     ///     request_options: Options of each request, read when it begins: its `tenant`, the name of its
     ///         `group` and a `predicted_output`, whose first `max_context` tokens are used, at most
-    ///         262,144. One of a wrong type is ignored and counted in `stats`.
+    ///         262,144. One that is unknown or of a wrong type is ignored and counted in `stats`.
+    ///     num_verified: Number of tokens of each row's last draft that the engine verified, if it cut drafts.
     ///
     /// Raises:
     ///     ValueError: `names` has another length than `contexts`.
-    #[pyo3(signature = (contexts, names, *, starts = None, request_options = None))]
+    #[pyo3(signature = (contexts, names, *, starts = None, request_options = None, num_verified = None))]
     fn sync(
         &self,
         py: Python<'_>,
@@ -98,6 +99,7 @@ impl EngineDrafter {
         names: Vec<String>,
         starts: Option<Vec<usize>>,
         request_options: Option<Vec<Option<Bound<'_, PyDict>>>>,
+        num_verified: Option<Vec<usize>>,
     ) -> PyResult<()> {
         if names.len() != contexts.len() {
             let (names, rows) = (names.len(), contexts.len());
@@ -107,7 +109,7 @@ impl EngineDrafter {
         }
         let tokens: Vec<_> =
             contexts.iter().map(|context| context.as_ref().map(ContextTokens::read)).collect();
-        let starts = starts.unwrap_or_default();
+        let (starts, num_verified) = (starts.unwrap_or_default(), num_verified.unwrap_or_default());
         let options = request_options.unwrap_or_default().into_iter();
         let most = lock(&self.0).max_predicted_output();
         let options: Vec<_> = options
@@ -128,6 +130,7 @@ impl EngineDrafter {
                 group: options.group.as_deref(),
                 predicted_output: &options.predicted_output,
                 unreadable_options: &options.unreadable,
+                num_verified: num_verified.get(row).copied(),
             })
         });
         let contexts: Vec<_> = contexts.collect();
@@ -338,6 +341,7 @@ impl EngineDrafter {
     /// * `num_refused`: rows that could not be served. `num_refused_options`: refused per-request options.
     /// * `num_memory_bytes`: size of the memory. `memory_shared_at`: time when it was last shared, in seconds
     ///   since 1970; 0 for never. `num_memory_failures`: failures to share it or to use a new datastore.
+    /// * `num_cut_tokens`: drafted tokens that the engine did not verify; no other counter includes them.
     /// * `draft_s`: seconds spent in `sync` and drafts.
     /// * `num_accepted_by_source`: accepted tokens by the name of their source.
     /// * `acceptance_histogram`: number of drafts by their length, then by their number of accepted tokens.
@@ -357,9 +361,16 @@ struct RequestOptions {
     unreadable: Vec<String>,
 }
 
+const OPTIONS: [&str; 3] = ["tenant", "group", "predicted_output"];
+
 impl RequestOptions {
     fn read(given: &Bound<'_, PyDict>, max_predicted_output: usize) -> Self {
-        let mut unreadable = Vec::new();
+        let unknown = given.keys().iter().filter_map(|key| {
+            let name = key.to_string();
+            (!OPTIONS.contains(&name.as_str()))
+                .then(|| format!("`{name}` is unknown or has a wrong type"))
+        });
+        let mut unreadable = unknown.collect();
         let whole = usize::MAX;
         Self {
             tenant: option(given, "tenant", whole, &mut unreadable).unwrap_or_default(),

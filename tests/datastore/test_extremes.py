@@ -99,6 +99,7 @@ OF_ONE_CALL = {
     "EngineDrafter.datastore": lambda path: path,
     "Memory.move_to.datastore": lambda path: path.parent / "moved",
     "EngineDrafter.observe_predictions.predictions": [[1]],
+    "EngineDrafter.sync.num_verified": [1],
     "EngineDrafter.suggest.probs": [[0.5]],
     "EngineDrafter.suggest.token_ids": [[1]],
     **{

@@ -4,21 +4,38 @@ from types import SimpleNamespace
 
 
 def runner_of(names):
-    """Returns a V1 runner that has these requests, without per-request options."""
-    requests = {name: SimpleNamespace(sampling_params=None) for name in names}
+    """Return a V1 runner that has these requests, without options, and verifies all drafts."""
+    about = {"sampling_params": None, "prev_num_draft_len": 64}
+    requests = {name: SimpleNamespace(**about) for name in names}
     return SimpleNamespace(requests=requests, input_batch=SimpleNamespace(req_ids=names))
 
 
-def config_of(max_model_len=32, k=4, ranks=1, **options):
+def config_of(max_model_len=32, k=4, ranks=1, is_async=False, **options):
     """Return a configuration of vLLM that includes specds."""
     return SimpleNamespace(
         speculative_config=SimpleNamespace(
             num_speculative_tokens=k, enable_adaptive_verification=True
         ),
-        scheduler_config=SimpleNamespace(max_num_seqs=8, max_num_batched_tokens=64),
+        scheduler_config=SimpleNamespace(
+            max_num_seqs=8, max_num_batched_tokens=64, async_scheduling=is_async
+        ),
         model_config=SimpleNamespace(
             max_model_len=max_model_len, get_vocab_size=lambda: 100, tokenizer=None
         ),
         parallel_config=SimpleNamespace(tensor_parallel_size=ranks),
         additional_config={"specds": options},
+    )
+
+
+def step_of(begun=(), scheduled=None, finished=(), invalid=None):
+    """Return what the scheduler asks of a V2 runner; `begun` has extra arguments by name."""
+    new = [
+        SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args=extra))
+        for name, extra in dict(begun).items()
+    ]
+    return SimpleNamespace(
+        scheduled_new_reqs=new,
+        scheduled_spec_decode_tokens=scheduled or {},
+        finished_req_ids=set(finished),
+        num_invalid_spec_tokens=invalid,
     )

@@ -10,9 +10,9 @@ import pytest
 
 from datastores import build, until
 from specds.drafters import Memory
-from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
-from specds.integrations.adapter import Adapter, parse_request_options
-from vllm_shapes import config_of, runner_of
+from specds.integrations import llama_cpp, sglang, vllm, vllm_plugin, vllm_v2
+from specds.integrations.adapter import Adapter, IncompatibleError, parse_request_options
+from vllm_shapes import config_of, runner_of, step_of
 
 TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
 WHOLE = {"step_cost": "ignored", "min_prob": 0.0}  # drafts, whatever a step costs
@@ -27,7 +27,7 @@ class Runner:
 
     def step(self, proposer, rows, names="abc"):
         """Each row: its tokens, and how many of them are of this step."""
-        proposer._runner = runner_of([*names[: len(rows)]])
+        proposer.runner = runner_of([*names[: len(rows)]])
         sampled = []
         for index, (text, number) in enumerate(rows):
             self.tokens[index, : len(text)] = text
@@ -63,6 +63,7 @@ def test_vllm_drafts_end_at_the_model_length():
 
 def test_failing_drafter_is_logged_at_growing_intervals(caplog):
     proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
+    proposer.runner = runner_of([*"ab"])
     with caplog.at_level(logging.ERROR):
         for garbage in (None, np.zeros(3), "tokens") * 3:
             assert proposer.propose([[1], [2]], runner.lengths, garbage) == [[], []]
@@ -113,19 +114,53 @@ def test_start_logs_the_configuration_and_ineffective_options(tmp_path, caplog):
     assert "8 rows with drafts has 168 tokens: raise max_num_batched_tokens above 64" in waits
 
 
-def test_request_options_are_parsed_and_wrong_types_are_logged_once(caplog):
-    assert parse_request_options(None) == parse_request_options({"other": 1}) == {}
-    assert parse_request_options({"specds_off": 1, "specds_tenant": "ann"}) is None
-    options = {"tenant": "ann", "group": 3, "predicted_output": [1, 2]}
-    given = {f"specds_{key}": value for key, value in options.items()}
-    assert parse_request_options(given) == options
+@pytest.mark.parametrize(
+    ("extra", "options"),
+    [
+        (None, {}),
+        ({"off": 1, "tenant": "ann", "group": "x"}, {}),  # of another plug-in
+        ({"specds_off": 1, "specds_tenant": "ann"}, None),
+        ({"specds_off": "True"}, None),
+        ({"specds_off": "false", "specds_tenant": 5}, {"tenant": "5"}),
+        ({"specds_group": 3, "specds_off": None}, {"group": "3"}),
+        ({"specds_predicted_output": [1, 2]}, {"predicted_output": [1, 2]}),
+        ({"specds_tenant": True, "specds_off": "maybe"}, {"tenant": True, "off": "maybe"}),
+    ],
+)
+def test_request_options_are_those_with_the_prefix(extra, options):
+    assert parse_request_options(extra) == options
+
+
+def test_invalid_request_options_are_logged_and_counted_once_per_request(caplog):
     proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
-    proposer.request_options = {name: {"group": 3} for name in "abc"}
-    for _ in range(2):
-        runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT], 1)])
+    proposer.request_options = {"a": {"group": 0.5}, "b": {"tenat": "ann"}, "c": {}}
+    for _ in range(3):
+        drafts = runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT], 1), ([7, *TEXT], 1)])
+    assert all(drafts)
     [record] = caplog.records
     assert "`group` has a wrong type" in record.getMessage()
     assert proposer.drafter.stats()["num_refused_options"] == 2
+
+
+def test_vllm_that_hides_its_runner_or_requests_is_rejected():
+    with pytest.raises(IncompatibleError, match=r"without calling .*propose_draft_token_ids"):
+        vllm.Proposer(config_of()).propose([[1]], np.ones(8, np.int32), np.ones((8, 32), np.int32))
+    torch = pytest.importorskip("torch")
+    speculator = vllm_v2.ChainSpeculator(config_of(), torch.device("cpu"), None)
+    with pytest.raises(IncompatibleError, match="vLLM passed no options of requests"):
+        speculator.propose(*[None] * 8)
+
+
+def test_plug_ins_never_end_an_engine_that_lacks_names(caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm.config", None)
+    vllm_plugin.register()
+    monkeypatch.setenv(sglang.CONFIG, "{}")
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", None)
+    sglang.register()
+    ours, theirs = (record.getMessage() for record in caplog.records)
+    assert "lacks" in ours
+    assert "VllmConfig" in ours
+    assert "hook_registry" in theirs
 
 
 def test_configuration_is_checked_at_start(tmp_path):
@@ -306,45 +341,94 @@ def test_check_reports_missing_names_of_the_engine(monkeypatch):
     sglang.register()  # without a configuration the engine is not asked for
 
 
-def test_vllm_v2_receives_tokens_and_probabilities():
-    torch = pytest.importorskip("torch")
-    texts = torch.full((8, 32), 7, dtype=torch.int32)
-    lengths = torch.zeros(8, dtype=torch.int32)
-    on_gpu = {"all_token_ids": texts, "total_len": lengths}
-    states = SimpleNamespace(**{name: SimpleNamespace(gpu=part) for name, part in on_gpu.items()})
-    states.req_id_to_index = {"a": 5, "b": 2, "c": 0}
-    speculator = vllm_v2.ChainSpeculator(config_of(**WHOLE), torch.device("cpu"), states)
-    confidences = speculator.draft_token_confidence_probs
+class Runner2:
+    """The states of vLLM's V2 runner, on a CPU."""
 
-    def propose(rows, **about):
-        """Draft for rows of a name, a text and a number of sampled tokens."""
+    def __init__(self, **about):
+        self.torch = pytest.importorskip("torch")
+        self.texts = self.torch.full((8, 32), 7, dtype=self.torch.int32)
+        self.lengths = self.torch.zeros(8, dtype=self.torch.int32)
+        on_gpu = {"all_token_ids": self.texts, "total_len": self.lengths}
+        states = {name: SimpleNamespace(gpu=part) for name, part in on_gpu.items()}
+        self.states = SimpleNamespace(**states, req_id_to_index={"a": 5, "b": 2, "c": 0})
+        self.speculator = vllm_v2.ChainSpeculator(
+            config_of(**about), self.torch.device("cpu"), self.states
+        )
+
+    def step(self, rows, dummy_run=False, **scheduler):
+        """Draft for rows of a name, a text and a number of sampled tokens.
+
+        Returns the drafts of the model's input, and those that the scheduler gets.
+        """
+        torch = self.torch
         names, given, sampled = zip(*rows, strict=True)
-        places = torch.tensor([states.req_id_to_index[name] for name in names])
+        places = torch.tensor([self.states.req_id_to_index[name] for name in names])
         for place, text in zip(places, given, strict=True):
-            texts[place, : len(text)] = torch.tensor(text, dtype=torch.int32)
-            lengths[place] = len(text)
-        prompts = np.array([8, 3, 2])[: len(rows)]
+            self.texts[place, : len(text)] = torch.tensor(text, dtype=torch.int32)
+            self.lengths[place] = len(text)
         batch = SimpleNamespace(
-            num_reqs=len(rows), req_ids=names, idx_mapping=places, prefill_len_np=prompts
+            num_reqs=len(rows),
+            req_ids=names,
+            idx_mapping=places,
+            prefill_len_np=np.array([len(text) for text in given]),
         )
         last = torch.zeros(8, 1, dtype=torch.int64)
         last[places, 0] = torch.tensor([text[-1] for text in given])
-        return speculator.propose(
-            batch, None, {}, None, None, torch.tensor(sampled), None, last, **about
+        self.speculator.begin_step(step_of(**scheduler))
+        drafts = self.speculator.propose(
+            batch, None, {}, None, None, torch.tensor(sampled), None, last, dummy_run=dummy_run
         ).tolist()
+        taken = SimpleNamespace(req_ids=names, draft_token_ids=[[-1] * 4 for _ in names])
+        return drafts, [len(row) for row in self.speculator.cut(taken).draft_token_ids]
 
-    drafts = propose([("a", TEXT, 1), ("b", [9, 9, 9], 1), ("c", [1, 2], 0)])
+
+def test_vllm_v2_receives_tokens_sizes_and_probabilities():
+    runner = Runner2(**WHOLE)
+    speculator = runner.speculator
+    confidences = speculator.draft_token_confidence_probs
+    begun = dict.fromkeys("abc")
+    rows = [("a", TEXT, 1), ("b", [9, 9, 9], 1), ("c", [1, 2], 0)]
+    drafts, sizes = runner.step(rows, begun=begun)
     assert drafts == [[3, 1, 2, 3], [9] * 4, [2] * 4]
+    assert sizes == [4, 4, 0]
     assert (confidences[:3, 0] > 0).tolist() == [True, True, False]
     rows = [("a", [*TEXT, 3, 1], 2)]
-    assert propose(rows) == [[2, 3, 1, 2]]
+    assert runner.step(rows) == ([[2, 3, 1, 2]], [4])
     assert speculator.drafter.stats()["num_opened"] == 2
-    assert propose(rows, dummy_run=True) == [[1] * 4]
+    assert runner.step(rows, dummy_run=True)[0] == [[1] * 4]
     assert not confidences[0].any()
     assert speculator.num_failures == 0
     speculator.req_states = None
-    assert propose(rows) == [[1] * 4]
+    assert runner.step(rows) == ([[1] * 4], [0])
     assert speculator.num_failures == 1
+
+
+def test_vllm_v2_reads_options_of_requests_and_drafts_of_the_scheduler():
+    runner = Runner2(memory_scope="tenant", **WHOLE)
+    drafter = runner.speculator.drafter
+    off, ann = {"specds_off": True}, {"specds_tenant": "ann"}
+    text = [*range(20, 28)]
+    runner.step([("a", text, 1), ("b", TEXT, 1)], begun={"a": ann, "b": off})
+    assert drafter.stats()["num_opened"] == 1
+    # The next request of the tenant has its memory; the one that is off has none.
+    runner.step([("b", [*TEXT, 3], 1)], finished=["a"])
+    begun = {"a": ann, "c": {"specds_tenant": "bob"}}
+    rows = [("a", [3, *text[:4]], 1), ("c", [3, *text[:4]], 1)]
+    _, sizes = runner.step(rows, begun=begun, finished=["b"])
+    assert sizes == [4, 0]
+    # A grammar left two tokens of the draft, of which one was accepted.
+    scheduled = {"a": [24, 25, -1]}
+    runner.step([("a", [3, *text[:5], 9], 2)], scheduled=scheduled, invalid={"a": 1})
+    stats = drafter.stats()
+    assert (stats["num_draft_tokens"], stats["num_cut_tokens"]) == (2, 2)
+    assert stats["acceptance_histogram"][2] == [0, 1, 0]
+    assert runner.speculator.request_options.keys() == {"a", "c"}
+
+
+def test_vllm_v2_chooses_sizes_by_step_times_unless_it_schedules_ahead():
+    rows = [("a", TEXT, 1), ("b", [6, *TEXT], 1)]
+    assert Runner2().step(rows, begun=dict.fromkeys("ab"))[1] == [0, 0]
+    assert Runner2(is_async=True).step(rows, begun=dict.fromkeys("ab"))[1] == [4, 4]
 
 
 @pytest.mark.parametrize(

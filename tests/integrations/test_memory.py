@@ -10,7 +10,7 @@ import torch
 
 from specds import EngineDrafter, FusedConfig, FusedDrafter
 from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
-from vllm_shapes import config_of, runner_of
+from vllm_shapes import config_of, runner_of, step_of
 
 OPTIONS = {"effort": "low", "step_cost": "ignored", "min_prob": 0.0}
 NUM_STEPS, STEP, K = 4, 3, 8
@@ -69,7 +69,7 @@ def engine_drafter(contexts):
 
 def vllm_proposer(contexts):
     proposer = vllm.Proposer(config_of(2 * len(contexts[0]), K, **OPTIONS))
-    proposer._runner = runner_of([str(row) for row in range(len(contexts))])
+    proposer.runner = runner_of([str(row) for row in range(len(contexts))])
     tokens = np.stack(contexts).view(np.int32)
     for end in ends(contexts[0]):
         lengths = np.full(len(contexts), end, np.int32)
@@ -94,6 +94,7 @@ def vllm_speculator(contexts):
     ones = torch.ones(num_rows, dtype=torch.int32)
     for end in ends(contexts[0]):
         states.total_len = of_gpu(np.full(num_rows, end, np.int32))
+        speculator.begin_step(step_of(scheduled=dict.fromkeys(names, [-1] * K)))
         speculator.propose(batch, None, {}, None, None, ones, ones, ones[:, None])
     speculator.req_states = None  # the engine's own
     return speculator

@@ -21,7 +21,7 @@ group = SimpleNamespace(is_first_rank=rank == 0, first_rank=0, cpu_group=None)
 """
 VLLM = """
 from specds.integrations import vllm_v2
-from vllm_shapes import config_of
+from vllm_shapes import config_of, step_of
 
 state = ModuleType("vllm.distributed.parallel_state")
 group.broadcast = lambda part: ranks.broadcast(part, 0)
@@ -33,6 +33,7 @@ gpu = [SimpleNamespace(gpu=part) for part in (text, torch.tensor([8], dtype=torc
 states = SimpleNamespace(all_token_ids=gpu[0], total_len=gpu[1], req_id_to_index={"a": 0})
 config = config_of(ranks=2, step_cost="ignored", min_prob=0.0, memory_scope="shared")
 speculator = vllm_v2.ChainSpeculator(config, torch.device("cpu"), states)
+speculator.begin_step(step_of({"a": None}))
 batch = SimpleNamespace(
     num_reqs=1, req_ids=["a"], idx_mapping=torch.tensor([0]), prefill_len_np=np.array([7])
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import pkgutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _Call = TypeVar("_Call", bound="Callable[..., Any]")
+
+
+class IncompatibleError(RuntimeError):
+    """The installed engine lacks a name or a call that the adapter needs."""
+
+
+def resolve(name: str) -> Any:
+    """Return an object of the engine by its name, such as ``package.module:Class.method``.
+
+    Raises:
+        IncompatibleError: The engine has no object of this name.
+    """
+    try:
+        return pkgutil.resolve_name(name)
+    except (ImportError, AttributeError) as error:
+        raise IncompatibleError(f"{name}: {error}") from error
 
 
 class Adapter:
@@ -88,13 +105,19 @@ class Adapter:
         self._ended_at: float | None = None
 
     def sync(
-        self, contexts: Sequence[Any], names: Sequence[str], starts: Sequence[int] | None = None
+        self,
+        contexts: Sequence[Any],
+        names: Sequence[str],
+        starts: Sequence[int] | None = None,
+        num_verified: Sequence[int] | None = None,
     ) -> None:
         """Pass the contexts of a batch and the options of its requests to the drafter."""
         given = [self.request_options.get(name, {}) for name in names]
         rows = zip(contexts, given, strict=True)
         contexts = [None if options is None else context for context, options in rows]
-        self.drafter.sync(contexts, names, starts=starts, request_options=given)
+        self.drafter.sync(
+            contexts, names, starts=starts, request_options=given, num_verified=num_verified
+        )
         for context, options in zip(contexts, given, strict=True):
             if context is not None and options:
                 options.pop("predicted_output", None)  # the drafter has it from now on
@@ -162,20 +185,30 @@ def should_log(before: int, now: int) -> bool:
     return now.bit_length() > before.bit_length()
 
 
+_PREFIX = "specds_"
+_SWITCH = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}
+
+
 def parse_request_options(extra: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the options of a request from the engine's extra arguments; None disables drafts.
 
     These are `specds_off`, `specds_tenant`, `specds_group` and `specds_predicted_output`, a list of
-    token ids. The drafter checks their types.
+    token ids. An integer names a tenant or group by its digits. The drafter ignores and counts
+    values of wrong types, and names with our prefix that are unknown.
     """
-    given = {key.removeprefix("specds_"): value for key, value in (extra or {}).items()}
-    if given.get("off"):
+    named = {key: value for key, value in (extra or {}).items() if str(key).startswith(_PREFIX)}
+    given = {key.removeprefix(_PREFIX): value for key, value in named.items()}
+    switch = _SWITCH.get(str(given.get("off", "")).lower())
+    if switch:
         return None
-    return {key: given[key] for key in ("tenant", "group", "predicted_output") if key in given}
+    if switch is not None:
+        given.pop("off", None)
+    numbers = {key: str(given[key]) for key in ("tenant", "group") if type(given.get(key)) is int}
+    return given | numbers
 
 
 def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
-    """Make a method return `otherwise(...)` if it raises.
+    """Make a method return `otherwise(...)` if it raises anything but `IncompatibleError`.
 
     The adapter logs its first failure, the second, the fourth, and so on.
     """
@@ -185,6 +218,8 @@ def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
         def method(self: Adapter, *args: Any, **kwargs: Any) -> Any:
             try:
                 return call(self, *args, **kwargs)
+            except IncompatibleError:
+                raise
             except Exception:
                 self.num_failures += 1
                 if should_log(self.num_failures - 1, self.num_failures):

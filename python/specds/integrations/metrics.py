@@ -11,8 +11,10 @@ _COUNTERS = {
     "num_failures": ("failures", "Steps without drafts because of an error"),
     "num_memory_failures": ("memory_failures", "Failed exchanges of the shared memory"),
     "num_refused": ("rows_refused", "Rows that the drafter rejected"),
+    "num_refused_options": ("options_refused", "Per-request options that were ignored"),
     "num_row_steps": ("row_steps", "Decode steps of rows"),
-    "num_draft_tokens": ("draft_tokens", "Drafted tokens"),
+    "num_draft_tokens": ("draft_tokens", "Drafted tokens that were verified"),
+    "num_cut_tokens": ("cut_tokens", "Drafted tokens that the engine did not verify"),
 }
 _GAUGES = {
     "num_memory_bytes": ("memory_bytes", "Size of the memory of earlier requests", "livesum"),

@@ -161,11 +161,14 @@ def register() -> None:
     """Install the plug-in: replace the corpus of the n-gram worker."""
     if not os.environ.get(CONFIG):
         return
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    try:
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    prepare = f"{_WORKER}.NGRAMWorker._prepare_draft_tokens"
-    HookRegistry.register(f"{_WORKER}.NgramCorpus", _replacement, HookType.REPLACE)
-    HookRegistry.register(prepare, _begin, HookType.BEFORE)
+        prepare = f"{_WORKER}.NGRAMWorker._prepare_draft_tokens"
+        HookRegistry.register(f"{_WORKER}.NgramCorpus", _replacement, HookType.REPLACE)
+        HookRegistry.register(prepare, _begin, HookType.BEFORE)
+    except Exception as error:  # a plug-in that raises could end the engine
+        Adapter.log.warning("specds cannot draft in this version of SGLang: %s", error)
 
 
 def _replacement(**arguments: Any) -> SpecdsCorpus:

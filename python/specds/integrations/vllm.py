@@ -5,21 +5,28 @@
             "model": "specds.integrations.vllm.Proposer", "num_speculative_tokens": 8}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
-The runner passes the batch as padded arrays. Names and options come from its own request table.
+This is the fallback where the V2 runner does not run. The runner passes the batch as padded arrays;
+names and options come from its own request table.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import Adapter, guarded, parse_request_options
+from specds.integrations.adapter import (
+    Adapter,
+    IncompatibleError,
+    guarded,
+    parse_request_options,
+    resolve,
+)
 
 
 def require_rollback(model: Any) -> None:
@@ -102,15 +109,12 @@ class Proposer(VllmAdapter):
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config, times_steps=True)
+        self.runner: Any = None
+        patch_runner()
         patch_cpu_sampling()
-        self._runner: Any = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Keep the runner that calls this method, for its request table.
-
-        The runner passes no reference to itself, so it is read from the caller's frame.
-        """
-        self._runner = sys._getframe(1).f_locals.get("self")
+        """Do nothing: vLLM calls this method on a CPU."""
 
     @guarded(lambda _, rows, *__, **___: [[] for _ in rows])
     def propose(
@@ -126,31 +130,67 @@ class Proposer(VllmAdapter):
             sampled_token_ids: New tokens of each row in this step; empty during its prefill.
             num_tokens_no_spec: Lengths of the rows, `(n,)` with n >= rows.
             token_ids_cpu: Tokens of the rows, `(n, max_model_len)`.
+
+        Raises:
+            IncompatibleError: The runner did not show itself.
         """
         if not self.drafts:
             return [[] for _ in sampled_token_ids]
+        if self.runner is None:  # options of requests, such as `specds_off`, would be ignored
+            raise IncompatibleError(f"specds cannot draft: vLLM drafts without calling {RUNNER}")
+        requests = self.runner.requests
         lengths = num_tokens_no_spec[: len(sampled_token_ids)].tolist()
         tokens = token_ids_cpu.view(np.uint32)
         rows = zip(sampled_token_ids, lengths, tokens, strict=False)
         contexts = [row[:length] if emitted else None for emitted, length, row in rows]
-        names = self.names(self._runner.requests, self._runner.input_batch, len(contexts))
-        self.sync(contexts, names)
+        names = self.names(requests, self.runner.input_batch, len(contexts))
+        num_verified = [requests[name].prev_num_draft_len for name in names]
+        self.sync(contexts, names, num_verified=num_verified)
         with self.timed_draft(is_decoding=all(sampled_token_ids)):
             return self.chains([self.max_length - length for length in lengths])
+
+
+RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner.propose_draft_token_ids"
+SAMPLING = ("expand_batch_to_tokens", "apply_top_k_top_p")
+
+
+def patch_runner() -> None:
+    """Let the runner show itself to a `Proposer`: it passes no names and options of requests.
+
+    Raises:
+        IncompatibleError: This version has no such method.
+    """
+    if find_spec("vllm") is None:
+        return
+    propose = resolve(RUNNER)
+    if propose.__module__ == __name__:
+        return
+
+    def propose_draft_token_ids(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.drafter, Proposer):
+            self.drafter.runner = self
+        return propose(self, *args, **kwargs)
+
+    resolve(RUNNER.rpartition(".")[0]).propose_draft_token_ids = propose_draft_token_ids
 
 
 def patch_cpu_sampling() -> None:
     """Patch vLLM's sampling of drafted tokens on a CPU (vllm-project/vllm#55005).
 
     Without it, vLLM never writes expanded values, and crashes on `top_k` without `top_p`.
+
+    Raises:
+        IncompatibleError: This version samples drafted tokens in another way.
     """
-    try:
-        from vllm.platforms import current_platform
-        from vllm.v1.sample import rejection_sampler
-    except ImportError:  # not inside vLLM
+    if find_spec("vllm") is None:
         return
-    apply = rejection_sampler.apply_top_k_top_p
-    if not current_platform.is_cpu() or apply.__module__ == __name__:
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    module = "vllm.v1.sample.rejection_sampler"
+    _, apply = (resolve(f"{module}:{name}") for name in SAMPLING)
+    if apply.__module__ == __name__:
         return
 
     def expand(x: Any, ends: Any, size: int, replace_from: int = 0, replace_to: int = 0) -> Any:
@@ -161,6 +201,6 @@ def patch_cpu_sampling() -> None:
     def apply_top_k_top_p(logits: Any, k: Any, p: Any) -> Any:
         return apply(logits, k, p) if len(logits) else logits
 
-    rejection_sampler.expand_batch_to_tokens = expand
-    rejection_sampler.apply_top_k_top_p = apply_top_k_top_p
+    for name, patched in zip(SAMPLING, (expand, apply_top_k_top_p), strict=True):
+        setattr(resolve(module), name, patched)
     VllmAdapter.log.info("specds patches vLLM's sampling of drafts on a CPU (vllm#55005)")

@@ -10,10 +10,9 @@ specds, and vLLM verifies the best chain of both.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
-from specds.integrations.adapter import guarded
+from specds.integrations.adapter import IncompatibleError, guarded, resolve
 from specds.integrations.vllm import VllmAdapter, patch_cpu_sampling
 
 
@@ -86,22 +85,34 @@ class CombinedProposer(VllmAdapter):
         self.publish_stats()
 
 
+HEADS = "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer"
+
+
 def is_supported() -> bool:
-    """Return whether this version of vLLM has the base class of such proposers."""
-    return find_spec("vllm.v1.spec_decode.llm_base_proposer") is not None
+    """Return whether vLLM's proposers that run a head or a draft model are wrapped."""
+    try:
+        return bool(resolve(f"{HEADS}.load_model").__module__ == __name__)
+    except IncompatibleError:
+        return False
 
 
 def wrap_proposers() -> None:
-    """Wrap vLLM's proposers; a version without their base class also starts."""
-    if not is_supported():
-        return
-    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+    """Wrap vLLM's proposers that run a head or a draft model.
 
-    load = SpecDecodeBaseProposer.load_model
+    Raises:
+        IncompatibleError: This version has no such class.
+    """
+    load = resolve(f"{HEADS}.load_model")
+    if load.__module__ == __name__:
+        return
 
     def load_model(self: Any, target_model: Any) -> None:
         load(self, target_model)
-        if "specds" in (self.vllm_config.additional_config or {}):
+        if "specds" not in (self.vllm_config.additional_config or {}):
+            return
+        try:
             CombinedProposer(self)
+        except AttributeError as error:  # a name of the proposer has moved
+            VllmAdapter.log.warning("specds cannot draft in this version of vLLM: %s", error)
 
-    SpecDecodeBaseProposer.load_model = load_model
+    resolve(HEADS).load_model = load_model

@@ -3,9 +3,9 @@
     vllm serve MODEL --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 8}' \
         --additional-config '{"specds": {"datastore": "chat.specds"}}'
 
-That runner accepts no external class, so our entry point replaces its factory of speculators if
-the configuration has ``specds``. It was never run on a GPU: tests run it on a CPU, with Triton's
-interpreter.
+This is vLLM's default runner. It accepts no external class, so our plug-in replaces its factory of
+speculators if the configuration has ``specds``. It was never run on a GPU: tests run it on a CPU,
+with Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import guarded
+from specds.integrations.adapter import IncompatibleError, guarded, parse_request_options
 from specds.integrations.vllm import VllmAdapter
-from specds.integrations.vllm_combined import is_supported, wrap_proposers
 
 if TYPE_CHECKING:
     import torch
 
 
 class ChainSpeculator(VllmAdapter):
-    """Drafter for the V2 runner; `register` makes it a subclass of the runner's own type.
+    """Drafter for the V2 runner; `init_speculator` makes it a subclass of the runner's own type.
+
+    Without asynchronous scheduling, the scheduler gets drafts of the sizes that pay off. With it,
+    vLLM chooses one size for all rows before they are drafted.
 
     Args:
         req_states: The runner's tokens and lengths of all requests.
@@ -35,13 +37,15 @@ class ChainSpeculator(VllmAdapter):
             float32 `(max_num_reqs, k)`, for adaptive verification.
     """
 
+    has_tenants = True
     supports_mm_inputs = False
     draft_logits = None
 
     def __init__(self, vllm_config: Any, device: torch.device, req_states: Any) -> None:
         import torch
 
-        super().__init__(vllm_config)
+        self._has_fixed_size = bool(vllm_config.scheduler_config.async_scheduling)
+        super().__init__(vllm_config, times_steps=not self._has_fixed_size)
         config = vllm_config.speculative_config
         self.num_speculative_steps = self.max_nodes
         self.enable_adaptive_verification: bool = config.enable_adaptive_verification
@@ -50,6 +54,32 @@ class ChainSpeculator(VllmAdapter):
             vllm_config.scheduler_config.max_num_seqs, self.max_nodes, device=device
         )
         self._lengths: dict[str, int] = {}
+        self._draft_lengths: dict[str, int] = {}
+        self._step: Any = None
+
+    @guarded(lambda *_: None)
+    def begin_step(self, scheduler_output: Any) -> None:
+        """Read the options of new requests, and end requests; the runner calls this first."""
+        self._step = scheduler_output
+        for request in scheduler_output.scheduled_new_reqs:
+            sampling = request.sampling_params
+            self._lengths.pop(request.req_id, None)
+            self.request_options[request.req_id] = parse_request_options(
+                sampling and sampling.extra_args
+            )
+        ended = [
+            name
+            for name in scheduler_output.finished_req_ids
+            if self.request_options.pop(name, self) is not self
+        ]
+        if ended:
+            self.drafter.end(ended)
+
+    def cut(self, drafts: Any) -> Any:
+        """Cut the drafts that the scheduler gets: the others of their tokens are padding."""
+        rows = zip(drafts.req_ids, drafts.draft_token_ids, strict=True)
+        drafts.draft_token_ids = [row[: self._draft_lengths.get(name, 0)] for name, row in rows]
+        return drafts
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
         """Do nothing: drafting captures no CUDA graph."""
@@ -71,7 +101,14 @@ class ChainSpeculator(VllmAdapter):
         dummy_run: bool = False,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Draft for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens."""
+        """Draft for the batch: int64 `(num_reqs, max_nodes)`, filled up with the last tokens.
+
+        Raises:
+            IncompatibleError: The runner did not call `begin_step`.
+        """
+        if self._step is None and not dummy_run:
+            raise IncompatibleError("specds cannot draft: vLLM passed no options of requests")
+        self._draft_lengths = {}
         places = input_batch.idx_mapping[: input_batch.num_reqs]
         self.draft_token_confidence_probs[: len(places)] = 0
         drafts = last_sampled.view(-1)[places, None].expand(-1, self.max_nodes).long().clone()
@@ -87,15 +124,20 @@ class ChainSpeculator(VllmAdapter):
     def _drafted(self, batch: Any, num_sampled: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         names = list(batch.req_ids[: batch.num_reqs])
         starts = [self._lengths.get(name, 0) for name in names]
-        parts, totals = self._new_tokens(batch, starts, num_sampled)
+        parts, totals, is_decoding = self._new_tokens(batch, starts, num_sampled)
         served = zip(names, totals, parts, strict=True)
         seen = self._lengths | {name: total for name, total, new in served if new is not None}
         alive = self.req_states.req_id_to_index
         self._lengths = {name: total for name, total in seen.items() if name in alive}
-        self.drafter.sync(parts, names, starts=starts)
-        self.publish_stats()
+        scheduled, cut = self._step.scheduled_spec_decode_tokens, self._step.num_invalid_spec_tokens
+        kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
+        self.sync(parts, names, starts, num_verified=kept)
         left = [max(self.max_length - total - 1, 0) for total in totals]
-        token_ids, lengths, probs = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
+        with self.timed_draft(is_decoding=is_decoding):
+            token_ids, lengths, probs = self.drafter.draft_chains(
+                self.max_nodes, max_nodes=left, min_prob=0.0 if self._has_fixed_size else None
+            )
+        self._draft_lengths = dict(zip(names, lengths.tolist(), strict=True))
         probs[:, 1:] /= probs[:, :-1].clip(min=1e-30)
         is_drafted = np.arange(self.max_nodes) < lengths[:, None]
         confidences = self._on_device(np.where(is_drafted, probs, np.float32(0)))
@@ -105,8 +147,10 @@ class ChainSpeculator(VllmAdapter):
 
     def _new_tokens(
         self, batch: Any, starts: Sequence[int], num_sampled: torch.Tensor
-    ) -> tuple[list[NDArray[np.uint32] | None], list[int]]:
-        """Return the tokens of each row from its start, and its length, in one copy.
+    ) -> tuple[list[NDArray[np.uint32] | None], list[int], bool]:
+        """Return the tokens of each row from its start, its length, and whether all rows decode.
+
+        All are in one copy, which waits for the device.
 
         A row has None while its prompt is being read, or if it grew by more than was copied.
         """
@@ -136,7 +180,7 @@ class ChainSpeculator(VllmAdapter):
                 rows_of_tokens, starts, totals, sampled, strict=True
             )
         ]
-        return new, totals.tolist()
+        return new, totals.tolist(), bool(sampled.all())
 
     def _on_device(self, array: NDArray[Any]) -> torch.Tensor:
         import torch
@@ -144,54 +188,3 @@ class ChainSpeculator(VllmAdapter):
         tensor = torch.from_numpy(array)
         is_cuda = self.device.type == "cuda"
         return (tensor.pin_memory() if is_cuda else tensor).to(self.device, non_blocking=True)
-
-
-def register() -> None:
-    """Install the plug-in: replace vLLM's factory of speculators, and wrap its proposers.
-
-    A configuration whose ``specds`` key no class reads gives a warning.
-    """
-    try:
-        from vllm.config import VllmConfig
-        from vllm.v1.worker.gpu import spec_decode
-    except ImportError:  # a version without that runner
-        return
-    make, check = spec_decode.init_speculator, VllmConfig.__post_init__
-
-    def init_speculator(vllm_config: Any, device: torch.device, req_states: Any) -> Any:
-        if not _is_read(vllm_config):
-            return make(vllm_config, device, req_states)
-        from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
-
-        speculator = type("SpecdsSpeculator", (ChainSpeculator, BaseSpeculator), {})
-        return speculator(vllm_config, device, req_states)
-
-    def checked(self: Any, *args: Any) -> None:
-        check(self, *args)
-        if "specds" in (self.additional_config or {}) and not _is_read(self):
-            VllmAdapter.log.warning(
-                "specds is not active: vLLM's %s runner reads `specds` of `additional_config` only "
-                "with %s",
-                *_METHODS[self.use_v2_model_runner],
-            )
-
-    wrap_proposers()
-    spec_decode.init_speculator = init_speculator
-    VllmConfig.__post_init__ = checked
-
-
-_METHODS = {
-    True: ("V2", '`"method": "ngram_gpu"`'),
-    False: ("V1", '`"model": "specds.integrations.vllm.Proposer"`, EAGLE, MTP or a draft model'),
-}
-
-
-def _is_read(vllm_config: Any) -> bool:
-    """Return whether one of our classes reads the ``specds`` of a configuration."""
-    speculative = vllm_config.speculative_config
-    if speculative is None or "specds" not in (vllm_config.additional_config or {}):
-        return False
-    if vllm_config.use_v2_model_runner:
-        return bool(speculative.method == "ngram_gpu")
-    has_model = speculative.use_eagle() or speculative.uses_draft_model()
-    return bool((has_model and is_supported()) or str(speculative.model).startswith("specds."))

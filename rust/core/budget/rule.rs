@@ -48,6 +48,12 @@ impl RowBudget {
         self.backoff = self.backoff.saturating_sub(1);
     }
 
+    /// Drops the nodes after the first of the draft: their outcome is not known.
+    pub(crate) fn cut(&mut self, num_verified: usize) {
+        self.draft.truncate(num_verified);
+        self.num_verified = num_verified;
+    }
+
     /// Updates the average net gain. While it is not positive, the row backs off.
     fn update(&mut self, profit: f64, backoff: f64) {
         self.avg_net_gain += AVERAGING * (profit - self.avg_net_gain);

@@ -21,6 +21,8 @@ pub struct EngineCounts {
     pub num_row_steps: u64,
     /// Requests that began.
     pub num_opened: u64,
+    /// Drafted tokens that the engine did not verify. The other counters do not include them.
+    pub num_cut_tokens: u64,
     /// Requests that moved to another row or returned to the batch.
     pub num_moved: u64,
     /// Rows that could not be served, summed over all steps.

@@ -165,6 +165,9 @@ impl EngineDrafter {
             let is_served = match (context, &mut requests.rows[row]) {
                 (None, _) => contexts[row].is_none(),
                 (Some(context), Some(request)) => {
+                    let num_cut = request.cut_draft(context.num_verified.unwrap_or(usize::MAX));
+                    self.counts.num_cut_tokens += num_cut as u64;
+                    self.num_step_tokens = self.num_step_tokens.saturating_sub(num_cut);
                     let news = request.new_tokens(context).unwrap_or_default();
                     self.counts.observe(request, news)
                 }

@@ -26,6 +26,8 @@ pub struct Context<'a> {
     pub predicted_output: &'a [u32],
     /// A message for each option of the request that could not be read.
     pub unreadable_options: &'a [String],
+    /// Number of tokens of the last draft that the engine verified; `None` for all.
+    pub num_verified: Option<usize>,
 }
 
 /// Number of last tokens that identify the text of a request that grew by one step: comparing whole
@@ -64,6 +66,17 @@ impl EngineRequest {
 
     pub(crate) fn is_named(&self, name: &str) -> bool {
         *self.name == *name
+    }
+
+    /// Drops the tokens of the draft that the engine did not verify, such as those that a grammar forbids. Returns
+    /// their number.
+    pub(crate) fn cut_draft(&mut self, num_verified: usize) -> usize {
+        let num_cut = self.draft.len().saturating_sub(num_verified);
+        if num_cut > 0 {
+            self.draft.truncate(num_verified);
+            self.budget.cut(num_verified);
+        }
+        num_cut
     }
 
     /// The context's tokens after the session's text; `None` where the text cannot be a prefix.

@@ -1,7 +1,6 @@
 """The V1 runner of a real vLLM on a CPU: run by `make test-vllm`, in an environment of its own."""
 
 import json
-import sys
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -13,7 +12,7 @@ from vllm import SamplingParams
 
 from engines import workload
 from engines.served import Served, server_command
-from engines.vllm import Engine, chains, eagle, ngrams
+from engines.vllm import Engine, chains, eagle
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
@@ -153,28 +152,6 @@ def test_vllm_registry_has_draft_metrics(prompts):
     assert value("accepted_tokens_total", source="context") - before[1] == accepted
     assert value("memory_bytes") == stats["num_memory_bytes"] > 0
     assert value("draft_seconds_total") > 0
-
-
-def test_ineffective_configuration_is_warned_of(monkeypatch, head):
-    from vllm.config import VllmConfig
-    from vllm.engine.arg_utils import EngineArgs
-
-    from specds.integrations import vllm, vllm_v2
-
-    monkeypatch.setattr(VllmConfig, "__post_init__", VllmConfig.__post_init__)  # it comes back
-    vllm_v2.register()
-    monkeypatch.setattr(vllm.VllmAdapter, "log", log := MagicMock())
-    ways = [({}, False), (eagle(head, 5), False), (ngrams(8), True)]
-    for about, is_warned in [({**chains(8), **way}, is_warned) for way, is_warned in ways]:
-        EngineArgs(model=workload.model_path(), **about).create_engine_config()
-        assert log.warning.called == is_warned
-    # A version without the class of draft models starts, and warns that `specds` is not read.
-    monkeypatch.setitem(sys.modules, "vllm.v1.spec_decode.llm_base_proposer", None)
-    vllm_v2.register()
-    log.warning.reset_mock()
-    about = {**chains(8), **eagle(head, 5)}
-    EngineArgs(model=workload.model_path(), **about).create_engine_config()
-    assert log.warning.called
 
 
 def test_only_rank_zero_drafts(prompts, plain, monkeypatch):

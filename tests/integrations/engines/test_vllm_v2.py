@@ -10,16 +10,17 @@ if find_spec("vllm") is None:
     pytest.skip("needs vLLM", allow_module_level=True)
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # before vLLM and Triton are imported
 
-from engines.vllm import Engine, chains
+from engines import workload
+from engines.vllm import Engine, chains, schedule_ahead
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def plug_in():
-    from specds.integrations import vllm_v2
+    from specds.integrations import vllm_plugin
 
-    vllm_v2.register()
+    vllm_plugin.register()
 
 
 def texts(engine, prompts):
@@ -45,6 +46,24 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, about,
         assert engine.proposer.num_failures == stats["num_refused"] == 0
         assert stats["num_accepted_tokens"] > 40
     assert bool(preempted) == ("num_gpu_blocks_override" in about)
+
+
+def test_scheduling_ahead_verifies_more_tokens_in_more_steps(prompts):
+    with Engine() as engine:
+        expected = texts(engine, prompts)
+    counts = []
+    for is_ahead in (False, True):
+        with Engine(**chains(4), async_scheduling=is_ahead) as engine:
+            assert texts(engine, prompts) == expected
+            stats = engine.proposer.drafter.stats()
+            assert engine.proposer.num_failures == stats["num_refused"] == 0
+        names = ("num_row_steps", "num_draft_tokens", "num_accepted_tokens")
+        counts.append([stats[name] for name in names])
+        print(f"\nscheduled ahead: {is_ahead}, decode steps, verified, accepted: {counts[-1]}")
+    (steps, verified, accepted), (steps_ahead, verified_ahead, accepted_ahead) = counts
+    assert steps <= steps_ahead
+    assert verified < verified_ahead
+    assert accepted <= accepted_ahead
 
 
 def test_adaptive_verification_expects_as_many_tokens_as_are_accepted(prompts, monkeypatch):
@@ -79,7 +98,71 @@ def test_failures_cost_no_text(prompts, monkeypatch):
 
     with Engine() as engine:
         expected = texts(engine, prompts[:2])
-    monkeypatch.setattr(ChainSpeculator, "_news", None)
+    monkeypatch.setattr(ChainSpeculator, "_new_tokens", None)
     with Engine(**chains(4)) as engine:
         assert texts(engine, prompts[:2]) == expected
         assert engine.proposer.num_failures > 10
+
+
+def test_sizes_of_drafts_follow_the_measured_cost_of_steps(prompts):
+    with Engine() as engine:
+        expected = texts(engine, prompts)
+    with Engine(**chains(4, step_cost="measured"), disable_log_stats=False) as engine:
+        assert texts(engine, prompts) == expected
+        stats = engine.proposer.drafter.stats()
+        assert stats["num_draft_tokens"] == verified(engine) > 0
+        assert engine.proposer.num_failures == 0
+    assert stats["num_draft_tokens"] < 2 * stats["num_row_steps"], "they were of fixed size"
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_drafts_that_a_grammar_forbids_are_not_counted(prompts, is_ahead):
+    from vllm.sampling_params import StructuredOutputsParams
+
+    grammar = {"structured_outputs": StructuredOutputsParams(regex="( [a-e]{1,3}){8}")}
+    about = {"async_scheduling": is_ahead, "disable_log_stats": False}
+    with Engine(**about) as engine:
+        expected = engine.generate(prompts[:3], max_tokens=16, **grammar)
+    with Engine(**chains(4), **about) as engine:
+        assert engine.generate(prompts[:3], max_tokens=16, **grammar) == expected
+        stats = engine.proposer.drafter.stats()
+        assert engine.proposer.num_failures == 0
+        assert stats["num_cut_tokens"] > 0
+        if not is_ahead:
+            assert stats["num_draft_tokens"] == verified(engine)
+
+
+def test_requests_specify_a_tenant_or_no_drafts(prompts):
+    steps = []
+    with Engine(**chains(4, memory_scope="tenant", datastore=None)) as engine:
+        drafter = engine.proposer.drafter
+        for extra in ("ann", 5, "5", "bob", None):
+            before = drafter.stats()["num_row_steps"]
+            options = {"specds_off": "true"} if extra is None else {"specds_tenant": extra}
+            engine.generate(prompts[:1], max_tokens=24, extra_args=options)
+            steps.append(drafter.stats()["num_row_steps"] - before)
+        assert engine.proposer.num_failures == 0
+        assert len(engine.proposer.request_options) == 1
+    first, number, same, other, off = steps
+    assert first == number == other > 2 * same
+    assert off == 0
+
+
+def test_runner_schedules_ahead_only_if_asked(monkeypatch):
+    from vllm.engine.arg_utils import EngineArgs
+
+    schedule_ahead()
+    for specds in (True, False):
+        for asked in (None, True, False):
+            about = {**chains(4), "async_scheduling": asked}
+            if not specds:
+                del about["additional_config"]
+            config = EngineArgs(model=workload.model_path(), **about).create_engine_config()
+            is_ahead = not specds if asked is None else asked
+            assert config.scheduler_config.async_scheduling == is_ahead
+
+
+def verified(engine):
+    """Return the number of drafted tokens that vLLM verified."""
+    [metric] = [m for m in engine.llm.get_metrics() if m.name.endswith("num_draft_tokens")]
+    return metric.value
