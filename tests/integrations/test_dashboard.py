@@ -1,0 +1,34 @@
+"""The Grafana dashboard against the metrics of the adapters."""
+
+import json
+import re
+from pathlib import Path
+
+from specds.integrations import metrics
+
+PATH = Path(__file__).parents[2] / "integrations" / "grafana" / "specds.json"
+DASHBOARD = json.loads(PATH.read_text())
+
+
+def test_panels_have_the_fields_that_grafana_requires():
+    assert DASHBOARD["title"] == DASHBOARD["uid"] == "specds"
+    assert DASHBOARD["schemaVersion"] >= 36
+    [source] = DASHBOARD["templating"]["list"]
+    assert source["type"] == "datasource"
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+    for panel in panels:
+        assert panel["type"] == "timeseries"
+        assert panel["datasource"]["uid"] == f"${source['name']}"
+        places = [target["refId"] for target in panel["targets"]]
+        assert len(set(places)) == len(places) > 0
+
+
+def test_expressions_name_every_metric_and_no_other():
+    counters = {f"specds:{name}_total" for name, _ in metrics._COUNTERS.values()}
+    gauges = {f"specds:{name}" for name, *_ in metrics._GAUGES.values()}
+    exported = {*counters, *gauges, "specds:accepted_tokens_total"}
+    targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    named = {name for target in targets for name in re.findall(r"specds:\w+", target["expr"])}
+    assert named == exported
