@@ -3,8 +3,8 @@
     PYTHONPATH=python:benches:tests/helpers python -m gpu [PART ...] [--case ANSWERS STORE BAR] ...
 
 A part that needs more time than `--seconds` leaves is skipped, and a part that fails does not stop
-the next. `--out` receives all figures so far. Nothing is downloaded. `--dry` runs small sizes on a
-CPU.
+the next. `--out` receives all figures so far. Only `real` downloads, a model. `--dry` runs small
+sizes on a CPU.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ DRY = {
     "new_tokens": 6,
     "runs": 1,
     "second_shape": "tiny",
+    "model": Path(__file__).parents[2] / "packages/demo/specds_demo/tiny",
 }
 SHARES = {
     "machine": 10,
@@ -49,6 +51,17 @@ SHARES = {
     "refused": 15,
 }
 """Parts of a run without names, in order, and the seconds that each needs."""
+PARTS = {
+    **dict.fromkeys(("machine", "kernel", "noise", "texts", "beside", "refused"), "device"),
+    **dict.fromkeys(("curve", "curve-of-second"), "curve"),
+    "launches": "launches",
+    "attention": "attention",
+    "answers": "forced",
+    "real": "weights",
+    "hybrid": "recurrent",
+    "tests": "__main__",
+}
+"""The module of each part, where it is `figures`, or the function of its name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,33 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _figures(options: argparse.Namespace) -> Iterator[Figure]:
     """Yield the figures of all parts, each printed and saved at once."""
-    from gpu import attention, curve, device, forced, launches
     from gpu.figure import machine
 
-    parts: dict[str, Any] = {
-        "machine": device.machine,
-        "kernel": device.kernel,
-        "noise": device.noise,
-        "texts": device.texts,
-        "curve-of-second": curve.curve_of_second,
-        "beside": device.beside,
-        "refused": device.refused,
-        "tests": _tests,
-        "curve": curve.curve,
-        "launches": launches.figures,
-        "attention": attention.figures,
-        "answers": forced.figures,
-    }
     written: list[dict[str, Any]] = []
     begun = perf_counter()
     for name in options.parts or SHARES:
-        print(f"\n{name}: {(parts[name].__doc__ or '').splitlines()[0]}", flush=True)
+        print(f"\n{name}", flush=True)
         started = perf_counter()
         left = options.seconds - (started - begun)
         if left < SHARES.get(name, 0):
             print(f"  skipped: {left:.0f} s are left of {SHARES[name]}", flush=True)
             continue
-        for figure in _until_failure(name, parts[name](options)):
+        for figure in _until_failure(name, options):
             met = {True: "met", False: "MISSED", None: ""}[figure.met]
             value = "-" if figure.value is None else f"{figure.value:,.4g}"
             print(
@@ -116,12 +114,16 @@ def _figures(options: argparse.Namespace) -> Iterator[Figure]:
         free_memory()
 
 
-def _until_failure(name: str, figures: Iterator[Figure]) -> Iterator[Figure]:
-    """Yield figures; a failure ends them, and is one that misses its threshold."""
+def _until_failure(name: str, options: argparse.Namespace) -> Iterator[Figure]:
+    """Yield the figures of a part; a failure ends them, and is one that misses its threshold."""
     from gpu.figure import Figure
 
     try:
-        yield from figures
+        # A part that cannot be imported does not stop the others either.
+        module = import_module(f"gpu.{PARTS[name]}")
+        part = getattr(module, "figures", None) or getattr(module, name.replace("-", "_"))
+        print(f"  {(part.__doc__ or '').splitlines()[0]}", flush=True)
+        yield from part(options)
     except Exception:
         traceback.print_exc()
         yield Figure(f"{name} failed", None, at_most=0)
@@ -143,7 +145,7 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _tests(options: argparse.Namespace) -> Iterator[Figure]:
+def tests(options: argparse.Namespace) -> Iterator[Figure]:
     """Tests that need a GPU."""
     from gpu.figure import Figure
 
@@ -174,6 +176,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 8192])
+    sizes = {"type": int, "nargs": "+", "default": [1, 7, 15, 31, 63]}
+    parser.add_argument("--nodes", **sizes, help="of a pass")
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="by default SmolLM2")
     parser.add_argument("--slots", type=int, nargs="+", default=[1024, 8192, 32_768])
     parser.add_argument("--batches", type=int, nargs="*", default=[4, 16, 32])
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")

@@ -147,6 +147,9 @@ def test_other_weights_dtypes_and_sizes_are_recorded_again(model, monkeypatch):
     up = model.model.layers[0].mlp.up_proj
     up.weight = torch.nn.Parameter(-2 * up.weight)
     check(model)
+    square = model.model.layers[0].self_attn.o_proj.weight
+    square.data = square.data.t()
+    check(model)
     check(model, num_tokens=150)
     check(model)
     model.double()

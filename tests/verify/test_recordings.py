@@ -71,10 +71,16 @@ def put_another_in_its_place(model):
     up.weight = torch.nn.Parameter(-2 * up.weight)
 
 
+def transpose_in_place(model):
+    square = model.model.layers[0].self_attn.o_proj.weight
+    square.data = square.data.t()
+
+
 @torch.no_grad()
 def test_replaced_weights_are_recorded_again_and_changed_values_are_used(model):
     fast(model, random_drafter())
-    for change in (change_where_it_lies, put_another_in_its_place, torch.nn.Module.double):
+    replaced = (put_another_in_its_place, transpose_in_place, torch.nn.Module.double)
+    for change in (change_where_it_lies, *replaced):
         kept = kept_of(model)
         change(model)
         same_text(model)

@@ -258,7 +258,7 @@ def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
     settings = tuple(repr(config.__dict__) for config in configs.values())
     tensors = chain(model.parameters(), model.buffers())
-    weights = tuple((_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors)
+    weights = tuple((*_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors)
     every = torch.nn.modules.module
     hooks = tuple(every._global_forward_hooks), tuple(every._global_forward_pre_hooks)
     return modules, settings, weights, hooks, autocast_dtype(model.device)
@@ -282,8 +282,9 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (int, float, str, torch.dtype))
 
 
-def _address(tensor: Tensor) -> int:
+def _address(tensor: Tensor) -> tuple[int, ...]:
+    """Return where the numbers of a tensor lie: its address and its strides."""
     try:
-        return tensor.data_ptr()
+        return tensor.data_ptr(), *tensor.stride()
     except RuntimeError:  # quantized tensors may consist of several others
-        return id(tensor)
+        return (id(tensor),)
