@@ -145,6 +145,20 @@ impl TokenTree {
         Bound::new(slf.py(), Self(tree))
     }
 
+    /// Returns the `max_nodes` likeliest nodes without some nodes and all below them.
+    ///
+    /// The siblings of a removed node share its probability in proportion to theirs.
+    ///
+    /// Args:
+    ///     removed: bool, shape `(n,)`.
+    ///     max_nodes: Maximum number of nodes.
+    ///
+    /// Raises:
+    ///     ValueError: `removed` has another length.
+    fn pruned(&self, removed: Vec<bool>, max_nodes: usize) -> Result<Self> {
+        Ok(Self(self.0.pruned(&removed, max_nodes)?))
+    }
+
     /// Returns the path with the largest sum of probabilities; of equal ones the longest, then the first.
     fn best_chain(&self) -> Self {
         Self(self.0.best_chain())

@@ -56,6 +56,7 @@ SAMPLES = {
     "path": lambda path: path,
     "patterns": [ROW, ROW],
     "probs": [0.5, 0.5, 0.5],
+    "removed": [False, True, False],
     "reported": np.zeros((1, 9), np.int64),
     "rules": None,
     "scores": np.zeros((2, 3), np.float32),

@@ -60,7 +60,6 @@ class AnyRow(StoppingCriteria):
 
 
 NOT_OF_BATCHES = {
-    "prefix": ({"prefix_allowed_tokens_fn": lambda *_: [3]}, "PrefixConstrainedLogitsProcessor"),
     "encoder": ({"encoder_repetition_penalty": 1.2}, "EncoderRepetitionPenaltyLogitsProcessor"),
     "own processor": ({"logits_processor": [Stateful()]}, "Stateful cannot be used with several"),
     "own criterion": ({"stopping_criteria": [AnyRow()]}, "AnyRow cannot be used with several"),

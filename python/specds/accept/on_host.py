@@ -13,6 +13,7 @@ from transformers.generation import logits_process
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from specds.accept.draws import Noise, accept_or_redraw, draw, draw_by
+from specds.constraints import processor_of_row
 from specds.drafters.session import Proposal
 
 
@@ -194,7 +195,9 @@ class Sampler:
         return (probs.view_as(logits) / noise[rows[:, None], depths]).argmax(dim=-1)
 
 
-def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
+def processors_of_row(
+    processors: LogitsProcessorList, row: int, num_rows: int
+) -> LogitsProcessorList:
     """Return the processors of a request for one of its sequences."""
     made = LogitsProcessorList()
     for processor in processors:
@@ -202,7 +205,7 @@ def processors_of_row(processors: LogitsProcessorList, row: int) -> LogitsProces
         if isinstance(ignored, Tensor):
             processor = copy.copy(processor)
             processor.prompt_ignore_length = ignored[row : row + 1]
-        made.append(processor)
+        made.append(processor_of_row(processor, row, num_rows))
     return made
 
 

@@ -24,6 +24,11 @@ class Emits(Protocol):
     finished: bool
 
     @property
+    def token_ids(self) -> Any:
+        """All tokens, int64 `(1, length)`."""
+        ...
+
+    @property
     def length(self) -> int:
         """Number of tokens, prompt included."""
         ...

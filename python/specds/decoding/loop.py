@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from specds._core import Session, TokenTree
 from specds.accept.path import Chooses, Emits, PassRequest, walk
+from specds.constraints import Guide
 from specds.decoding.budget import FixedBudget
 from specds.decoding.stats import GenerationStats
 from specds.drafters.session import EMPTY_TREE
@@ -41,6 +42,7 @@ class Row:
         number: The row's number in the request.
         external_session: The caller's session, which has observed the prompt and outlives the
             request.
+        guide: The grammar of the text, by which its sessions draft.
         drafted: For each emitted token, whether it had been drafted.
         new: The tokens that the last step emitted.
     """
@@ -52,6 +54,7 @@ class Row:
     known_tokens: int
     number: int = 0
     external_session: Session | None = None
+    guide: Guide | None = None
     session: Session = field(init=False)
     drafted: list[bool] = field(default_factory=list)
     new: list[int] = field(default_factory=list)
@@ -97,6 +100,8 @@ class Row:
 
     def observe(self, tree: TokenTree, predictions: NDArray[np.int64] | None) -> None:
         """Pass the emitted tokens and, if there are any, the predictions to the session."""
+        if self.guide is not None:
+            self.guide.follow(self.new)
         if predictions is not None and predictions.size:
             self.session.observe_predictions(tree, predictions)
         if max(self.new) < self.known_tokens and self.session is not _SILENT:

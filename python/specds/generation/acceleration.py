@@ -9,9 +9,15 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, Literal, final
 
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
 
 from specds._core import Memory
+from specds.constraints.processor import add_grammar
 from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
 from specds.drafters.step import Step
@@ -39,6 +45,7 @@ def accelerate(
     stream_interval: int | None = None,
     shape_invariant: bool = False,
     on_step: Callable[[Step], object] | None = None,
+    grammar: Any = None,
 ) -> Acceleration:
     """Make `model.generate` draft, for pipelines, trainers and evaluation harnesses.
 
@@ -60,6 +67,7 @@ def accelerate(
         stream_interval: Tokens that a streamer receives at once.
         shape_invariant: Make texts independent of drafts in half precision.
         on_step: Called with each `Step`.
+        grammar: What all texts must match; a call's own argument `grammar` replaces it.
 
     Returns:
         A handle with the statistics of the calls. `undo()`, the end of a `with` block, or
@@ -81,6 +89,7 @@ def accelerate(
         stream_interval=stream_interval,
         shape_invariant=shape_invariant,
         on_step=on_step,
+        grammar=grammar,
     )
     try:
         require_family(model, verification)
@@ -125,6 +134,7 @@ def generate_by(
         **kwargs: As in `model.generate`.
     """
     arguments = dict(zip(_NAMES, args, strict=False)) | kwargs
+    add_grammar(arguments.pop("grammar", options.grammar), arguments)
 
     def result(output: GenerationOutput, config: GenerationConfig) -> Any:
         if on_output is not None:
@@ -139,6 +149,8 @@ def generate_by(
                 error.add_note("on_unsupported='baseline' decodes such calls without drafts")
                 raise
             _log_baseline(model, error)
+    if arguments.get("logits_processor") is not None:
+        arguments["logits_processor"] = LogitsProcessorList(arguments["logits_processor"])
     return baseline(**arguments)
 
 

@@ -17,6 +17,8 @@ from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from specds.accept.on_host import is_stateless
+from specds.constraints import has_constraint
+from specds.constraints.recognition import num_grammars
 from specds.generation.options import UnsupportedRequestError
 from specds.models.native import NativeCache, NativeModel
 from specds.verify.cache import CACHE_NAME
@@ -270,7 +272,9 @@ def require_past(model: PreTrainedModel, shown: torch.Tensor, cache: Any) -> Dyn
     return cast("DynamicCache", cache)
 
 
-def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaList) -> None:
+def require_rowwise(
+    processors: LogitsProcessorList, criteria: StoppingCriteriaList, num_rows: int
+) -> None:
     """Check that all processors and criteria can be called for each row of a batch alone.
 
     A class from outside transformers may keep a state or look at all rows, unless its attribute
@@ -280,7 +284,13 @@ def require_rowwise(processors: LogitsProcessorList, criteria: StoppingCriteriaL
         UnsupportedRequestError: One of them cannot; the message names its class.
     """
     for called in (*processors, *criteria):
-        known = is_stateless(called) or type(called).__module__ == stopping_criteria.__name__
+        of_criteria = type(called).__module__ == stopping_criteria.__name__
+        known = is_stateless(called) or has_constraint(called) or of_criteria
+        if has_constraint(called) and num_grammars(called) not in (1, num_rows):
+            raise UnsupportedRequestError(
+                f"{type(called).__name__} has {num_grammars(called)} grammars for {num_rows} "
+                "prompts: pass one for all or one for each"
+            )
         if not (known or getattr(called, "rowwise", False)):
             raise UnsupportedRequestError(
                 f"{type(called).__name__} cannot be used with several prompts: call once per "

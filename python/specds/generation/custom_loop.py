@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import (
     GenerationConfig,
+    LogitsProcessorList,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
@@ -39,6 +40,8 @@ def run_custom_loop(
     require_tokens_only(model, arguments)
     for name in {"cache", "past_key_values"} & arguments.keys():
         arguments[CACHE_NAME] = arguments.pop(name)
+    if arguments.get("logits_processor") is not None:
+        arguments["logits_processor"] = LogitsProcessorList(arguments["logits_processor"])
     if arguments.get("stopping_criteria") is not None:
         arguments["stopping_criteria"] = StoppingCriteriaList(arguments["stopping_criteria"])
     _resolve_stop_strings(model, tokenizer, stop_strings, arguments)

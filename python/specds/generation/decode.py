@@ -10,6 +10,7 @@ from typing import Any
 
 from specds._core import Session
 from specds.accept.path import Chooses, Emits
+from specds.constraints import ConstrainedSession, Guide, constraint_of
 from specds.decoding.budget import (
     MAX_NODES,
     MIN_CHAIN_PROB,
@@ -96,12 +97,15 @@ class Request:
         """Add a row with a prompt without padding, and start its session."""
         options = self.options
         known_tokens = min(options.drafter.vocab_size or self.vocab_size, self.vocab_size)
-        start = partial(_start_session, options.drafter, rules)
+        constraint = constraint_of(rules.logits_processor, emitter.token_ids[0])
+        guide = None if constraint is None else Guide(constraint)
+        start = partial(_start_session, options.drafter, rules, guide)
         number, session = len(self.rows), options.session
-        row = Row(prompt_ids, sampler, emitter, start, known_tokens, number, session)
-        self.rows.append(row)
         if session is not None:
             session.begin(rules)
+            session = _constrained(session, guide)
+        row = Row(prompt_ids, sampler, emitter, start, known_tokens, number, session, guide)
+        self.rows.append(row)
 
     def decode(
         self,
@@ -169,7 +173,9 @@ class Request:
                 finishing.callback(row.finish)
 
 
-def _start_session(drafter: Drafter, rules: RequestRules, token_ids: Sequence[int]) -> Session:
+def _start_session(
+    drafter: Drafter, rules: RequestRules, guide: Guide | None, token_ids: Sequence[int]
+) -> Session:
     session = drafter.session(token_ids)
     if not isinstance(session, Session):
         name = type(session).__name__
@@ -178,4 +184,11 @@ def _start_session(drafter: Drafter, rules: RequestRules, token_ids: Sequence[in
         on_failure.callback(session.finish)
         session.begin(rules)
         on_failure.pop_all()
-    return session
+    return _constrained(session, guide)
+
+
+def _constrained(session: Session, guide: Guide | None) -> Session:
+    # Removing nodes of a sampled draft would change the distribution of the text.
+    if guide is None or session.proposes:
+        return session
+    return ConstrainedSession(session, guide)

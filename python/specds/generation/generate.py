@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from specds._core import Session
 from specds._lazy import imported
+from specds.constraints.processor import add_grammar
 from specds.drafters.step import Step
 from specds.generation.arrays import generate_from_arrays
 from specds.generation.decode import GenerationOutput
@@ -35,6 +36,7 @@ def generate(
     shape_invariant: bool = False,
     on_step: Callable[[Step], object] | None = None,
     session: Session | None = None,
+    grammar: Any = None,
     seed: int | None = None,
     streamer: BaseStreamer | Any = None,
     tokenizer: PreTrainedTokenizerBase | Any = None,
@@ -84,6 +86,9 @@ def generate(
         session: A session of the drafter that has observed the only prompt. It observes the emitted
             tokens and is not finished, so that another request can continue it. By default each
             row has its own session.
+        grammar: What the text must match: an `xgrammar.CompiledGrammar` or an
+            `llguidance.LLMatcher`, which stays as it is; a list has one for each row. Drafts follow
+            it, as they follow `xgrammar.contrib.hf.LogitsProcessor` and `prefix_allowed_tokens_fn`.
         seed: Seeds the random generator before the request: torch's, or that of a model without
             torch.
         streamer: Receives the prompts and each token, as from `model.generate`; with several rows,
@@ -116,7 +121,9 @@ def generate(
         shape_invariant=shape_invariant,
         on_step=on_step,
         session=session,
+        grammar=grammar,
     )
+    add_grammar(grammar, kwargs)
     kwargs |= {"streamer": streamer, "tokenizer": tokenizer, "stop_strings": stop_strings}
     if is_without_torch(model):
         if seed is not None:

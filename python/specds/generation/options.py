@@ -38,6 +38,7 @@ class Options:
     on_unsupported: str = "refuse"
     on_step: Callable[[Step], object] | None = None
     session: Session | None = None
+    grammar: Any = None
 
     @classmethod
     def of(cls, drafter: Drafts, **options: Any) -> Options:

@@ -61,7 +61,7 @@ def run(
             raise UnsupportedRequestError(
                 "session cannot be used: it has the context of one prompt"
             )
-        require_rowwise(logits_processor, stopping_criteria)
+        require_rowwise(logits_processor, stopping_criteria, len(input_ids))
     pad_token = generation_config._pad_token_tensor
     padding_id = 0 if pad_token is None else int(pad_token)
     puts = None
@@ -74,7 +74,8 @@ def run(
     try:
         for row in range(len(input_ids)):
             ids = input_ids[row : row + 1].long()
-            rules = processors_of_row(logits_processor, row), stopping_criteria
+            processors = processors_of_row(logits_processor, row, len(input_ids))
+            rules = processors, stopping_criteria
             rows.append(_open_row(request, config, ids, shown[row], *rules, puts))
         if config.do_sample:
             request.noise = Noise(len(input_ids), vocab_size, input_ids.device)

@@ -253,6 +253,48 @@ impl TokenTree {
         self
     }
 
+    /// Removes nodes and those below them, shares their probability among their siblings in proportion, and
+    /// returns the `max_nodes` likeliest of the others, best first. O(n log n).
+    pub fn pruned(&self, removed: &[bool], max_nodes: usize) -> Result<Self> {
+        /// The least sum by which siblings are divided, and the most that a share may raise one to.
+        const LEAST: f32 = 0.1;
+        const MOST: f32 = 0.99;
+        if removed.len() != self.len() {
+            return Err(unequal("removed", removed.len(), self.len()));
+        }
+        let share = |node: usize| {
+            let of_parent = self.parent(node).map_or(1.0, |parent| self.probs[parent]);
+            if of_parent > 0.0 { (self.probs[node] / of_parent).min(1.0) } else { 0.0 }
+        };
+        let mut left = vec![1.0; self.len() + 1];
+        for node in (0..self.len()).filter(|&node| removed[node]) {
+            left[self.parent(node).map_or(0, |parent| parent + 1)] -= share(node);
+        }
+        // The probability of each node after its removed siblings; `None` if it goes.
+        let mut probs: Vec<Option<f32>> = Vec::with_capacity(self.len());
+        for (node, &is_removed) in removed.iter().enumerate() {
+            let parent = self.parent(node);
+            let above = parent.map_or(Some(1.0), |parent| probs[parent]);
+            let left = left[parent.map_or(0, |parent| parent + 1)];
+            let (share, of_left) = (share(node), f32::max(left, LEAST));
+            let prob = above.map(|above| above * (share / of_left).min(share.max(MOST)));
+            probs.push(prob.filter(|_| !is_removed));
+        }
+        let mut order: Vec<(usize, f32)> =
+            probs.iter().enumerate().filter_map(|(node, prob)| Some((node, (*prob)?))).collect();
+        // A parent is at least as likely as its children, and a stable sort leaves it before them.
+        order.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+        order.truncate(max_nodes);
+        let mut places = vec![-1; self.len()];
+        let mut kept = Self::with_capacity(order.len());
+        for (place, (node, prob)) in (0..).zip(order) {
+            places[node] = place;
+            let parent = self.parent(node).map_or(-1, |parent| places[parent]);
+            kept.push(self.token_ids[node], parent, prob, self.sources[node]);
+        }
+        Ok(kept)
+    }
+
     /// Returns the path with the largest sum of probabilities; of equal ones the longest, then the first.
     /// Without probabilities, this is the longest path. O(n).
     #[must_use]

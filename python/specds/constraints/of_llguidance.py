@@ -1,0 +1,84 @@
+"""Constraints of llguidance, which forces tokens."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specds.constraints.constraint import MAX_FORCED, Path, bool_mask, few_of
+
+
+class LlguidanceConstraint:
+    """A copy of an `LLMatcher`, from its start.
+
+    Args:
+        matcher: The grammar with its tokenizer.
+
+    Raises:
+        ValueError: The grammar is invalid.
+    """
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher.deep_copy()
+        if self._matcher.is_error():
+            raise ValueError(f"grammar is invalid: {self._matcher.get_error()}")
+        self._matcher.reset()
+        self._vocab_size = 8 * len(self._matcher.compute_bitmask())
+        # The matcher stops before the end token, which must follow and which it does not accept.
+        self._num_beyond = 0
+
+    @property
+    def ended(self) -> bool:
+        return self._num_beyond > 0
+
+    def push(self, token: int) -> bool:
+        if not self._matcher.is_stopped():
+            return bool(self._matcher.try_consume_tokens([token]) == 1)
+        is_allowed = self.ended or token in self._few()
+        self._num_beyond += is_allowed
+        return is_allowed
+
+    def pop(self, count: int) -> None:
+        beyond = min(count, self._num_beyond)
+        self._num_beyond -= beyond
+        if count > beyond:
+            self._matcher.rollback(count - beyond)
+
+    def mask(self) -> NDArray[np.bool_]:
+        if self.ended:
+            return np.ones(self._vocab_size, dtype=bool)
+        return bool_mask(self._words(), self._vocab_size)
+
+    def ahead(self) -> Sequence[Path]:
+        if self.ended:
+            return []
+        forced = self._matcher.compute_ff_tokens()
+        num_taken = self._matcher.try_consume_tokens(forced) if forced else 0
+        paths = [[*forced, *branch] for branch in self._branches()]
+        if num_taken:
+            self._matcher.rollback(num_taken)
+        return [path[:MAX_FORCED] for path in paths or [forced] if path]
+
+    def _branches(self) -> list[list[int]]:
+        """Return the few allowed tokens, each with what it forces; not the beginnings of others."""
+        found = list[tuple[bytes, list[int]]]()
+        for token in self._few():
+            if self._matcher.try_consume_tokens([token]) == 1:
+                rest = self._matcher.compute_ff_tokens()
+                found.append((self._matcher.compute_ff_bytes(), [token, *rest]))
+                self._matcher.rollback(1)
+            else:  # an end token
+                found.append((b"", [token]))
+        rests = [rest for rest, _ in found]
+        return [
+            path
+            for rest, path in found
+            if not any(0 < len(other) < len(rest) and rest.endswith(other) for other in rests)
+        ]
+
+    def _words(self) -> NDArray[np.uint32]:
+        return np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
+
+    def _few(self) -> list[int]:
+        return few_of(self._words()) or []

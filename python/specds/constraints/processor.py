@@ -1,0 +1,105 @@
+"""Enforcement of a grammar: a logits processor for transformers and for specds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from specds.constraints.constraint import Constraint
+
+
+def start_of(grammar: Any) -> Callable[[], Constraint]:
+    """Return what makes a constraint at the start of a text.
+
+    Raises:
+        TypeError: The object is not a grammar.
+    """
+    library = type(grammar).__module__.partition(".")[0]
+    if library == "xgrammar" and type(grammar).__name__ == "CompiledGrammar":
+        from specds.constraints.of_xgrammar import XgrammarConstraint
+
+        return lambda: XgrammarConstraint(grammar)
+    if library in ("llguidance", "builtins") and type(grammar).__name__ == "LLMatcher":
+        from specds.constraints.of_llguidance import LlguidanceConstraint
+
+        return lambda: LlguidanceConstraint(grammar)
+    if callable(grammar):
+        return grammar  # type: ignore[no-any-return]
+    raise TypeError(
+        f"grammar must be an xgrammar.CompiledGrammar, an llguidance.LLMatcher, or a function that "
+        f"returns a specds.constraints.Constraint, got {type(grammar).__name__}"
+    )
+
+
+class GrammarProcessor:
+    """Mask the tokens that a grammar forbids, in one call of `generate`.
+
+    Args:
+        grammar: An `xgrammar.CompiledGrammar`, an `llguidance.LLMatcher`, or a function that
+            returns a `Constraint`; or a list of these, one for each row.
+
+    Raises:
+        TypeError: The object is not a grammar.
+    """
+
+    def __init__(self, grammar: Any) -> None:
+        several = grammar if isinstance(grammar, (list, tuple)) else [grammar]
+        self.starts = [start_of(one) for one in several]
+        self._rows = list[_Text]()
+        self._start = 0
+
+    def start(self, row: int) -> Callable[[], Constraint]:
+        """Return what makes the constraint of a row."""
+        return self.starts[row if len(self.starts) > 1 else 0]
+
+    def of_row(self, row: int) -> "GrammarProcessor":
+        """Return a processor for one row of the request."""
+        return GrammarProcessor(self.start(row))
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Return the scores, -inf for forbidden tokens.
+
+        Args:
+            input_ids: Integers `(num_rows, length)`, one more in each call.
+            scores: Floats `(num_rows, vocab_size)`, of torch or numpy.
+        """
+        if not self._rows:
+            self._rows = [_Text(self.start(row)()) for row in range(len(input_ids))]
+            self._start = input_ids.shape[1]
+        for text, ids in zip(self._rows, input_ids, strict=True):
+            text.become(ids[self._start :].tolist())
+        forbidden = np.zeros(scores.shape, dtype=bool)
+        for row, text in zip(forbidden, self._rows, strict=True):
+            if not text.constraint.ended:
+                mask = text.constraint.mask()[: len(row)]
+                row[: len(mask)], row[len(mask) :] = ~mask, True
+        if isinstance(scores, np.ndarray):
+            return np.where(forbidden, -np.inf, scores)
+        import torch
+
+        return scores.masked_fill(torch.from_numpy(forbidden).to(scores.device), -torch.inf)
+
+
+@dataclass
+class _Text:
+    """A text and its constraint. Beams replace texts, so a text may become another one."""
+
+    constraint: Constraint
+    tokens: list[int] = field(default_factory=list)
+
+    def become(self, tokens: list[int]) -> None:
+        pairs = zip(self.tokens, tokens, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        self.constraint.pop(len(self.tokens) - shared)
+        # A forbidden token is the padding of a text that has ended otherwise.
+        allowed = takewhile(self.constraint.push, tokens[shared:])
+        self.tokens[shared:] = list(allowed)
+
+
+def add_grammar(grammar: Any, arguments: dict[str, Any]) -> None:
+    """Add the processor that enforces a grammar, if there is one, to arguments of `generate`."""
+    if grammar is not None:
+        given = arguments.get("logits_processor") or ()
+        arguments["logits_processor"] = [*given, GrammarProcessor(grammar)]

@@ -1,0 +1,72 @@
+"""Recognition of the constraint that a request brings, by its logits processors."""
+
+import copy
+import sys
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from specds.constraints.constraint import Constraint
+from specds.constraints.processor import GrammarProcessor, start_of
+
+_OF_FUNCTION = "PrefixConstrainedLogitsProcessor"
+
+
+def constraint_of(processors: Iterable[Any], prompt_ids: Any) -> Constraint | None:
+    """Return the constraint of one row by the processors of the row, None if it has none.
+
+    A processor of an unknown class keeps a state of its own, so it is never called here.
+
+    Args:
+        processors: The results of `processor_of_row`.
+        prompt_ids: int64 `(prompt_length,)`, as the processors see it.
+    """
+    for processor in processors:
+        if isinstance(processor, GrammarProcessor):
+            return processor.start(0)()
+        if _is_of_xgrammar(processor) and not processor.matchers:
+            return start_of(processor.compiled_grammars[0])()
+        if _is_of_function(processor):
+            from specds.constraints.of_function import FunctionConstraint
+
+            return FunctionConstraint(partial(processor._prefix_allowed_tokens_fn, 0), prompt_ids)
+    return None
+
+
+def has_constraint(processor: Any) -> bool:
+    """Return whether a processor has a constraint for each row."""
+    is_ours = isinstance(processor, GrammarProcessor)
+    return is_ours or _is_of_xgrammar(processor) or _is_of_function(processor)
+
+
+def num_grammars(processor: Any) -> int:
+    """Return the number of grammars of a processor, 1 if all rows share one."""
+    if isinstance(processor, GrammarProcessor):
+        return len(processor.starts)
+    return len(processor.compiled_grammars) if _is_of_xgrammar(processor) else 1
+
+
+def processor_of_row(processor: Any, row: int, num_rows: int) -> Any:
+    """Return a processor of a request for one of its rows."""
+    if num_rows == 1 or not has_constraint(processor):
+        return processor
+    if isinstance(processor, GrammarProcessor):
+        return processor.of_row(row)
+    of_row = copy.copy(processor)
+    if _is_of_function(processor):
+        function = processor._prefix_allowed_tokens_fn
+        of_row._prefix_allowed_tokens_fn = lambda _, ids: function(row, ids)
+        return of_row
+    grammars = processor.compiled_grammars
+    of_row.compiled_grammars = [grammars[row if len(grammars) > 1 else 0]]
+    of_row.matchers = []
+    return of_row
+
+
+def _is_of_function(processor: Any) -> bool:
+    return type(processor).__name__ == _OF_FUNCTION
+
+
+def _is_of_xgrammar(processor: Any) -> bool:
+    of_transformers = sys.modules.get("xgrammar.contrib.hf")
+    return of_transformers is not None and isinstance(processor, of_transformers.LogitsProcessor)

@@ -1,0 +1,103 @@
+"""A drafter's session that drafts what a grammar forces, and nothing that it forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from specds._core import Session, TokenTree
+from specds.constraints.constraint import Constraint, Guide, suggestion
+
+if TYPE_CHECKING:
+    from specds.drafters.session import RequestRules
+
+_MORE_TIMES = 3
+"""A draft before its removals has this many times the nodes, since up to three quarters go."""
+_MOST_MORE = 64
+"""The most additional nodes: large drafts have likely nodes enough."""
+
+
+class ConstrainedSession(Session):
+    """A session with a constraint, whose drafts have allowed nodes only.
+
+    Args:
+        inner: The session of the drafter.
+        guide: The constraint, to which the caller passes the emitted tokens.
+    """
+
+    def __init__(self, inner: Session, guide: Guide) -> None:
+        self.inner, self._guide = inner, guide
+        self._is_pruned = False
+
+    def draft(
+        self, max_nodes: int, max_depth: int | None = None, min_prob: float = 0.0
+    ) -> TokenTree:
+        self._is_pruned = self._guide.guides
+        if not self._is_pruned:
+            return self.inner.draft(max_nodes, max_depth, min_prob)
+        if paths := self._guide.constraint.ahead():
+            self.inner.suggest(*suggestion(paths))
+        wanted = min(_MORE_TIMES * max_nodes, max_nodes + _MOST_MORE)
+        tree = self.inner.draft(wanted, max_depth, min_prob)
+        return tree.pruned(forbidden(tree, self._guide.constraint), max_nodes)
+
+    def observe(
+        self, token_ids: Sequence[int] | NDArray[Any], num_verified: int | None = None
+    ) -> None:
+        self.inner.observe(token_ids, None if self._is_pruned else num_verified)
+
+    def draft_after(self, token_ids: Sequence[int] | NDArray[Any], max_nodes: int) -> TokenTree:
+        return self.inner.draft_after(token_ids, max_nodes)
+
+    def suggest(self, *arguments: Any, **named: Any) -> bool:
+        return self.inner.suggest(*arguments, **named)
+
+    def begin(self, rules: RequestRules) -> None:
+        self.inner.begin(rules)
+
+    def set_step_time(self, step_seconds: float) -> None:
+        self.inner.set_step_time(step_seconds)
+
+    def observe_predictions(self, tree: TokenTree, predictions: NDArray[Any]) -> None:
+        self.inner.observe_predictions(tree, predictions)
+
+    def finish(self) -> None:
+        self.inner.finish()
+
+    @property
+    def num_predictions(self) -> int:
+        return self.inner.num_predictions
+
+    @property
+    def level_stats(self) -> Mapping[str, Any]:
+        return self.inner.level_stats
+
+    @property
+    def match_length(self) -> int | None:
+        return self.inner.match_length
+
+
+def forbidden(tree: TokenTree, constraint: Constraint) -> list[bool]:
+    """Return for each node whether it is forbidden or below one that is."""
+    tokens, parents = tree.token_ids.tolist(), tree.parents.tolist()
+    children = dict[int, list[int]]()
+    for node, parent in enumerate(parents):
+        children.setdefault(parent, []).append(node)
+    is_forbidden = [True] * len(tokens)
+    path = [-1]
+    waiting = children.get(-1, [])[::-1]
+    while waiting:
+        node = waiting.pop()
+        above = path.index(parents[node]) + 1
+        if len(path) > above:
+            constraint.pop(len(path) - above)
+            del path[above:]
+        if constraint.push(tokens[node]):
+            is_forbidden[node] = False
+            path.append(node)
+            waiting += reversed(children.get(node, ()))
+    if len(path) > 1:
+        constraint.pop(len(path) - 1)
+    return is_forbidden

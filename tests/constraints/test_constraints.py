@@ -1,0 +1,167 @@
+"""Constraints of each library against plain code that compares every token with every text."""
+
+import numpy as np
+import pytest
+import torch
+
+from grammars import EOS, GRAMMARS, VOCABULARY, Reference, allowed_tokens
+from models import VOCAB_SIZE, random_tree
+from specds._core import TokenTree
+from specds.constraints import ConstrainedSession, GrammarProcessor, Guide
+from specds.constraints.constraint import suggestion
+from specds.constraints.of_function import FunctionConstraint
+from specds.constraints.session import forbidden
+
+LIBRARIES = ["xgrammar", "llguidance"]
+
+
+def constraint_of(library):
+    if library == "function":
+        return FunctionConstraint(lambda ids: allowed_tokens(0, ids, 2), torch.tensor([5, 6]))
+    return GrammarProcessor(GRAMMARS[library]()).start(0)()
+
+
+def masked(constraint, reference, library):
+    """The allowed tokens. Where llguidance forces bytes, it allows the tokenizer's tokens alone."""
+    mask = reference.mask()
+    if library == "llguidance":
+        found = constraint.mask()[:VOCAB_SIZE]
+        assert found.any()
+        assert not (found & ~mask).any()
+        return found
+    if library == "xgrammar":
+        np.testing.assert_array_equal(constraint.mask()[:VOCAB_SIZE], mask)
+    return mask
+
+
+@pytest.mark.parametrize("library", [*LIBRARIES, "function"])
+def test_constraint_on_random_walks_equals_the_reference(library):
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        constraint, reference = constraint_of(library), Reference()
+        while not reference.ended:
+            mask = masked(constraint, reference, library)
+            for token in rng.integers(VOCAB_SIZE, size=3).tolist():
+                is_allowed = constraint.push(token)
+                assert is_allowed == mask[token]
+                constraint.pop(int(is_allowed))
+            token = int(rng.choice(np.flatnonzero(mask)))
+            assert constraint.push(token)
+            reference.push(token)
+        if library != "function":
+            assert constraint.ended
+            assert constraint.mask().all()
+            assert constraint.ahead() == []
+            assert constraint.push(7)
+            constraint.pop(2)
+            assert not constraint.ended
+            assert constraint.mask()[EOS]
+
+
+@pytest.mark.parametrize("library", [*LIBRARIES, "function"])
+def test_paths_ahead_are_allowed_and_hold_a_forced_token(library):
+    rng = np.random.default_rng(1)
+    for _ in range(6):
+        constraint, reference = constraint_of(library), Reference()
+        while not reference.ended:
+            paths = constraint.ahead()
+            for path in paths:
+                assert all(map(constraint.push, path))
+                constraint.pop(len(path))
+            allowed = np.flatnonzero(masked(constraint, reference, library))
+            if len(allowed) == 1:
+                assert {path[0] for path in paths} == {*allowed}
+            token = int(rng.choice(allowed))
+            assert constraint.push(token)
+            reference.push(token)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_ahead_at_a_choice_has_each_choice(library):
+    constraint = constraint_of(library)
+    for char in '{"level": "':
+        assert constraint.push(VOCABULARY.index(char.encode()))
+    texts = [b"".join(VOCABULARY[token] for token in path) for path in constraint.ahead()]
+    for level in (b"low", b"high", b"mid"):
+        assert any(text.startswith(level) for text in texts)
+
+
+@pytest.mark.parametrize("library", [*LIBRARIES, "own"])
+def test_forbidden_nodes_of_random_trees_equal_those_of_each_path(library):
+    rng = np.random.default_rng(2)
+    start = [VOCABULARY.index(char.encode()) for char in '{"level": "low", "ok": ']
+    num_allowed = 0
+    for _ in range(30):
+        constraint = constraint_of(library)
+        Guide(constraint).follow(start[: rng.integers(len(start))])
+        tree = allowed_in_part(rng, constraint)
+        found = forbidden(tree, constraint)
+        for path in tree.paths():
+            pushed = 0
+            while pushed < len(path) and constraint.push(int(tree.token_ids[path[pushed]])):
+                pushed += 1
+            constraint.pop(pushed)
+            assert [found[node] for node in path] == [at >= pushed for at in range(len(path))]
+            num_allowed += pushed
+    assert num_allowed > 30
+
+
+def allowed_in_part(rng, constraint):
+    """A random tree that has a random allowed path as well."""
+    tree, tokens = random_tree(rng, 12), []
+    for _ in range(int(rng.integers(1, 6))):
+        tokens.append(int(rng.choice(np.flatnonzero(constraint.mask()[:VOCAB_SIZE]))))
+        constraint.push(tokens[-1])
+    constraint.pop(len(tokens))
+    number = len(tokens)
+    parents = [*range(-1, number - 1), *(max(parent, -1) + number for parent in tree.parents)]
+    ids = [*tokens, *tree.token_ids]
+    return TokenTree(ids, parents, rng.random(len(ids)))
+
+
+def test_pruned_tree_shares_the_probability_of_removed_nodes():
+    tree = TokenTree([1, 2, 3, 4, 5], [-1, -1, 0, 0, 1], [0.5, 0.25, 0.25, 0.2, 0.2])
+    pruned = tree.pruned([True, False, False, False, False], 9)
+    assert pruned.token_ids.tolist() == [2, 5]
+    assert pruned.parents.tolist() == [-1, 0]
+    np.testing.assert_allclose(pruned.probs, [0.5, 0.4], rtol=1e-6)
+    assert len(tree.pruned([False] * 5, 3)) == 3
+    with pytest.raises(ValueError, match="removed"):
+        tree.pruned([True], 2)
+
+
+def test_suggestion_of_paths_shares_their_common_beginning():
+    tokens, parents, probs = suggestion([[1, 2, 3], [1, 2, 4], [1, 5]])
+    assert (tokens, parents) == ([1, 2, 3, 4, 5], [-1, 0, 1, 1, 0])
+    np.testing.assert_allclose(np.array(probs) / probs[0], [1, 2 / 3, 1 / 2, 1 / 2, 1 / 3])
+
+
+def test_session_of_a_text_that_left_its_constraint_drafts_as_before():
+    from specds import FusedDrafter
+
+    inner, guide = FusedDrafter().session([5, 6, 5, 6, 5]), Guide(constraint_of("own"))
+    session = ConstrainedSession(inner, guide)
+    assert len(session.draft(4)) == 0
+    guide.follow([6])
+    session.observe([6], 0)
+    assert guide.is_lost
+    assert len(session.draft(4)) > 0
+
+
+@pytest.mark.parametrize("library", [*LIBRARIES, "own"])
+def test_processor_masks_numpy_and_torch_alike(library):
+    scores = np.random.default_rng(3).normal(size=(2, VOCAB_SIZE + 3)).astype(np.float32)
+    ids, rows = np.array([[5], [6]]), [GRAMMARS[library]()] * 2
+    of_numpy, of_torch = GrammarProcessor(rows), GrammarProcessor(rows)
+    for token in (VOCABULARY.index(b"{"), VOCABULARY.index(b'"')):
+        found = of_numpy(ids, scores)
+        torch_ids, torch_scores = torch.from_numpy(ids), torch.from_numpy(scores)
+        np.testing.assert_array_equal(of_torch(torch_ids, torch_scores).numpy(), found)
+        assert found[0, token] == scores[0, token]
+        assert np.isinf(found).sum() > VOCAB_SIZE
+        ids = np.concatenate([ids, [[token], [token]]], axis=1)
+
+
+def test_processor_of_another_object_is_rejected():
+    with pytest.raises(TypeError, match="grammar must be an xgrammar"):
+        GrammarProcessor("[0-9]+")
