@@ -81,17 +81,24 @@ class Served:
         return json.loads(self.text(path))
 
 
+V2 = Path(__file__).with_name("vllm_cpu")
+
+
 def server_command(engine, model, options):
-    """Return the documented command that serves a model with specds, and its environment."""
-    if engine == "vllm":
-        speculative = {
-            "method": "custom_class",
-            "model": "specds.integrations.vllm.Proposer",
-            "num_speculative_tokens": 8,
-        }
+    """Return the documented command that serves a model with specds, and its environment.
+
+    `vllm` is the V1 runner, and `vllm_v2` the V2 runner on a CPU.
+    """
+    if engine.startswith("vllm"):
+        speculative = {"method": "ngram_gpu", "num_speculative_tokens": 8}
+        settings = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1"}
+        settings["PYTHONPATH"] = os.pathsep.join([str(V2), os.environ.get("PYTHONPATH", "")])
+        if engine == "vllm":
+            speculative |= {"method": "custom_class", "model": "specds.integrations.vllm.Proposer"}
+            settings = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
         words = ("vllm", "serve", model, "--speculative-config", json.dumps(speculative))
         more = ("--additional-config", json.dumps({"specds": options}))
-        return (*words, *more), {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+        return (*words, *more), settings
     words = (sys.executable, "-m", "sglang.launch_server", "--model-path", model)
     draft = ("--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "16")
     return (*words, *draft), {"SPECDS_CONFIG": json.dumps(options)}

@@ -1,64 +1,68 @@
-"""A real model in vLLM on a CPU writes requests of nine kinds, plain and with the documented line.
+"""A real model in vLLM on a CPU writes requests of nine kinds: plain, with specds, with n-grams.
 
     make bench-vllm ARGS="--limit 2"
 
-Kinds at once, one request of each, then each kind alone, two requests at a time. CPU seconds, the
-prompts included.
+Kinds at once, some requests of each, then each kind alone, two requests at a time. All ways run in
+one process and take turns at each batch. CPU seconds, the prompts included.
 """
 
-import json
-import subprocess
-import sys
+from contextlib import ExitStack
 from time import process_time
 
 from real.kinds import encode, every_kind, log, messages, parser
 from real.models import folder_of
 from real.tables import print_tables
 
-WAYS = ("plain", "specds")
+NGRAMS = {"method": "ngram", "num_speculative_tokens": 5}
+WAYS = ("plain", "specds", "n-grams")  # the last one's kernels break an engine that starts later
 
 
 def main():
-    asked = parser(__doc__, WAYS, every_kind(), limit=2).parse_args()
-    if len(asked.ways) == 1:
-        measure(asked)
-        return
-    rows = []
-    for way in asked.ways:  # each in a process of its own
-        command = [sys.executable, "-W", "ignore", "-m", "engines.vllm_real", *sys.argv[1:]]
-        run = subprocess.run([*command, "--ways", way], stdout=subprocess.PIPE, check=True)
-        rows += [json.loads(line) for line in run.stdout.splitlines() if line.startswith(b"{")]
-    print_tables(rows)
-
-
-def measure(asked):
-    """Print a row for each batch that one way writes."""
     from engines.vllm import Engine, chains
     from specds.integrations import adapter
 
+    asked = parser(__doc__, WAYS, every_kind(), limit=2).parse_args()
     adapter.perf_counter = process_time  # other programs then mislead no budget
-    [way] = asked.ways
     specds = {"additional_config": {"specds": {"memory_scope": "shared", **asked.options}}}
-    about = {} if way == "plain" else {**chains(8), **specds}
-    folder = str(folder_of("smollm2"))
-    with Engine(model=folder, **{"max_num_seqs": 9, "max_model_len": 2048, **about}) as engine:
-        tokenizer = engine.llm.get_tokenizer()
-
-        def write(asks):
-            ids = [encode(tokenizer, one) for one in asks]
-            return engine.generate(ids, asked.new_tokens, ignore_eos=False)
-
-        write([[{"role": "user", "content": "Hello."}]])  # the first steps cost more
+    limits = {"prompt_lookup_min": 3, "prompt_lookup_max": 5}
+    about = {
+        "plain": {},
+        "specds": {**chains(8), **specds},
+        "n-grams": {"speculative_config": {**NGRAMS, **limits}},
+    }
+    usual = {"model": str(folder_of("smollm2")), "max_num_seqs": 9, "max_model_len": 2048}
+    usual["disable_log_stats"] = False
+    rows, order = [], [way for way in WAYS if way in asked.ways]
+    with ExitStack() as stack:
+        engines = {way: stack.enter_context(Engine(**usual, **about[way])) for way in order}
+        for engine in engines.values():  # the first steps cost more
+            write(engine, [[{"role": "user", "content": "Hello."}]], asked)
         for kind, asks in batches(asked):
-            if logged := log(kind):
-                write(logged)
-            before = counts(engine)
-            texts = write(asks)
-            drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
-            row = {"kind": kind, "way": way, "number": 0, "texts": texts}
-            row |= {"seconds": engine.cpu_seconds, "tokens": sum(map(len, texts))}
-            row |= {"drafted": drafted, "accepted": accepted, "passes": row["tokens"] - accepted}
-            print(json.dumps(row), flush=True)
+            for way in order:
+                if logged := log(kind):
+                    write(engines[way], logged, asked)
+                row = {"kind": kind, "way": way, "number": 0}
+                rows.append(row | measured(engines[way], asks, asked))
+            order.reverse()
+            rows.sort(key=lambda row: WAYS.index(row["way"]))
+            print_tables([row for row in rows if row["kind"] == kind])
+    print_tables(rows)
+
+
+def measured(engine, asks, asked):
+    """Return the figures of a batch."""
+    before = counts(engine)
+    texts = write(engine, asks, asked)
+    drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
+    tokens = sum(map(len, texts))
+    row = {"texts": texts, "seconds": engine.cpu_seconds, "tokens": tokens}
+    return row | {"drafted": drafted, "accepted": accepted, "passes": tokens - accepted}
+
+
+def write(engine, asks, asked):
+    tokenizer = engine.llm.get_tokenizer()
+    ids = [list(encode(tokenizer, one)) for one in asks]
+    return engine.generate(ids, asked.new_tokens, ignore_eos=False)
 
 
 def batches(asked):
@@ -70,9 +74,10 @@ def batches(asked):
 
 
 def counts(engine):
-    """Return the numbers of drafted and of accepted tokens."""
-    stats = engine.proposer.drafter.stats() if engine.proposer is not None else {}
-    return [stats.get(name, 0) for name in ("num_draft_tokens", "num_accepted_tokens")]
+    """Return the numbers of drafted and of accepted tokens, by vLLM's count."""
+    values = {metric.name: getattr(metric, "value", 0) for metric in engine.llm.get_metrics()}
+    names = ("num_draft_tokens", "num_accepted_tokens")
+    return [values.get(f"vllm:spec_decode_{name}", 0) for name in names]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""Requests of nine kinds, and of two more that follow a log of similar requests."""
+"""Requests of nine kinds, and of two more that follow a log of similar requests.
+
+`SPECDS_PROMPTS` names a file with other requests, in the form of `prompts.json`.
+"""
 
 import argparse
 import json
+import os
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +15,8 @@ _EACH = 5  # every fifth of the similar requests is measured, the others are the
 
 @cache
 def _written():
-    return json.loads(Path(__file__).with_name("prompts.json").read_text())
+    own = Path(__file__).with_name("prompts.json")
+    return json.loads(Path(os.environ.get("SPECDS_PROMPTS", own)).read_text())
 
 
 def kinds() -> list[str]:

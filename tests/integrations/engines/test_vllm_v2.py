@@ -1,5 +1,6 @@
 """The V2 runner of a real vLLM on a CPU, its kernels by Triton's interpreter: `make test-vllm`."""
 
+import json
 import os
 from importlib.util import find_spec
 from unittest.mock import MagicMock
@@ -11,7 +12,10 @@ if find_spec("vllm") is None:
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # before vLLM and Triton are imported
 
 from engines import workload
+from engines.served import Served, server_command
 from engines.vllm import Engine, chains, schedule_ahead
+
+STEPS = "specds:row_steps_total "
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
@@ -160,6 +164,29 @@ def test_runner_schedules_ahead_only_if_asked(monkeypatch):
             config = EngineArgs(model=workload.model_path(), **about).create_engine_config()
             is_ahead = not specds if asked is None else asked
             assert config.scheduler_config.async_scheduling == is_ahead
+
+
+def test_the_documented_line_serves_tenants_and_metrics(tmp_path, prompts):
+    with Engine() as engine:
+        [expected] = engine.generate(prompts[:1], max_tokens=24)
+    options = {"memory_scope": "tenant", "step_cost": "ignored", "min_prob": 0.0}
+    words, settings = server_command("vllm_v2", workload.model_path(), options)
+    settings |= {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "VLLM_LOGGING_LEVEL": "INFO"}
+    settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    words = (*words, "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024")
+    about = {"model": workload.model_path(), "prompt": prompts[0], "return_token_ids": True}
+    about |= {"max_tokens": 24, "ignore_eos": True, "temperature": 0}
+    steps = [0]
+    with Served((*words, "--max-num-seqs", "4"), tmp_path / "log", **settings) as server:
+        for extra in ({"specds_tenant": 5}, {"specds_tenant": "5"}, {"specds_off": "true"}):
+            with server.asked("POST", "/v1/completions", **about, vllm_xargs=extra) as answer:
+                assert json.load(answer)["choices"][0]["token_ids"] == expected
+            lines = server.text("/metrics").splitlines()
+            steps += [float(line.split()[-1]) for line in lines if line.startswith(STEPS)]
+    _, first, second, off = steps
+    assert second - first < first / 2
+    assert off == second
+    assert "specds drafts at most 8 tokens per row" in (tmp_path / "log").read_text()
 
 
 def verified(engine):
