@@ -71,6 +71,7 @@ FOREIGN = {
     *("--additional-config", "--async-scheduling", "--speculative-config"),
     *("--max-model-len", "--model-path"),
     *("--speculative-algorithm", "--speculative-num-draft-tokens", "--ubatch-size"),
+    "--speculative-ngram-max-bfs-breadth",
     *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),
     *(
         "--no-deps",

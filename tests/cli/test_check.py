@@ -1,5 +1,6 @@
 """The commands `check` and `list`, the environment, and the lines of a call without arguments."""
 
+import io
 import json
 import shutil
 import struct
@@ -10,6 +11,7 @@ import pytest
 import transformers
 
 from gguf_models import write_gguf
+from models import HYBRIDS, build
 from specds import Memory
 from specds.models.gguf import GgufVocabulary
 from specds.models.resolve import ModelRef
@@ -34,6 +36,28 @@ def test_check_of_unsupported_model_fails_with_reason(run, tmp_path, demo_tokeni
     assert code == 1
     assert not json.loads(out)["accelerated"]
     assert "BloomForCausalLM cannot verify" in json.loads(out)["reason"]
+
+
+def test_hybrid_is_checked_and_generates_and_chats(run, tmp_path, demo_tokenizer, monkeypatch):
+    config_class, shape = HYBRIDS["lfm2"]
+    special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+    model = build(config_class, {**shape, **special, "vocab_size": 4096})
+    model.save_pretrained(tmp_path)
+    demo_tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}"
+    demo_tokenizer.save_pretrained(tmp_path)
+    demo_tokenizer.chat_template = None
+    code, out, _ = run("check", tmp_path, "--json")
+    assert (code, json.loads(out)["verification"]) == (0, "chain")
+    ids = demo_tokenizer("def add(a, b):", return_tensors="pt")
+    text = model.generate(**ids, max_new_tokens=12, do_sample=False)[0].tolist()
+    options = ["generate", "--model", tmp_path, "--max-new-tokens", 12, "def add(a, b):", "--json"]
+    result = json.loads(run(*options)[1])
+    assert result["token_ids"] == text[ids["input_ids"].shape[1] :]
+    assert result["stats"]["verification"] == "chain"
+    monkeypatch.setattr("sys.stdin", io.StringIO("def add(a, b):\nagain\n"))
+    code, out, err = run("chat", "--model", tmp_path, "--max-new-tokens", 5)
+    assert code == 0, err
+    assert out.strip()
 
 
 def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(

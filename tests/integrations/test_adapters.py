@@ -168,6 +168,8 @@ def test_configuration_is_checked_at_start(tmp_path):
         vllm.Proposer(config_of(min_probability=0.1))
     with pytest.raises(ValueError, match="SGLang does not support `step_cost`"):
         sglang.SpecdsCorpus({"step_cost": "measured"}, 8)
+    with pytest.raises(ValueError, match="verify as chains with --speculative-ngram-max-bfs"):
+        sglang._replacement(max_bfs_breadth=1)
     store = build(tmp_path / "d", [[1, 2]], tokenizer_fingerprint="xxh3:ours")
     with pytest.raises(ValueError, match="xxh3:ours, that of the engine is "):
         llama_cpp.DraftModel({"datastore": str(store.path)}, tokenizer="demo")

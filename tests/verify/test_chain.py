@@ -4,7 +4,13 @@ import random
 
 import pytest
 import torch
-from transformers import DynamicCache, FalconMambaConfig, FalconMambaForCausalLM
+from transformers import (
+    DynamicCache,
+    FalconMambaConfig,
+    FalconMambaForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
+)
 
 from models import (
     GREEDY,
@@ -19,7 +25,7 @@ from models import (
     tiny_model,
     tree_generate,
 )
-from specds import FusedDrafter, accelerate
+from specds import FusedDrafter, HierarchyDrafter, accelerate
 from specds._core import TokenTree
 from specds.generation import UnsupportedRequestError, generate
 from specds.verify import UnsupportedModelError, check_model
@@ -173,6 +179,35 @@ def test_model_that_drops_its_state_in_long_passes_is_refused():
     model = FalconMambaForCausalLM(FalconMambaConfig(**sizes, pad_token_id=None)).eval()
     with pytest.raises(UnsupportedModelError, match=r"differ from plain ones by 0\.\d+ of their"):
         generate(model, prompt(), max_new_tokens=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_model_with_other_time_steps_in_long_passes_is_refused(dtype):
+    sizes = {"hidden_size": 32, "vocab_size": VOCAB_SIZE, "num_hidden_layers": 2, "head_dim": 8}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "mamba_num_heads": 8}
+    sizes |= {"mamba_head_dim": 8, "ssm_state_size": 8, "layers_block_type": ["mamba", "attention"]}
+    model = NemotronHForCausalLM(NemotronHConfig(**sizes)).to(dtype).eval()
+    with pytest.raises(UnsupportedModelError, match=r"bounds time steps .* \(0\.001 of"):
+        generate(model, prompt(), max_new_tokens=2)
+
+
+def test_predicted_output_is_drafted():
+    model = tiny_model("qwen3_5")
+    expected = plain_generate(model, **GREEDY)
+    drafter = FusedDrafter().for_request(predicted_output=expected[21:])
+    output = generate(model, prompt(), drafter, max_nodes=6, max_new_tokens=32, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.num_accepted_tokens > 16
+
+
+def test_hybrid_is_the_target_of_a_hierarchy_and_no_level():
+    hybrid, model = tiny_model("qwen3_5"), tiny_model("llama")
+    expected = plain_generate(hybrid, **GREEDY)
+    output = tree_generate(hybrid, HierarchyDrafter([model]), max_nodes=6, num_tokens=32, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.num_draft_tokens > 0
+    with pytest.raises(UnsupportedModelError, match="cannot verify"):
+        tree_generate(model, HierarchyDrafter([hybrid]), max_nodes=6, **GREEDY)
 
 
 def test_accelerated_generate_drafts_chains():

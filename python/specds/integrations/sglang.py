@@ -172,7 +172,16 @@ def register() -> None:
 
 
 def _replacement(**arguments: Any) -> SpecdsCorpus:
-    """Make the worker's corpus from the server's global arguments."""
+    """Make the worker's corpus from the server's global arguments.
+
+    Raises:
+        ValueError: SGLang would verify trees as chains, as recurrent layers of some kinds do.
+    """
+    if arguments.get("max_bfs_breadth") == 1:
+        raise ValueError(
+            "specds drafts trees, which recurrent layers verify as chains with "
+            "--speculative-ngram-max-bfs-breadth 1: use 2 or more"
+        )
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
