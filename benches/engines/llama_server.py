@@ -28,11 +28,15 @@ def option(name):
 
 
 class Server(Served):
-    """Server of a build in FOLDER; it repacks weights, but not for AMX (see `without_amx`)."""
+    """Server of a build in FOLDER: `extern`, or `plain` if that was built too.
+
+    It repacks weights, but not for AMX (see `without_amx`).
+    """
 
     def __init__(self, build, arguments, log, *, model="smollm2", threads=1, slots=1, context=2048):
         numbers = {"threads": threads, "threads-batch": threads}
         numbers |= {"parallel": slots, "ctx-size": slots * context, "log-verbosity": 4}
+        build = build if (FOLDER / build).exists() else "extern"
         command = [sys.executable, "-m", "engines.without_amx", FOLDER / build]
         command += ["--model", gguf_of(model), *arguments]
         pairs = ((option(name), str(value)) for name, value in numbers.items())

@@ -10,13 +10,21 @@ from pathlib import Path
 
 from engines.llama_server import Server, drafting
 from real.kinds import kinds, log, messages, parser
+from real.models import MODELS
 from real.tables import AS_ON_A_GPU, print_tables
 
-NGRAMS = "--spec-type ngram-mod --spec-ngram-mod-n-match 6 --spec-ngram-mod-n-min 0"
+
+def _ngrams(name, **switches):
+    words = (f"--spec-{name}-{switch.replace('_', '-')}" for switch in switches)
+    pairs = zip(words, map(str, switches.values()), strict=True)
+    return ["--spec-type", name, *(word for pair in pairs for word in pair)]
+
+
 WAYS = {
-    "plain": None,
-    "plain again": None,  # the noise of a measurement
-    "ngram-mod": [*NGRAMS.split(), "--spec-ngram-mod-n-max", "8"],
+    "plain": [],
+    "plain again": [],  # the noise of a measurement
+    "ngram-simple": _ngrams("ngram-simple", size_n=4, size_m=7),
+    "ngram-mod": _ngrams("ngram-mod", n_match=6, n_min=0, n_max=7),
     "specds": {"memory_scope": "shared"},
     "specds, a GPU's costs": {
         "memory_scope": "shared",
@@ -27,17 +35,24 @@ WAYS = {
 
 def main():
     options = parser(__doc__, WAYS, kinds(), limit=10)
+    options.add_argument("--model", default="smollm2", choices=MODELS)
     options.add_argument("--threads", default=1, type=int, metavar="N")
+    options.add_argument("--server", default="", help="more arguments of the servers, in one text")
     options.add_argument("--out", default=sys.stderr, type=argparse.FileType("a"))
     asked, rows, servers = options.parse_args(), [], {}
+    more = asked.server.split()
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for way in asked.ways:
-            build, arguments = "plain", WAYS[way] or []
+            arguments = WAYS[way]
             if isinstance(arguments, dict):
-                build, arguments = "extern", drafting({**arguments, **asked.options})
-            server = Server(build, arguments, logs / way.replace(" ", ""), threads=asked.threads)
+                arguments = drafting({**arguments, **asked.options})
+            about = {"model": asked.model, "threads": asked.threads}
+            server = Server("extern", [*arguments, *more], logs / way.replace(" ", ""), **about)
             servers[way] = stack.enter_context(server)
+            for line in server.log.read_text().splitlines():
+                if "a pass over" in line:
+                    print(f"{way}: {line}", file=sys.stderr)
             for conversation in (one for kind in asked.kinds for one in log(kind)):
                 servers[way].chat(conversation, asked.new_tokens)
         for number in range(asked.limit):
@@ -46,7 +61,8 @@ def main():
                 shift = number % len(servers)
                 for way in [*servers][shift:] + [*servers][:shift]:
                     row = servers[way].measured(conversation, asked.new_tokens)
-                    rows.append({"kind": kind, "way": way, "number": number, **row})
+                    row |= {"kind": kind, "way": way, "number": number, "model": asked.model}
+                    rows.append(row)
                     print(json.dumps(rows[-1]), file=asked.out, flush=True)
         for way, server in servers.items():
             if durations := re.findall(r"dur\(b,g,a\) = ([\d., ]+) ms", server.log.read_text()):

@@ -2,7 +2,103 @@
 // Included by speculative.cpp, behind common_speculative_impl.
 #include "specds.h"
 
+#include "ggml-backend.h"
+
+#include <ctime>
 #include <dlfcn.h>
+
+// of src/llama-model.h
+const std::vector<std::pair<std::string, ggml_tensor *>> & llama_internal_get_tensor_map(const llama_model * model);
+
+static bool common_extern_is_on_cpu(const ggml_tensor * tensor) {
+    const std::string buffer = ggml_backend_buffer_name(tensor->buffer);
+    return buffer.rfind("CPU", 0) == 0 || buffer == "AMX";
+}
+
+// Returns whether a backend has kernels that use a type's weights once for several tokens.
+static bool common_extern_is_batched(const ggml_tensor * tensor) {
+    const std::string buffer = ggml_backend_buffer_name(tensor->buffer);
+    if (!common_extern_is_on_cpu(tensor) || buffer == "AMX" || buffer == "CPU_REPACK") {
+        return true; // the CPU repacks weights for such kernels
+    }
+    switch (tensor->type) {
+        case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_MXFP4:
+        case GGML_TYPE_TQ1_0:
+        case GGML_TYPE_TQ2_0:
+            return false;
+        default:
+            return true;
+    }
+}
+
+// The time of passes over several tokens.
+struct common_extern_passes {
+    std::vector<specds_step_time> times;
+
+    // A fourth round comes first and warms up. Rounds end after this time.
+    static constexpr int     n_rounds = 3;
+    static constexpr int64_t t_max_us = 4000000;
+
+    // Computes garbage, the fastest of three passes of each size, in turn.
+    common_extern_passes(llama_context * ctx, int32_t n_max, bool is_cpu) {
+        const clockid_t clock = is_cpu ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC; // other load costs no CPU time
+        const auto seconds = [&] {
+            timespec now;
+            clock_gettime(clock, &now);
+            return now.tv_sec + now.tv_nsec / 1e9;
+        };
+        const int32_t n_most = std::min<int32_t>({1 + n_max, (int32_t) llama_n_batch(ctx), (int32_t) llama_n_ctx_seq(ctx)});
+        llama_memory_t mem = llama_get_memory(ctx);
+        llama_batch batch = llama_batch_init(16, 0, 1);
+        const int64_t t_start = ggml_time_us();
+        for (int round = 0; round <= n_rounds && (round < 2 || ggml_time_us() < t_start + t_max_us); ++round) {
+            size_t i = 0;
+            for (int32_t n_tokens : {1, 2, 3, 4, 6, 8, 12, 16}) {
+                if (n_tokens > n_most) {
+                    break;
+                }
+                batch.n_tokens = n_tokens;
+                for (int32_t pos = 0; pos < n_tokens; ++pos) {
+                    batch.token[pos]     = 0;
+                    batch.pos[pos]       = pos;
+                    batch.n_seq_id[pos]  = 1;
+                    batch.seq_id[pos][0] = 0;
+                    batch.logits[pos]    = true;
+                }
+                const double start = seconds();
+                const bool is_done = llama_decode(ctx, batch) == 0;
+                llama_synchronize(ctx);
+                const double time = seconds() - start;
+                const bool is_cleared = n_tokens == 1 || llama_memory_seq_rm(mem, 0, 1, -1);
+                llama_memory_clear(mem, true);
+                if (!is_done || !is_cleared) {
+                    llama_batch_free(batch);
+                    throw std::runtime_error(is_done ?
+                            "the memory of this model cannot drop single tokens" : "a pass to measure its time failed");
+                }
+                if (round == 0) {
+                    times.push_back({(size_t) n_tokens, INFINITY});
+                } else {
+                    times[i].seconds = std::min(times[i].seconds, time);
+                }
+                ++i;
+            }
+        }
+        llama_batch_free(batch);
+        llama_perf_context_reset(ctx);
+    }
+
+    // Returns the speed of steps whose drafts are all accepted, over that of steps without drafts.
+    double most_gain() const {
+        double gain = 1.0;
+        for (const auto & pass : times) {
+            gain = std::max(gain, pass.num_tokens * times[0].seconds / pass.seconds);
+        }
+        return gain;
+    }
+};
 
 struct common_speculative_impl_extern : public common_speculative_impl {
     struct slot_state {
@@ -76,17 +172,46 @@ struct common_speculative_impl_extern : public common_speculative_impl {
         for (uint32_t i = 0; i < n_vocab; ++i) {
             texts[i] = llama_vocab_get_text(vocab, i);
         }
-        drafter = fn_open(params.extern_config.c_str(), n_vocab, texts.data(), true);
+        bool is_cpu = true;
+        const std::string weights = weight_types(is_cpu);
+        const common_extern_passes passes(ctx_tgt, n_max, is_cpu);
+        const auto & times = passes.times;
+        drafter = fn_open(params.extern_config.c_str(), n_vocab, texts.data(), true, times.data(), times.size());
         if (!drafter) {
             throw std::runtime_error(fn_last_error());
         }
         n_predictions = std::max(0, fn_num_predictions(drafter));
-        SPC_INF("external drafter '%s', n_max = %d: %s\n", params.extern_lib.c_str(), n_max, stats().c_str());
+        const size_t i = std::min<size_t>(5, times.size() - 1); // 8 tokens
+        SPC_INF("external drafter '%s', n_max = %d: a pass over %zu tokens takes %.2f times as long as one over 1 (%.2f ms), "
+                "so drafts can gain at most %.2fx; weights: %s\n",
+                params.extern_lib.c_str(), n_max, times[i].num_tokens, times[i].seconds / times[0].seconds,
+                1e3 * times[0].seconds, passes.most_gain(), weights.c_str());
+        SPC_INF("external drafter: %s\n", stats().c_str());
+    }
+
+    // the types of the weights by their share of bytes, and whether all are in the memory of the CPU
+    std::string weight_types(bool & is_cpu) const {
+        std::map<std::string, double> sizes;
+        double total = 0;
+        for (const auto & [name, tensor] : llama_internal_get_tensor_map(llama_get_model(ctx_tgt))) {
+            if (!tensor->buffer || ggml_n_dims(tensor) < 2) {
+                continue;
+            }
+            is_cpu = is_cpu && common_extern_is_on_cpu(tensor);
+            std::string type = ggml_type_name(tensor->type);
+            sizes[common_extern_is_batched(tensor) ? type : type + " (no kernel for several tokens)"] += ggml_nbytes(tensor);
+            total += ggml_nbytes(tensor);
+        }
+        std::string result;
+        for (const auto & [type, size] : sizes) {
+            result += string_format("%s%.0f %% %s", result.empty() ? "" : ", ", 100 * size / total, type.c_str());
+        }
+        return result;
     }
 
     ~common_speculative_impl_extern() override {
         for (uint32_t id = 0; id < n_seq; ++id) {
-            end(id);
+            end((llama_seq_id) id);
         }
         SPC_INF("external drafter: %s\n", stats().c_str());
         fn_close(drafter);
@@ -98,7 +223,8 @@ struct common_speculative_impl_extern : public common_speculative_impl {
         return text;
     }
 
-    void end(uint32_t id) {
+    void end(llama_seq_id seq_id) override {
+        const uint32_t id = seq_id;
         auto & slot = slots[id];
         if (!slot.text.empty()) {
             fn_end(drafter, id, slot.generation, slot.text.data(), slot.text.size());
@@ -109,13 +235,8 @@ struct common_speculative_impl_extern : public common_speculative_impl {
         slot.in_step = false;
     }
 
-    // the end of a request is not reported: slots that the last step left out are free by now, or draft again
     void begin(llama_seq_id seq_id, const llama_tokens & /*prompt*/) override {
-        for (uint32_t id = 0; id < n_seq; ++id) {
-            if (id == (uint32_t) seq_id || !slots[id].in_step) {
-                end(id);
-            }
-        }
+        end(seq_id);
     }
 
     bool process(const common_batch & batch) override {
@@ -218,6 +339,7 @@ struct common_speculative_impl_extern : public common_speculative_impl {
             row.tokens     = slot.text.data();
             row.num_tokens = slot.text.size();
             row.min_prob   = -1.0f;
+            row.options    = dp.extern_request && !dp.extern_request->empty() ? dp.extern_request->c_str() : nullptr;
             rows.push_back(row);
         }
         return rows;

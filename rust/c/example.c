@@ -14,7 +14,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "the library is of another version than the header\n");
         return 1;
     }
-    specds_drafter *drafter = specds_open(options, 100, NULL, false);
+    specds_drafter *drafter = specds_open(options, 100, NULL, false, NULL, 0);
     if (!drafter) {
         return failed("open");
     }

@@ -1,6 +1,7 @@
 //! Panic barrier and error messages.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,30 +9,35 @@ use std::sync::{Mutex, PoisonError};
 
 use specds_core::engine::EngineDrafter;
 
+use crate::request::RequestOptions;
+
 /// An argument or the configuration is invalid. The call had no effect.
 pub const SPECDS_REFUSED: i32 = -1;
 /// The library panicked. The drafter drafts nothing from now on.
 pub const SPECDS_BROKEN: i32 = -2;
 
 /// A drafter. Threads may share it; calls wait for each other.
-pub struct DrafterHandle(Mutex<Option<EngineDrafter>>);
+pub struct DrafterHandle(Mutex<Option<(EngineDrafter, SlotOptions)>>);
+
+/// The generation of the last request of each slot, and its options.
+pub(crate) type SlotOptions = HashMap<u32, (u64, RequestOptions)>;
 
 impl DrafterHandle {
     pub(crate) fn new(drafter: EngineDrafter) -> Self {
-        Self(Mutex::new(Some(drafter)))
+        Self(Mutex::new(Some((drafter, SlotOptions::new()))))
     }
 
     /// `None` after a panic, which may leave the drafter inconsistent.
     fn with<T>(
         &self,
-        work: impl FnOnce(&mut EngineDrafter) -> Result<T, Refusal>,
+        work: impl FnOnce(&mut EngineDrafter, &mut SlotOptions) -> Result<T, Refusal>,
     ) -> Result<T, i32> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut drafter) = held.take() else {
             return Err(failed("the drafter broke in an earlier call", SPECDS_BROKEN));
         };
         guarded(|| {
-            let result = work(&mut drafter);
+            let result = work(&mut drafter.0, &mut drafter.1);
             *held = Some(drafter);
             result
         })
@@ -55,6 +61,14 @@ pub(crate) fn refused(error: impl Display) -> Refusal {
 pub(crate) fn call(
     drafter: *mut DrafterHandle,
     work: impl FnOnce(&mut EngineDrafter) -> Result<usize, Refusal>,
+) -> i32 {
+    call_with_options(drafter, |drafter, _| work(drafter))
+}
+
+/// Calls `work` with a drafter and the options of its requests.
+pub(crate) fn call_with_options(
+    drafter: *mut DrafterHandle,
+    work: impl FnOnce(&mut EngineDrafter, &mut SlotOptions) -> Result<usize, Refusal>,
 ) -> i32 {
     // SAFETY: it is null, or `specds_open` gave it and it is not closed.
     let drafter = unsafe { drafter.as_ref() };

@@ -7,20 +7,23 @@
 mod fingerprint;
 mod guard;
 mod input;
+mod request;
 
 use std::ffi::c_char;
 use std::ptr;
 
 use serde_json::json;
+use specds_core::budget::StepCost;
 use specds_core::draft::DraftLimits;
 use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineInfo, PackedChains};
 
 pub use crate::guard::{DrafterHandle, SPECDS_BROKEN, SPECDS_REFUSED};
-use crate::guard::{Refusal, call, guarded, last_error, refused};
+use crate::guard::{Refusal, SlotOptions, call, call_with_options, guarded, last_error, refused};
 use crate::input::{name, output, slice, text, texts};
+use crate::request::RequestOptions;
 
 /// Version of the interface, which increases with each incompatible change.
-pub const SPECDS_ABI: u32 = 2;
+pub const SPECDS_ABI: u32 = 3;
 
 /// A request in the batch of this step.
 #[repr(C)]
@@ -37,10 +40,20 @@ pub struct BatchRow {
     pub num_tokens: usize,
     /// Number of tokens of the request that precede these; 0 if these are all.
     pub start: usize,
-    /// The tenant of the request, for `"memory_scope": "tenant"`; may be NULL.
-    pub tenant: *const c_char,
+    /// The options of the request as in docs/engines/index.md, a JSON object, the same in each step; may be NULL.
+    pub options: *const c_char,
     /// Minimum probability of a path; if it is below 0 or not finite, `min_prob` of the options applies.
     pub min_prob: f32,
+}
+
+/// The time of a pass over some tokens.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct StepTime {
+    /// Number of tokens.
+    pub num_tokens: usize,
+    /// The time in any unit.
+    pub seconds: f64,
 }
 
 /// Returns the interface version of the library; compare it with `SPECDS_ABI`.
@@ -52,24 +65,34 @@ pub extern "C" fn specds_abi() -> u32 {
 /// Opens a drafter, or returns NULL if that fails. `options` is the JSON object of docs/engines/index.md.
 ///
 /// `token_texts` are the texts of all `vocab_size` tokens as in the tokenizer's file, by which a datastore of another
-/// tokenizer is rejected. NULL skips the check. `times_steps` states that you call `specds_observe_step` after each
-/// step; by default, drafts then depend on the measured cost of a step.
+/// tokenizer is rejected. NULL skips the check.
+///
+/// By default, drafts depend on the cost of a step if that is known: from `step_times`, which you have measured, with
+/// rising numbers of tokens (sizes between two cost as much as the larger one; may be NULL), or if `times_steps` states
+/// that you call `specds_observe_step` after each step.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn specds_open(
     options: *const c_char,
     vocab_size: u32,
     token_texts: *const *const c_char,
     times_steps: bool,
+    step_times: *const StepTime,
+    num_step_times: usize,
 ) -> *mut DrafterHandle {
     let open = || {
         // SAFETY: both are null or as the header says.
-        let (options, texts) =
-            unsafe { (text(options, "options")?, texts(token_texts, vocab_size)?) };
+        let (options, texts, times) = unsafe {
+            let times = slice(step_times, num_step_times, "step_times")?;
+            (text(options, "options")?, texts(token_texts, vocab_size)?, times)
+        };
+        let sizes = times.iter().map(|time| (time.num_tokens, time.seconds)).collect::<Vec<_>>();
+        let step_cost = (!sizes.is_empty()).then(|| StepCost::of_sizes(&sizes));
         let config: EngineConfig = serde_json::from_str(options).map_err(refused)?;
         let engine = EngineInfo {
             vocab_size: Some(vocab_size),
             tokenizer: fingerprint::of_engine(&texts, &config)?,
             times_steps,
+            step_cost: step_cost.transpose().map_err(refused)?,
         };
         let drafter = EngineDrafter::open(config, &engine).map_err(refused)?;
         Ok(Box::into_raw(Box::new(DrafterHandle::new(drafter))))
@@ -90,7 +113,7 @@ pub unsafe extern "C" fn specds_draft(
     size: usize,
     lengths: *mut usize,
 ) -> i32 {
-    call(drafter, |drafter| {
+    call_with_options(drafter, |drafter, options| {
         // SAFETY: all are null or as the header says.
         let (rows, token_ids, lengths) = unsafe {
             let rows = slice(rows, num_rows, "rows")?;
@@ -102,9 +125,9 @@ pub unsafe extern "C" fn specds_draft(
         }
         lengths.fill(0);
         // SAFETY: the rows are as the header says.
-        let requests = rows.iter().map(|row| unsafe { request(row) });
+        let requests = rows.iter().map(|row| unsafe { RowRequest::read(row, options) });
         let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
-        let contexts = requests.iter().map(|request| Some(request.context()));
+        let contexts = requests.iter().map(|request| request.context(options));
         drafter.sync(&contexts.collect::<Vec<_>>());
         let least = drafter.min_prob();
         let limits: Vec<_> = rows.iter().map(|row| limits(row, width, least)).collect();
@@ -119,47 +142,52 @@ pub unsafe extern "C" fn specds_draft(
     })
 }
 
-/// The name and options of a row's request.
+/// A row's request.
 struct RowRequest<'a> {
     tokens: &'a [u32],
     start: usize,
+    slot: u32,
     name: String,
-    tenant: &'a str,
-    /// A message for each option that cannot be read.
-    unreadable: Vec<String>,
 }
 
-impl RowRequest<'_> {
-    fn context(&self) -> Context<'_> {
-        Context {
+impl<'a> RowRequest<'a> {
+    /// Reads the options of a request that is new in its slot.
+    ///
+    /// # Safety
+    ///
+    /// The row's pointers are null or as the header says.
+    unsafe fn read(row: &BatchRow, options: &mut SlotOptions) -> Result<Self, Refusal> {
+        // SAFETY: as above.
+        let tokens = unsafe { slice(row.tokens, row.num_tokens, "tokens")? };
+        let known = options.get(&row.slot).map(|(generation, _)| *generation);
+        if known != Some(row.generation) {
+            let is_given = !row.options.is_null();
+            // SAFETY: as above.
+            let given = is_given.then(|| unsafe { text(row.options, "options") });
+            let mut read = RequestOptions::read(given);
+            if !row.min_prob.is_finite() {
+                read.unreadable.push("`min_prob` must be a finite number".to_owned());
+            }
+            options.insert(row.slot, (row.generation, read));
+        }
+        let name = name(row.slot, row.generation);
+        Ok(Self { tokens, start: row.start, slot: row.slot, name })
+    }
+
+    /// `None` if the request has no drafts.
+    fn context(&'a self, options: &'a SlotOptions) -> Option<Context<'a>> {
+        let (_, options) = options.get(&self.slot)?;
+        (!options.is_off).then(|| Context {
             tokens: self.tokens,
             start: self.start,
             name: &self.name,
-            tenant: self.tenant,
-            unreadable_options: &self.unreadable,
+            tenant: &options.tenant,
+            group: options.group.as_deref(),
+            predicted_output: &options.predicted_output,
+            unreadable_options: &options.unreadable,
             ..Context::default()
-        }
+        })
     }
-}
-
-/// # Safety
-///
-/// The row's pointers are null or as the header says.
-unsafe fn request<'a>(row: &BatchRow) -> Result<RowRequest<'a>, Refusal> {
-    let mut unreadable = Vec::new();
-    if !row.min_prob.is_finite() {
-        unreadable.push("`min_prob` must be a finite number".to_owned());
-    }
-    // SAFETY: as above.
-    let tokens = unsafe { slice(row.tokens, row.num_tokens, "tokens")? };
-    // SAFETY: as above.
-    let tenant = (!row.tenant.is_null()).then(|| unsafe { text(row.tenant, "tenant") });
-    let tenant = tenant.transpose().unwrap_or_else(|Refusal(reason)| {
-        unreadable.push(reason);
-        None
-    });
-    let name = name(row.slot, row.generation);
-    Ok(RowRequest { tokens, start: row.start, name, tenant: tenant.unwrap_or(""), unreadable })
 }
 
 fn limits(row: &BatchRow, width: usize, least: f32) -> DraftLimits {

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 // Version of the interface, which increases with each incompatible change.
-#define SPECDS_ABI 2
+#define SPECDS_ABI 3
 
 // An argument or the configuration is invalid. The call had no effect.
 #define SPECDS_REFUSED -1
@@ -18,6 +18,14 @@
 
 // A drafter. Threads may share it; calls wait for each other.
 typedef struct specds_drafter specds_drafter;
+
+// The time of a pass over some tokens.
+typedef struct specds_step_time {
+  // Number of tokens.
+  size_t num_tokens;
+  // The time in any unit.
+  double seconds;
+} specds_step_time;
 
 // A request in the batch of this step.
 typedef struct specds_row {
@@ -32,8 +40,8 @@ typedef struct specds_row {
   size_t num_tokens;
   // Number of tokens of the request that precede these; 0 if these are all.
   size_t start;
-  // The tenant of the request, for `"memory_scope": "tenant"`; may be NULL.
-  const char *tenant;
+  // The options of the request as in docs/engines/index.md, a JSON object, the same in each step; may be NULL.
+  const char *options;
   // Minimum probability of a path; if it is below 0 or not finite, `min_prob` of the options applies.
   float min_prob;
 } specds_row;
@@ -48,12 +56,17 @@ uint32_t specds_abi(void);
 // Opens a drafter, or returns NULL if that fails. `options` is the JSON object of docs/engines/index.md.
 //
 // `token_texts` are the texts of all `vocab_size` tokens as in the tokenizer's file, by which a datastore of another
-// tokenizer is rejected. NULL skips the check. `times_steps` states that you call `specds_observe_step` after each
-// step; by default, drafts then depend on the measured cost of a step.
+// tokenizer is rejected. NULL skips the check.
+//
+// By default, drafts depend on the cost of a step if that is known: from `step_times`, which you have measured, with
+// rising numbers of tokens (sizes between two cost as much as the larger one; may be NULL), or if `times_steps` states
+// that you call `specds_observe_step` after each step.
 struct specds_drafter *specds_open(const char *options,
                                    uint32_t vocab_size,
                                    const char *const *token_texts,
-                                   bool times_steps);
+                                   bool times_steps,
+                                   const struct specds_step_time *step_times,
+                                   size_t num_step_times);
 
 // Drafts a chain for each row; requests that are absent for 64 steps have ended.
 //

@@ -62,7 +62,8 @@ impl EngineDrafter {
         times_steps: bool,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
-        let engine = EngineInfo { vocab_size, tokenizer: tokenizer.to_owned(), times_steps };
+        let tokenizer = tokenizer.to_owned();
+        let engine = EngineInfo { vocab_size, tokenizer, times_steps, step_cost: None };
         let mut config: EngineConfig = options::read(options)?;
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;

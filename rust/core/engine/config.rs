@@ -84,8 +84,8 @@ pub struct EngineConfig {
     /// Rows with more tokens get no drafts.
     pub max_context: usize,
     pub num_threads: usize,
-    /// The cost of a step. The default is measured if the engine [times its steps](EngineInfo::times_steps), else
-    /// ignored.
+    /// The cost of a step. The default is [that of the engine](EngineInfo::step_cost), or measured if the engine
+    /// [times its steps](EngineInfo::times_steps), else ignored.
     pub step_cost: Option<LoadCost>,
 }
 
@@ -113,7 +113,11 @@ impl EngineConfig {
 
     /// Replaces the defaults that depend on the engine.
     pub(crate) fn resolved(mut self, engine: &EngineInfo) -> Self {
-        let default = if engine.times_steps { LoadCost::Measured } else { LoadCost::Ignored };
+        let default = match &engine.step_cost {
+            Some(cost) => LoadCost::Given(cost.clone()),
+            None if engine.times_steps => LoadCost::Measured,
+            None => LoadCost::Ignored,
+        };
         let is_ignored = *self.step_cost.get_or_insert(default) == LoadCost::Ignored;
         self.min_prob.get_or_insert(if is_ignored { Self::MIN_PROB } else { 0.0 });
         self
@@ -138,7 +142,7 @@ impl EngineConfig {
 const MAX_INTERVAL: f64 = 86_400.0;
 
 /// The properties that an engine reports when it opens a drafter.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineInfo {
     /// Only tokens below this are drafted; `None` if it is not known.
     pub vocab_size: Option<u32>,
@@ -146,4 +150,6 @@ pub struct EngineInfo {
     pub tokenizer: String,
     /// True if the engine reports the time of each step.
     pub times_steps: bool,
+    /// The cost of a step as the engine measured it before.
+    pub step_cost: Option<StepCost>,
 }

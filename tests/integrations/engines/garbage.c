@@ -8,8 +8,9 @@ static char kind;
 static uint32_t n_vocab;
 
 uint32_t specds_abi(void) { return SPECDS_ABI; }
-specds_drafter *specds_open(const char *options, uint32_t vocab_size, const char *const *texts) {
-    (void) texts;
+specds_drafter *specds_open(const char *options, uint32_t vocab_size, const char *const *texts, bool times,
+                            const specds_step_time *step_times, size_t num_step_times) {
+    (void) texts, (void) times, (void) step_times, (void) num_step_times;
     kind = options[0];
     n_vocab = vocab_size;
     return kind == 'n' ? NULL : (specds_drafter *) &kind; /* none */

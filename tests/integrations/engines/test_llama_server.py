@@ -1,14 +1,16 @@
 """llama-server with and without our drafter: `make test-llama-server`."""
 
 import itertools
+import re
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from engines import workload
-from engines.llama_server import ROOT, Server, drafting
+from engines.llama_server import FOLDER, ROOT, Server, drafting
 from real.kinds import kinds, messages
 
 pytestmark = pytest.mark.engine
@@ -158,6 +160,41 @@ def test_concurrent_slots_write_the_baseline_text(plain, ours):
     assert min(same) >= len(alone) - 1
 
 
+def test_predicted_output_is_drafted_unless_the_request_is_off(plain, ours):
+    words = "The lazy river of Klagenfurt carried seven green boxes past the old mill at noon."
+    asked = [{"role": "user", "content": f"Repeat: {words.replace('seven', '7')}"}]
+    expected, _ = plain.chat(asked)
+    numbers = []
+    for more in (
+        {},
+        {"prediction": {"type": "content", "content": expected}},
+        {"prediction": {"type": "content", "content": [{"type": "text", "text": expected}]}},
+        {"specds_predicted_output": expected},
+        {"specds_predicted_output": expected, "specds_off": True},
+    ):
+        text, answer = ours.chat(asked, specds_tenant="new", **more)
+        assert text == expected
+        numbers.append(accepted(answer))
+    assert min(numbers[1:4]) > 10
+    assert numbers[4] == 0
+
+
+def test_request_enters_the_memory_of_its_tenant_when_it_ends(logs):
+    options = {**ALWAYS, "memory_scope": "tenant"}
+    with Server("extern", drafting(options), logs(), slots=2) as server:
+        about = [(0, "a"), (1, "a"), (0, "b")]
+        answers = [server.chat(ASKED[1], id_slot=slot, specds_tenant=of)[1] for slot, of in about]
+    first, again, other = map(accepted, answers)
+    assert again > first + 10
+    assert other == first
+
+
+def test_start_line_has_the_time_of_passes_and_the_types_of_weights(ours):
+    (line,) = (line for line in ours.log.read_text().splitlines() if "a pass over 8 tokens" in line)
+    assert "so drafts can gain at most" in line
+    assert "q4_1 (no kernel for several tokens)" in line
+
+
 @pytest.mark.parametrize(
     ("said", "arguments"),
     [
@@ -193,3 +230,24 @@ def test_garbage_changes_no_text(logs, tmp_path, plain, kind):
             assert text == plain.chat(conversation)[0]
         drafted = answer["timings"].get("draft_n", 0)
     assert (drafted > 0) == (kind in ("random", "long", "ends"))
+
+
+INSERT = [sys.executable, str(ROOT / "integrations/llama.cpp/insert.py")]
+NEWER = "llama-cpp-sys-4"  # its `common` has ggml 0.28, the pinned source 0.25
+
+
+def test_insertions_fit_the_pinned_source_and_a_newer_one(tmp_path):
+    (source,) = FOLDER.glob("llama_cpp_python-*/vendor/llama.cpp")
+    subprocess.run([*INSERT, source], check=True)  # It is up to date.
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/lib.rs").touch()
+    package = f'[package]\nname = "a"\nversion = "0.0.0"\n[dependencies]\n{NEWER} = "=0.11.0"\n'
+    (tmp_path / "Cargo.toml").write_text(package)
+    subprocess.run(["cargo", "vendor", "--quiet"], cwd=tmp_path, check=True)
+    newer = tmp_path / "vendor" / NEWER / "llama.cpp"
+    names = ("common.h", "arg.cpp", "speculative.h", "speculative.cpp")
+    subprocess.run([*INSERT, newer, *(f"common/{name}" for name in names)], check=True)
+    for name in names:
+        texts = [(root / "common" / name).read_text() for root in (source, newer)]
+        own = [re.findall(r".*extern[_-].*|.*EXTERN.*", text) for text in texts]
+        assert own[0] == own[1]

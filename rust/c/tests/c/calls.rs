@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::thread;
 
 use specds::{
-    BatchRow, DrafterHandle, SPECDS_REFUSED, specds_close, specds_draft, specds_end,
+    BatchRow, DrafterHandle, SPECDS_REFUSED, StepTime, specds_close, specds_draft, specds_end,
     specds_end_all, specds_last_error, specds_num_predictions, specds_observe_predictions,
     specds_observe_step, specds_open, specds_stats,
 };
@@ -22,7 +22,7 @@ const VOCAB_SIZE: u32 = 12;
 fn open(options: &str) -> *mut DrafterHandle {
     let options = CString::new(options).unwrap();
     // SAFETY: the text lives, and no texts of tokens are given.
-    unsafe { specds_open(options.as_ptr(), VOCAB_SIZE, null(), false) }
+    unsafe { specds_open(options.as_ptr(), VOCAB_SIZE, null(), false, null(), 0) }
 }
 
 fn last_error() -> String {
@@ -39,7 +39,7 @@ fn row(slot: u32, generation: u64, tokens: &[u32]) -> BatchRow {
         tokens: tokens.as_ptr(),
         num_tokens: tokens.len(),
         start: 0,
-        tenant: null(),
+        options: null(),
         min_prob: -1.0,
     }
 }
@@ -69,17 +69,17 @@ fn drafts_equal_those_of_the_core() {
     let mut texts: Vec<_> = (0..3).map(|_| random.phrases(&phrases, 12)).collect();
     let mut num_drafted = 0;
     for step in 0..60_u32 {
-        let tenants = [c"", c"a", c"b"];
+        let tenants = [c"{}", c"{\"specds_tenant\": \"a\"}", c"{\"specds_tenant\": 2}"];
         let rows = texts.iter().zip(0..).map(|(text, slot)| BatchRow {
             max_tokens: random.below(7),
             min_prob: [-1.0, 0.0, 0.4][random.below(3) as usize],
-            tenant: tenants[slot as usize].as_ptr(),
+            options: tenants[slot as usize].as_ptr(),
             ..row(slot, (step / 20).into(), text)
         });
         let rows: Vec<_> = rows.collect();
         let names = ["0", "1", "2"].map(|slot| format!("{slot}.{}", step / 20));
         let contexts = texts.iter().enumerate().map(|(slot, tokens)| {
-            let tenant = tenants[slot].to_str().unwrap();
+            let tenant = ["", "a", "2"][slot];
             let name = &*names[slot];
             Some(Context { tokens, name, tenant, ..Context::default() })
         });
@@ -162,15 +162,22 @@ fn invalid_arguments_are_named_and_invalid_options_refused_by_row() {
             spoil(&mut row);
             refused(of(&row), reason);
         }
-        let options: [fn(&mut BatchRow); 2] =
-            [|row| row.min_prob = f32::NAN, |row| row.tenant = c"\xff".as_ptr()];
+        let options: [fn(&mut BatchRow); 7] = [
+            |row| row.min_prob = f32::NAN,
+            |row| row.options = c"\xff".as_ptr(),
+            |row| row.options = c"[]".as_ptr(),
+            |row| row.options = c"{\"specds_of\": 1}".as_ptr(),
+            |row| row.options = c"{\"specds_off\": \"no\"}".as_ptr(),
+            |row| row.options = c"{\"specds_group\": null}".as_ptr(),
+            |row| row.options = c"{\"specds_predicted_output\": [-1]}".as_ptr(),
+        ];
         for (generation, spoil) in (1..).zip(options) {
             let mut row = row(0, generation, &tokens);
             spoil(&mut row);
             assert_eq!(of(&row), 0);
         }
-        assert_eq!(stats(drafter)["num_refused_options"], 2);
-        assert_eq!(stats(drafter)["num_opened"], 3);
+        assert_eq!(stats(drafter)["num_refused_options"], 7);
+        assert_eq!(stats(drafter)["num_opened"], 8);
         let good = &raw const good;
         let call = |drafter, rows, ids, at| specds_draft(drafter, rows, 1, 8, ids, 8, at);
         refused(call(null_mut(), good, ids, lengths), "`drafter` is NULL");
@@ -201,6 +208,54 @@ fn invalid_arguments_are_named_and_invalid_options_refused_by_row() {
 }
 
 #[test]
+fn options_of_a_request_are_read_when_it_begins() {
+    let drafter = open(r#"{"step_cost": "ignored"}"#);
+    let drafted = |generation, options: &CStr| {
+        let row = BatchRow { options: options.as_ptr(), ..row(0, generation, &[1, 2, 3]) };
+        draft(drafter, &[row], 8)[0].clone()
+    };
+    let predicted = c"{\"specds_predicted_output\": [0, 1, 2, 3, 4, 5, 6]}";
+    assert_eq!(drafted(0, predicted)[..3], [4, 5, 6]);
+    assert!(drafted(1, c"{}").is_empty());
+    assert_eq!(drafted(2, predicted)[..3], [4, 5, 6]);
+    let off = c"{\"specds_off\": true, \"specds_predicted_output\": [0, 1, 2, 3, 4, 5, 6]}";
+    assert!(drafted(3, off).is_empty());
+    assert!(drafted(3, predicted).is_empty());
+    assert_eq!(stats(drafter)["num_opened"], 3);
+    // SAFETY: it was opened above.
+    unsafe { specds_close(drafter) };
+}
+
+/// A pass over 4 tokens costs less than one over 3, as in kernels for 4; more than 4 cost too much.
+#[test]
+fn measured_times_at_the_start_choose_the_size_of_drafts() {
+    let open = |times: &[StepTime]| {
+        let (times, number) = (times.as_ptr(), times.len());
+        // SAFETY: the times live, and no texts of tokens are given.
+        unsafe { specds_open(c"{}".as_ptr(), VOCAB_SIZE, null(), true, times, number) }
+    };
+    let times = [(1, 1.0), (2, 1.3), (3, 1.8), (4, 1.4), (8, 7.0), (16, 15.0)];
+    let times = times.map(|(num_tokens, seconds)| StepTime { num_tokens, seconds });
+    let drafter = open(&times);
+    let tokens = [1, 2, 3, 4, 5, 6, 7, 8].repeat(4);
+    assert_eq!(draft(drafter, &[row(0, 0, &tokens)], 8)[0], [1, 2, 3]);
+    // SAFETY: it was opened above.
+    unsafe { specds_close(drafter) };
+    let wrong: [fn(&mut [StepTime; 6]); 4] = [
+        |times| times[0].num_tokens = 0,
+        |times| times[2].num_tokens = 2,
+        |times| times[5].num_tokens = usize::MAX,
+        |times| times[1].seconds = f64::NAN,
+    ];
+    for spoil in wrong {
+        let mut times = times;
+        spoil(&mut times);
+        assert!(open(&times).is_null());
+        assert!(last_error().contains("`step_times`"), "{}", last_error());
+    }
+}
+
+#[test]
 fn datastore_of_another_tokenizer_is_rejected_if_texts_are_known() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
@@ -220,7 +275,7 @@ fn datastore_of_another_tokenizer_is_rejected_if_texts_are_known() {
     {
         let texts = texts.map(CStr::as_ptr);
         // SAFETY: all texts live.
-        let drafter = unsafe { specds_open(options.as_ptr(), 4, texts.as_ptr(), true) };
+        let drafter = unsafe { specds_open(options.as_ptr(), 4, texts.as_ptr(), true, null(), 0) };
         let said = last_error();
         assert_eq!(drafter.is_null(), is_refused, "{said}");
         assert!(!is_refused || said.contains("another tokenizer"), "{said}");
