@@ -7,7 +7,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use specds_forward::gguf::{Gguf, Value};
+use specds_forward::gguf::{self, Gguf, Value};
 use specds_forward::model::{self, Cache, Input, LoadOptions, Model, PassOptions};
 use specds_forward::{Activations, Error, Instructions};
 
@@ -67,6 +67,19 @@ impl GgufFile {
         py.detach(|| tensor.kind.dequantize(tensor.bytes, &mut weights));
         shaped([tensor.rows, tensor.columns], weights)
     }
+}
+
+/// Returns the merges of a SentencePiece vocabulary in their order, int64 `(num_merges, 2)`.
+///
+/// `scores` has one entry for each token: None for a token that is not merged.
+#[pyfunction]
+pub(crate) fn merges_of(
+    py: Python<'_>,
+    tokens: Vec<String>,
+    scores: Vec<Option<f64>>,
+) -> Result<Matrix> {
+    let found = py.detach(|| gguf::merges(&tokens, &scores));
+    shaped((found.len(), 2), found.into_iter().flatten().map(i64::from).collect())
 }
 
 /// A model of a GGUF file, its weights packed for this processor.

@@ -110,6 +110,8 @@ OF_ONE_CALL = {
     "draw.probs": np.array([0.5, 0.5], np.float32),
     "engine.num_threads": 1,
     "merge.overwrite": True,
+    "merges_of.scores": [0.5, None],
+    "merges_of.tokens": ["a", "b"],
     "merge.path": lambda path: path.parent / "merged",
     "n_grammys_session.strategy": "context",
     "pack_rows.token_ids": [1],

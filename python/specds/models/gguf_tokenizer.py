@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from specds._core import GgufFile
+from specds._core import GgufFile, merges_of
 from specds._lazy import imported
 from specds.models.gguf import (
     CONTROL,
@@ -115,19 +115,14 @@ def _of_sentencepiece(file: GgufFile, tokens: list[str], types: list[int], token
     if len(scores) != len(tokens):
         raise ValueError("it has not one score for each token")
     numbers = {token: number for number, token in enumerate(tokens)}
-    known = {token for token, type_ in zip(tokens, types, strict=True) if type_ == NORMAL}
-    merges: list[tuple[float, int, int, str, str]] = []
-    for token in known:
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in known and right in known:
-                score = -scores[numbers[token]]
-                merges.append((score, numbers[left], numbers[right], left, right))
-    merges.sort()
+    normal = [
+        score if type_ == NORMAL else None for score, type_ in zip(scores, types, strict=True)
+    ]
+    pairs = merges_of(tokens, normal).tolist()
     unknown = token_id(file, "unknown", len(tokens))
     model = tokenizers.models.BPE(
         vocab=numbers,
-        merges=[merge[3:] for merge in merges],
+        merges=[(tokens[left], tokens[right]) for left, right in pairs],
         unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,

@@ -10,6 +10,7 @@
 //!
 //! Numbers are little-endian. A length is compared with what is left of the file before anything is reserved.
 
+mod merges;
 mod reader;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 use crate::weights::BlockType;
+pub use merges::merges;
 use reader::Reader;
 
 /// A value of the metadata.

@@ -138,10 +138,9 @@ impl<'a> Loader<'a> {
             if !columns.is_multiple_of(32) {
                 return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
             }
-            read.push(Part { kind: tensor.kind, bytes: tensor.bytes.to_vec() });
-            self.file.release(tensor.bytes);
+            read.push(Part { kind: tensor.kind, bytes: tensor.bytes.into() });
         }
-        Ok(Layer::new(read, columns, self.with))
+        Ok(Layer::new(read, columns, self.with, |bytes| self.file.release(bytes)))
     }
 
     fn block(&mut self, config: &Config, layer: usize) -> Result<Block> {

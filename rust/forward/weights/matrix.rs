@@ -1,5 +1,7 @@
 //! Linear layers: matrices of the file, by threads.
 
+use std::borrow::Cow;
+
 use super::blocks::BlockType;
 use super::pack::Packed;
 use crate::error::{Error, Result};
@@ -12,9 +14,9 @@ const LEAST_PART: usize = 1 << 16;
 
 /// Some rows of weights of one type, before they are packed.
 #[derive(Debug, Clone)]
-pub(crate) struct Part {
+pub(crate) struct Part<'a> {
     pub(crate) kind: BlockType,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Cow<'a, [u8]>,
 }
 
 /// Matrices whose outputs lie side by side.
@@ -27,15 +29,37 @@ pub(crate) struct Layer {
 
 impl Layer {
     /// Packs matrices of as many columns; those of one type that follow each other become one.
-    pub(crate) fn new(parts: Vec<Part>, columns: usize, with: Instructions) -> Self {
+    ///
+    /// `release` is called with bytes of the parts that are not read again.
+    pub(crate) fn new(
+        parts: Vec<Part<'_>>,
+        columns: usize,
+        with: Instructions,
+        release: impl Fn(&[u8]),
+    ) -> Self {
         let mut joined: Vec<Part> = Vec::new();
         for part in parts {
             match joined.last_mut() {
-                Some(last) if last.kind == part.kind => last.bytes.extend(part.bytes),
+                Some(last) if last.kind == part.kind => {
+                    if let Cow::Borrowed(bytes) = last.bytes {
+                        last.bytes = Cow::Owned(bytes.to_vec());
+                        release(bytes);
+                    }
+                    last.bytes.to_mut().extend_from_slice(&part.bytes);
+                    release(&part.bytes);
+                }
                 _ => joined.push(part),
             }
         }
-        let pack = |part: Part| Packed::new(part.kind, &part.bytes, columns, with.lanes());
+        let pack = |part: Part<'_>| {
+            let is_of_file = matches!(part.bytes, Cow::Borrowed(_));
+            let release = |bytes: &[u8]| {
+                if is_of_file {
+                    release(bytes);
+                }
+            };
+            Packed::new(part.kind, &part.bytes, columns, with.lanes(), release)
+        };
         let parts: Vec<_> = joined.into_iter().map(pack).collect();
         let num_outputs = parts.iter().map(|part| part.rows).sum();
         Self { parts, num_outputs, with }
@@ -119,8 +143,8 @@ impl PackedMatrix {
         if row.is_none_or(|row| !bytes.len().is_multiple_of(row)) {
             return Err(Error::invalid("columns", "must be whole blocks, and a multiple of 32"));
         }
-        let part = Part { kind, bytes: bytes.to_vec() };
-        Ok(Self(Layer::new(vec![part], columns, instructions)))
+        let part = Part { kind, bytes: bytes.into() };
+        Ok(Self(Layer::new(vec![part], columns, instructions, |_| ())))
     }
 
     /// Returns the products of each row with the states of each token, token after token.

@@ -14,6 +14,9 @@
 
 use super::blocks::{BlockType, scale_and_minimum};
 
+/// The least bytes to release at once.
+const RELEASED: usize = 1 << 20;
+
 /// The numbers of a block as they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plane {
@@ -104,7 +107,15 @@ const fn form(kind: BlockType) -> (Plane, Scales) {
 
 impl Packed {
     /// Interleaves rows of whole blocks; the last rows are filled up with zeros.
-    pub(crate) fn new(kind: BlockType, bytes: &[u8], columns: usize, lanes: usize) -> Self {
+    ///
+    /// `release` is called with bytes that are not read again, so that no file is in memory twice.
+    pub(crate) fn new(
+        kind: BlockType,
+        bytes: &[u8],
+        columns: usize,
+        lanes: usize,
+        release: impl Fn(&[u8]),
+    ) -> Self {
         let (plane, scales) = form(kind);
         let width = (scales.blocks() * 32).max(kind.block_size());
         let source = width / kind.block_size() * kind.block_bytes();
@@ -113,7 +124,13 @@ impl Packed {
         let zeros = vec![0; source];
         let unit = lanes * (scales.bytes() + scales.blocks() * plane.block_bytes());
         let mut packed = Vec::with_capacity(rows.div_ceil(lanes) * (columns / width) * unit);
+        let mut released = 0;
         for first in (0..rows).step_by(lanes) {
+            let read = first * row_bytes;
+            if read - released >= RELEASED {
+                release(&bytes[released..read]);
+                released = read;
+            }
             for place in 0..columns / width {
                 let of_lane = |lane: usize| match first + lane {
                     row if row < rows => &bytes[row * row_bytes + place * source..][..source],
@@ -126,6 +143,7 @@ impl Packed {
                 }
             }
         }
+        release(&bytes[released..]);
         Self { plane, scales, lanes, rows, columns, bytes: packed }
     }
 
