@@ -16,6 +16,7 @@ EXTRAS = {
     "huggingface_hub": "hub",
     "pathspec": "corpora",
     "pyarrow": "corpora",
+    "llguidance": "grammar",
     "ray": "ray",
     "specds_demo": "demo",
 }

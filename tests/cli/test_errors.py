@@ -65,6 +65,10 @@ USAGE = [
 ]
 # What does not fit, or is not there: exit code 1. These are raised before torch is imported.
 AT_ONCE = [
+    (f"{GENERATE} a --regex x --json-schema y", "are mutually exclusive"),
+    (f"{GENERATE} a --regex '((('", "--regex is invalid"),
+    (f"{GENERATE} a --json-schema '{{'", "--json-schema is not JSON"),
+    (f"{GENERATE} a --json-schema '{{\"type\": 5}}'", "--json-schema is invalid"),
     (f"{GENERATE} a --drafter rest", "drafter `rest` needs a datastore: pass one with --datastore"),
     (f"{GENERATE} a --device foo", "no device `foo`: try auto, cpu or cuda"),
     (f"{GENERATE} a --dtype float3", "no dtype `float3`: try float32, bfloat16 or float16"),

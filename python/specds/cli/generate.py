@@ -45,6 +45,7 @@ def generate(
         specds generate --model demo --datastore stdlib.specds "def main("
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds -
         specds generate --model demo "import json" --memory requests.memory
+        specds generate --model smollm2 --json-schema person.json "John Smith of Boston is 42."
         specds generate --model demo --drafter hierarchy:demo-tiny "def main("
     """
     texts = _prompts(prompt, prompts)
@@ -89,6 +90,7 @@ def _complete(
         at.drafter,
         **settings,
         on_step=at.writer,
+        grammar=at.grammar,
         tokenizer=at.tokenizer,
         attention_mask=prompt_of(at.model, [1] * ids.shape[1]),
     )
@@ -130,7 +132,7 @@ def chat(
     with opened(running, is_chat=True) as at:
         from specds.generation import Chat
 
-        talk = Chat(at.model, at.tokenizer, at.drafter, on_step=at.writer)
+        talk = Chat(at.model, at.tokenizer, at.drafter, on_step=at.writer, grammar=at.grammar)
         commands = ChatCommands(talk)
         if system is not None:
             commands.system(utf8(system))

@@ -74,6 +74,8 @@ class Running:
         top_p: Sample from the likeliest tokens that together have this probability; 1 is off.
         min_p: Sample from tokens with at least this fraction of the top-1 token's probability.
         repetition_penalty: Values above 1 make earlier tokens less likely.
+        json_schema (FILE|TEXT): Generate JSON that matches this schema.
+        regex (TEXT): Generate a text that matches this regular expression.
         seed: Seed of the random generator.
         by_source: Color tokens by the source that drafted them.
         device: `auto`, `cpu`, `cuda`, ...
@@ -95,6 +97,8 @@ class Running:
     min_p: float | None = None
     repetition_penalty: float | None = None
     stop: StopOption = None
+    json_schema: str | None = None
+    regex: str | None = None
     seed: int = 0
     by_source: bool = False
     device: str = "auto"
@@ -153,6 +157,7 @@ class Opened:
     tokenizer: Any
     drafter: "Drafter"
     writer: Writer
+    grammar: Any = None
 
     def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
         terminal.err.print(self.writer.summary(stats), soft_wrap=True)
@@ -164,6 +169,7 @@ class Opened:
 
 def require(running: Running) -> "list[ModelRef]":
     """Resolve all models, and reject options that do not fit, before torch is imported."""
+    from specds.constraints.of_llguidance import grammar_source
     from specds.drafters import require_inputs
     from specds.models.resolve import ModelRef, require_placement
 
@@ -185,6 +191,7 @@ def require(running: Running) -> "list[ModelRef]":
         if not is_memory:
             raise ValueError(f"{memory} is not a memory of specds: name another file with --memory")
     require_placement(running.device, running.dtype)
+    grammar_source(running.json_schema, running.regex)
     return [ModelRef.resolve(name) for name in (running.model, *running.drafter.models)]
 
 
@@ -254,7 +261,24 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     )
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
     try:
-        yield Opened(running, model, tokenizer, of_tenant, writer)
+        grammar = _grammar(running, model, tokenizer)
+        yield Opened(running, model, tokenizer, of_tenant, writer, grammar)
     finally:
         if running.memory is not None and isinstance(made, FusedDrafter):
             made.save(running.memory)
+
+
+def _grammar(running: Running, model: Any, tokenizer: Any) -> Any:
+    from specds.constraints.of_llguidance import grammar_source, matcher_of
+    from specds.models.gguf_model import is_without_torch
+    from specds.models.tokenization import model_vocab_size
+
+    source = grammar_source(running.json_schema, running.regex)
+    if source is None:
+        return None
+    is_array = is_without_torch(model)
+    settings = model.settings if is_array else model.generation_config.to_dict()
+    eos = settings.get("eos_token_id")
+    eos = tokenizer.eos_token_id if eos is None else eos
+    size = model.vocab_size if is_array else model_vocab_size(model)
+    return matcher_of(source, tokenizer, size, [eos] if isinstance(eos, int) else eos)

@@ -1,11 +1,14 @@
 """Constraints of llguidance, which forces tokens."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path as File
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specds._lazy import imported
 from specds.constraints.constraint import MAX_FORCED, Path, bool_mask, few_of
 
 
@@ -82,3 +85,57 @@ class LlguidanceConstraint:
 
     def _few(self) -> list[int]:
         return few_of(self._words()) or []
+
+
+def grammar_source(json_schema: str | None, regex: str | None) -> str | None:
+    """Return the grammar of a JSON schema or of a regular expression, None for none.
+
+    Args:
+        json_schema: A JSON object, or the file of one. Colons and commas precede one space.
+        regex: A regular expression that the whole text matches.
+
+    Raises:
+        ValueError: Both are there, or one is invalid.
+        ImportError: llguidance is not installed.
+    """
+    if json_schema is None and regex is None:
+        return None
+    if json_schema is not None and regex is not None:
+        raise ValueError("--json-schema and --regex are mutually exclusive: use one of them")
+    matcher = imported("llguidance").LLMatcher
+    if json_schema is None:
+        source, name = matcher.grammar_from_regex(regex), "--regex"
+    else:
+        is_text, name = json_schema.lstrip().startswith("{"), "--json-schema"
+        text = json_schema if is_text else File(json_schema).read_text(encoding="utf-8")
+        try:
+            schema = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"--json-schema is not JSON: {error}") from None
+        if not isinstance(schema, dict):
+            raise ValueError("--json-schema must be a JSON object")
+        form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        source = matcher.grammar_from_json_schema(schema, overrides=form)
+    if fault := matcher.validate_grammar(source):
+        raise ValueError(f"{name} is invalid: {fault.strip().splitlines()[0]}")
+    return str(source)
+
+
+def matcher_of(source: str, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> Any:
+    """Return the matcher of a grammar for a model.
+
+    Args:
+        source: The result of `grammar_source`.
+        tokenizer: A tokenizer that the library `tokenizers` computes.
+        vocab_size: That of the model.
+        eos_ids: The tokens that end a text.
+
+    Raises:
+        ValueError: The tokenizer is of another kind.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError("a grammar needs a tokenizer with a `tokenizer.json`")
+    library = imported("llguidance")
+    known = library.LLTokenizer(backend.to_str(), n_vocab=vocab_size, eos_token=[*eos_ids])
+    return library.LLMatcher(known, source)

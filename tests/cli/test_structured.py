@@ -1,0 +1,33 @@
+"""Options of `generate` and `chat` for structured output."""
+
+import json
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"size": {"enum": ["small", "large"]}},
+    "required": ["size"],
+    "additionalProperties": False,
+}
+
+
+def test_text_matches_the_json_schema_of_a_file(run, tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(SCHEMA))
+    code, out, _ = run(
+        *("generate", "--model", "demo-tiny", "--max-new-tokens", "40", "--temperature", "0"),
+        *("--json-schema", str(path), "def main(", "--json"),
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert json.loads(report["text"].partition("<|")[0])["size"] in ("small", "large")
+
+
+def test_text_matches_the_regular_expression(run):
+    code, out, _ = run(
+        *("generate", "--model", "demo-tiny", "--max-new-tokens", "40"),
+        *("--regex", "[a-c]{3}", "def main(", "--json"),
+    )
+    assert code == 0
+    text = json.loads(out)["text"].partition("<|")[0]
+    assert len(text) == 3
+    assert {*text} <= {*"abc"}
