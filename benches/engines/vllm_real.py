@@ -74,10 +74,16 @@ def batches(asked):
 
 
 def counts(engine):
-    """Return the numbers of drafted and of accepted tokens, by vLLM's count."""
-    values = {metric.name: getattr(metric, "value", 0) for metric in engine.llm.get_metrics()}
+    """Return the numbers of drafted and of accepted tokens.
+
+    vLLM's own metrics are those of the last engine of a process.
+    """
     names = ("num_draft_tokens", "num_accepted_tokens")
-    return [values.get(f"vllm:spec_decode_{name}", 0) for name in names]
+    if hasattr(engine.proposer, "drafter"):
+        return [engine.proposer.drafter.stats()[name] for name in names]
+    values = {metric.name: getattr(metric, "value", 0) for metric in engine.llm.get_metrics()}
+    has_metrics = engine.proposer is not None
+    return [has_metrics * values.get(f"vllm:spec_decode_{name}", 0) for name in names]
 
 
 if __name__ == "__main__":
