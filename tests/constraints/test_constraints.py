@@ -140,7 +140,7 @@ def test_session_of_a_text_that_left_its_constraint_drafts_as_before():
     from specds import FusedDrafter
 
     inner, guide = FusedDrafter().session([5, 6, 5, 6, 5]), Guide(constraint_of("own"))
-    session = ConstrainedSession(inner, guide)
+    session = ConstrainedSession(inner, guide, VOCAB_SIZE)
     assert len(session.draft(4)) == 0
     guide.follow([6])
     session.observe([6], 0)

@@ -125,3 +125,11 @@ def test_number_of_grammars_must_fit_the_rows():
     grammars = [xgrammar_grammar()] * 2
     with pytest.raises(specds.UnsupportedRequestError, match="has 2 grammars for 3 prompts"):
         generate(tiny_model("llama"), prompts(3), grammar=grammars, **LENGTH, **GREEDY)
+
+
+def test_tokens_outside_the_vocabulary_of_the_drafter_are_not_suggested():
+    drafter = FusedDrafter(memory=specds.Memory(VOCABULARY.index(b'"') + 1))
+    model, grammar = tiny_model("llama"), xgrammar_grammar()
+    wanted = expected(model, prompts(1), grammar, GREEDY)
+    output = generate(model, prompts(1), drafter, grammar=grammar, **LENGTH, **GREEDY)
+    assert output.sequences.tolist() == wanted

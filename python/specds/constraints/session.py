@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -25,10 +26,11 @@ class ConstrainedSession(Session):
     Args:
         inner: The session of the drafter.
         guide: The constraint, to which the caller passes the emitted tokens.
+        known_tokens: The drafter's vocabulary; the session gets no other token.
     """
 
-    def __init__(self, inner: Session, guide: Guide) -> None:
-        self.inner, self._guide = inner, guide
+    def __init__(self, inner: Session, guide: Guide, known_tokens: int) -> None:
+        self.inner, self._guide, self._known_tokens = inner, guide, known_tokens
         self._is_pruned = False
 
     def draft(
@@ -38,7 +40,8 @@ class ConstrainedSession(Session):
         if not self._is_pruned:
             return self.inner.draft(max_nodes, max_depth, min_prob)
         if paths := self._guide.constraint.ahead():
-            self.inner.suggest(*suggestion(paths))
+            known = [[*takewhile(self._known_tokens.__gt__, path)] for path in paths]
+            self.inner.suggest(*suggestion(known))
         wanted = min(_MORE_TIMES * max_nodes, max_nodes + _MOST_MORE)
         tree = self.inner.draft(wanted, max_depth, min_prob)
         return tree.pruned(forbidden(tree, self._guide.constraint), max_nodes)

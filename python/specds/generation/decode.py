@@ -99,11 +99,11 @@ class Request:
         known_tokens = min(options.drafter.vocab_size or self.vocab_size, self.vocab_size)
         constraint = constraint_of(rules.logits_processor, emitter.token_ids[0])
         guide = None if constraint is None else Guide(constraint)
-        start = partial(_start_session, options.drafter, rules, guide)
+        start = partial(_start_session, options.drafter, rules, guide, known_tokens)
         number, session = len(self.rows), options.session
         if session is not None:
             session.begin(rules)
-            session = _constrained(session, guide)
+            session = _constrained(session, guide, known_tokens)
         row = Row(prompt_ids, sampler, emitter, start, known_tokens, number, session, guide)
         self.rows.append(row)
 
@@ -174,7 +174,11 @@ class Request:
 
 
 def _start_session(
-    drafter: Drafter, rules: RequestRules, guide: Guide | None, token_ids: Sequence[int]
+    drafter: Drafter,
+    rules: RequestRules,
+    guide: Guide | None,
+    known_tokens: int,
+    token_ids: Sequence[int],
 ) -> Session:
     session = drafter.session(token_ids)
     if not isinstance(session, Session):
@@ -184,11 +188,11 @@ def _start_session(
         on_failure.callback(session.finish)
         session.begin(rules)
         on_failure.pop_all()
-    return _constrained(session, guide)
+    return _constrained(session, guide, known_tokens)
 
 
-def _constrained(session: Session, guide: Guide | None) -> Session:
+def _constrained(session: Session, guide: Guide | None, known_tokens: int) -> Session:
     # Removing nodes of a sampled draft would change the distribution of the text.
     if guide is None or session.proposes:
         return session
-    return ConstrainedSession(session, guide)
+    return ConstrainedSession(session, guide, known_tokens)
