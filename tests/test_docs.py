@@ -69,7 +69,7 @@ def test_make_rules_named_by_docs_exist() -> None:
 # Options of other programs: pip, engines, cargo, transformers.
 FOREIGN = {
     *("--additional-config", "--async-scheduling", "--speculative-config"),
-    *("--max-model-len", "--model-path"),
+    *("--max-model-len", "--middleware", "--model-path"),
     *("--speculative-algorithm", "--speculative-num-draft-tokens", "--ubatch-size"),
     "--speculative-ngram-max-bfs-breadth",
     *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),

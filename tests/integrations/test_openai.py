@@ -1,0 +1,179 @@
+"""Predicted outputs in front of a small ASGI application."""
+
+import asyncio
+import json
+
+import pytest
+
+from specds.integrations.openai import PredictedOutput, count_accepted
+
+CHAT = "/v1/chat/completions"
+TEXT = "the text to edit"
+PREDICTION = {"type": "content", "content": TEXT}
+OUTPUT = list(b"the text to read")
+
+
+class App:
+    """A server whose tokens are bytes; it keeps the requests that it received."""
+
+    def __init__(self, status=200):
+        self.seen, self.status = [], status
+
+    async def __call__(self, scope, receive, send):
+        body, message = b"", {"more_body": True}
+        while message["more_body"]:
+            message = await receive()
+            body += message["body"]
+        with pytest.raises(asyncio.TimeoutError):  # vLLM cancels when it receives a disconnect
+            await asyncio.wait_for(receive(), 0.001)
+        headers = dict(scope["headers"])
+        assert int(headers.get(b"content-length", len(body))) == len(body)
+        self.seen.append((scope["path"], body))
+        status, kind, parts = 200, b"application/json", []
+        if scope["path"].endswith("/tokenize"):
+            status = self.status
+            parts = [json.dumps({"tokens": list(json.loads(body)["prompt"].encode())})]
+        elif b'"stream": true' in body:
+            kind, stream = b"text/event-stream", ""
+            for token in OUTPUT:
+                choice = {"index": 0, "delta": {"content": chr(token)}, "token_ids": [token]}
+                stream += f"data: {json.dumps({'choices': [choice], 'usage': None})}\n\n"
+            usage = {"completion_tokens": len(OUTPUT)}
+            stream += f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
+            parts = [stream[start : start + 7] for start in range(0, len(stream), 7)]
+        else:
+            choice = {"index": 0, "message": {"content": "é"}, "token_ids": OUTPUT}
+            answer = {"choices": [choice], "usage": {}, "prompt_token_ids": [1]}
+            parts = [json.dumps(answer, ensure_ascii=False)]
+        size = str(sum(len(part.encode()) for part in parts)).encode()
+        headers = [(b"content-type", kind)]
+        headers += [] if kind.startswith(b"text") else [(b"Content-Length", size)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part.encode(), "more_body": True})
+        await send({"type": "http.response.body"})
+
+
+def ask(app, body, path=CHAT, piece=5, method="POST"):
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    pieces = [body[start : start + piece] for start in range(0, len(body), piece)]
+    requests = [{"type": "http.request", "body": part, "more_body": True} for part in pieces]
+    requests.append({"type": "http.request", "body": b"", "more_body": False})
+    sent = []
+
+    async def receive():
+        return requests.pop(0) if requests else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": []}
+    asyncio.run(PredictedOutput(app)(scope, receive, send))
+    start, *parts = sent
+    answer = b"".join(part.get("body", b"") for part in parts)
+    assert int(dict(start["headers"]).get(b"content-length", len(answer))) == len(answer)
+    return start["status"], answer
+
+
+def counts(answer):
+    details = answer["usage"]["completion_tokens_details"]
+    return details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]
+
+
+PARTS = [{"type": "text", "text": TEXT[:5]}, {"type": "text", "text": TEXT[5:]}]
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"prediction": PREDICTION},
+        {"prediction": {"type": "content", "content": PARTS}},
+        {"vllm_xargs": {"specds_predicted_output": TEXT}},
+        {"vllm_xargs": {"specds_predicted_output": list(TEXT.encode())}},
+    ],
+)
+def test_prediction_becomes_token_ids_and_usage(about):
+    app = App()
+    status, answer = ask(app, {"model": "m", **about}, path=f"/root{CHAT}")
+    path, body = app.seen[-1]
+    received, answer = json.loads(body), json.loads(answer)
+    assert (status, path) == (200, f"/root{CHAT}")
+    assert received["vllm_xargs"]["specds_predicted_output"] == list(TEXT.encode())
+    assert "prediction" not in received
+    assert counts(answer) == (14, 2)
+    assert answer["choices"] == [{"index": 0, "message": {"content": "é"}}]
+    assert "prompt_token_ids" not in answer
+
+
+def test_streamed_usage_has_the_tokens_of_the_prediction():
+    _, answer = ask(App(), {"stream": True, "prediction": PREDICTION})
+    *chunks, last, done, end = answer.decode().split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    said = [json.loads(chunk.removeprefix("data: "))["choices"][0] for chunk in chunks]
+    assert "".join(choice["delta"]["content"] for choice in said).encode() == bytes(OUTPUT)
+    assert not any("token_ids" in choice for choice in said)
+    assert counts(json.loads(last.removeprefix("data: "))) == (14, 2)
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    ["text", {}, {"type": "content"}, {"type": "text", "content": "a"}, [1]]
+    + [{"type": "content", "content": content} for content in (1, [1], [{"type": "image_url"}])],
+)
+def test_invalid_prediction_is_status_400(prediction):
+    app = App()
+    status, answer = ask(app, {"prediction": prediction})
+    error = json.loads(answer)["error"]
+    assert (status, app.seen) == (400, [])
+    assert (error["type"], error["param"]) == ("invalid_request_error", "prediction")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"",
+        b"[1]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"vllm_xargs": 3}',
+        b'{"vllm_xargs": {"specds_predicted_output": 3}}',
+        b'{"prediction": null}',
+    ],
+)
+def test_other_bodies_reach_the_server_unchanged(body):
+    app = App()
+    assert ask(app, body, piece=50_000)[0] == 200
+    assert app.seen == [(CHAT, body)]
+
+
+def test_other_routes_and_errors_are_unchanged():
+    app = App()
+    asked = json.dumps({"prompt": "", "prediction": 1}).encode()
+    ask(app, asked, path="/v1/embeddings")
+    assert app.seen == [("/v1/embeddings", asked)]
+    assert ask(App(status=404), {"prediction": PREDICTION})[0] == 404
+
+
+def test_token_ids_stay_if_the_client_requests_them():
+    _, answer = ask(App(), {"prediction": PREDICTION, "return_token_ids": True})
+    assert json.loads(answer)["choices"][0]["token_ids"] == OUTPUT
+
+
+@pytest.mark.parametrize(
+    ("predicted", "output", "expected"),
+    [
+        ("", "abc", 0),
+        ("abc", "", 0),
+        ("abcdef", "abcdef", 6),
+        ("abcdef", "abXdef", 5),
+        ("abcdef", "abef", 4),
+        ("abcdef", "abXYcdef", 6),
+        ("abcdef", "defabc", 6),
+        ("abcdef", "abcdefabcdef", 6),
+        ("aaaa", "aaaaaaaa", 4),
+        ("abc", "xyz", 0),
+    ],
+)
+def test_each_token_of_the_prediction_counts_once(predicted, output, expected):
+    assert count_accepted(list(predicted.encode()), list(output.encode())) == expected
