@@ -45,7 +45,7 @@ def generate(
         specds generate --model demo --datastore stdlib.specds "def main("
         cat chat.txt | specds generate --model ./vicuna-7b --datastore chat.specds -
         specds generate --model demo "import json" --memory requests.memory
-        specds generate --model smollm2 --json-schema person.json "John Smith of Boston is 42."
+        specds generate --model smollm2 --json-schema person.json "John Smith is 42."
         specds generate --model demo --drafter hierarchy:demo-tiny "def main("
     """
     texts = _prompts(prompt, prompts)
