@@ -79,8 +79,7 @@ pub(crate) struct NodeBudget {
 impl NodeBudget {
     /// Args:
     ///     draft_stats: The statistics of the drafter.
-    ///     costs: Measured times of steps, or the seconds of a step by the number of nodes of each row, 0 first;
-    ///         they may not fall.
+    ///     costs: Measured times of steps, or the seconds of a step by the number of nodes of each row, 0 first.
     ///     num_rows: Rows of the first step.
     #[new]
     fn new(

@@ -178,12 +178,9 @@ def test_auto_budget_size_equals_brute_force(drafts, increments):
     cost = np.interp(range(64), SIZES, np.cumsum([1.0, *increments])).tolist()
     sessions = [Listed(probs) for probs in drafts]
     budget = AutoBudget(cost, DraftStats(1.0), VOCAB_SIZE, len(sessions))
+    least = np.float32(budget._rule.min_prob)
     trees = budget.draft(sessions, [9] * len(sessions))
     costs = relative(cost)
-    # A node beyond the first costs at least this: less likely ones are left out in any case.
-    first = max(size for size in range(64) if costs[size] <= costs[1])
-    beyond = [(costs[size] - costs[1]) / (size - first) for size in range(first + 1, 64)]
-    least = np.float32(min(beyond, default=0.0))
     gains = [[prob for prob in map(np.float32, probs) if prob >= least] for probs in drafts]
     assert max(map(len, trees)) == best_size(gains, costs)
 

@@ -3,15 +3,20 @@
 from reference import paths
 
 
-def best_size(gains, costs):
-    """The number of nodes of each row with most tokens a second; 0 where 3 % are not promised."""
+def best_size(gains, costs, rate=None):
+    """The number of nodes of each row worth most; 0 where 3 % of a token are not promised.
 
-    def speed(size):
+    Args:
+        rate: The tokens of a row that a unit of time is worth; by default those without drafts.
+    """
+    rate = rate or 1 / costs[0]
+
+    def value(size):
         tokens = 1 + sum(sum(map(float, row[:size])) for row in gains) / len(gains)
-        return tokens / costs[size]
+        return tokens - rate * costs[size]
 
-    best = max(range(1 + max(map(len, gains))), key=speed)
-    return best if speed(best) > 1.03 * speed(0) else 0
+    best = max(range(1 + max(map(len, gains))), key=value)
+    return best if value(best) > value(0) + 0.03 else 0
 
 
 class Rule:
@@ -21,6 +26,7 @@ class Rule:
         self.costs, self.first = costs, reliability
         self.outcomes = []  # steps of (row, depth, promise, whether it came)
         self.rows = [[] for _ in range(num_rows)]  # of steps: (scaled promise, came)
+        self.sums = [(0.0, 0.0)] * num_rows  # expected tokens, and the share of the step's cost
 
     def reliability(self):
         """By depth: the share of what was promised that came, older steps counting less."""
@@ -54,7 +60,15 @@ class Rule:
             depths = [min(depth, 16) - 1 for depth in tree.depths()]
             of_depth = [min(factor * reliability[depth], 2.0) for depth in depths]
             gains.append([min(p * f, 1.0) for (p, _), f in zip(nodes, of_depth, strict=True)])
-        size = best_size(gains, self.costs)
+        num_rows, baseline = len(self.rows), self.costs[0] / len(self.rows)
+        tokens, cost = (sum(of_row) for of_row in zip(*self.sums, strict=True))
+        rate = max((tokens + 0.5) / (cost + 0.5 * baseline), 1 / baseline) / num_rows
+        size = best_size(gains, self.costs, rate)
+        share = self.costs[size] / num_rows
+        self.sums = [
+            (0.95 * tokens + 1 + sum(of_row[:size]), 0.95 * cost + share)
+            for (tokens, cost), of_row in zip(self.sums, gains, strict=True)
+        ]
         return [min(size, len(tree)) for tree in trees]
 
     def learn(self, trees, sizes, emitted):

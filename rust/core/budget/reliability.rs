@@ -10,7 +10,7 @@ const PRIOR_TOKENS: f64 = 2.0;
 const PRIOR_TOKENS_OF_ROW: f64 = 4.0;
 /// The initial reliability. Cheap nodes are verified anyway, and where nodes are expensive, even
 /// unverified first nodes yield evidence.
-const FIRST: f64 = 0.3;
+const FIRST: f64 = 0.7;
 /// The number of depths with their own counts. Deeper nodes use the last one.
 const DEPTHS: usize = 16;
 /// The upper bound of a factor.

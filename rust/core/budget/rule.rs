@@ -8,6 +8,10 @@ use crate::draft::token_tree::TokenTree;
 
 /// The weight of a new value in a moving average.
 const AVERAGING: f64 = 0.1;
+/// The weight of a step in the rate of its row, relative to that of the next.
+const RECENT: f64 = 0.95;
+/// The weight of a step without drafts in the rate of a row, relative to that of the last step.
+const FIRST_STEP: f64 = 0.5;
 /// The weight of a draft time below the average.
 const AVERAGING_DOWN: f64 = 0.5;
 /// The maximum fraction of the time that unprofitable drafts take.
@@ -30,10 +34,15 @@ pub struct RowBudget {
     avg_net_gain: f64,
     /// The remaining steps without a draft.
     backoff: usize,
+    /// The number of drafts in a row that lost time.
+    num_losing: i32,
     /// The last draft.
     draft: TokenTree,
     /// The number of its verified nodes.
     num_verified: usize,
+    /// The expected tokens of the last steps, and their cost; older ones count less.
+    tokens: f64,
+    cost: f64,
 }
 
 impl RowBudget {
@@ -57,9 +66,12 @@ impl RowBudget {
     /// Updates the average net gain. While it is not positive, the row backs off.
     fn update(&mut self, profit: f64, backoff: f64) {
         self.avg_net_gain += AVERAGING * (profit - self.avg_net_gain);
+        self.num_losing = if self.avg_net_gain <= 0.0 { self.num_losing + 1 } else { 0 };
+        // A first draft shows little, so the backoff doubles from one step on.
+        let most = MAX_BACKOFF.min(2.0_f64.powi(self.num_losing) - 1.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 31")]
-        let backoff = backoff.clamp(0.0, MAX_BACKOFF) as usize;
-        self.backoff = if self.avg_net_gain <= 0.0 { backoff } else { 0 };
+        let steps = backoff.clamp(0.0, most) as usize;
+        self.backoff = steps;
     }
 }
 
@@ -104,29 +116,41 @@ impl DraftStats {
         let gains = trusted.map(|(row, draft)| self.reliability.gains(row.reliability, draft));
         let gains: Vec<_> = gains.collect();
         let selection = Selection::new(&gains, num_rows, passes);
-        let (start, waiting) = match passes {
-            Passes::Packed => (num_rows, 0),
-            Passes::Padded => (1, 0),
-            Passes::Chains { waiting } => (1, waiting),
+        // In padded passes, the tokens of a row on average.
+        let share = if passes == Passes::Packed { 1.0 } else { 1.0 / to_f64(num_rows) };
+        let rate = |baseline: f64| rate(rows, baseline / to_f64(num_rows)) * share;
+        let (num_nodes, cost, unit_s) = match costs {
+            Costs::Known(cost) => {
+                let seconds = |tokens| cost.seconds(tokens);
+                let baseline = seconds(selection.start());
+                let best = selection.best(&selection.values(rate(baseline), &seconds));
+                let with_drafts = seconds(selection.start() + to_f64(best));
+                (best, Some((baseline, with_drafts)), 1.0)
+            }
+            Costs::Measured(times) if times.is_known() => {
+                let (number, baseline, with_drafts) = times.choose(&selection, &rate);
+                // A probe shows nothing of what drafts are worth.
+                (number, (!times.is_probe()).then_some((baseline, with_drafts)), times.unit_s())
+            }
+            Costs::Measured(_) => (0, None, 1.0),
         };
-        let (num_nodes, cost) = choose_size(&selection, costs, start, waiting);
         let sizes = selection.sizes(num_nodes, &gains);
         for ((row, draft), &size) in rows.iter_mut().zip(drafts).zip(&sizes) {
             row.draft = (*draft).clone();
             row.num_verified = size;
         }
-        if let Some(cost) = cost
+        if let Some((baseline, with_drafts)) = cost
             && !rows.is_empty()
         {
-            let draft_s = self.usual_draft(draft_s / to_f64(rows.len()));
-            let baseline_s = cost.seconds(selection.start());
-            let extra = cost.seconds(selection.start() + to_f64(num_nodes)) - baseline_s;
-            let price = extra / to_f64(sizes.iter().sum::<usize>().max(1));
-            let backoff = draft_s * to_f64(rows.len()) / (LOSING_SHARE * baseline_s);
+            let draft = self.usual_draft(draft_s / to_f64(rows.len())) / unit_s;
+            let price = (with_drafts - baseline) / to_f64(sizes.iter().sum::<usize>().max(1));
+            let backoff = draft * to_f64(rows.len()) / (LOSING_SHARE * baseline);
             for ((row, gains), &size) in rows.iter_mut().zip(&gains).zip(&sizes) {
                 let gain: f64 = gains[..size].iter().sum();
-                let loss = (price * to_f64(size) + draft_s) / baseline_s * to_f64(num_rows);
+                let loss = (price * to_f64(size) + draft) / baseline * to_f64(num_rows);
                 row.update(gain - loss, backoff);
+                row.tokens = RECENT * row.tokens + 1.0 + gain;
+                row.cost = RECENT * row.cost + with_drafts / to_f64(num_rows);
             }
         }
         sizes
@@ -152,26 +176,12 @@ impl DraftStats {
     }
 }
 
-/// Returns the number of nodes to verify, and the cost behind the choice if it is known.
-fn choose_size(
-    selection: &Selection,
-    costs: Costs<'_>,
-    start: usize,
-    waiting: usize,
-) -> (usize, Option<StepCost>) {
-    match costs {
-        Costs::Known(cost) => {
-            let best = selection.best(&|tokens| cost.seconds(tokens));
-            (best, Some(cost.clone()))
-        }
-        Costs::Measured(times) => {
-            let Some(cost) = times.cost(start) else {
-                return (0, None);
-            };
-            let best = selection.best(&|tokens| cost.seconds(tokens));
-            let worth = |seconds: &dyn Fn(f64) -> f64| start + waiting + selection.best(seconds);
-            let probe = times.probe(start, best + waiting, &cost, worth);
-            (probe.map_or(best, |tokens| tokens.saturating_sub(start + waiting)), Some(cost))
-        }
+/// Returns the expected tokens of rows per unit of cost, at least those of steps without drafts.
+fn rate(rows: &[&mut RowBudget], baseline: f64) -> f64 {
+    let (mut tokens, mut cost) = (FIRST_STEP, FIRST_STEP * baseline);
+    for row in rows {
+        tokens += row.tokens;
+        cost += row.cost;
     }
+    (tokens / cost).max(1.0 / baseline)
 }

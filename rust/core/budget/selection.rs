@@ -76,13 +76,13 @@ impl Selection {
         self.start + self.waiting.unwrap_or(0.0)
     }
 
-    /// Returns the number of nodes with the highest tokens per second.
-    pub(crate) fn best(&self, seconds: &dyn Fn(f64) -> f64) -> usize {
+    /// Returns the value of each number of nodes, from 0 on: the tokens beyond those that the time of the step is
+    /// worth at `rate` tokens per unit of time.
+    pub(crate) fn values(&self, rate: f64, cost: &dyn Fn(f64) -> f64) -> Vec<f64> {
         let (mut tokens, mut places) = (self.start, self.start());
-        let mut best = MIN_SPEEDUP * tokens / seconds(places);
-        let mut num_best = 0;
-        let again_s = self.waiting.map_or(0.0, |_| (seconds(9.0) - seconds(1.0)) / 8.0);
+        let again = self.waiting.map_or(0.0, |_| (cost(9.0) - cost(1.0)) / 8.0);
         let (mut reached, mut accepted) = (1.0_f64, 0.0);
+        let mut values = vec![tokens - rate * cost(places)];
         for (index, gain) in self.gains.iter().enumerate() {
             tokens += gain;
             places += 1.0;
@@ -90,12 +90,20 @@ impl Selection {
             accepted += reached;
             // Tokens to feed again: those before the draft, and what is accepted of it.
             let rejected = (1.0 - reached) * self.start() + accepted - to_f64(index + 1) * reached;
-            let speed = tokens / (seconds(places) + again_s * rejected);
-            if speed > best {
-                (best, num_best) = (speed, index + 1);
+            values.push(tokens - rate * (cost(places) + again * rejected));
+        }
+        values
+    }
+
+    /// Returns the number of nodes with the highest value.
+    pub(crate) fn best(&self, values: &[f64]) -> usize {
+        let mut best = (values[0] + (MIN_SPEEDUP - 1.0) * self.start, 0);
+        for (number, &value) in values.iter().enumerate().skip(1) {
+            if value > best.0 {
+                best = (value, number);
             }
         }
-        num_best
+        best.1
     }
 
     /// Returns the number of nodes of each draft among the first `num_nodes` of all.

@@ -1,281 +1,303 @@
 //! Step cost measured from the steps of the engine.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
-use crate::budget::selection::to_f64;
-use crate::budget::step_cost::StepCost;
+use crate::budget::selection::{Selection, to_f64};
 
-/// Estimates of the step cost from observed steps, by batch size.
+/// Estimates of the cost of a step, by its number of tokens, from the times of steps.
 ///
-/// The speed of a machine drifts, and other load disturbs single steps. Sizes are therefore compared by
-/// the machine speed of the steps between them, not as measured. A size is used only after two
-/// observations; `probe` selects the sizes that are worth one.
-#[derive(Debug, Clone, Default)]
-pub struct StepTimes {
-    /// The seconds of a step divided by its relative time.
-    machine_speed: f64,
-    /// The statistics of each size.
-    sizes: BTreeMap<usize, SizeStats>,
-    num_steps: usize,
-    /// The time of all steps, in seconds.
-    total_s: f64,
-    /// The time of probes beyond that of baseline steps, in seconds.
-    probes_s: f64,
-    /// The seconds of a baseline step, and the maximum that counts, if the next step is a probe.
-    probe_bounds: Option<(f64, f64)>,
-    /// The time of the last step divided by the usual time of its size.
-    last_deviation: f64,
-    /// The last step, if it is a measurement.
-    pending_probe: Option<PendingProbe>,
-    /// The size of a baseline step.
-    baseline: Option<usize>,
-    /// Set if the next step is a baseline step, to be measured again.
-    is_baseline_due: bool,
-}
-
-/// A measured step. It is used after the next step has shown the machine speed on its other side, because
-/// other load may have started or stopped in between.
-#[derive(Debug, Clone, Copy)]
-struct PendingProbe {
-    tokens: usize,
-    seconds: f64,
-}
-
-/// Statistics of steps with similar numbers of tokens.
+/// A Kalman filter on logarithms: the time of a step is the speed of the machine, which drifts, times the cost of
+/// its size, times noise. Before any step, a cost is a random walk over the logarithm of the size, so that a step
+/// also shows the cost of similar sizes, and any curve is possible. Noise makes single steps much slower and never much
+/// faster, so times above the expected one are cut closer to it than those below.
+///
+/// The covariance shows how much cheaper than expected a size may be, relative to the best one. A size that would
+/// then be worth most is tried, if that risks no more time than [`FIRST_LOSSES`] and [`LOSSES_SHARE`] leave.
 #[derive(Debug, Clone)]
-struct SizeStats {
-    /// The average number of tokens.
-    tokens: f64,
-    /// The seconds of a step at a machine speed of 1.
-    relative: f64,
-    /// The number of steps that were measured.
-    num_steps: usize,
-    /// The index of the last step of this size.
-    last_step: usize,
+pub struct StepTimes {
+    /// The logarithm of the cost of each place, and at [`SPEED`] that of the seconds of a unit of cost.
+    means: Vec<f64>,
+    covariance: Vec<Vec<f64>>,
+    /// The number of steps of each place.
+    num_steps: Vec<usize>,
+    /// The logarithms of the last times relative to the expected ones.
+    deviations: VecDeque<f64>,
+    /// The number of tokens of the last step.
+    last: usize,
+    /// The steps since the last one without drafts.
+    since_baseline: usize,
+    /// The cost of all steps.
+    total: f64,
+    /// The cost that probes have lost.
+    lost: f64,
+    /// The cost at which the next step loses nothing.
+    worth: Option<f64>,
+    /// True if the next step is a probe.
+    is_probe: bool,
 }
 
-impl Default for SizeStats {
-    fn default() -> Self {
-        Self { tokens: 0.0, relative: f64::INFINITY, num_steps: 0, last_step: 0 }
-    }
-}
-
-impl SizeStats {
-    /// Discards the measurements, so that the size is measured again.
-    fn forget(&mut self) {
-        (self.num_steps, self.relative) = (0, f64::INFINITY);
-    }
-}
-
-/// The number of measurements after which a size is used. One step may be disturbed by other load or by
-/// the first use of a kernel. The faster of two counts if they differ much, else both.
+/// The numbers of tokens that have a cost of their own: one each up to 17, then four for each power of two.
+const PLACES: usize = 17 + 40;
+const SPEED: usize = PLACES;
+/// The mean logarithm of the cost of twice as many tokens.
+const SLOPE: f64 = 0.25;
+/// The standard deviation of [`SLOPE`].
+const SLOPE_ERROR: f64 = 0.25;
+/// The standard deviation of the random walk for twice as many tokens.
+const WALK: f64 = 0.2;
+/// The standard deviation of each place, because kernels prefer some sizes.
+const SINGLE: f64 = 0.06;
+/// The standard deviation of the speed from step to step.
+const DRIFT: f64 = 0.03;
+/// The standard deviation of a cost from step to step.
+const COST_DRIFT: f64 = 0.01;
+/// The standard deviation of the first step of a size, which may be the first use of a kernel.
+const FIRST_STEP: f64 = 0.3;
+/// The number of deviations that show the noise.
+const DEVIATIONS: usize = 32;
+/// The number of steps that the noise assumed at first counts as.
+const PRIOR_STEPS: f64 = 2.0;
+/// The standard deviations of the noise that are assumed at first.
+const FIRST_NOISE: (f64, f64) = (0.1, 0.3);
+/// The least standard deviation of the noise.
+const LEAST_NOISE: f64 = 0.02;
+/// The greatest deviation that counts as noise.
+const MOST_NOISE: f64 = 1.5;
+/// The standard deviations of the estimate by which a step may change it.
+const UNCERTAIN: f64 = 1.5;
+/// The standard deviations by which a time counts as slower than expected at most.
+const SLOWER: f64 = 0.7;
+/// The standard deviations by which a time counts as faster than expected at most.
+const FASTER: f64 = 3.0;
+/// The variance of the speed before any step.
+const UNKNOWN: f64 = 1e4;
+/// The least and the most steps between two without drafts, the reference of all decisions. Between these bounds,
+/// it is less for sizes with few steps and little speedup, which may be due to a change of the speed.
+const BASELINE_STEPS: (f64, f64) = (4.0, 64.0);
+/// The number of deviations in a row on one side by which the speed has changed: other load started or ended.
+const CHANGED: usize = 4;
+/// The least of these deviations, in standard deviations of the noise without disturbed steps.
+const CHANGED_NOISE: f64 = 3.0;
+/// The standard deviation of such a change.
+const CHANGE: f64 = 0.4;
+/// The number of steps without drafts before the first draft. The first may be disturbed.
 const STEPS_KNOWN: usize = 2;
-/// The number of steps after which an unused size is measured again.
-const STEPS_FORGOTTEN: usize = 256;
-/// The baseline step is the reference for all decisions. It is measured again after `num_steps /
-/// BASELINE_SHARE` steps, within [`STEPS_WITHOUT_BASELINE`].
-const BASELINE_SHARE: usize = 4;
-/// The minimum and maximum number of steps between two measurements of the baseline.
-const STEPS_WITHOUT_BASELINE: (usize, usize) = (32, 128);
-/// A step that deviates by this factor was disturbed by other load.
-const MAX_DEVIATION: f64 = 1.5;
-/// No size is probed while steps deviate by this factor.
-const STEADY_DEVIATION: f64 = 1.3;
-/// The minimum weight of a step in the time of its size.
-const LEARNED: f64 = 0.01;
-/// The maximum rise of the baseline in one measurement.
-const MOST_RISE: f64 = 1.05;
-/// The exponent with which the machine speed follows a deviation. Since the machine speed and a size
-/// follow the same steps, the drift of a size without others is at most a thirtieth of this.
-const MACHINE_SPEED_RATE: f64 = 0.3;
-/// The time that the first probes may take, in seconds.
-const FIRST_PROBES_S: f64 = 0.4;
-/// The time that the first probes may take, in baseline steps.
-const FIRST_PROBES: f64 = 4.0;
-/// The fraction of all time that later probes may take.
-const PROBES_SHARE: f64 = 0.005;
+/// The time that a step other than a probe may lose, in steps without drafts.
+const GAMBLE: f64 = 1.0;
+/// The standard deviations from the likely cost to the one that a probe hopes for.
+const HOPE: f64 = 1.0;
+/// The standard deviations from the likely cost to the one that a probe risks.
+const FEAR: f64 = 2.0;
+/// The time that the first probes may lose, in steps without drafts.
+const FIRST_LOSSES: f64 = 2.0;
+/// The fraction of all time that later probes may lose.
+const LOSSES_SHARE: f64 = 0.007;
+/// The minimum gain of a probe at the lower bound, in steps without drafts.
+const LEAST_GAIN: f64 = 0.02;
+
+impl Default for StepTimes {
+    fn default() -> Self {
+        let doublings: Vec<_> = (0..PLACES).map(|place| tokens_of(place).log2()).collect();
+        let mut covariance = vec![vec![0.0; PLACES + 1]; PLACES + 1];
+        for (row, a) in covariance.iter_mut().zip(&doublings) {
+            for (entry, b) in row.iter_mut().zip(&doublings) {
+                *entry = SLOPE_ERROR.powi(2) * a * b + WALK.powi(2) * a.min(*b);
+            }
+        }
+        for (place, row) in covariance.iter_mut().enumerate() {
+            row[place] += if place == SPEED { UNKNOWN } else { SINGLE.powi(2) };
+        }
+        Self {
+            means: doublings.iter().map(|doublings| SLOPE * doublings).chain([0.0]).collect(),
+            covariance,
+            num_steps: vec![0; PLACES],
+            deviations: VecDeque::new(),
+            last: 0,
+            since_baseline: 0,
+            total: 0.0,
+            lost: 0.0,
+            worth: None,
+            is_probe: false,
+        }
+    }
+}
 
 impl StepTimes {
     /// Adds an observed step. Invalid times and steps without tokens are ignored.
     pub fn add(&mut self, num_tokens: usize, seconds: f64) {
-        let probe_bounds = self.probe_bounds.take();
+        let worth = self.worth.take();
         if !(seconds > 0.0 && seconds.is_finite() && num_tokens > 0) {
             return;
         }
-        if self.num_steps == 0 {
-            self.machine_speed = seconds;
-        }
-        self.num_steps += 1;
-        self.total_s += seconds;
-        if let Some((baseline_s, most_s)) = probe_bounds {
-            self.probes_s += (seconds.min(most_s) - baseline_s).max(0.0);
-        }
-        let (place, step) = (bucket(num_tokens), PendingProbe { tokens: num_tokens, seconds });
-        let is_measured =
-            self.is_due(place) || self.is_baseline_due && self.baseline == Some(place);
-        if let Some(pending_probe) = self.pending_probe.take() {
-            let size = self.sizes.get(&place).filter(|_| !is_measured);
-            let machine_speed = size.map_or(self.machine_speed, |size| seconds / size.relative);
-            self.update(pending_probe, machine_speed);
-        }
-        if is_measured {
-            if self.baseline.is_some_and(|baseline| self.is_known(baseline)) {
-                self.pending_probe = Some(step);
-            } else {
-                self.update(step, self.machine_speed);
+        let (place, share) = place_at(to_f64(num_tokens));
+        let deviation = self.update(place, share, seconds.ln());
+        if self.num_steps[place] > 1 {
+            self.deviations.push_back(deviation);
+            if self.deviations.len() > DEVIATIONS {
+                self.deviations.pop_front();
             }
-            return;
         }
-        let relative = seconds / self.machine_speed;
-        let Some(size) = self.sizes.get_mut(&place) else {
-            return;
-        };
-        size.num_steps += 1;
-        size.last_step = self.num_steps;
-        let share = (1.0 / to_f64(size.num_steps)).max(LEARNED);
-        let off = (relative / size.relative).clamp(1.0 / MAX_DEVIATION, MAX_DEVIATION);
-        self.machine_speed *= off.powf(MACHINE_SPEED_RATE);
-        size.relative *= off.powf(share);
-        size.tokens += share * (to_f64(num_tokens) - size.tokens);
-        self.last_deviation = off;
+        self.num_steps[place] += 1;
+        self.last = num_tokens;
+        self.total += cost_at(&self.means, to_f64(num_tokens));
+        if let Some(worth) = worth {
+            self.lost += (cost_at(&self.means, to_f64(num_tokens)) - worth).max(0.0);
+        }
     }
 
-    /// Updates a size by a step between two machine speeds, using the one that is less favorable for
-    /// drafts.
-    fn update(&mut self, pending_probe: PendingProbe, machine_speed_after: f64) {
-        let place = bucket(pending_probe.tokens);
-        let is_baseline = self.baseline == Some(place) && self.is_known(place);
-        let machine_speed = if is_baseline {
-            self.machine_speed.max(machine_speed_after)
-        } else {
-            self.machine_speed.min(machine_speed_after)
-        };
-        let relative = pending_probe.seconds / machine_speed;
-        let size = self.sizes.entry(place).or_default();
-        size.last_step = self.num_steps;
-        if is_baseline {
-            size.relative = relative.min(size.relative * MOST_RISE);
-            return;
+    /// Updates the estimates by a step, and returns its deviation from the expected time.
+    fn update(&mut self, place: usize, share: f64, log_s: f64) -> f64 {
+        for (at, row) in self.covariance.iter_mut().enumerate() {
+            row[at] += if at == SPEED { DRIFT.powi(2) } else { COST_DRIFT.powi(2) };
         }
-        if size.num_steps >= STEPS_KNOWN {
-            size.forget();
+        if self.has_changed() {
+            self.covariance[SPEED][SPEED] += CHANGE.powi(2);
         }
-        size.num_steps += 1;
-        let off = relative / size.relative;
-        if (1.0 / STEADY_DEVIATION..STEADY_DEVIATION).contains(&off) {
-            size.relative *= off.sqrt();
-        } else {
-            size.relative = size.relative.min(relative);
+        let at = |values: &[f64]| between(values, place, share) + values[SPEED];
+        let column: Vec<_> = self.covariance.iter().map(|row| at(row)).collect();
+        let expected = at(&column);
+        let (usual, average) = self.noise();
+        let first = if self.num_steps[place] == 0 { FIRST_STEP } else { 0.0 };
+        let variance = expected + average.powi(2) + first.powi(2);
+        let deviation = log_s - at(&self.means);
+        // What is not known of the size, and the noise.
+        let error = UNCERTAIN * expected.sqrt();
+        let counted = deviation.clamp(-error - FASTER * usual, error + SLOWER * usual);
+        for (mean, gain) in self.means.iter_mut().zip(&column) {
+            *mean += gain / variance * counted;
         }
-        size.tokens = to_f64(pending_probe.tokens);
+        for (row, a) in self.covariance.iter_mut().zip(&column) {
+            for (entry, b) in row.iter_mut().zip(&column) {
+                *entry -= a * b / variance;
+            }
+        }
+        deviation
     }
 
-    fn is_known(&self, place: usize) -> bool {
-        let size = self.sizes.get(&place);
-        size.is_some_and(|size| size.num_steps >= STEPS_KNOWN)
+    /// Returns true if the last steps all were slower than noise explains, or all faster.
+    fn has_changed(&self) -> bool {
+        let noise = CHANGED_NOISE * self.noise().0;
+        let last = || self.deviations.iter().rev().take(CHANGED);
+        last().len() == CHANGED && (last().all(|&d| d > noise) || last().all(|&d| d < -noise))
+    }
+
+    /// Returns two standard deviations of the noise: without the steps that other load disturbs, and with them.
+    fn noise(&self) -> (f64, f64) {
+        let mut sizes: Vec<_> = self.deviations.iter().map(|deviation| deviation.abs()).collect();
+        sizes.sort_by(f64::total_cmp);
+        let median = sizes.get(sizes.len() / 2).copied().unwrap_or(0.0);
+        let mean =
+            sizes.iter().map(|size| size.min(MOST_NOISE)).sum::<f64>() / to_f64(sizes.len().max(1));
+        let share = to_f64(sizes.len()) / (to_f64(sizes.len()) + PRIOR_STEPS);
+        let with_prior =
+            |noise: f64, first: f64| (share * noise + (1.0 - share) * first).max(LEAST_NOISE);
+        (with_prior(1.5 * median, FIRST_NOISE.0), with_prior(1.25 * mean, FIRST_NOISE.1))
+    }
+
+    /// Returns the seconds of a unit of cost.
+    pub(crate) fn unit_s(&self) -> f64 {
+        self.means[SPEED].exp()
     }
 
     /// Returns the expected seconds of a step like the last one, or 0 before any.
     pub fn usual(&self) -> f64 {
-        let latest = self.sizes.values().max_by_key(|size| size.last_step);
-        latest.map_or(0.0, |size| size.relative * self.machine_speed)
+        let cost = cost_at(&self.means, to_f64(self.last));
+        if self.last == 0 { 0.0 } else { cost * self.unit_s() }
     }
 
-    /// Returns the measured cost, or `None` while the baseline step of `start` tokens is not measured.
-    ///
-    /// Beyond the largest measured size, a token costs the average.
-    pub fn cost(&mut self, start: usize) -> Option<StepCost> {
-        let (least, most) = STEPS_WITHOUT_BASELINE;
-        let patience = (self.num_steps / BASELINE_SHARE).clamp(least, most);
-        self.baseline = Some(bucket(start));
-        let baseline = self.sizes.get(&bucket(start))?;
-        if !self.is_known(bucket(start)) || self.is_waiting(start) {
-            return None;
-        }
-        self.is_baseline_due =
-            self.pending_probe.is_none() && baseline.last_step + patience < self.num_steps;
-        if self.is_baseline_due {
-            return None;
-        }
-        let baseline_relative = baseline.relative;
-        let known = self.sizes.iter();
-        let known = known.filter(|(_, size)| size.num_steps >= STEPS_KNOWN);
-        // No draft makes a step faster than the baseline.
-        let seconds = |(&place, size): (&usize, &SizeStats)| {
-            let is_larger = place > bucket(start);
-            let least = if is_larger { baseline_relative } else { 0.0 };
-            (size.tokens, size.relative.max(least) * self.machine_speed)
+    /// Returns true after [`STEPS_KNOWN`] steps.
+    pub(crate) fn is_known(&self) -> bool {
+        self.num_steps.iter().sum::<usize>() >= STEPS_KNOWN
+    }
+
+    /// Returns true if the next step is a probe.
+    pub(crate) fn is_probe(&self) -> bool {
+        self.is_probe
+    }
+
+    /// Returns the logarithm of the cost of each place with these standard deviations of its ratio to the cost of another place.
+    fn costs(&self, errors: f64, other: usize) -> Vec<f64> {
+        let of = |a: usize, b: usize| self.covariance[a][b];
+        let cost = |place: usize| {
+            let variance = of(place, place) + of(other, other) - 2.0 * of(place, other);
+            self.means[place] + errors * variance.max(0.0).sqrt()
         };
-        Some(StepCost::measured(known.map(seconds).collect()))
+        (0..PLACES).map(cost).collect()
     }
 
-    /// Returns the tokens of the next step if it is a probe.
-    ///
-    /// `most_worth` returns the best number of tokens for a cost. A size is probed if it is worth its
-    /// time at the cost of the next smaller one and exceeds the `best` measured number of nodes. The
-    /// smallest comes first, so that no step is much slower than an earlier one.
-    pub(crate) fn probe(
+    /// Returns the number of nodes of the next step, the best one or one that is tried, and the likely costs of a
+    /// step without drafts and of that step.
+    pub(crate) fn choose(
         &mut self,
-        start: usize,
-        best: usize,
-        cost: &StepCost,
-        most_worth: impl FnOnce(&dyn Fn(f64) -> f64) -> usize,
-    ) -> Option<usize> {
-        let baseline_s = cost.seconds(to_f64(start));
-        let first_s = FIRST_PROBES_S.max(FIRST_PROBES * baseline_s);
-        let is_spent = self.probes_s > first_s + PROBES_SHARE * self.total_s;
-        if is_spent
-            || self.pending_probe.is_some()
-            || !(1.0 / STEADY_DEVIATION..STEADY_DEVIATION).contains(&self.last_deviation)
-        {
-            return None;
+        selection: &Selection,
+        rate: &dyn Fn(f64) -> f64,
+    ) -> (usize, f64, f64) {
+        let tokens = |num_nodes: usize| selection.start() + to_f64(num_nodes);
+        let likely = self.costs(0.0, 0);
+        let baseline = cost_at(&likely, tokens(0));
+        let rate = rate(baseline);
+        // No draft makes a step faster.
+        let values =
+            |costs: &[f64]| selection.values(rate, &|tokens| cost_at(costs, tokens).max(baseline));
+        let expected = values(&likely);
+        let mut worth = expected.clone();
+        let least = values(&self.costs(FEAR, place_at(tokens(0)).0));
+        for (number, least) in least.into_iter().enumerate().skip(1) {
+            if worth[0] - least > rate * baseline * GAMBLE {
+                worth[number] = worth[0];
+            }
         }
-        let most = most_worth(&|tokens| self.least_seconds(tokens, start, cost));
-        let mut sizes = start + best + 1..=most;
-        let first = sizes.find(|&tokens| self.is_due(bucket(tokens)))?;
-        let same = |tokens: &usize| bucket(*tokens) == bucket(first);
-        let last = (first..=most).take_while(same).last()?;
-        // Time beyond that of as many baseline steps is due to other load.
-        self.probe_bounds = Some((baseline_s, baseline_s * to_f64(last) / to_f64(start)));
-        Some(last)
-    }
-
-    /// Returns a lower bound of the seconds of a step: those of the next smaller measured size.
-    fn least_seconds(&self, tokens: f64, start: usize, cost: &StepCost) -> f64 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a number of tokens"
-        )]
-        let size = bucket(tokens as usize);
-        if !self.is_due(size) {
-            return cost.seconds(tokens);
+        let best = selection.best(&worth);
+        self.since_baseline = if best == 0 { 0 } else { self.since_baseline + 1 };
+        let cost = cost_at(&likely, tokens(best)).max(baseline);
+        let speedup = (expected[best] / cost + rate) / (expected[0] / baseline + rate);
+        let num_steps = to_f64(self.num_steps[place_at(tokens(best)).0]);
+        let (fewest, most) = BASELINE_STEPS;
+        if to_f64(self.since_baseline) > (num_steps * speedup.powi(3) / 2.0).clamp(fewest, most) {
+            (self.since_baseline, self.is_probe, self.worth) = (0, true, None);
+            return (0, baseline, baseline);
         }
-        let smaller = self.sizes.range(bucket(start)..size).rev();
-        let known = smaller.map(|(&size, known)| (size, known.tokens));
-        let mut known = known.filter(|&(size, _)| !self.is_due(size));
-        cost.seconds(known.next().map_or(to_f64(start), |(_, tokens)| tokens))
-    }
-
-    /// Returns true while a measurement of another size than the baseline is pending.
-    fn is_waiting(&self, start: usize) -> bool {
-        self.pending_probe
-            .is_some_and(|pending_probe| bucket(pending_probe.tokens) != bucket(start))
-    }
-
-    fn is_due(&self, size: usize) -> bool {
-        self.sizes.get(&size).is_none_or(|size| {
-            size.num_steps < STEPS_KNOWN || size.last_step + STEPS_FORGOTTEN < self.num_steps
-        })
+        let bound = |errors: f64| self.costs(errors, place_at(tokens(best)).0);
+        let (low, high) = (bound(-HOPE), bound(FEAR));
+        let (most, least) = (values(&low), values(&high));
+        // A probe may lose what the best number gains, and any other step what none lose.
+        let affordable = FIRST_LOSSES * baseline + LOSSES_SHARE * self.total - self.lost;
+        let risk = |number: usize| (worth[best] - least[number]) / rate;
+        let numbers =
+            (0..worth.len()).filter(|&number| number != best && risk(number) <= affordable);
+        let tried = numbers.max_by(|&a, &b| most[a].total_cmp(&most[b]));
+        let tried =
+            tried.filter(|&number| most[number] > worth[best] + rate * baseline * LEAST_GAIN);
+        let number = tried.unwrap_or(best);
+        let cost = cost_at(&likely, tokens(number)).max(baseline);
+        (self.is_probe, self.worth) = (
+            tried.is_some(),
+            Some(
+                cost + (expected[number] - expected[if tried.is_some() { best } else { 0 }]) / rate,
+            ),
+        );
+        (number, baseline, cost)
     }
 }
 
-/// Returns the bucket of a size: one each up to 8 tokens, then two per power of two.
-fn bucket(num_tokens: usize) -> usize {
-    if num_tokens <= 8 {
-        return num_tokens;
-    }
-    let doublings = (num_tokens - 1).ilog2() as usize;
-    let is_upper = (num_tokens - 1) >> (doublings - 1) & 1;
-    3 + 2 * doublings + is_upper
+/// Returns the cost of a step of this number of tokens, from the logarithms of the costs of all places.
+fn cost_at(costs: &[f64], tokens: f64) -> f64 {
+    let (place, share) = place_at(tokens);
+    between(costs, place, share).exp()
+}
+
+fn between(values: &[f64], place: usize, share: f64) -> f64 {
+    values[place] + share * (values[(place + 1).min(PLACES - 1)] - values[place])
+}
+
+fn tokens_of(place: usize) -> f64 {
+    if place <= 16 { to_f64(place + 1) } else { 17.0 * (to_f64(place - 16) / 4.0).exp2() }
+}
+
+/// Returns the last place with at most this number of tokens, and their distance from it to the next.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of places")]
+fn place_at(tokens: f64) -> (usize, f64) {
+    let place = if tokens <= 17.0 { tokens - 1.0 } else { 16.0 + 4.0 * (tokens / 17.0).log2() };
+    let place = place.clamp(0.0, to_f64(PLACES - 1));
+    (place as usize, place.fract())
 }

@@ -206,7 +206,7 @@ fn requests_after_one_second_are_not_slower_than_without_drafts() {
     for (curve_name, curve) in CURVES {
         for (kind, kinds) in KINDS {
             for num_rows in [1, 4] {
-                let noises = [("quiet", quiet as LoadNoise, 0.97), ("busy", busy, 0.95)];
+                let noises = [("quiet", quiet as LoadNoise, 0.95), ("busy", busy, 0.9)];
                 for (noise_name, noise, least) in noises {
                     let run = Simulation::new(curve, noise).run(kinds, num_rows, 30.0);
                     let case = format!("{curve_name}, {kind}, {num_rows} rows, {noise_name}");
@@ -248,23 +248,15 @@ fn unprofitable_drafts_stop_within_one_second() {
 }
 
 #[test]
-fn steps_of_one_size_give_no_cost_of_others() {
+fn invalid_times_are_ignored() {
     let mut times = StepTimes::default();
-    for _ in 0..100 {
-        times.add(17, 0.02);
+    assert!(times.usual() < 1e-9);
+    times.add(17, 0.02);
+    for (num_tokens, seconds) in [(1, 0.0), (1, -1.0), (1, f64::NAN), (1, f64::INFINITY), (0, 1.0)]
+    {
+        times.add(num_tokens, seconds);
     }
-    assert!(times.cost(1).is_none());
-    for _ in 0..2 {
-        times.add(1, 0.02);
-    }
-    let cost = times.cost(1).unwrap();
-    assert!((cost.seconds(17.0) - 0.02).abs() < 1e-9);
-    // A size that never ran is not assumed to be cheap.
-    assert!((cost.seconds(34.0) - 0.04).abs() < 1e-9);
-    for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        times.add(1, seconds);
-    }
-    assert_eq!(times.cost(1), Some(cost));
+    assert!((times.usual() - 0.02).abs() < 1e-4);
 }
 
 #[test]
@@ -284,11 +276,13 @@ fn packed_sizes_equal_brute_force() {
             points.push((f64::from(tokens), points.last().unwrap().1 + step));
         }
         let cost = StepCost::new(points).unwrap();
-        let speed = |sizes: &[usize]| {
+        let value = |sizes: &[usize]| {
             let rows = probs.iter().zip(sizes);
             let gains = rows.flat_map(|(row, &size)| &row[..size]);
             let tokens = gains.map(|&gain| f64::from(gain)).sum::<f64>() + num_rows as f64;
-            tokens / cost.seconds((num_rows + sizes.iter().sum::<usize>()) as f64)
+            let seconds = cost.seconds((num_rows + sizes.iter().sum::<usize>()) as f64);
+            // Before any draft, time is worth the tokens of steps without drafts.
+            tokens - num_rows as f64 * seconds / cost.seconds(num_rows as f64)
         };
         let mut all = vec![vec![]];
         for row in &probs {
@@ -298,8 +292,7 @@ fn packed_sizes_equal_brute_force() {
             };
             all = all.iter().flat_map(longer).collect();
         }
-        let best = all.iter().map(|sizes| speed(sizes)).fold(0.0, f64::max);
-        let baseline = speed(&vec![0; num_rows]);
+        let best = all.iter().map(|sizes| value(sizes)).fold(0.0, f64::max);
         let trees: Vec<_> = probs.iter().map(|probs| chain(probs)).collect();
         let trees: Vec<_> = trees.iter().collect();
         let mut rows = vec![RowBudget::default(); num_rows];
@@ -307,8 +300,91 @@ fn packed_sizes_equal_brute_force() {
         let (costs, passes) = (Costs::Known(&cost), Passes::Packed);
         let mut draft_stats = DraftStats::with_reliability(1.0);
         let sizes = draft_stats.choose(&mut rows, &trees, num_rows, costs, passes, 0.0);
-        let expected = if best < 1.03 * baseline { baseline } else { best };
-        let ratio = speed(&sizes) / expected;
-        assert!((ratio - 1.0).abs() < 1e-9, "{probs:?} {sizes:?}");
+        let expected = if best <= 0.03 * num_rows as f64 { 0.0 } else { best };
+        assert!((value(&sizes) - expected).abs() < 1e-9, "{probs:?} {sizes:?}");
+    }
+}
+
+/// A curve of this kind: a line, steps, a line with odd sizes that are slower, almost flat.
+fn random_curve(random: &mut Random, kind: usize) -> Vec<f64> {
+    let [slope, width, odd] = [(); 3].map(|()| uniform(random));
+    let cost = |more: usize| match kind {
+        0 => 1.0 + (0.02 + 0.5 * slope * slope) * more as f64,
+        1 => 1.0 + (0.1 + 0.9 * slope) * (more / (2 + (7.0 * width) as usize)) as f64,
+        2 => (1.0 + (0.15 + 0.3 * slope) * more as f64) * (1.0 + 0.25 * odd * (more % 2) as f64),
+        _ => 1.0 + 0.02 * slope * more as f64,
+    };
+    (0..=16).map(cost).collect()
+}
+
+type StepNoise = (&'static str, fn(&mut Random, usize) -> f64);
+
+const NOISES: [StepNoise; 4] = [
+    ("none", |_, _| 1.0),
+    ("some", |random, _| if random.below(10) < 3 { 2.0 + 2.0 * uniform(random) } else { 1.0 }),
+    ("all", |random, _| 1.0 + 3.0 * uniform(random)),
+    ("drift", |random, step| {
+        (1.0 + 0.8 * (step as f64 / 60.0).sin()) * (0.95 + 0.1 * uniform(random))
+    }),
+];
+
+/// Returns the speedup of the first 200 steps and of 400 more, with known costs or with measured ones.
+fn speedups(cost: &[f64], is_known: bool, kind: usize, noise: usize, seed: u64) -> [f64; 2] {
+    let (mut random, mut noises) = (Random(seed), Random(seed + 99));
+    let points = (1..).map(f64::from).zip(cost.iter().copied()).collect();
+    let (known, mut times) = (StepCost::new(points).unwrap(), StepTimes::default());
+    let (mut draft_stats, mut row) = (DraftStats::default(), RowBudget::default());
+    let kinds: [&[Kind]; 4] = [&[EDIT], &[EDIT, CHAT], &[CHAT], &[OVERCONFIDENT]];
+    let mut totals = [[0.0; 2]; 2];
+    for step in 0..600 {
+        let kind = kinds[kind][step / 20 % kinds[kind].len()];
+        let mut size = 0;
+        let draft_s = if row.drafts() { 0.000_1 } else { 0.0 };
+        if row.drafts() {
+            let costs = if is_known { Costs::Known(&known) } else { Costs::Measured(&mut times) };
+            // Known costs are in steps of 20 ms.
+            let draft = if is_known { draft_s / 0.02 } else { draft_s };
+            let (drafts, passes) = (promised(kind), Passes::Packed);
+            size = draft_stats.choose(&mut [&mut row], &[&drafts], 1, costs, passes, draft)[0];
+        } else {
+            row.pause();
+        }
+        times.add(1 + size, 0.02 * cost[size] * NOISES[noise].1(&mut noises, step));
+        let tokens = (0..16).take_while(|_| uniform(&mut random) < kind.rate).collect::<Vec<u32>>();
+        let right = tokens.len().min(size);
+        let emitted =
+            [&tokens[..right], &[if tokens.len() > size { size as u32 } else { 99 }]].concat();
+        draft_stats.learn([(&mut row, &emitted[..])].into_iter());
+        let total = &mut totals[usize::from(step >= 200)];
+        total[0] += 0.02 * emitted.len() as f64;
+        total[1] += 0.02 * cost[size] + draft_s;
+    }
+    totals.map(|[baseline_s, seconds]| baseline_s / seconds)
+}
+
+/// Prints the share of the speedup with known costs under each noise: `cargo test --release -p specds --test core
+/// noise -- --nocapture`.
+#[test]
+#[expect(clippy::print_stdout, reason = "the table")]
+fn noise_costs_a_tenth_of_the_speedup_with_known_costs_at_most() {
+    for (noise, (name, _)) in NOISES.iter().enumerate() {
+        let (mut shares, mut least) = (Vec::new(), f64::INFINITY);
+        for (curve, kind) in (0..4).flat_map(|curve| (0..4).map(move |kind| (curve, kind))) {
+            let mut mean = [0.0; 3];
+            for seed in 0..10 {
+                let curve = random_curve(&mut Random(seed + 1), curve);
+                let [first, later] = speedups(&curve, false, kind, noise, seed);
+                let [_, known] = speedups(&curve, true, kind, noise, seed);
+                for (mean, value) in mean.iter_mut().zip([first, later, known]) {
+                    *mean += value / 10.0;
+                }
+            }
+            shares.push([mean[0] / mean[2], mean[1] / mean[2]]);
+            least = least.min(mean[0]);
+        }
+        let [first, later] =
+            [0, 1].map(|part| shares.iter().map(|of| of[part]).sum::<f64>() / 16.0);
+        println!("{name}: {first:.3} in 200 steps, {later:.3} later; least speedup {least:.3}");
+        assert!(first > 0.9 && later > 0.93 && least > 0.88, "{name}: {shares:?}");
     }
 }
