@@ -12,7 +12,7 @@ use crate::budget::selection::{Selection, to_f64};
 /// faster, so times above the expected one are cut closer to it than those below.
 ///
 /// The covariance shows how much cheaper than expected a size may be, relative to the best one. A size that would
-/// then be worth most is tried, if that risks no more time than [`FIRST_LOSSES`] and [`LOSSES_SHARE`] leave.
+/// then be worth most is tried, if that risks no more time than `FIRST_LOSSES` and `LOSSES_SHARE` leave.
 #[derive(Debug, Clone)]
 pub struct StepTimes {
     /// The logarithm of the cost of each place, and at [`SPEED`] that of the seconds of a unit of cost.
