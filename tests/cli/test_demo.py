@@ -71,7 +71,7 @@ def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypat
     assert "specds chat --model MODEL" in out
 
 
-def test_demo_of_smollm2_shows_four_scenes_with_the_texts_of_the_model(capsys, chat_model, monkeypatch):
+def test_demo_of_smollm2_shows_texts_of_the_model(capsys, chat_model, monkeypatch):
     load = demo.load_model
     monkeypatch.setattr(demo, "load_model", lambda *_, **__: load(str(chat_model)))
     demo.run_demo("smollm2", 4, 24, as_json=True)
