@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Guide:
 
     Attributes:
         constraint: What is allowed after the text so far.
-        is_lost: Whether a token of the text was forbidden, so that the constraint is another one's.
+        is_lost: Whether a token of the text was forbidden: nothing is known about what follows.
     """
 
     constraint: Constraint
@@ -66,6 +66,38 @@ class Guide:
     def follow(self, token_ids: Iterable[int]) -> None:
         """Add emitted tokens."""
         self.is_lost = self.is_lost or not all(map(self.constraint.push, token_ids))
+
+
+class MatcherConstraint:
+    """Constraint of a library's matcher, and of the tokens after the end of its grammar.
+
+    Args:
+        matcher: Has `rollback(count)`.
+        vocab_size: The number of tokens of a mask.
+    """
+
+    def __init__(self, matcher: Any, vocab_size: int) -> None:
+        self._matcher, self._vocab_size = matcher, vocab_size
+        self._num_beyond = 0
+
+    @property
+    def ended(self) -> bool:
+        raise NotImplementedError
+
+    def words(self) -> NDArray[np.uint32]:
+        """Return the bit mask of the allowed tokens."""
+        raise NotImplementedError
+
+    def pop(self, count: int) -> None:
+        beyond = min(count, self._num_beyond)
+        self._num_beyond -= beyond
+        if count > beyond:
+            self._matcher.rollback(count - beyond)
+
+    def mask(self) -> NDArray[np.bool_]:
+        if self.ended:
+            return np.ones(self._vocab_size, dtype=bool)
+        return bool_mask(self.words(), self._vocab_size)
 
 
 def suggestion(paths: Sequence[Path]) -> tuple[list[int], list[int], list[float]]:

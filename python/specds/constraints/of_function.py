@@ -13,7 +13,7 @@ _MAX_BRANCHES = 8
 
 
 class FunctionConstraint:
-    """The allowed tokens of one row, asked for paths that the model may never take.
+    """Constraint of one row by the function, which drafts call for texts that may never be emitted.
 
     Args:
         allowed: The function of transformers, with the number of its row.

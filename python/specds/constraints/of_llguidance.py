@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specds._lazy import imported
-from specds.constraints.constraint import MAX_FORCED, Path, bool_mask, few_of
+from specds.constraints.constraint import MAX_FORCED, MatcherConstraint, Path, few_of
 
 
-class LlguidanceConstraint:
+class LlguidanceConstraint(MatcherConstraint):
     """A copy of an `LLMatcher`, from its start.
 
     Args:
@@ -23,16 +23,15 @@ class LlguidanceConstraint:
     """
 
     def __init__(self, matcher: Any) -> None:
-        self._matcher = matcher.deep_copy()
-        if self._matcher.is_error():
-            raise ValueError(f"grammar is invalid: {self._matcher.get_error()}")
-        self._matcher.reset()
-        self._vocab_size = 8 * len(self._matcher.compute_bitmask())
-        # The matcher stops before the end token, which must follow and which it does not accept.
-        self._num_beyond = 0
+        matcher = matcher.deep_copy()
+        if matcher.is_error():
+            raise ValueError(f"grammar is invalid: {matcher.get_error()}")
+        matcher.reset()
+        super().__init__(matcher, vocab_size=8 * len(matcher.compute_bitmask()))
 
     @property
     def ended(self) -> bool:
+        # The matcher stops before the end token, which must follow and which it does not accept.
         return self._num_beyond > 0
 
     def push(self, token: int) -> bool:
@@ -41,17 +40,6 @@ class LlguidanceConstraint:
         is_allowed = self.ended or token in self._few()
         self._num_beyond += is_allowed
         return is_allowed
-
-    def pop(self, count: int) -> None:
-        beyond = min(count, self._num_beyond)
-        self._num_beyond -= beyond
-        if count > beyond:
-            self._matcher.rollback(count - beyond)
-
-    def mask(self) -> NDArray[np.bool_]:
-        if self.ended:
-            return np.ones(self._vocab_size, dtype=bool)
-        return bool_mask(self._words(), self._vocab_size)
 
     def ahead(self) -> Sequence[Path]:
         if self.ended:
@@ -80,11 +68,11 @@ class LlguidanceConstraint:
             if not any(0 < len(other) < len(rest) and rest.endswith(other) for other in rests)
         ]
 
-    def _words(self) -> NDArray[np.uint32]:
+    def words(self) -> NDArray[np.uint32]:
         return np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
 
     def _few(self) -> list[int]:
-        return few_of(self._words()) or []
+        return few_of(self.words()) or []
 
 
 def grammar_source(json_schema: str | None, regex: str | None) -> str | None:

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.constraints.constraint import MAX_BRANCHES, MAX_FORCED, Path, bool_mask, few_of
+from specds.constraints.constraint import (
+    MAX_BRANCHES,
+    MAX_FORCED,
+    MatcherConstraint,
+    Path,
+    few_of,
+)
 
 _MAX_CHARS = 8
 """The most characters that are followed where the next one is not forced."""
@@ -19,7 +25,7 @@ _MAX_LEVEL = 3
 _WORDS = re.compile(r"(?<=\S)(?= )")
 
 
-class XgrammarConstraint:
+class XgrammarConstraint(MatcherConstraint):
     """A matcher of a `CompiledGrammar`.
 
     Args:
@@ -29,41 +35,29 @@ class XgrammarConstraint:
     def __init__(self, compiled: Any) -> None:
         import xgrammar
 
-        self._matcher = xgrammar.GrammarMatcher(compiled)
         self._cutter = Cutter.of(compiled.tokenizer_info)
+        super().__init__(xgrammar.GrammarMatcher(compiled), self._cutter.vocab_size)
         self._bits = xgrammar.allocate_token_bitmask(1, self._cutter.vocab_size)
-        self._words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
-        self._num_beyond = 0
 
     @property
     def ended(self) -> bool:
         return bool(self._matcher.is_terminated())
 
     def push(self, token: int) -> bool:
-        if self._matcher.is_terminated():
+        if self.ended:
             self._num_beyond += 1
             return True
         return bool(self._matcher.accept_token(token))
-
-    def pop(self, count: int) -> None:
-        beyond = min(count, self._num_beyond)
-        self._num_beyond -= beyond
-        if count > beyond:
-            self._matcher.rollback(count - beyond)
-
-    def mask(self) -> NDArray[np.bool_]:
-        if self.ended:
-            return np.ones(self._cutter.vocab_size, dtype=bool)
-        self._fill()
-        return bool_mask(self._words, self._cutter.vocab_size)
 
     def ahead(self) -> Sequence[Path]:
         if self.ended:
             return []
         return [path for text, end in self._texts() if (path := [*self._cutter(text), *end])]
 
-    def _fill(self) -> None:
+    def words(self) -> NDArray[np.uint32]:
         self._matcher.fill_next_token_bitmask(self._bits, 0)
+        words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
+        return words
 
     def _texts(self, level: int = 0) -> list[tuple[str, list[int]]]:
         """Return the likely continuations, each with the stop token that must follow, if any."""
@@ -78,11 +72,11 @@ class XgrammarConstraint:
         return [(forced + text, end) for text, end in below]
 
     def _branches(self, level: int) -> list[tuple[str, list[int]]]:
-        self._fill()
-        chars = self._cutter.chars_of(self._words)
+        words = self.words()
+        chars = self._cutter.chars_of(words)
         if not chars:
             # If no character may come, only a stop token may.
-            few = few_of(self._words) or []
+            few = few_of(words) or []
             return [("", [few[0]])] if 0 < len(few) <= _MAX_CHARS else []
         is_number = sum(char.isdigit() for char in chars) > _MAX_DIGITS
         found = []
