@@ -71,12 +71,17 @@ def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypat
     assert "specds chat --model MODEL" in out
 
 
-def test_demo_of_smollm2_shows_texts_of_the_model(capsys, chat_model, monkeypatch):
-    load = demo.load_model
+def test_demo_of_smollm2_drafts_later_requests_from_memory(capsys, chat_model, monkeypatch):
+    load, decode = demo.load_model, demo.generate
     monkeypatch.setattr(demo, "load_model", lambda *_, **__: load(str(chat_model)))
+    # Automatic sizes, and hence the passes, depend on times.
+    fixed = {"max_nodes": 8}
+    monkeypatch.setattr(demo, "generate", lambda *given, **named: decode(*given, **fixed | named))
     demo.run_demo("smollm2", 4, 24, as_json=True)
     scenes = json.loads(capsys.readouterr().out)["scenes"]
     assert [scene["identical"] for scene in scenes] == [True] * 4
+    passes = [scene["stats"]["num_drafts"] for scene in scenes]
+    assert passes[3] < passes[0]  # this model answers all requests alike
 
 
 @pytest.mark.parametrize(
