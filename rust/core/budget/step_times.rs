@@ -215,7 +215,8 @@ impl StepTimes {
         self.is_probe
     }
 
-    /// Returns the logarithm of the cost of each place with these standard deviations of its ratio to the cost of another place.
+    /// Returns the logarithms of the costs of all places, raised by this number of standard deviations of their
+    /// ratios to the cost of another place.
     fn costs(&self, errors: f64, other: usize) -> Vec<f64> {
         let of = |a: usize, b: usize| self.covariance[a][b];
         let cost = |place: usize| {
@@ -270,12 +271,9 @@ impl StepTimes {
             tried.filter(|&number| most[number] > worth[best] + rate * baseline * LEAST_GAIN);
         let number = tried.unwrap_or(best);
         let cost = cost_at(&likely, tokens(number)).max(baseline);
-        (self.is_probe, self.worth) = (
-            tried.is_some(),
-            Some(
-                cost + (expected[number] - expected[if tried.is_some() { best } else { 0 }]) / rate,
-            ),
-        );
+        let reference = if tried.is_some() { best } else { 0 };
+        self.is_probe = tried.is_some();
+        self.worth = Some(cost + (expected[number] - expected[reference]) / rate);
         (number, baseline, cost)
     }
 }
