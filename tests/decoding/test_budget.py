@@ -79,13 +79,6 @@ def best_of_fixed(seconds, *rates):
     return min(map(time_of_a_token, range(MAX_NODES + 1)))
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.3, 0.7, 0.9])
-@pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
-def test_auto_budget_equals_the_best_fixed_budget(seconds, rate):
-    world = World(seconds, lambda _: rate)
-    assert world.decode(auto(world), 1000) < 1.05 * best_of_fixed(seconds, rate)
-
-
 @pytest.mark.parametrize("reliability", [1.0, 0.3], ids=["known", "unknown"])
 @pytest.mark.parametrize(("seconds", "gain"), [(LINEAR, 0.8), (FLAT, 1.0)], ids=["linear", "flat"])
 def test_auto_budget_beats_any_fixed_budget_on_mixed_contexts(seconds, gain, reliability):
@@ -212,20 +205,12 @@ def test_depth_limit_keeps_all_paths(max_nodes, tokens):
     assert tree.parents.tolist() == [-1, 0, -1, 2][: len(tokens)]
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.7, 0.9])
-@pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
-def test_first_request_with_unknown_costs_is_not_slower_than_the_baseline(seconds, rate):
-    world, times = World(seconds, lambda _: rate), StepTimes()
-    assert world.decode(auto(world, costs=times), 40) < 1.06
-    world.decode(auto(world, costs=times), 400)
-    assert world.decode(auto(world, costs=times), 1000) < 1.08 * best_of_fixed(seconds, rate)
-
-
-def test_measured_costs_need_two_baseline_steps_before_a_draft_is_verified():
-    world = World(FLAT, lambda _: 0.9)
-    world.decode(auto(world, costs=StepTimes()), 5)
-    assert world.verified[:2] == [0, 0]
-    assert any(world.verified[2:])
+def test_flat_costs_give_full_drafts_within_seven_steps():
+    world = World(FLAT, lambda _: 0.95)
+    world.decode(auto(world, costs=StepTimes()), 12)
+    assert world.verified[:3] == [0, 0, 0]
+    assert max(world.verified[3:7]) > 30
+    assert np.median(world.verified[6:]) > 20
 
 
 def test_budget_cuts_sessions_that_ignore_limits_and_unknown_tokens():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,6 +122,7 @@ class Decoding:
         synchronize: Called before each reading of the clock, to wait for a device.
         noise: The random numbers of samples; None if each sampler draws its own.
         on_step: Called with each step of each row, the prefill included.
+        is_on_cpu: Whether this process computes the steps, so that its CPU time is known.
     """
 
     runner: Verifier
@@ -130,6 +131,7 @@ class Decoding:
     synchronize: Callable[[], object] | None = None
     noise: Noise | None = None
     on_step: Callable[[Step], object] | None = None
+    is_on_cpu: bool = False
 
     def __post_init__(self) -> None:
         self.stats = GenerationStats()
@@ -173,7 +175,7 @@ class Decoding:
         self.stats.num_fed_tokens += len(rows) + sum(waiting)
         trees = self.budget.draft([row.session for row in rows], max_depths, waiting)
         self._record_phase("draft_s")
-        drafted_at = self._last
+        drafted_at, cpu_s = self._last, process_time()
         accept = self._accept_on_host if self._accepts is None else self._accept_on_device
         paths, predictions = accept(rows, trees)
         self._record_phase("accept_s")
@@ -181,6 +183,9 @@ class Decoding:
         self.runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._record_phase("compact_s")
         step_s = self._last - drafted_at
+        if self.is_on_cpu:
+            # Without the time that other processes had the cores.
+            step_s = min(step_s, process_time() - cpu_s)
         if len(rows) == 1 and not trees[0]:
             self.stats.record_baseline_step(step_s)
         for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):

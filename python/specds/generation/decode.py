@@ -135,7 +135,8 @@ class Request:
             if past is not None:
                 load(past, runner)
             limits = self.max_length, synchronize, self.noise, self.options.on_step
-            decoding = Decoding(runner, budget, *limits)
+            is_on_cpu = str(getattr(self.model, "device", "cpu")) == "cpu"
+            decoding = Decoding(runner, budget, *limits, is_on_cpu)
             decoding.run(self.rows, chunk_size)
             if past is not None:
                 cache = extend(past, runner)

@@ -46,7 +46,7 @@ const SLOPE_ERROR: f64 = 0.25;
 /// The standard deviation of the random walk for twice as many tokens.
 const WALK: f64 = 0.2;
 /// The standard deviation of each place, because kernels prefer some sizes.
-const SINGLE: f64 = 0.06;
+const SINGLE: f64 = 0.1;
 /// The standard deviation of the speed from step to step.
 const DRIFT: f64 = 0.03;
 /// The standard deviation of a cost from step to step.
@@ -81,19 +81,21 @@ const CHANGED_NOISE: f64 = 3.0;
 /// The standard deviation of such a change.
 const CHANGE: f64 = 0.4;
 /// The number of steps without drafts before the first draft. The first may be disturbed.
-const STEPS_KNOWN: usize = 2;
+const STEPS_KNOWN: usize = 3;
 /// The time that a step other than a probe may lose, in steps without drafts.
 const GAMBLE: f64 = 1.0;
 /// The standard deviations from the likely cost to the one that a probe hopes for.
 const HOPE: f64 = 1.0;
 /// The standard deviations from the likely cost to the one that a probe risks.
 const FEAR: f64 = 2.0;
+/// The standard deviations from the likely cost to the one that a probe risks.
+const RISK: f64 = 0.5;
 /// The time that the first probes may lose, in steps without drafts.
-const FIRST_LOSSES: f64 = 2.0;
+const FIRST_LOSSES: f64 = 2.5;
 /// The fraction of all time that later probes may lose.
 const LOSSES_SHARE: f64 = 0.007;
 /// The minimum gain of a probe at the lower bound, in steps without drafts.
-const LEAST_GAIN: f64 = 0.02;
+const LEAST_GAIN: f64 = 0.2;
 
 impl Default for StepTimes {
     fn default() -> Self {
@@ -259,16 +261,16 @@ impl StepTimes {
             return (0, baseline, baseline);
         }
         let bound = |errors: f64| self.costs(errors, place_at(tokens(best)).0);
-        let (low, high) = (bound(-HOPE), bound(FEAR));
+        let (low, high) = (bound(-HOPE), bound(RISK));
         let (most, least) = (values(&low), values(&high));
         // A probe may lose what the best number gains, and any other step what none lose.
         let affordable = FIRST_LOSSES * baseline + LOSSES_SHARE * self.total - self.lost;
         let risk = |number: usize| (worth[best] - least[number]) / rate;
-        let numbers =
-            (0..worth.len()).filter(|&number| number != best && risk(number) <= affordable);
+        let numbers = (0..worth.len()).filter(|&number| number != best);
+        let numbers = numbers.filter(|&number| risk(number) <= affordable);
         let tried = numbers.max_by(|&a, &b| most[a].total_cmp(&most[b]));
-        let tried =
-            tried.filter(|&number| most[number] > worth[best] + rate * baseline * LEAST_GAIN);
+        let least_worth = worth[best] + rate * baseline * LEAST_GAIN;
+        let tried = tried.filter(|&number| most[number] > least_worth);
         let number = tried.unwrap_or(best);
         let cost = cost_at(&likely, tokens(number)).max(baseline);
         let reference = if tried.is_some() { best } else { 0 };

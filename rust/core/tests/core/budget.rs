@@ -206,7 +206,7 @@ fn requests_after_one_second_are_not_slower_than_without_drafts() {
     for (curve_name, curve) in CURVES {
         for (kind, kinds) in KINDS {
             for num_rows in [1, 4] {
-                let noises = [("quiet", quiet as LoadNoise, 0.95), ("busy", busy, 0.9)];
+                let noises = [("quiet", quiet as LoadNoise, 0.97), ("busy", busy, 0.87)];
                 for (noise_name, noise, least) in noises {
                     let run = Simulation::new(curve, noise).run(kinds, num_rows, 30.0);
                     let case = format!("{curve_name}, {kind}, {num_rows} rows, {noise_name}");
