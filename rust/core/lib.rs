@@ -42,7 +42,6 @@ pub mod budget;
 pub mod draft;
 pub mod engine;
 pub mod fused;
-pub mod linear;
 pub mod memory;
 pub mod papers;
 mod portable_math;

@@ -63,9 +63,7 @@ impl GgufFile {
         let Some(tensor) = self.0.tensor(name)? else {
             return Err(PyKeyError::new_err(name.to_owned()).into());
         };
-        let mut weights = vec![0.0; tensor.rows * tensor.columns];
-        py.detach(|| tensor.kind.dequantize(tensor.bytes, &mut weights));
-        shaped([tensor.rows, tensor.columns], weights)
+        shaped([tensor.rows, tensor.columns], py.detach(|| tensor.numbers()))
     }
 }
 

@@ -1,9 +1,12 @@
 //! `specds._core.linear_product`, a linear layer for few tokens.
 
-use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray2};
+use bytemuck::cast_slice;
+use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
-use specds::linear::{self, LayerWeights};
+use specds_forward::weights::{BlockType, product_of_floats};
+use specds_forward::{Error, Instructions};
 
+use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
 
 /// The weights of a layer, in 32 or 16 bits.
@@ -18,7 +21,8 @@ pub(crate) enum Array<'py> {
 /// Each weight is read once. The rounding of a product does not depend on the number of tokens.
 ///
 /// Args:
-///     weights: float32, or uint16 bits of bfloat16, shape `(num_outputs, size)`; `size` is a multiple of 16.
+///     weights: float32 or uint16 bits of bfloat16, shape `(num_outputs, size)`; `size` is a multiple
+///         of 32.
 ///     states: float32, shape `(num_tokens, size)`.
 ///     num_threads: Number of threads.
 ///
@@ -26,29 +30,30 @@ pub(crate) enum Array<'py> {
 ///     The products, float32, shape `(num_tokens, num_outputs)`.
 ///
 /// Raises:
-///     ValueError: The shapes do not match, or this processor lacks the vector instructions.
+///     ValueError: The shapes do not match.
 #[pyfunction]
-pub(crate) fn linear_product<'py>(
-    py: Python<'py>,
-    weights: Array<'py>,
-    states: PyReadonlyArray2<'py, f32>,
+pub(crate) fn linear_product(
+    py: Python<'_>,
+    weights: Array<'_>,
+    states: PyReadonlyArray2<'_, f32>,
     num_threads: usize,
-) -> Result<Bound<'py, PyArray2<f32>>> {
-    let num_tokens = states.as_array().nrows();
-    let size = states.as_array().ncols();
-    let (num_outputs, weights) = match &weights {
-        Array::F32(of) => (of.as_array().nrows(), LayerWeights::F32(of.as_slice()?)),
-        Array::BF16(of) => (of.as_array().nrows(), LayerWeights::BF16(of.as_slice()?)),
+) -> Result<Matrix<f32>> {
+    let (shape, kind, bytes) = match &weights {
+        Array::F32(of) => (of.as_array().dim(), BlockType::F32, cast_slice(of.as_slice()?)),
+        Array::BF16(of) => (of.as_array().dim(), BlockType::BF16, cast_slice(of.as_slice()?)),
     };
-    let made = PyArray2::zeros(py, (num_tokens, num_outputs), false);
-    let mut outputs = made.readwrite();
-    let (states, outputs) = (states.as_slice()?, outputs.as_slice_mut()?);
-    py.detach(|| linear::product(weights, states, size, num_threads, outputs))?;
-    Ok(made)
+    let (num_tokens, columns) = states.as_array().dim();
+    let states = states.as_slice()?;
+    if columns != shape.1 {
+        let reason = format!("must have {} columns, as the weights", shape.1);
+        return Err(Error::Invalid { name: "states", reason }.into());
+    }
+    let made = py.detach(|| product_of_floats(kind, bytes, columns, states, num_threads))?;
+    shaped([num_tokens, shape.0], made)
 }
 
-/// Returns whether this processor has the vector instructions of `linear_product`.
+/// Returns whether this processor has the vector instructions that make `linear_product` fast.
 #[pyfunction]
 pub(crate) fn has_linear_product() -> bool {
-    linear::is_fast()
+    Instructions::available().len() > 1
 }

@@ -64,7 +64,7 @@ SAMPLES = {
     "sessions": lambda path: list(sessions(path)),
     "sources": lambda path: [path],
     "starts": [0, 0],
-    "states": np.ones((2, 16), np.float32),
+    "states": np.ones((2, 32), np.float32),
     "tables": None,
     "tenant": "ann",
     "tenants": ["ann"],
@@ -74,7 +74,7 @@ SAMPLES = {
     "uniforms": np.array([0.5, 0.5]),
     "unigram": [1, 0],
     "vocab_size": VOCAB_SIZE,
-    "weights": np.ones((3, 16), np.float32),
+    "weights": np.ones((3, 32), np.float32),
 }
 for value, names in {
     0: "index parent position row source target",

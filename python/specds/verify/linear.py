@@ -19,7 +19,7 @@ def is_fast(weight: Tensor) -> bool:
         _HAS_PRODUCT
         and weight.dtype in _BITS
         and weight.device.type == "cpu"
-        and weight.shape[1] % 16 == 0
+        and weight.shape[1] % 32 == 0
         and weight.is_contiguous()
         and not torch.is_autocast_enabled("cpu")
     )

@@ -10,17 +10,20 @@
 //!
 //! Numbers are little-endian. A length is compared with what is left of the file before anything is reserved.
 
+mod bytes;
 mod merges;
 mod reader;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
 use crate::error::{Error, Result};
 use crate::weights::BlockType;
+pub use bytes::Bytes;
 pub use merges::merges;
 use reader::Reader;
 
@@ -39,13 +42,22 @@ pub enum Value {
     Texts(Vec<String>),
 }
 
-/// A matrix or vector of the file; `rows` is the number of its outputs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tensor<'a> {
+/// A matrix or vector; `rows` is the number of its outputs.
+#[derive(Debug, Clone)]
+pub struct Tensor {
     pub kind: BlockType,
     pub rows: usize,
     pub columns: usize,
-    pub bytes: &'a [u8],
+    pub bytes: Bytes,
+}
+
+impl Tensor {
+    /// Returns the weights as numbers, row after row.
+    pub fn numbers(&self) -> Vec<f32> {
+        let mut numbers = vec![0.0; self.rows * self.columns];
+        self.kind.dequantize(&self.bytes, &mut numbers);
+        numbers
+    }
 }
 
 #[derive(Debug)]
@@ -60,7 +72,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    map: Mmap,
+    map: Arc<Mmap>,
     metadata: BTreeMap<String, Value>,
     tensors: BTreeMap<String, Entry>,
     data: usize,
@@ -100,7 +112,7 @@ impl Gguf {
             let reason = format!("the tensor {name} is not all in the file");
             return Err(Error::Corrupt { path, reason });
         }
-        Ok(Self { path, map, metadata, tensors, data })
+        Ok(Self { path, map: Arc::new(map), metadata, tensors, data })
     }
 
     pub fn path(&self) -> &Path {
@@ -147,7 +159,7 @@ impl Gguf {
     /// # Errors
     ///
     /// Its type is not one that this crate reads, or its bytes are not all in the file.
-    pub fn tensor(&self, name: &str) -> Result<Option<Tensor<'_>>> {
+    pub fn tensor(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(entry) = self.tensors.get(name) else {
             return Ok(None);
         };
@@ -163,7 +175,7 @@ impl Gguf {
         let row = kind.row_bytes(columns).ok_or_else(|| corrupt("has a part of a block"))?;
         let bytes = usize::try_from(entry.offset).ok().and_then(|offset| {
             let start = self.data.checked_add(offset)?;
-            self.map.get(start..start.checked_add(row.checked_mul(rows)?)?)
+            Bytes::part(&self.map, start..start.checked_add(row.checked_mul(rows)?)?)
         });
         let bytes = bytes.ok_or_else(|| corrupt("is not all in the file"))?;
         Ok(Some(Tensor { kind, rows, columns, bytes }))

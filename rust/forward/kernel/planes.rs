@@ -6,7 +6,7 @@ use crate::weights::{Plane, Scales};
 /// A plane, known to the compiler.
 pub(crate) trait Numbers {
     const PLANE: Plane;
-    /// The bits of a number, 0 for floats.
+    /// The bits of a number.
     const BITS: u32;
     /// Two where each 16 columns have a scale.
     const PARTS: usize = 1;
@@ -23,7 +23,7 @@ macro_rules! planes {
     };
 }
 
-planes!(Bits4 4 1, Bits5 5 1, Bits6 6 2, Bits8 8 1, F16 0 1, BF16 0 1, F32 0 1);
+planes!(Bits4 4 1, Bits5 5 1, Bits6 6 2, Bits8 8 1);
 
 /// The place of the four bits of a column among eight.
 const fn nibble(column: usize) -> u32 {
@@ -34,7 +34,8 @@ const fn nibble(column: usize) -> u32 {
 pub(crate) const fn shift(plane: Plane, column: usize) -> u32 {
     match plane {
         Plane::Bits4 if column < 7 => nibble(column),
-        Plane::Bits5 | Plane::Bits6 | Plane::Bits8 if column % 4 < 3 => nibble(column % 4),
+        Plane::Bits4 => 0,
+        _ if column % 4 < 3 => nibble(column % 4),
         _ => 0,
     }
 }
@@ -68,27 +69,17 @@ pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) ->
 /// The words that [`column`] takes the columns of an eight from.
 #[inline(always)]
 pub(crate) fn loaded<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
-    match N::BITS {
-        0 => [simd.splat_word(0); 2],
-        4 => [word(simd, block, eight); 2],
-        _ => bytes::<S, N>(simd, block, eight),
-    }
+    if N::BITS == 4 { [word(simd, block, eight); 2] } else { bytes::<S, N>(simd, block, eight) }
 }
 
 /// A column of an eight, times 2 to the power of [`shift`].
 #[inline(always)]
 pub(crate) fn column<S: Simd, N: Numbers>(
     simd: S,
-    block: &[u8],
-    eight: usize,
     loaded: [S::Words; 2],
     column: usize,
 ) -> S::Floats {
-    let place = eight * 8 + column;
     match N::PLANE {
-        Plane::F32 => simd.bits(word(simd, block, place)),
-        Plane::F16 => simd.halves(&block[place * 2 * S::LANES..]),
-        Plane::BF16 => simd.upper_halves(&block[place * 2 * S::LANES..]),
         Plane::Bits4 if column == 7 => simd.floats(simd.shr(loaded[0], 28)),
         Plane::Bits4 => simd.floats(simd.and(loaded[0], 0xf << nibble(column))),
         _ if column % 4 == 3 => simd.floats(simd.shr(loaded[column / 4], 24)),
@@ -112,9 +103,8 @@ pub(crate) fn scale<S: Simd>(
         Scales::Signed if is_offset => 32.0,
         _ => 0.0,
     };
-    let first = if matches!(scales, Scales::None) { simd.splat(1.0) } else { simd.halves(unit) };
+    let first = simd.halves(unit);
     match scales {
-        Scales::None => (first, simd.splat(0.0)),
         Scales::Half(_) => (first, simd.mul(first, simd.splat(-above))),
         Scales::HalfAndMinimum => (first, simd.halves(&unit[2 * S::LANES..])),
         Scales::Super => {

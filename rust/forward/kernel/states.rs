@@ -2,7 +2,7 @@
 
 use super::planes::shift;
 use crate::simd::{Instructions, Job, Simd};
-use crate::weights::{Packed, Plane};
+use crate::weights::Plane;
 
 /// Numbers of tokens that there are kernels for; more sums than of the last do not fit in the registers.
 pub(crate) const SIZES: [usize; 6] = [1, 2, 3, 5, 7, 9];
@@ -60,11 +60,11 @@ enum Form {
 }
 
 impl Form {
-    fn of(plane: Plane, activations: Activations) -> Self {
+    fn of(plane: Option<Plane>, activations: Activations) -> Self {
         match (plane, activations) {
-            (Plane::F16 | Plane::BF16 | Plane::F32, _) => Self::Raw,
+            (None, _) => Self::Raw,
             (_, Activations::Int8) => Self::Rounded,
-            (Plane::Bits4, _) => Self::Nibbles,
+            (Some(Plane::Bits4), _) => Self::Nibbles,
             _ => Self::Bytes,
         }
     }
@@ -76,24 +76,20 @@ impl States {
         self.form = None;
     }
 
-    /// Brings the states, row after row, into the form that these weights need.
+    /// Brings the states, row after row, into the form that weights of a plane need, or floats.
     pub(crate) fn fill(
         &mut self,
         with: Instructions,
         states: &[f32],
-        weights: &Packed,
+        columns: usize,
+        plane: Option<Plane>,
         activations: Activations,
     ) {
-        let form = Form::of(weights.plane, activations);
+        let form = Form::of(plane, activations);
         if self.form != Some(form) {
             self.form = Some(form);
-            self.num_tokens = states.len() / weights.columns;
-            with.run(Fill {
-                to: self,
-                from: states,
-                columns: weights.columns,
-                plane: weights.plane,
-            });
+            self.num_tokens = states.len() / columns;
+            with.run(Fill { to: self, from: states, columns, plane });
         }
     }
 
@@ -117,7 +113,7 @@ struct Fill<'a> {
     to: &'a mut States,
     from: &'a [f32],
     columns: usize,
-    plane: Plane,
+    plane: Option<Plane>,
 }
 
 impl Job for Fill<'_> {
@@ -128,7 +124,8 @@ impl Job for Fill<'_> {
         let number = spans.last().map_or(0, |span| (span.start + span.size) * num_blocks);
         let is_rounded = self.to.is_rounded();
         let factors: [f32; 32] = std::array::from_fn(|column| {
-            f32::from_bits((127 - shift(self.plane, column % 8)) << 23) // 2 to the power of -shift
+            let shift = self.plane.map_or(0, |plane| shift(plane, column % 8));
+            f32::from_bits((127 - shift) << 23) // 2 to the power of -shift
         });
         if is_rounded {
             self.to.bytes.resize(number, ByteBlock::default());

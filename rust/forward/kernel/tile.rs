@@ -5,15 +5,13 @@
 
 use std::marker::PhantomData;
 
-use super::planes::{
-    BF16, Bits4, Bits5, Bits6, Bits8, F16, F32, Numbers, bytes, column, loaded, scale,
-};
+use super::planes::{Bits4, Bits5, Bits6, Bits8, Numbers, bytes, column, loaded, scale};
 use super::states::{ByteBlock, FloatBlock, Span, States};
 use crate::simd::{Instructions, Job, Simd};
 use crate::weights::{Packed, Plane, Scales};
 
 /// Weights that stay in the second cache while all tokens are multiplied with them.
-const CHUNK_BYTES: usize = 1 << 17;
+pub(super) const CHUNK_BYTES: usize = 1 << 17;
 
 /// Some groups of rows, and where their outputs go.
 pub(crate) struct Range<'a, 'b> {
@@ -69,10 +67,6 @@ fn by_plane<B: Block>(
         Plane::Bits5 => by_tokens::<B, Bits5>(with, rows, states, outputs),
         Plane::Bits6 => by_tokens::<B, Bits6>(with, rows, states, outputs),
         Plane::Bits8 => by_tokens::<B, Bits8>(with, rows, states, outputs),
-        Plane::F16 if !B::IS_ROUNDED => by_tokens::<B, F16>(with, rows, states, outputs),
-        Plane::BF16 if !B::IS_ROUNDED => by_tokens::<B, BF16>(with, rows, states, outputs),
-        Plane::F32 if !B::IS_ROUNDED => by_tokens::<B, F32>(with, rows, states, outputs),
-        Plane::F16 | Plane::BF16 | Plane::F32 => {} // their states are never rounded
     }
 }
 
@@ -135,7 +129,7 @@ impl Block for FloatBlock {
                     $(let mut weights = [simd.splat(0.0); G];
                     for group in 0..G {
                         weights[group] =
-                            column::<S, N>(simd, blocks[group], eight, words[group], $column);
+                            column::<S, N>(simd, words[group], $column);
                     }
                     for token in 0..T {
                         let state = simd.splat(states[token].states[eight * 8 + $column]);
@@ -215,7 +209,6 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
         // Numbers that are multiplied with their sign are not above what they mean.
         let is_offset = !(B::IS_ROUNDED && N::BITS == 8 && S::HAS_SIGNED_BYTES);
         let has_minimum = match scales {
-            Scales::None => false,
             Scales::Half(_) | Scales::Signed => is_offset,
             Scales::HalfAndMinimum | Scales::Super => true,
         };

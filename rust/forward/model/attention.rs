@@ -4,7 +4,7 @@
 //! computes alone.
 
 use super::cache::{PAGE, Page, Shape};
-use crate::simd::{Job, Simd, exp, sum};
+use crate::simd::{Job, Simd, exp};
 
 /// The tokens that a token sees, itself included.
 #[derive(Debug, Clone, Default)]
@@ -78,7 +78,7 @@ impl Job for Attend<'_> {
             for lanes in weights.chunks_exact(S::LANES) {
                 total = simd.add(total, simd.load(lanes));
             }
-            let inverse = simd.splat(1.0 / sum(simd, total));
+            let inverse = simd.splat(1.0 / simd.sum(total));
             let straight = visible.num_straight.max(start);
             for (part, attended) in attended.chunks_mut(4 * S::LANES).enumerate() {
                 let first = part * 4 * S::LANES;

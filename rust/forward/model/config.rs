@@ -101,11 +101,7 @@ impl Config {
             }
         };
         let factors = match file.tensor("rope_freqs.weight")? {
-            Some(tensor) if tensor.columns * tensor.rows == head_size / 2 => {
-                let mut factors = vec![0.0; head_size / 2];
-                tensor.kind.dequantize(tensor.bytes, &mut factors);
-                factors
-            }
+            Some(tensor) if tensor.columns * tensor.rows == head_size / 2 => tensor.numbers(),
             Some(_) => return Err(file.corrupt("rope_freqs.weight is not of the size of a head")),
             None => vec![1.0; head_size / 2],
         };

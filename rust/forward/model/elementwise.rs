@@ -1,7 +1,7 @@
 //! Norms, gates and rotations: the steps between the layers.
 
 use super::config::{Gate, Pairs, Rotation};
-use crate::simd::{Job, Simd, exp, sum};
+use crate::simd::{Job, Simd, exp};
 
 /// Divides each row by its root mean square, in place or into `outputs`.
 pub(crate) struct Normalize<'a> {
@@ -22,7 +22,7 @@ impl Job for Normalize<'_> {
                 let lanes = simd.load(lanes);
                 squares = simd.fma(lanes, lanes, squares);
             }
-            let mean = sum(simd, squares) / size as f32;
+            let mean = simd.sum(squares) / size as f32;
             let factor = 1.0 / (mean + self.epsilon).sqrt();
             for ((output, state), weight) in outputs.iter_mut().zip(states).zip(self.weights) {
                 *output = state * factor * weight;

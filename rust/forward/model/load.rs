@@ -44,6 +44,7 @@ pub struct Model {
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Layer,
+    pub(crate) embeddings: Tensor,
 }
 
 /// Takes tensors out of a file, and knows which are left.
@@ -54,7 +55,7 @@ struct Loader<'a> {
 }
 
 impl Model {
-    /// Packs the weights of a file; embeddings stay in it.
+    /// Packs the weights of a file; embeddings and floats stay in it.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl Model {
                 file.unsupported(format!("has the tensor {name}, which is not computed here"))
             );
         }
-        Ok(Self { file, config, with, blocks, norm, head })
+        Ok(Self { file, config, with, blocks, norm, head, embeddings })
     }
 
     pub fn config(&self) -> &Config {
@@ -106,8 +107,8 @@ impl Model {
     }
 }
 
-impl<'a> Loader<'a> {
-    fn tensor(&mut self, name: &str) -> Result<Tensor<'a>> {
+impl Loader<'_> {
+    fn tensor(&mut self, name: &str) -> Result<Tensor> {
         self.left.remove(name);
         let tensor = self.file.tensor(name)?;
         tensor.ok_or_else(|| self.file.corrupt(format!("it has no tensor {name}")))
@@ -118,9 +119,7 @@ impl<'a> Loader<'a> {
         if tensor.columns != size || tensor.rows != 1 {
             return Err(self.file.corrupt(format!("{name} is not of size {size}")));
         }
-        let mut vector = vec![0.0; size];
-        tensor.kind.dequantize(tensor.bytes, &mut vector);
-        Ok(vector)
+        Ok(tensor.numbers())
     }
 
     fn optional(&mut self, name: &str, size: usize) -> Result<Option<Vec<f32>>> {
@@ -138,9 +137,9 @@ impl<'a> Loader<'a> {
             if !columns.is_multiple_of(32) {
                 return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
             }
-            read.push(Part { kind: tensor.kind, bytes: tensor.bytes.into() });
+            read.push(Part { kind: tensor.kind, bytes: tensor.bytes });
         }
-        Ok(Layer::new(read, columns, self.with, |bytes| self.file.release(bytes)))
+        Ok(Layer::new(&read, columns, self.with, |bytes| self.file.release(bytes)))
     }
 
     fn block(&mut self, config: &Config, layer: usize) -> Result<Block> {

@@ -85,7 +85,7 @@ impl Model {
             let number = chunk.iter().filter(|token| token.has_logits).count();
             let (of_chunk, others) = rest.split_at_mut(number * self.config.vocab_size);
             rest = others;
-            self.forward_chunk(cache, chunk, options, &mut scratch, of_chunk)?;
+            self.forward_chunk(cache, chunk, options, &mut scratch, of_chunk);
         }
         for input in inputs {
             cache.rows[input.row].num_pending = input.tokens.len();
@@ -158,9 +158,9 @@ impl Model {
         options: PassOptions,
         scratch: &mut Scratch,
         logits: &mut [f32],
-    ) -> Result<()> {
+    ) {
         let config = &self.config;
-        let mut states = self.embeddings(tokens)?;
+        let mut states = self.embed(tokens);
         let turns = config.rotations.each_ref().map(|rotation| -> Vec<_> {
             tokens.iter().map(|token| rotation.at(token.visible.length() - 1)).collect()
         });
@@ -196,14 +196,12 @@ impl Model {
                 *logit = (*logit / cap).tanh() * cap;
             }
         }
-        Ok(())
     }
 
-    fn embeddings(&self, tokens: &[Token]) -> Result<Vec<f32>> {
+    fn embed(&self, tokens: &[Token]) -> Vec<f32> {
         let size = self.config.hidden_size;
         let mut states = vec![0.0; tokens.len() * size];
-        let table = self.file.tensor("token_embd.weight")?;
-        let table = table.ok_or_else(|| self.file.corrupt("it has no embeddings"))?;
+        let table = &self.embeddings;
         let length = table.bytes.len() / table.rows.max(1);
         for (token, states) in tokens.iter().zip(states.chunks_exact_mut(size)) {
             let row = &table.bytes[token.id as usize * length..][..length];
@@ -212,7 +210,7 @@ impl Model {
                 *state *= self.config.embedding_scale;
             }
         }
-        Ok(states)
+        states
     }
 
     fn normalize(&self, states: &[f32], weights: &[f32], outputs: &mut Vec<f32>) {

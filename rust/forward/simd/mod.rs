@@ -37,6 +37,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The sum of all lanes: the upper half is added to the lower one, until one is left.
+    fn sum(self, value: Self::Floats) -> f32;
     /// `a * b + c`, rounded once.
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Rounds to the nearest whole number, ties to even, of those that 32 bits hold.
@@ -145,19 +147,4 @@ pub(crate) fn exp<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
     }
     let exponent = simd.shl(simd.add_words(whole, simd.splat_word(127)), 23);
     simd.mul(power, simd.bits(exponent))
-}
-
-/// The sum of all lanes, in one order for any number of lanes a power of two.
-#[inline(always)]
-pub(crate) fn sum<S: Simd>(simd: S, value: S::Floats) -> f32 {
-    let mut lanes = [0.0; 16];
-    simd.store(value, &mut lanes[..S::LANES]);
-    let mut length = S::LANES;
-    while length > 1 {
-        length /= 2;
-        for lane in 0..length {
-            lanes[lane] += lanes[lane + length];
-        }
-    }
-    lanes[0]
 }

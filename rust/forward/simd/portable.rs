@@ -58,6 +58,15 @@ impl Simd for Portable {
         zip(a, b, |a, b| if a > b { a } else { b })
     }
     #[inline(always)]
+    fn sum(self, mut value: Self::Floats) -> f32 {
+        for length in [4, 2, 1] {
+            for lane in 0..length {
+                value[lane] += value[lane + length];
+            }
+        }
+        value[0]
+    }
+    #[inline(always)]
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
         std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
     }

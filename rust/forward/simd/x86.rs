@@ -89,6 +89,11 @@ impl Simd for Avx2 {
         fn mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         fn div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
         fn max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
+        fn sum(value: __m256) -> f32 {
+            let four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
         fn fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
         fn round(value: __m256) -> __m256i { _mm256_cvtps_epi32(value) }
         fn halves(from: &[u8]) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(bytes::<16>(from).cast())) }
@@ -168,6 +173,10 @@ impl Simd for Avx512 {
         fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         fn div(a: __m512, b: __m512) -> __m512 { _mm512_div_ps(a, b) }
         fn max(a: __m512, b: __m512) -> __m512 { _mm512_max_ps(a, b) }
+        fn sum(value: __m512) -> f32 {
+            let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(value));
+            Avx2(()).sum(_mm256_add_ps(_mm512_castps512_ps256(value), _mm256_castpd_ps(upper)))
+        }
         fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         fn round(value: __m512) -> __m512i { _mm512_cvtps_epi32(value) }
         fn halves(from: &[u8]) -> __m512 {

@@ -6,6 +6,6 @@ mod pack;
 
 pub use blocks::BlockType;
 pub(crate) use blocks::f16;
-pub use matrix::PackedMatrix;
-pub(crate) use matrix::{Layer, Part};
+pub(crate) use matrix::{Floats, Layer, Part};
+pub use matrix::{Linear, product_of_floats};
 pub(crate) use pack::{Packed, Plane, Scales};

@@ -24,15 +24,11 @@ pub(crate) enum Plane {
     Bits5,
     Bits6,
     Bits8,
-    F16,
-    BF16,
-    F32,
 }
 
 /// The scales of a unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scales {
-    None,
     /// A half; the numbers are this much above zero.
     Half(f32),
     /// Two halves: the scale and the minimum.
@@ -62,8 +58,6 @@ impl Plane {
             Self::Bits5 => 20,
             Self::Bits6 => 24,
             Self::Bits8 => 32,
-            Self::F16 | Self::BF16 => 64,
-            Self::F32 => 128,
         }
     }
 }
@@ -72,7 +66,6 @@ impl Scales {
     /// The bytes of the scales of a unit, for each row.
     pub(crate) const fn bytes(self) -> usize {
         match self {
-            Self::None => 0,
             Self::Half(_) => 2,
             Self::HalfAndMinimum => 4,
             Self::Super => 20,
@@ -89,11 +82,10 @@ impl Scales {
     }
 }
 
-const fn form(kind: BlockType) -> (Plane, Scales) {
-    match kind {
-        BlockType::F32 => (Plane::F32, Scales::None),
-        BlockType::F16 => (Plane::F16, Scales::None),
-        BlockType::BF16 => (Plane::BF16, Scales::None),
+/// The form that blocks are packed in; those of floats are not packed.
+const fn form(kind: BlockType) -> Option<(Plane, Scales)> {
+    Some(match kind {
+        BlockType::F32 | BlockType::F16 | BlockType::BF16 => return None,
         BlockType::Q4_0 => (Plane::Bits4, Scales::Half(8.0)),
         BlockType::Q4_1 => (Plane::Bits4, Scales::HalfAndMinimum),
         BlockType::Q5_0 => (Plane::Bits5, Scales::Half(16.0)),
@@ -102,11 +94,11 @@ const fn form(kind: BlockType) -> (Plane, Scales) {
         BlockType::Q4K => (Plane::Bits4, Scales::Super),
         BlockType::Q5K => (Plane::Bits5, Scales::Super),
         BlockType::Q6K => (Plane::Bits6, Scales::Signed),
-    }
+    })
 }
 
 impl Packed {
-    /// Interleaves rows of whole blocks; the last rows are filled up with zeros.
+    /// Interleaves rows of whole blocks; the last rows are filled up with zeros. Returns `None` for floats.
     ///
     /// `release` is called with bytes that are not read again, so that no file is in memory twice.
     pub(crate) fn new(
@@ -115,8 +107,8 @@ impl Packed {
         columns: usize,
         lanes: usize,
         release: impl Fn(&[u8]),
-    ) -> Self {
-        let (plane, scales) = form(kind);
+    ) -> Option<Self> {
+        let (plane, scales) = form(kind)?;
         let width = (scales.blocks() * 32).max(kind.block_size());
         let source = width / kind.block_size() * kind.block_bytes();
         let row_bytes = columns / width * source;
@@ -144,7 +136,7 @@ impl Packed {
             }
         }
         release(&bytes[released..]);
-        Self { plane, scales, lanes, rows, columns, bytes: packed }
+        Some(Self { plane, scales, lanes, rows, columns, bytes: packed })
     }
 
     /// The bytes of a unit of all lanes.
@@ -156,16 +148,11 @@ impl Packed {
     pub(crate) fn group_bytes(&self) -> usize {
         self.columns / (32 * self.scales.blocks()) * self.unit_bytes()
     }
-
-    pub(crate) fn num_groups(&self) -> usize {
-        self.rows.div_ceil(self.lanes)
-    }
 }
 
 fn put_scales(packed: &mut Vec<u8>, scales: Scales, blocks: &[&[u8]]) {
     let mut put = |start: usize| blocks.iter().for_each(|of| packed.extend(&of[start..start + 2]));
     match scales {
-        Scales::None => {}
         Scales::Half(_) => put(0),
         Scales::HalfAndMinimum => [0, 2].into_iter().for_each(put),
         Scales::Super => {
@@ -189,49 +176,33 @@ fn put_scales(packed: &mut Vec<u8>, scales: Scales, blocks: &[&[u8]]) {
 /// Writes 32 columns of each lane.
 fn put_block(packed: &mut Vec<u8>, kind: BlockType, plane: Plane, blocks: &[&[u8]], start: usize) {
     let number = |block: &[u8], column: usize| u32::from(kind.number(block, start + column));
-    let width = match plane {
-        Plane::Bits8 => 1,
-        Plane::F16 | Plane::BF16 => 2,
-        Plane::F32 => 4,
-        _ => {
-            for eight in (0..32).step_by(8) {
-                packed.extend(blocks.iter().flat_map(|block| {
-                    let low = |word, column: usize| {
-                        word | (number(block, eight + column) & 15) << nibble(column)
-                    };
-                    (0..8).fold(0_u32, low).to_le_bytes()
-                }));
-            }
-            let bits = if plane == Plane::Bits5 { 1 } else { 2 };
-            let per_word = 32 / bits;
-            for word in (0..32).step_by(per_word).take(usize::from(plane != Plane::Bits4) * bits) {
-                packed.extend(blocks.iter().flat_map(|block| {
-                    let high = |all, column: usize| {
-                        let (eight, column) = (column / 8, column % 8);
-                        let shift = nibble(column) + bits * (eight % (per_word / 8));
-                        all | number(block, word + eight * 8 + column) >> 4 << shift
-                    };
-                    (0..per_word).fold(0_u32, high).to_le_bytes()
-                }));
-            }
-            return;
-        }
-    };
-    for word in (0..32 * width).step_by(4) {
-        let bytes = |block: &&[u8]| -> [u8; 4] {
-            std::array::from_fn(|byte| match plane {
-                Plane::Bits8 => kind.number(block, start + word + byte),
-                _ => block[word + byte],
-            })
-        };
-        if width == 2 {
-            // A half of each lane side by side, so that a column is contiguous.
-            for half in [0, 2] {
-                packed.extend(blocks.iter().flat_map(|of| [bytes(of)[half], bytes(of)[half + 1]]));
-            }
-        } else {
+    if plane == Plane::Bits8 {
+        for word in (0..32).step_by(4) {
+            let bytes = |block: &&[u8]| -> [u8; 4] {
+                std::array::from_fn(|byte| kind.number(block, start + word + byte))
+            };
             packed.extend(blocks.iter().flat_map(bytes));
         }
+        return;
+    }
+    for eight in (0..32).step_by(8) {
+        packed.extend(blocks.iter().flat_map(|block| {
+            let low =
+                |word, column: usize| word | (number(block, eight + column) & 15) << nibble(column);
+            (0..8).fold(0_u32, low).to_le_bytes()
+        }));
+    }
+    let bits = if plane == Plane::Bits5 { 1 } else { 2 };
+    let per_word = 32 / bits;
+    for word in (0..32).step_by(per_word).take(usize::from(plane != Plane::Bits4) * bits) {
+        packed.extend(blocks.iter().flat_map(|block| {
+            let high = |all, column: usize| {
+                let (eight, column) = (column / 8, column % 8);
+                let shift = nibble(column) + bits * (eight % (per_word / 8));
+                all | number(block, word + eight * 8 + column) >> 4 << shift
+            };
+            (0..per_word).fold(0_u32, high).to_le_bytes()
+        }));
     }
 }
 

@@ -6,17 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::files::read_all;
 
 const INDEX: [&str; 5] = ["base", "storage", "suffixes", "lookup", "indexing"];
-const CORE: [&str; 9] = [
-    "portable_math",
-    "draft",
-    "weights",
-    "memory",
-    "budget",
-    "linear",
-    "papers",
-    "fused",
-    "engine",
-];
+const CORE: [&str; 8] =
+    ["portable_math", "draft", "weights", "memory", "budget", "papers", "fused", "engine"];
 
 /// The source text of each file, by its module path below `crate::`.
 type Sources = BTreeMap<String, String>;

@@ -8,7 +8,6 @@ mod forgetting;
 #[cfg(unix)]
 mod fuzz;
 mod layers;
-mod linear;
 mod memory;
 mod papers;
 mod random;
