@@ -37,6 +37,8 @@ DRY = {
     "new_tokens": 6,
     "runs": 1,
     "second_shape": "tiny",
+    "kinds": ["chat"],
+    "ways": ["generate", "plain"],
     "model": Path(__file__).parents[2] / "packages/demo/specds_demo/tiny",
 }
 SHARES = {
@@ -57,11 +59,11 @@ PARTS = {
     "launches": "launches",
     "attention": "attention",
     "answers": "forced",
-    "real": "weights",
+    **dict.fromkeys(("real", "invariant"), "weights"),
     "hybrid": "recurrent",
     "tests": "__main__",
 }
-"""The module of each part, where it is `figures`, or the function of its name."""
+"""The module of each part, where it is `figures` or the function of its name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -179,6 +181,10 @@ def _parser() -> argparse.ArgumentParser:
     sizes = {"type": int, "nargs": "+", "default": [1, 7, 15, 31, 63]}
     parser.add_argument("--nodes", **sizes, help="of a pass")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="by default SmolLM2")
+    several = {"nargs": "+", "metavar": "NAME"}
+    parser.add_argument("--kinds", **several, help="of requests to a real model; by default all")
+    ways = ["generate", "compiled", "plain"]
+    parser.add_argument("--ways", **several, default=ways, help="beside ours; `plain` must be one")
     parser.add_argument("--slots", type=int, nargs="+", default=[1024, 8192, 32_768])
     parser.add_argument("--batches", type=int, nargs="*", default=[4, 16, 32])
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")

@@ -38,35 +38,56 @@ LEAST_SPEED = 1.5
 OURS = ("plain", "specds")
 
 
-def figures(options: argparse.Namespace) -> Iterator[Figure]:
+def real(options: argparse.Namespace) -> Iterator[Figure]:
     """A real model: texts, speed over compiled `generate`, and where the time goes."""
+    model, asked, settings = _loaded(options)
+    specds.warm_up(model)
+    target = BenchTarget(model)
+    ways = [baseline_way(name, target) for name in options.ways]
+    # A request of the kind may follow from earlier ones, as on a server.
+    ways.append(drafter_way(OURS[1], target, FusedDrafter, "auto"))
+    yield from _warm_up(ways, [ids for prompts in asked.values() for ids in prompts], settings)
+    if options.device == "cuda":
+        yield from _on_device(options.dtype, ways, next(iter(asked.values()))[0], settings)
+    # Last, since it takes minutes: what a limit of time ends is in the file of rows.
+    yield from _speeds(options, target, ways, asked, settings)
+
+
+def invariant(options: argparse.Namespace) -> Iterator[Figure]:
+    """Texts of a real model with `shape_invariant` that differ between two drafters."""
+    model, asked, settings = _loaded(options)
+    fixed = settings | {"verification": "model", "shape_invariant": True, "max_nodes": 7}
+    unlike, compared = 0, [prompt for prompts in asked.values() for prompt in prompts]
+    for prompt in compared:
+        ids = torch.tensor([prompt], device=model.device)
+        drafters = FusedDrafter(), PromptLookupDrafter()
+        made = [specds.generate(model, ids, of, **fixed).sequences for of in drafters]
+        unlike += not torch.equal(*made)
+    name = f"{options.dtype}: texts that differ by drafts, shape_invariant"
+    yield Figure(name, unlike, at_most=0, note=f"of {len(compared)}")
+
+
+def _loaded(options: argparse.Namespace) -> tuple[Any, dict[str, list[list[int]]], dict[str, Any]]:
+    """Return the model, the requests of each kind, and the settings of all."""
     folder = options.model or folder_of("smollm2")
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     of_dtype = {"dtype": getattr(torch, options.dtype)}
     model = AutoModelForCausalLM.from_pretrained(folder, **of_dtype).eval().to(options.device)
-    specds.warm_up(model)
-    of_kind = kinds()[: 1 if options.dry else None]
-    asked = {of: [encode(tokenizer, one) for one in messages(of)] for of in of_kind}
-    asked = {of: prompts[: options.limit] for of, prompts in asked.items()}
-    settings = {"do_sample": False, "max_new_tokens": options.new_tokens}
-    yield from _speeds(options, BenchTarget(model), asked, settings)
-    if options.dtype != "float32":
-        firsts = [prompts[0] for prompts in asked.values()]
-        yield from _unlike_by_drafts(options.dtype, model, firsts, settings)
+    of_kind = [of for of in kinds() if of in (options.kinds or kinds())]
+    asked = {
+        of: [encode(tokenizer, one) for one in messages(of)[: options.limit]] for of in of_kind
+    }
+    return model, asked, {"do_sample": False, "max_new_tokens": options.new_tokens}
 
 
 def _speeds(
     options: argparse.Namespace,
     target: BenchTarget,
+    ways: list[Way],
     asked: dict[str, list[list[int]]],
     settings: dict[str, Any],
 ) -> Iterator[Figure]:
     """Measure all ways request by request in turn, and compare texts and speeds."""
-    names = ["generate", "plain"] if options.dry else ["generate", "compiled", "plain"]
-    ways = [baseline_way(name, target) for name in names]
-    # A request of the kind may follow from earlier ones, as on a server.
-    ways.append(drafter_way(OURS[1], target, FusedDrafter, "auto"))
-    yield from _warm_up(ways, [ids for prompts in asked.values() for ids in prompts], settings)
     rows: list[dict[str, Any]] = []
     for kind, prompts in asked.items():
         batches, short = {1: [[ids] for ids in prompts]}, {"max_new_tokens": 2}
@@ -77,11 +98,10 @@ def _speeds(
             out.writelines(json.dumps(row) + "\n" for row in rows[-len(found) :])
         rates = _rates(rows, kind)
         note = ", ".join(f"{way} {rate:.0f}" for way, rate in rates.items())
-        speed = rates[OURS[1]] / rates.get("compiled", rates["generate"])
+        baseline = next(of for of in ("compiled", "generate", *rates) if of in rates)
+        speed = rates[OURS[1]] / rates[baseline]
         yield Figure(f"{options.dtype}, {kind}", speed, "x", note=f"tokens/s: {note}")
-    yield from _summary(options, rows, names, list(asked))
-    if options.device == "cuda":
-        yield from _on_device(options.dtype, ways, next(iter(asked.values()))[0], settings)
+    yield from _summary(options, rows, list(asked))
 
 
 def _warm_up(
@@ -132,13 +152,14 @@ def _rates(rows: list[dict[str, Any]], kind: str) -> dict[str, float]:
 
 
 def _summary(
-    options: argparse.Namespace, rows: list[dict[str, Any]], names: list[str], of_kind: list[str]
+    options: argparse.Namespace, rows: list[dict[str, Any]], of_kind: list[str]
 ) -> Iterator[Figure]:
     texts: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         texts.setdefault((row["kind"], row["number"]), {})[row["way"]] = row["texts"]
     most = 0 if options.dtype == "float32" else None
-    for way in (*names[1:], OURS[1]):
+    compared = [*options.ways, OURS[1]] if "generate" in options.ways else []
+    for way in compared[1:]:
         unlike = sum(of[way] != of["generate"] for of in texts.values() if way in of)
         bar = most if way in OURS else None
         note = f"of {len(texts)}"
@@ -170,7 +191,8 @@ def _on_device(
 ) -> Iterator[Figure]:
     """Share of a request in which the device computes, and its launches, for each way."""
     for way in ways:
-        call: Callable[[], Any] = partial(way.start(), [ids], settings)
+        # A profile of thousands of launches takes longer to read than to make.
+        call: Callable[[], Any] = partial(way.start(), [ids], settings | {"max_new_tokens": 16})
         started = perf_counter()
         (text,) = call().token_ids
         synchronize(torch.device("cuda"))
@@ -182,18 +204,3 @@ def _on_device(
         times = [of.time_range.elapsed_us() for of in seen.events() if of.device_type == cuda]
         note = f"{len(times) / len(text):.0f} launches, {1e3 * seconds / len(text):.2f} ms a token"
         yield Figure(f"{dtype}: {way.name}, device busy", sum(times) / 1e6 / seconds, "", note=note)
-
-
-def _unlike_by_drafts(
-    dtype: str, model: Any, prompts: list[list[int]], settings: dict[str, Any]
-) -> Iterator[Figure]:
-    """Texts with `shape_invariant` that differ between two drafters."""
-    fixed = settings | {"verification": "model", "shape_invariant": True, "max_nodes": 7}
-    unlike = 0
-    for prompt in prompts:
-        ids = torch.tensor([prompt], device=model.device)
-        drafters = FusedDrafter(), PromptLookupDrafter()
-        made = [specds.generate(model, ids, of, **fixed).sequences for of in drafters]
-        unlike += not torch.equal(*made)
-    name = f"{dtype}: texts that differ by drafts, shape_invariant"
-    yield Figure(name, unlike, at_most=0, note=f"of {len(prompts)}")

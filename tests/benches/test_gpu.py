@@ -37,7 +37,7 @@ def test_all_parts_run_on_a_cpu(tmp_path, capsys, monkeypatch):
     stand_in = SimpleNamespace(BatchPrefillWithRaggedKVCacheWrapper=Prefill)
     monkeypatch.setitem(sys.modules, "flashinfer", stand_in)
     out = tmp_path / "gpu.json"
-    parts = ("launches", "real", "hybrid", *SHARES)
+    parts = ("launches", "real", "invariant", "hybrid", *SHARES)
     main([*parts, "--dry", "--out", str(out)])
     printed, figures = capsys.readouterr().out, figures_of(out)
     assert not {f"{part} failed" for part in parts} & figures.keys(), printed
@@ -47,6 +47,7 @@ def test_all_parts_run_on_a_cpu(tmp_path, capsys, monkeypatch):
     assert figures["draws that failed"]["met"]
     assert figures["63 nodes after 16 tokens, over none"]["met"] is not None
     assert figures["float32: texts of specds that differ"]["met"]
+    assert figures["float32: texts that differ by drafts, shape_invariant"]["met"]
     assert figures["qwen3_5: texts that differ"]["met"]
     assert figures["7 nodes of a chain after 16 tokens, over none"]["value"] > 0
     assert figures["Gemma 3: a layer"]["value"] > figures["Llama: a layer"]["value"] > 5
