@@ -23,6 +23,8 @@ class App:
         body, message = b"", {"more_body": True}
         while message["more_body"]:
             message = await receive()
+            if message["type"] == "http.disconnect":  # what servers answer then is not sent
+                return await send({"type": "http.response.start", "status": 500, "headers": []})
             body += message["body"]
         with pytest.raises(asyncio.TimeoutError):  # vLLM cancels when it receives a disconnect
             await asyncio.wait_for(receive(), 0.001)
@@ -153,6 +155,17 @@ def test_other_routes_and_errors_are_unchanged():
     ask(app, asked, path="/v1/embeddings")
     assert app.seen == [("/v1/embeddings", asked)]
     assert ask(App(status=404), {"prediction": PREDICTION})[0] == 404
+
+
+def test_request_that_the_server_rejects_unread_is_not_tokenized():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope["path"])
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+
+    assert ask(app, {"prediction": PREDICTION}) == (401, b"")
+    assert seen == [CHAT]
 
 
 def test_token_ids_stay_if_the_client_requests_them():

@@ -18,8 +18,10 @@ from typing import Any
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
-_App = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]]
+_App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 
+_START = "http.response.start"
+_JSON = (b"content-type", b"application/json")
 _OPTION, _CARRIER, _IDS = "specds_predicted_output", "vllm_xargs", "token_ids"
 
 
@@ -39,68 +41,95 @@ class PredictedOutput:
     def __init__(self, app: _App) -> None:
         self.app = app
 
-    async def __call__(
-        self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send
-    ) -> None:
-        prefix, _, route = scope.get("path", "").partition("/v1/")
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        _, _, route = scope.get("path", "").partition("/v1/")
         is_read = scope["type"] == "http" and route in ("chat/completions", "completions")
-        if not is_read or scope["method"] != "POST":
-            return await self.app(scope, receive, send)
-        body = await _read(receive)
-        if body is None:
-            return None  # the client disconnected
+        if is_read and scope["method"] == "POST":
+            exchange = _Exchange(self.app, scope, receive, send)
+            scope, receive, send = _sized(scope), exchange.receive, exchange.send
+        await self.app(scope, receive, send)
+
+
+class _Exchange:
+    """A request and its answer, streamed or not.
+
+    The prediction is tokenized when the server receives the body: a request without its API key
+    costs nothing.
+    """
+
+    def __init__(self, app: _App, scope: _Message, receive: _Receive, send: _Send) -> None:
+        self._app, self._scope, self._receive, self._send = app, scope, receive, send
+        self._is_received = self._is_refused = self._is_hidden = self._is_streamed = False
+        self._predicted: Sequence[int] | None = None
+        self._outputs: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
+        self._start: _Message = {}
+        self._left = b""
+
+    async def receive(self) -> _Message:
+        """Return the whole body, with the token ids of its prediction; a disconnect if refused."""
+        if self._is_received:
+            return await self._receive()
+        self._is_received, body, has_more = True, bytearray(), True
+        while has_more:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return message
+            body += message.get("body", b"")
+            has_more = message.get("more_body", False)
         try:
             asked = json.loads(body)
             carrier = asked.get(_CARRIER) or {}
-            predicted = carrier.get(_OPTION, asked.get("prediction"))
-        except (AttributeError, ValueError, RecursionError):  # an error that the server reports
-            predicted, carrier = None, {}
-        is_refused = _OPTION in carrier and not isinstance(predicted, (str, list))
-        if predicted is None or is_refused:  # the drafter counts refused options
-            return await self.app(scope, _replay(body, receive), send)
-        if _OPTION not in carrier:
-            predicted = _text(predicted)
-            if predicted is None:
-                return await _answer(send, 400, _INVALID)
-        if isinstance(predicted, str):
-            about = {"prompt": predicted, "add_special_tokens": False}
-            about |= {"model": asked["model"]} if "model" in asked else {}
-            status, content = await self._post(scope, f"{prefix}/tokenize", about, receive)
-            if status != 200:
-                return await _answer(send, status, content)
-            predicted = (json.loads(content) or {}).get("tokens", [])  # null: a disconnect
-        is_hidden = not asked.get("return_token_ids")
+            given = carrier.get(_OPTION, asked.get("prediction"))
+            is_usable = _OPTION not in carrier or isinstance(given, (str, list))
+        except (AttributeError, TypeError, ValueError, RecursionError):  # the server reports it
+            return _whole(bytes(body))
+        if given is None or not is_usable:
+            return _whole(bytes(body))  # the drafter counts refused options
+        text = given if _OPTION in carrier else _text(given)
+        predicted = text if isinstance(text, list) else await self._tokenized(text)
+        if predicted is None:
+            return {"type": "http.disconnect"}  # the client has its answer
+        self._predicted, self._is_hidden = predicted, not asked.get("return_token_ids")
         asked |= {_CARRIER: {**carrier, _OPTION: predicted}, "return_token_ids": True}
         asked.pop("prediction", None)
-        body = json.dumps(asked).encode()
-        usage = _Usage(predicted, send, is_hidden=is_hidden)
-        return await self.app(_sized(scope, body), _replay(body, receive), usage.send)
+        return _whole(json.dumps(asked).encode())
 
-    async def _post(
-        self, scope: MutableMapping[str, Any], path: str, about: Any, receive: _Receive
-    ) -> tuple[int, bytes]:
+    async def _tokenized(self, text: str | None) -> list[int] | None:
+        """Return the token ids of a text, or answer with the error."""
         messages: list[_Message] = []
+        body = json.dumps({"prompt": text, "add_special_tokens": False}).encode()
+        requests = [_whole(body)]
+        path = f"{self._scope['path'].partition('/v1/')[0]}/tokenize"
 
-        async def keep(message: _Message) -> None:
+        async def receive() -> _Message:
+            return requests.pop() if requests else await self._receive()
+
+        async def send(message: _Message) -> None:
             messages.append(message)
 
-        body = json.dumps(about).encode()
-        inner = {**_sized(scope, body), "path": path, "raw_path": path.encode()}
-        await self.app({**inner, "query_string": b""}, _replay(body, receive), keep)
-        return messages[0]["status"], b"".join(part.get("body", b"") for part in messages[1:])
-
-
-class _Usage:
-    """Adds the tokens of a prediction to the `usage` of an answer, streamed or not."""
-
-    def __init__(self, predicted: Sequence[int], send: _Send, *, is_hidden: bool) -> None:
-        self._predicted, self._send, self._is_hidden = predicted, send, is_hidden
-        self._outputs: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
-        self._start: _Message = {}
-        self._is_streamed, self._left = False, b""
+        status, content = 400, _INVALID
+        if text is not None:
+            inner = {"path": path, "raw_path": path.encode(), "query_string": b""}
+            await self._app({**_sized(self._scope, body), **inner}, receive, send)
+            status = messages[0]["status"]
+            content = b"".join(part.get("body", b"") for part in messages[1:])
+        if status == 200:
+            tokens: list[int] = (json.loads(content) or {}).get("tokens", [])
+            return tokens  # none after a disconnect
+        self._is_refused = True
+        start = {"type": _START, "status": status, "headers": [_JSON]}
+        await self._send(_sized(start, content))
+        await self._send({"type": "http.response.body", "body": content})
+        return None
 
     async def send(self, message: _Message) -> None:
-        if message["type"] == "http.response.start":
+        """Send a message of the answer, whose `usage` has the tokens of the prediction."""
+        if self._is_refused:
+            return
+        if self._predicted is None:
+            await self._send(message)
+            return
+        if message["type"] == _START:
             kinds = [value for name, value in message["headers"] if name.lower() == b"content-type"]
             self._is_streamed = any(b"text/event-stream" in kind for kind in kinds)
             self._start = message
@@ -137,10 +166,11 @@ class _Usage:
             part.pop(_IDS, None)
             part.pop("prompt_token_ids", None)
         if isinstance(answer.get("usage"), dict) and not (self._is_streamed and choices):
-            counts = [count_accepted(self._predicted, ids) for ids in self._outputs.values()]
+            predicted = self._predicted or ()
+            counts = [count_accepted(predicted, ids) for ids in self._outputs.values()]
             details = answer["usage"].get("completion_tokens_details") or {}
             details["accepted_prediction_tokens"] = sum(counts)
-            rejected = len(self._predicted) * len(counts) - sum(counts)
+            rejected = len(predicted) * len(counts) - sum(counts)
             details["rejected_prediction_tokens"] = rejected
             answer["usage"]["completion_tokens_details"] = details
         return json.dumps(answer).encode()
@@ -172,18 +202,14 @@ def count_accepted(predicted: Sequence[int], output: Sequence[int]) -> int:
 
 def _text(prediction: Any) -> str | None:
     """Return the text of a field `prediction`; None if it is invalid."""
-    if not isinstance(prediction, dict) or prediction.get("type") != "content":
+    try:
+        parts: Any = prediction["content"] if prediction["type"] == "content" else None
+        if isinstance(parts, str):
+            return parts
+        texts: Any = (part["text"] if part["type"] == "text" else None for part in parts)
+        return "".join(texts)
+    except (KeyError, TypeError):
         return None
-    parts = prediction.get("content")
-    if isinstance(parts, str):
-        return parts
-    texts = []
-    for part in parts if isinstance(parts, list) else [None]:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        if not isinstance(text, str):
-            return None
-        texts.append(text)
-    return "".join(texts)
 
 
 _MESSAGE = 'prediction must be {"type": "content", "content": a string or a list of text parts}'
@@ -191,36 +217,13 @@ _ERROR = {"message": _MESSAGE, "type": "invalid_request_error", "param": "predic
 _INVALID = json.dumps({"error": _ERROR}).encode()
 
 
-async def _read(receive: _Receive) -> bytes | None:
-    """Return the body of a request, or None if the client disconnected."""
-    parts: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(parts)
+def _whole(body: bytes) -> _Message:
+    return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _replay(body: bytes, receive: _Receive) -> _Receive:
-    messages = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> _Message:
-        return messages.pop() if messages else await receive()
-
-    return replay
-
-
-def _sized(about: MutableMapping[str, Any], body: bytes) -> dict[str, Any]:
-    """Return a scope or the start of a response with the length of another body."""
+def _sized(about: _Message, body: bytes | None = None) -> _Message:
+    """Return a scope or the start of an answer with the length of another body, or without one."""
     lengths = (b"content-length", b"transfer-encoding")
     headers = [pair for pair in about["headers"] if pair[0].lower() not in lengths]
-    return {**about, "headers": [*headers, (b"content-length", b"%d" % len(body))]}
-
-
-async def _answer(send: _Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json")]
-    start = {"type": "http.response.start", "status": status, "headers": headers}
-    await send(_sized(start, body))
-    await send({"type": "http.response.body", "body": body})
+    size = [] if body is None else [(b"content-length", b"%d" % len(body))]
+    return {**about, "headers": headers + size}
