@@ -99,10 +99,10 @@ class Engine:
 
     def _counted(self, propose):
         def counted(*given, **more):
-            # Its n-grams get a number before the tokens of each row; a head gets no tokens.
+            # Its n-grams get a number before the tokens of each row, and a head a tensor.
             lists = (part for part in (*given, *more.values()) if isinstance(part, list))
-            sampled = next(lists, [])
-            self.num_row_steps += sum(map(bool, sampled))
+            sampled = next(lists, more.get("next_token_ids", ()))
+            self.num_row_steps += sum(row != [] for row in sampled)
             return propose(*given, **more)
 
         return counted

@@ -73,7 +73,8 @@ def test_tokens_of_a_vllm_head_are_suggested(prompts, plain, head, is_async):
         adapter = engine.proposer.specds
         adapter.drafter = drafter = MagicMock(wraps=adapter.drafter)
         assert engine.generate(prompts) == plain
-    assert drafter.suggest.call_count == drafter.draft_chains.call_count > 0
+    # Steps that do not skip the random head draft twice.
+    assert 0 < drafter.suggest.call_count < drafter.draft_chains.call_count / 2
     for token_ids, probs in (call.args for call in drafter.suggest.call_args_list):
         assert token_ids.shape == probs.shape == (len(token_ids), 5)
         assert ((probs > 0) & (probs < 1)).all()
