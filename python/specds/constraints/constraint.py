@@ -78,11 +78,12 @@ class MatcherConstraint:
 
     def __init__(self, matcher: Any, vocab_size: int) -> None:
         self._matcher, self._vocab_size = matcher, vocab_size
+        # The number of tokens from the one that ended the text; the matcher has none of them.
         self._num_beyond = 0
 
     @property
     def ended(self) -> bool:
-        raise NotImplementedError
+        return self._num_beyond > 0
 
     def words(self) -> NDArray[np.uint32]:
         """Return the bit mask of the allowed tokens."""

@@ -1,7 +1,7 @@
 """Constraints of llguidance, which forces tokens."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path as File
 from typing import Any
 
@@ -29,15 +29,11 @@ class LlguidanceConstraint(MatcherConstraint):
         matcher.reset()
         super().__init__(matcher, vocab_size=8 * len(matcher.compute_bitmask()))
 
-    @property
-    def ended(self) -> bool:
-        # The matcher stops before the end token, which must follow and which it does not accept.
-        return self._num_beyond > 0
-
     def push(self, token: int) -> bool:
-        if not self._matcher.is_stopped():
-            return bool(self._matcher.try_consume_tokens([token]) == 1)
-        is_allowed = self.ended or token in self._few()
+        if not self.ended and self._matcher.try_consume_tokens([token]) == 1:
+            return True
+        # The matcher stops before the end token, which must follow and which it does not accept.
+        is_allowed = self.ended or (self._matcher.is_stopped() and token in self._few())
         self._num_beyond += is_allowed
         return is_allowed
 
@@ -53,20 +49,22 @@ class LlguidanceConstraint(MatcherConstraint):
 
     def _branches(self) -> list[list[int]]:
         """Return the few allowed tokens, each with what it forces; not the beginnings of others."""
-        found = list[tuple[bytes, list[int]]]()
-        for token in self._few():
-            if self._matcher.try_consume_tokens([token]) == 1:
-                rest = self._matcher.compute_ff_tokens()
-                found.append((self._matcher.compute_ff_bytes(), [token, *rest]))
-                self._matcher.rollback(1)
-            else:  # an end token
-                found.append((b"", [token]))
-        rests = [rest for rest, _ in found]
+        rests = {token: self._after(token, self._matcher.compute_ff_bytes) for token in self._few()}
+        ends = {rest for rest in rests.values() if rest}
         return [
-            path
-            for rest, path in found
-            if not any(0 < len(other) < len(rest) and rest.endswith(other) for other in rests)
+            # An end token has no rest.
+            [token, *(self._after(token, self._matcher.compute_ff_tokens) or ())]
+            for token, rest in rests.items()
+            if not rest or not any(rest != end and rest.endswith(end) for end in ends)
         ]
+
+    def _after(self, token: int, compute: Callable[[], Any]) -> Any:
+        """Return what the matcher computes after a token, None if it does not accept the token."""
+        if self._matcher.try_consume_tokens([token]) == 0:
+            return None
+        found = compute()
+        self._matcher.rollback(1)
+        return found
 
     def words(self) -> NDArray[np.uint32]:
         return np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)

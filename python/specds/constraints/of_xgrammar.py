@@ -20,8 +20,8 @@ _MAX_CHARS = 8
 """The most characters that are followed where the next one is not forced."""
 _MAX_DIGITS = 2
 """A place with more allowed digits is a number, of which nothing can be known."""
-_MAX_LEVEL = 3
-"""The most such places in a row."""
+_MIN_SHARE = 0.1
+"""The least probability of a text that is followed, if characters are equally likely."""
 _WORDS = re.compile(r"(?<=\S)(?= )")
 
 
@@ -38,16 +38,17 @@ class XgrammarConstraint(MatcherConstraint):
         self._cutter = Cutter.of(compiled.tokenizer_info)
         super().__init__(xgrammar.GrammarMatcher(compiled), self._cutter.vocab_size)
         self._bits = xgrammar.allocate_token_bitmask(1, self._cutter.vocab_size)
-
-    @property
-    def ended(self) -> bool:
-        return bool(self._matcher.is_terminated())
+        self._stops = frozenset(compiled.tokenizer_info.stop_token_ids)
+        self._words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
 
     def push(self, token: int) -> bool:
-        if self.ended:
+        if not self.ended and not self._matcher.accept_token(token):
+            return False
+        if self.ended or token in self._stops:
+            # A matcher that has accepted a stop token warns of each token that follows.
+            self._matcher.rollback(int(not self.ended))
             self._num_beyond += 1
-            return True
-        return bool(self._matcher.accept_token(token))
+        return True
 
     def ahead(self) -> Sequence[Path]:
         if self.ended:
@@ -56,22 +57,21 @@ class XgrammarConstraint(MatcherConstraint):
 
     def words(self) -> NDArray[np.uint32]:
         self._matcher.fill_next_token_bitmask(self._bits, 0)
-        words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
-        return words
+        return self._words
 
-    def _texts(self, level: int = 0) -> list[tuple[str, list[int]]]:
+    def _texts(self, share: float = 1.0) -> list[tuple[str, list[int]]]:
         """Return the likely continuations, each with the stop token that must follow, if any."""
         forced = self._matcher.find_jump_forward_string()
         if forced and not self._matcher.accept_string(forced):
             return [(forced, [])]
-        below = self._branches(level) if level < _MAX_LEVEL else []
+        below = self._branches(share) if share > _MIN_SHARE else []
         if forced:
             self._matcher.rollback(1)
         if not 0 < len(below) <= MAX_BRANCHES:
             return [(forced, [])]
         return [(forced + text, end) for text, end in below]
 
-    def _branches(self, level: int) -> list[tuple[str, list[int]]]:
+    def _branches(self, share: float) -> list[tuple[str, list[int]]]:
         words = self.words()
         chars = self._cutter.chars_of(words)
         if not chars:
@@ -83,7 +83,8 @@ class XgrammarConstraint(MatcherConstraint):
         if len(chars) <= _MAX_CHARS and not is_number:
             for char in chars:
                 if self._matcher.accept_string(char):
-                    found += [(char + text, end) for text, end in self._texts(level + 1)]
+                    below = self._texts(share / len(chars))
+                    found += [(char + text, end) for text, end in below]
                     self._matcher.rollback(1)
         return found
 
@@ -112,12 +113,14 @@ class Cutter:
             self._ids.setdefault(text, token)
         self._known: dict[str, list[int]] = {}
         chars = [chr(code) for code in range(32, 127) if bytes([code]) in self._ids]
-        self._chars, self._tokens = chars, np.array([self._ids[c.encode()] for c in chars], int)
+        tokens = np.array([self._ids[char.encode()] for char in chars], int)
+        self._chars, self._words = chars, tokens >> 5
+        self._bits = np.left_shift(1, tokens & 31, dtype=np.uint32, casting="unsafe")
 
     def chars_of(self, words: NDArray[np.uint32]) -> list[str]:
         """Return the ASCII characters that a bit mask allows."""
-        allowed = (words[self._tokens >> 5] >> (self._tokens & 31).astype(np.uint32)) & 1
-        return [self._chars[index] for index in np.flatnonzero(allowed)]
+        allowed = (words[self._words] & self._bits).nonzero()[0]
+        return [self._chars[index] for index in allowed.tolist()]
 
     def __call__(self, text: str) -> list[int]:
         """Return the first tokens of a string; none if a byte of it is unknown."""
@@ -138,11 +141,14 @@ class Cutter:
 
     def _cut(self, word: bytes) -> list[int]:
         parts = [word[index : index + 1] for index in range(min(len(word), 4 * MAX_FORCED))]
-        while True:
-            ranks = [self._ids.get(a + b) for a, b in pairwise(parts)]
-            known = [(rank, at) for at, rank in enumerate(ranks) if rank is not None]
-            if not known:
-                break
-            at = min(known)[1]
+        ranks = [self._rank(*pair) for pair in pairwise(parts)]
+        while ranks and (best := min(ranks)) < self.vocab_size:
+            at = ranks.index(best)
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
+            del ranks[at]
+            for near in range(max(at - 1, 0), min(at + 1, len(ranks))):
+                ranks[near] = self._rank(parts[near], parts[near + 1])
         return [self._ids[part] for part in parts if part in self._ids]
+
+    def _rank(self, left: bytes, right: bytes) -> int:
+        return self._ids.get(left + right, self.vocab_size)

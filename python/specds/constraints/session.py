@@ -84,23 +84,23 @@ class ConstrainedSession(Session):
 
 def forbidden(tree: TokenTree, constraint: Constraint) -> list[bool]:
     """Return for each node whether it is forbidden or below one that is."""
-    tokens, parents = tree.token_ids.tolist(), tree.parents.tolist()
-    children = dict[int, list[int]]()
-    for node, parent in enumerate(parents):
-        children.setdefault(parent, []).append(node)
+    tokens, depths = tree.token_ids.tolist(), tree.depths().tolist()
+    children = [list[int]() for _ in range(len(tokens) + 1)]
+    for node, parent in enumerate(tree.parents.tolist()):
+        children[parent].append(node)  # those of the root are the last
     is_forbidden = [True] * len(tokens)
-    path = [-1]
-    waiting = children.get(-1, [])[::-1]
+    push, depth = constraint.push, 0
+    waiting = children[-1][::-1]
     while waiting:
         node = waiting.pop()
-        above = path.index(parents[node]) + 1
-        if len(path) > above:
-            constraint.pop(len(path) - above)
-            del path[above:]
-        if constraint.push(tokens[node]):
+        if depth >= depths[node]:
+            constraint.pop(depth + 1 - depths[node])
+            depth = depths[node] - 1
+        if push(tokens[node]):
             is_forbidden[node] = False
-            path.append(node)
-            waiting += reversed(children.get(node, ()))
-    if len(path) > 1:
-        constraint.pop(len(path) - 1)
+            depth += 1
+            if children[node]:
+                waiting += reversed(children[node])
+    if depth:
+        constraint.pop(depth)
     return is_forbidden
