@@ -1,6 +1,10 @@
 """Options of `generate` and `chat` for structured output."""
 
+import io
 import json
+import re
+
+import pytest
 
 SCHEMA = {
     "type": "object",
@@ -31,3 +35,17 @@ def test_text_matches_the_regular_expression(run):
     text = json.loads(out)["text"].partition("<|")[0]
     assert len(text) == 3
     assert {*text} <= {*"abc"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "pattern"),
+    [
+        ("--regex", "[a-c]{3}", "[a-c]{3}"),
+        ("--json-schema", json.dumps(SCHEMA), r'\{"size": "(small|large)"\}'),
+    ],
+)
+def test_replies_of_a_chat_match_the_grammar(run, chat_model, monkeypatch, option, value, pattern):
+    monkeypatch.setattr("sys.stdin", io.StringIO("def add(a, b):\nimport os\n"))
+    code, out, _ = run("chat", "--model", chat_model, "--max-new-tokens", 40, option, value)
+    assert code == 0
+    assert len(re.findall(pattern, out)) == 2

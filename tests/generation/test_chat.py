@@ -1,5 +1,6 @@
 """Conversations: the baseline's replies, with each token computed once."""
 
+import re
 from unittest.mock import Mock
 
 import pytest
@@ -9,6 +10,8 @@ from transformers import GenerationConfig
 from models import FAMILIES, GREEDY, HYBRIDS, build, random_drafter, widths
 from specds import Chat, FusedDrafter, HierarchyDrafter, generate
 from specds._core import Memory
+from specds.constraints.of_llguidance import grammar_source, matcher_of
+from specds.constraints.processor import add_grammar
 from specds.models.load import load_model
 from specds.models.tokenization import vocab_size
 
@@ -20,7 +23,7 @@ def loaded(chat_model):
     return load_model(str(chat_model), device="cpu")
 
 
-def plain_chat(model, tokenizer, **settings):
+def plain_chat(model, tokenizer, grammar=None, **settings):
     """Return the replies of `model.generate`, which computes the whole conversation each turn."""
     messages, replies = [], []
     as_tensors = {"return_tensors": "pt", "return_dict": True, "add_generation_prompt": True}
@@ -28,7 +31,9 @@ def plain_chat(model, tokenizer, **settings):
         messages.append({"role": "user", "content": text})
         ids = tokenizer.apply_chat_template(messages, **as_tensors)["input_ids"]
         torch.manual_seed(len(messages))
-        output = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        arguments = dict(settings)
+        add_grammar(grammar, arguments)
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), **arguments)
         replies.append(tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True))
         messages.append({"role": "assistant", "content": replies[-1]})
     return replies
@@ -53,6 +58,19 @@ def test_chat_replies_equal_the_baseline(loaded, mode):
     assert replies_of(chat) == plain_chat(*loaded, **settings)
     assert [message["role"] for message in chat.messages] == ["user", "assistant"] * 3
     assert chat.stats.num_emitted_tokens == 60
+
+
+def test_replies_by_a_grammar_equal_the_baseline(loaded):
+    model, tokenizer = loaded
+    eos = [model.generation_config.eos_token_id]
+    source = grammar_source(None, "(yes|no), (because|although) [a-c]{3}")
+    grammar = matcher_of(source, tokenizer, model.config.vocab_size, eos)
+    settings = {"do_sample": False, "max_new_tokens": 40}
+    chat = Chat(*loaded, grammar=grammar, max_nodes=8, **settings)
+    replies = replies_of(chat)
+    assert replies == plain_chat(*loaded, grammar=grammar, **settings)
+    assert all(re.fullmatch("(yes|no), (because|although) [a-c]{3}", reply) for reply in replies)
+    assert chat.stats.num_accepted_tokens > 9
 
 
 def test_chat_computes_new_tokens_only(loaded):

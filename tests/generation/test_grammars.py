@@ -121,6 +121,19 @@ def test_accelerated_model_takes_a_grammar_for_a_call_and_for_all():
     assert texts_of(beams.tolist())[0] in TEXTS
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_of_a_batch_have_grammars_of_their_own_or_none(mode):
+    grammars = [xgrammar_grammar(), None, GRAMMARS["llguidance"](), Reference]
+    model, ids = tiny_model("llama"), prompts(4)
+    wanted = expected(model, ids, grammars, MODES[mode])
+    torch.manual_seed(0)
+    settings = {"grammar": grammars, "max_nodes": 8, **LENGTH, **MODES[mode]}
+    output = generate(model, ids, FusedDrafter(), **settings)
+    assert output.sequences.tolist() == wanted
+    is_text = [text in TEXTS for text in texts_of(wanted)]
+    assert is_text == [True, False, True, True]
+
+
 def test_number_of_grammars_must_fit_the_rows():
     grammars = [xgrammar_grammar()] * 2
     with pytest.raises(specds.UnsupportedRequestError, match="has 2 grammars for 3 prompts"):

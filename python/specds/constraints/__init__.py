@@ -5,7 +5,7 @@ implement. `recognition` finds the constraint of a request, `processor` enforces
 drafts by one. A library is imported only after a request brings one of its objects.
 """
 
-from specds.constraints.constraint import Constraint, Guide, Path
+from specds.constraints.constraint import Constraint, Guide, MaskingConstraint, Path
 from specds.constraints.processor import GrammarProcessor
 from specds.constraints.recognition import constraint_of, has_constraint, processor_of_row
 from specds.constraints.session import ConstrainedSession
@@ -15,6 +15,7 @@ __all__ = [
     "Constraint",
     "GrammarProcessor",
     "Guide",
+    "MaskingConstraint",
     "Path",
     "constraint_of",
     "has_constraint",

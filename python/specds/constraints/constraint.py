@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ MAX_FORCED = 60
 """The most tokens of a forced string that are drafted."""
 
 
-@runtime_checkable
 class Constraint(Protocol):
     """Grammar of one text, of which some tokens were pushed."""
 
@@ -40,6 +39,10 @@ class Constraint(Protocol):
     def pop(self, count: int) -> None:
         """Remove the last tokens."""
         ...
+
+
+class MaskingConstraint(Constraint, Protocol):
+    """Constraint that can also be enforced."""
 
     def mask(self) -> NDArray[np.bool_]:
         """Return True for each allowed token, bool, shape `(vocab_size,)`."""

@@ -3,9 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specds.constraints.constraint import MAX_FORCED, Path
 
 _MAX_BRANCHES = 8
@@ -37,9 +34,6 @@ class FunctionConstraint:
 
     def pop(self, count: int) -> None:
         del self._tokens[len(self._tokens) - count :], self._answers[len(self._answers) - count :]
-
-    def mask(self) -> NDArray[np.bool_]:
-        raise NotImplementedError("the processor of the function masks")
 
     def ahead(self) -> Sequence[Path]:
         forced, start = list[int](), len(self._tokens)

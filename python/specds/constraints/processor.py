@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from specds.constraints.constraint import Constraint
+from specds.constraints.constraint import MaskingConstraint
 
 
-def start_of(grammar: Any) -> Callable[[], Constraint]:
+def start_of(grammar: Any) -> Callable[[], MaskingConstraint]:
     """Return what makes a constraint at the start of a text.
 
     Raises:
@@ -29,7 +29,7 @@ def start_of(grammar: Any) -> Callable[[], Constraint]:
         return grammar  # type: ignore[no-any-return]
     raise TypeError(
         f"grammar must be an xgrammar.CompiledGrammar, an llguidance.LLMatcher, or a function that "
-        f"returns a specds.constraints.Constraint, got {type(grammar).__name__}"
+        f"returns a specds.constraints.MaskingConstraint, got {type(grammar).__name__}"
     )
 
 
@@ -38,7 +38,8 @@ class GrammarProcessor:
 
     Args:
         grammar: An `xgrammar.CompiledGrammar`, an `llguidance.LLMatcher`, or a function that
-            returns a `Constraint`; or a list of these, one for each row.
+            returns a `MaskingConstraint`; or a list of these, one for each row, and None for a row
+            without a grammar.
 
     Raises:
         TypeError: The object is not a grammar.
@@ -46,12 +47,12 @@ class GrammarProcessor:
 
     def __init__(self, grammar: Any) -> None:
         several = grammar if isinstance(grammar, (list, tuple)) else [grammar]
-        self.starts = [start_of(one) for one in several]
-        self._rows = list[_Text]()
+        self.starts = [None if one is None else start_of(one) for one in several]
+        self._rows = list[_Text | None]()
         self._start = 0
 
-    def start(self, row: int) -> Callable[[], Constraint]:
-        """Return what makes the constraint of a row."""
+    def start(self, row: int) -> Callable[[], MaskingConstraint] | None:
+        """Return what makes the constraint of a row, None if it has none."""
         return self.starts[row if len(self.starts) > 1 else 0]
 
     def of_row(self, row: int) -> "GrammarProcessor":
@@ -66,12 +67,14 @@ class GrammarProcessor:
             scores: Floats `(num_rows, vocab_size)`, of torch or numpy.
         """
         if not self._rows:
-            self._rows = [_Text(self.start(row)()) for row in range(len(input_ids))]
+            starts = map(self.start, range(len(input_ids)))
+            self._rows = [None if start is None else _Text(start()) for start in starts]
             self._start = input_ids.shape[1]
-        for text, ids in zip(self._rows, input_ids, strict=True):
-            text.become(ids[self._start :].tolist())
         forbidden = np.zeros(scores.shape, dtype=bool)
-        for row, text in zip(forbidden, self._rows, strict=True):
+        for row, text, ids in zip(forbidden, self._rows, input_ids, strict=True):
+            if text is None:
+                continue
+            text.become(ids[self._start :].tolist())
             if not text.constraint.ended:
                 mask = text.constraint.mask()[: len(row)]
                 row[: len(mask)], row[len(mask) :] = ~mask, True
@@ -86,7 +89,7 @@ class GrammarProcessor:
 class _Text:
     """A text and its constraint. Beams replace texts, so a text may become another one."""
 
-    constraint: Constraint
+    constraint: MaskingConstraint
     tokens: list[int] = field(default_factory=list)
 
     def become(self, tokens: list[int]) -> None:

@@ -23,7 +23,8 @@ def constraint_of(processors: Iterable[Any], prompt_ids: Any) -> Constraint | No
     """
     for processor in processors:
         if isinstance(processor, GrammarProcessor):
-            return processor.start(0)()
+            start = processor.start(0)
+            return None if start is None else start()
         if _is_of_xgrammar(processor) and not processor.matchers:
             return start_of(processor.compiled_grammars[0])()
         if _is_of_function(processor):

@@ -87,8 +87,9 @@ def generate(
             tokens and is not finished, so that another request can continue it. By default each
             row has its own session.
         grammar: What the text must match: an `xgrammar.CompiledGrammar` or an
-            `llguidance.LLMatcher`, which stays as it is; a list has one for each row. Drafts follow
-            it, as they follow `xgrammar.contrib.hf.LogitsProcessor` and `prefix_allowed_tokens_fn`.
+            `llguidance.LLMatcher`, which stays as it is; a list has one for each row, None for no
+            grammar. Drafts follow it, as they follow `xgrammar.contrib.hf.LogitsProcessor` and
+            `prefix_allowed_tokens_fn`.
         seed: Seeds the random generator before the request: torch's, or that of a model without
             torch.
         streamer: Receives the prompts and each token, as from `model.generate`; with several rows,
