@@ -1,4 +1,7 @@
-"""Benchmark of real models and llama.cpp on nine kinds of requests: `make bench-real`."""
+"""Benchmark of real models and llama.cpp on nine kinds of requests: `make bench-real`.
+
+The kinds of `structured.json` have grammars; they are measured apart from the others.
+"""
 
 import argparse
 import itertools
@@ -8,8 +11,9 @@ import sys
 from pathlib import Path
 
 from real.kinds import every_kind, kinds
-from real.measure import MODES, NATIVE, NEW_TOKENS, WAYS, undrafted
+from real.measure import CONVERTED, MODES, NATIVE, NEW_TOKENS, WAYS, undrafted
 from real.models import FOLDER, MODELS, gguf_of, with_benches
+from real.structured import DRAFTS, GRAMMARS, GUIDED, print_structured, structured_kinds
 from real.tables import print_summary, print_tables, setting_of
 
 
@@ -17,6 +21,9 @@ def main(arguments=None):
     given = parsed(arguments)
     rows = [json.loads(line) for path in given.rows for line in path.read_text().splitlines()]
     rows = rows or measured(given)
+    if any("grammar" in row for row in rows):
+        print_structured(rows)
+        return int(not all(row["same"] for row in rows))
     if given.details:
         print_tables(rows)
     print_summary(rows)
@@ -27,6 +34,7 @@ def measured(given):
     """Return the rows of all settings, which are appended to `--out` as they come."""
     rows = []
     shared = ("kinds", "modes", "ways", "limit", "new_tokens", "clock", "instructions")
+    shared += ("grammars", "drafts", "structured")
     for model, threads in itertools.product(given.models, given.threads):
         setting = {"model": model, "threads": threads, "instructions": given.instructions}
         gguf_of(model)
@@ -42,9 +50,12 @@ def parsed(arguments):
     parser = argparse.ArgumentParser(prog="bench-real", description=__doc__)
     several = {"nargs": "+", "metavar": "NAME"}
     parser.add_argument("--models", default=[*MODELS], choices=[*MODELS], **several)
-    parser.add_argument("--kinds", default=kinds(), choices=every_kind(), **several)
+    of_grammars = structured_kinds()
+    parser.add_argument("--kinds", default=kinds(), choices=every_kind() + of_grammars, **several)
     parser.add_argument("--modes", default=["greedy"], choices=[*MODES], **several)
-    parser.add_argument("--ways", default=[*WAYS[:-2]], choices=[*WAYS], **several)
+    parser.add_argument("--ways", choices=[*WAYS], **several)
+    parser.add_argument("--grammars", default=[*GRAMMARS], choices=[*GRAMMARS], **several)
+    parser.add_argument("--drafts", default=[*DRAFTS], choices=[*DRAFTS], **several)
     parser.add_argument("--threads", default=[1, 2], type=int, nargs="+", metavar="N")
     parser.add_argument("--limit", default=10, type=int, help="requests of each kind")
     parser.add_argument("--new-tokens", default=NEW_TOKENS, type=int, metavar="N")
@@ -58,17 +69,23 @@ def parsed(arguments):
     shown = "print tables of these rows, and measure nothing"
     parser.add_argument("--rows", default=[], nargs="+", **of_files, help=shown)
     parser.add_argument("--details", action="store_true", help="also a table of each kind")
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    given.structured = not {*given.kinds}.isdisjoint(of_grammars)
+    if given.structured and not {*given.kinds} <= {*of_grammars}:
+        parser.error(f"--kinds: {' '.join(of_grammars)} are measured apart from the others")
+    given.ways = given.ways or ([CONVERTED] if given.structured else [*WAYS[:-2]])
+    return given
 
 
 def written_by_child(settings):
     """Yield the rows of a child process: threads and the cost of a step belong to a process."""
     environment = {**with_benches(), "OMP_NUM_THREADS": str(settings["threads"])}
-    command = [sys.executable, "-W", "ignore", "-m", "real.measure", json.dumps(settings)]
+    module = "real.structured" if settings["structured"] else "real.measure"
+    command = [sys.executable, "-W", "ignore", "-m", module, json.dumps(settings)]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child:
         for line in child.stdout:
             row = json.loads(line)
-            if row["way"] == settings["ways"][0]:
+            if row["way"] in (settings["ways"][0], GUIDED):
                 print(f"{settings['model']}: {row['kind']} {row['number']}", file=sys.stderr)
             yield row
     if child.returncode:
