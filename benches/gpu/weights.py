@@ -57,14 +57,15 @@ def invariant(options: argparse.Namespace) -> Iterator[Figure]:
     """Texts of a real model with `shape_invariant` that differ between two drafters."""
     model, asked, settings = _loaded(options)
     fixed = settings | {"verification": "model", "shape_invariant": True, "max_nodes": 7}
-    unlike, compared = 0, [prompt for prompts in asked.values() for prompt in prompts]
-    for prompt in compared:
-        ids = torch.tensor([prompt], device=model.device)
-        drafters = FusedDrafter(), PromptLookupDrafter()
-        made = [specds.generate(model, ids, of, **fixed).sequences for of in drafters]
-        unlike += not torch.equal(*made)
-    name = f"{options.dtype}: texts that differ by drafts, shape_invariant"
-    yield Figure(name, unlike, at_most=0, note=f"of {len(compared)}")
+    for kind, prompts in asked.items():
+        unlike = 0
+        for prompt in prompts:
+            ids = torch.tensor([prompt], device=model.device)
+            drafters = FusedDrafter(), PromptLookupDrafter()
+            made = [specds.generate(model, ids, of, **fixed).sequences for of in drafters]
+            unlike += not torch.equal(*made)
+        name = f"{options.dtype}, {kind}: texts that differ by drafts, shape_invariant"
+        yield Figure(name, unlike, at_most=0, note=f"of {len(prompts)}")
 
 
 def _loaded(options: argparse.Namespace) -> tuple[Any, dict[str, list[list[int]]], dict[str, Any]]:

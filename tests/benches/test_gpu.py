@@ -47,7 +47,7 @@ def test_all_parts_run_on_a_cpu(tmp_path, capsys, monkeypatch):
     assert figures["draws that failed"]["met"]
     assert figures["63 nodes after 16 tokens, over none"]["met"] is not None
     assert figures["float32: texts of specds that differ"]["met"]
-    assert figures["float32: texts that differ by drafts, shape_invariant"]["met"]
+    assert figures["float32, chat: texts that differ by drafts, shape_invariant"]["met"]
     assert figures["qwen3_5: texts that differ"]["met"]
     assert figures["7 nodes of a chain after 16 tokens, over none"]["value"] > 0
     assert figures["Gemma 3: a layer"]["value"] > figures["Llama: a layer"]["value"] > 5
