@@ -19,11 +19,12 @@ LOOP = [1, 2, 3, 4, 5, 6, 7] * 40
 class Decoding:
     """A greedy text after its first eight tokens, whose head knows `num_known` tokens."""
 
-    def __init__(self, monkeypatch, text, num_known):
+    def __init__(self, monkeypatch, text, num_known, ranks=1):
         self.text, self.num_known, self.at, self.now = text, num_known, 8, 0.0
         self.num_passes, self.is_last = [], []
         self.model = SimpleNamespace(compute_logits=None)
         self.vllm_config, self.device = config_of(k=K, max_model_len=400), torch.device("cpu")
+        self.vllm_config.parallel_config.data_parallel_size = ranks
         monkeypatch.setattr(vllm_combined, "perf_counter", lambda: self.now)
         CombinedProposer(self)
 
@@ -68,6 +69,12 @@ def test_head_always_runs_on_text_that_retrieval_does_not_know(monkeypatch):
     stats = decoding.run()
     assert {*decoding.num_passes} == {K}
     assert stats["num_row_steps"] < len(RANDOM) / (K + 0.5)
+
+
+def test_head_always_runs_with_data_parallelism(monkeypatch):
+    decoding = Decoding(monkeypatch, LOOP, num_known=1, ranks=2)
+    decoding.run()
+    assert {*decoding.num_passes} == {K}
 
 
 def test_statistics_with_a_head_include_only_verified_tokens(monkeypatch):

@@ -75,8 +75,11 @@ class CombinedProposer(VllmAdapter):
         super().__init__(proposer.vllm_config)
         patch_cpu_sampling()
         self.choice = HeadChoice(self.max_nodes)
-        # A head that drafts all tokens in its first pass has no other passes to skip.
-        self._has_passes = self.max_nodes > 1 and not getattr(proposer, "parallel_drafting", False)
+        # A head that drafts all tokens in its first pass has no others to skip. Ranks of data
+        # parallelism, which draft apart, must run the same number of passes.
+        ranks = getattr(proposer.vllm_config.parallel_config, "data_parallel_size", 1)
+        is_parallel = getattr(proposer, "parallel_drafting", False) or ranks > 1
+        self._has_passes = self.max_nodes > 1 and not is_parallel
         self._rows: Any = None
         self._next_token_ids: Any = None
         self._probs: list[Any] = []
