@@ -26,7 +26,7 @@ from specds.bench.transcripts import read_transcripts
 from specds.generation import generate
 from specds.models.tokenization import vocab_size
 
-_LONGEST_PROMPT = 1500
+_LONGEST_PROMPT = 2500
 
 Pair = tuple[list[int], list[int]]
 

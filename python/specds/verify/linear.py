@@ -7,7 +7,7 @@ from specds._core import has_linear_product, linear_product
 
 # With more tokens torch's product is as fast, and earlier on processors with tiles for bfloat16.
 _HAS_TILES = torch.cpu._is_amx_tile_supported()
-_MAX_TOKENS = {torch.float32: 24, torch.bfloat16: 5 if _HAS_TILES else 24}
+_MAX_TOKENS = {torch.float32: 24, torch.bfloat16: 7 if _HAS_TILES else 24}
 # Types of the same bits in numpy, which has no bfloat16.
 _BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 _HAS_PRODUCT = has_linear_product()
