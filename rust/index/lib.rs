@@ -61,7 +61,7 @@ pub use lookup::next_tokens::NextTokens;
 pub use lookup::samples::Samples;
 pub use lookup::shards::StoredDocument;
 pub use storage::manifest::{
-    MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest,
+    MAX_SHARD_TOKENS, MAX_VOCAB_SIZE, Manifest, ShardEntry, ShardManifest, SourcesEntry,
 };
 pub use storage::section::FORMAT_VERSION;
 pub use suffixes::write::{Report, Stage};

@@ -93,18 +93,21 @@ impl DatastoreBuilder {
     /// Args:
     ///     tokens: The concatenated token ids of the documents, any integer dtype, shape `(num_tokens,)`.
     ///     lengths: The number of tokens of each document, any integer dtype, shape `(num_documents,)`.
+    ///     sources: The name of the place of each document, such as its file; by default none has one.
     ///
     /// Raises:
     ///     ValueError: An id is outside the vocabulary, or the lengths do not add up. Nothing is added.
+    #[pyo3(signature = (tokens, lengths, sources = vec![]))]
     fn add_documents(
         &self,
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
+        sources: Vec<String>,
     ) -> Result<()> {
         let tokens: Vec<u32> = integers(tokens, "tokens")?;
         let lengths: Vec<usize> = integers(lengths, "lengths")?;
-        py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths)))
+        py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths, &sources)))
     }
 
     /// Waits until every shard is indexed, publishes the datastore and opens it.

@@ -255,6 +255,15 @@ impl Datastore {
         Ok(StoredDocument(document))
     }
 
+    /// Returns the name of the place that a document came from, such as `a/b.py` or `answers.jsonl:17`; an empty string
+    /// if the document has none.
+    ///
+    /// Raises:
+    ///     ValueError: There are fewer documents.
+    fn source(&self, py: Python<'_>, index: u64) -> Result<String> {
+        self.work(py, |datastore| datastore.source(index))
+    }
+
     /// Returns the document that contains `position` of the corpus; a separator belongs to the document before it.
     ///
     /// Raises:

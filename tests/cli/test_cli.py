@@ -51,7 +51,7 @@ def test_lookup_shows_the_match_what_followed_and_where_it_occurs(run, datastore
     assert first["before"].startswith("def add(a, b):")
     assert first["after"].startswith(" b")
     _, out, _ = run("lookup", datastore, "return a +", "--occurrences", 1)
-    assert "document 0, token" in out
+    assert "code.txt, token" in out
 
 
 def test_drafters_do_not_change_the_text(run, datastore, tiny_model):

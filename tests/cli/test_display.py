@@ -37,7 +37,7 @@ def written(way, text):
                 match = {"match_length": 1, "match_count": 2, "match_text": text}
                 console.print(display.lookup_table({**match, "continuations": [row]}))
             case "source":
-                around = {"before": text, "match": "|", "after": text}
+                around = {"before": text, "match": "|", "after": text, "source": text}
                 console.print(display.source_text({"document": 1, "position": 2, **around}))
             case "build":
                 with build_progress() as progress:

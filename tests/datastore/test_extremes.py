@@ -92,6 +92,7 @@ OF_ONE_CALL = {
     "AdaptiveTrigrams.trigrams": lambda path: trigrams(path),
     "DatastoreBuilder.path": lambda path: path.parent / "new",
     "DatastoreBuilder.overwrite": True,
+    "DatastoreBuilder.add_documents.sources": ["a.py"],
     "ForwardCache.commit.path": [],
     "FusedState.context": True,
     "GgufFile.path": lambda path: gguf(path),
@@ -155,7 +156,7 @@ def engine(
 def builders(path):
     options = {"vocab_size": VOCAB_SIZE, "separator": VOCAB_SIZE, "overwrite": True}
     builder = core.DatastoreBuilder(path.parent / "new", **options)
-    builder.add_documents(ROW, [3])
+    builder.add_documents(ROW, [3], ["a.py"])
     yield builder
 
 

@@ -102,6 +102,7 @@ CALLS = [
     ("`pattern` holds -1", lambda s: s.store.count([-1])),
     ("below the number of tokens: 5, not 5", lambda s: s.store.document_at(5)),
     ("below the number of documents: 2, not 2", lambda s: s.store.document(2)),
+    ("below the number of documents: 2, not 2", lambda s: s.store.source(2)),
     ("token 4", lambda s: s.store.count_batch([[0], [4]])),
     ("`patterns` holds -1", lambda s: s.store.count_batch([[0], [-1]])),
     ("`patterns` must have one dimension", lambda s: s.store.count_batch([0, 1])),

@@ -138,6 +138,8 @@ def test_a_refused_call_adds_nothing_and_the_build_goes_on(tmp_path):
             with pytest.raises(ValueError, match=message):
                 builder.add_documents(tokens, lengths)
             assert (builder.num_tokens, builder.num_documents) == (4, 2)
+        with pytest.raises(ValueError, match="`sources` must be one for each of the 1 doc"):
+            builder.add_documents([1], [1], ["a", "b"])
         builder.add_documents([3, 1, 3], [0, 3, 0])
         store = builder.finish()
     assert (store.num_tokens, store.num_documents, store.num_shards) == (8, 3, 2)
@@ -355,6 +357,48 @@ def test_a_compaction_serves_its_readers_and_one_that_is_stopped_is_taken_up(tmp
     assert (old.num_shards, new.num_shards) == (3, 1)
     assert continuations(old, [1]) == continuations(new, [1]) == expected
     old.verify()
+
+
+SOURCES = st.lists(st.text(max_size=300) | st.sampled_from(["", "a/b.py", "a/b.py:1"]))
+
+
+@given(DOCUMENTS, SOURCES, st.integers(0, 12), st.booleans())
+@CASES
+def test_source_of_each_document_survives_kills_merge_and_compaction(
+    folder, documents, sources, num_added, drops
+):
+    documents = [document for document in documents if document] or [[1]]
+    sources = (sources + [""] * len(documents))[: len(documents)]
+    expected = [source.replace("\n", " ") for source in sources]
+    if drops:
+        first = {str(d): s for d, s in reversed([*zip(documents, expected, strict=True)])}
+        expected = [first[text] for text in dict.fromkeys(map(str, documents))]
+
+    def of(store):
+        return [store.source(index) for index in range(store.num_documents)]
+
+    def add_from(builder, begin, end):
+        for document, source in [*zip(documents, sources, strict=True)][begin:end]:
+            builder.add_documents(document, [len(document)], [source])
+
+    for path in (folder / "d", folder / ".d.build"):
+        shutil.rmtree(path, ignore_errors=True)
+    options = {"max_shard_tokens": 9, "drop_duplicates": drops, "overwrite": True}
+    killed = planned(folder / "d", **options)
+    add_from(killed, 0, num_added)
+    kill(killed)
+    with planned(folder / "d", **options) as builder:
+        add_from(builder, builder.num_given, None)
+        store = builder.finish()
+    store.verify()
+    assert of(store) == expected
+    others = [store.path, build(folder / "e", [[0] * 8]).path]
+    merged = of(merge(others, folder / "m", overwrite=True))
+    if len(merged) > len(expected):  # equal shards are merged into one
+        assert merged == [*expected, ""]
+    compacted = compact(folder / "m")
+    compacted.verify()
+    assert of(compacted) == merged
 
 
 # The same corpus gives the same bytes. If the format changes on purpose: raise `FORMAT_VERSION` and

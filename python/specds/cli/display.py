@@ -123,7 +123,8 @@ def lookup_table(result: dict[str, Any]) -> Group:
 
 
 def source_text(source: dict[str, Any]) -> Text:
-    place = f"document {source['document']:,}, token {source['position']:,}\n"
+    name = source["source"] or f"document {source['document']:,}"
+    place = f"{name}, token {source['position']:,}\n"
     return Text.assemble(
         (place, "dim"), source["before"], (source["match"], "bold"), source["after"], "\n"
     )

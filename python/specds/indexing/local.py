@@ -149,12 +149,15 @@ def tokenize_corpus(
         counts = {"documents": builder.num_documents, "tokens": builder.num_tokens}
         progress("tokenize", done, total, **counts)
 
-    def encode(batch: list[Document]) -> tuple[np.ndarray, np.ndarray]:
-        return encode_batch(tokenizer, [document.text for document in batch])
+    def encode(batch: list[Document]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+        tokens, lengths = encode_batch(tokenizer, [document.text for document in batch])
+        # Names of files may have bytes that are not UTF-8.
+        names = [document.name.encode(errors="replace").decode() for document in batch]
+        return tokens, lengths, names
 
     given = documents_left(corpus, builder.staging_folder, builder.num_given, read, report)
-    for tokens, lengths in _in_order(encode, _batches(given)):
-        builder.add_documents(tokens, lengths)
+    for tokens, lengths, sources in _in_order(encode, _batches(given)):
+        builder.add_documents(tokens, lengths, sources)
         report()
         if builder.is_full:
             break

@@ -81,7 +81,7 @@ def known_from(
 def passage(
     datastore: Datastore, tokenizer: Tokenizer, position: int, length: int
 ) -> dict[str, Any]:
-    """Return the text around a position of the corpus: `before`, `match`, `after`, `document`."""
+    """Return the text around a position: `source`, `document`, `before`, `match`, `after`."""
     document = datastore.document_at(position)
     tokens, start = document.token_ids.tolist(), position - document.start
     end = start + length
@@ -89,6 +89,7 @@ def passage(
     return {
         "position": position,
         "document": document.index,
+        "source": datastore.source(document.index),
         "before": text_after(tokenizer, tokens[:first], tokens[first:start]),
         "match": text_after(tokenizer, tokens[:start], tokens[start:end]),
         "after": text_after(tokenizer, tokens[:end], tokens[end : end + _AROUND]),

@@ -78,20 +78,30 @@ impl DatastoreBuilder {
 
     /// Adds a document; an empty one is skipped.
     pub fn add_document(&mut self, tokens: &[u32]) -> Result<()> {
-        self.add_documents(tokens, &[tokens.len()])
+        self.add_documents(tokens, &[tokens.len()], &[])
     }
 
-    /// Adds documents, given as their concatenated tokens and the length of each; empty ones are skipped.
+    /// Adds documents, given as their concatenated tokens and the length of each; empty ones are skipped. `sources`
+    /// has the name of the place of each, or is empty.
     ///
     /// # Errors
     /// Rejected arguments add nothing, and the build can continue. After an I/O error it cannot.
-    pub fn add_documents(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<()> {
+    pub fn add_documents(
+        &mut self,
+        tokens: &[u32],
+        lengths: &[usize],
+        sources: &[String],
+    ) -> Result<()> {
         self.check_not_failed()?;
         check_documents(tokens, lengths, self.options.vocab_size, self.limit)?;
+        if !sources.is_empty() && sources.len() != lengths.len() {
+            let reason = format!("must be one for each of the {} documents", lengths.len());
+            return Err(Error::invalid("sources", reason));
+        }
         self.has_failed = true;
-        for document in split_documents(tokens, lengths) {
+        for (index, document) in split_documents(tokens, lengths).enumerate() {
             if self.admission.admit(document, &self.options) {
-                self.write_document(document)?;
+                self.write_document(document, sources.get(index).map_or("", |source| source))?;
             }
         }
         self.has_failed = false;
@@ -176,7 +186,7 @@ impl DatastoreBuilder {
         if self.has_failed { Err(Error::BuildFailed) } else { Ok(()) }
     }
 
-    fn write_document(&mut self, document: &[u32]) -> Result<()> {
+    fn write_document(&mut self, document: &[u32], source: &str) -> Result<()> {
         let num_tokens = document.len() as u64 + 1;
         let is_full = |text: &DocumentLog| text.num_tokens() + num_tokens > self.limit;
         if self.current.as_ref().is_some_and(is_full) {
@@ -189,7 +199,7 @@ impl DatastoreBuilder {
             let text = DocumentLog::open(&folder, &self.options, None)?;
             self.current.insert(text)
         };
-        text.add(document, self.admission.num_given)
+        text.add(document, source, self.admission.num_given)
     }
 
     fn complete_text(&mut self) -> Result<()> {

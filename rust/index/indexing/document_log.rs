@@ -10,6 +10,7 @@ use crate::indexing::options::DatastoreOptions;
 use crate::storage::files::{read_note, write_whole};
 use crate::storage::manifest::{MAX_SHARD_TOKENS, Manifest, ShardEntry, ShardManifest, to_json};
 use crate::storage::section::{Section, SectionKind, SectionWriter};
+use crate::storage::sources::{self, Sources};
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::write::ShardText;
 
@@ -21,6 +22,8 @@ const CHECKPOINT_TOKENS: u64 = 1 << 22;
 pub(crate) struct Checkpoint {
     pub(crate) num_tokens: u64,
     pub(crate) num_documents: u64,
+    /// Size of the names of the documents.
+    pub(crate) num_source_bytes: u64,
     /// Number of documents that were passed to the build up to this checkpoint.
     pub(crate) num_given: u64,
     /// True if the shard gets no more documents.
@@ -49,6 +52,9 @@ pub(crate) struct DocumentLog {
     is_kept: bool,
     tokens: SectionWriter,
     documents: SectionWriter,
+    sources: SectionWriter,
+    /// The name of the last document.
+    source: Vec<u8>,
     written: Checkpoint,
     synced: Checkpoint,
     bytes: Vec<u8>,
@@ -69,6 +75,11 @@ impl DocumentLog {
             None => SectionWriter::create(folder, kind),
             Some(_) => SectionWriter::resume(folder, kind, count.saturating_mul(element_bytes)),
         };
+        let mut sources = Sources::default();
+        if let Some(Checkpoint { num_source_bytes, .. }) = checkpoint {
+            let begun = Section::begun(folder, SectionKind::Sources, num_source_bytes)?;
+            while sources.advance(begun.payload()) {}
+        }
         Ok(Self {
             folder: folder.to_owned(),
             vocab_size: options.vocab_size,
@@ -77,6 +88,8 @@ impl DocumentLog {
             is_kept: options.plan.is_some(),
             tokens: section(SectionKind::Tokens, written.num_tokens, width.num_bytes() as u64)?,
             documents: section(SectionKind::Documents, written.num_documents, 8)?,
+            sources: section(SectionKind::Sources, written.num_source_bytes, 1)?,
+            source: sources.name,
             written,
             synced: written,
             bytes: Vec::new(),
@@ -87,11 +100,17 @@ impl DocumentLog {
         self.written.num_tokens
     }
 
-    pub(crate) fn add(&mut self, document: &[u32], num_given: u64) -> Result<()> {
+    pub(crate) fn add(&mut self, document: &[u32], source: &str, num_given: u64) -> Result<()> {
         self.bytes.clear();
         self.width.encode(document, &mut self.bytes);
         self.width.encode(&[self.separator], &mut self.bytes);
         self.tokens.write(&self.bytes)?;
+        let source = sources::stored(source);
+        self.bytes.clear();
+        sources::encode(&self.source, &source, &mut self.bytes);
+        self.sources.write(&self.bytes)?;
+        self.written.num_source_bytes += self.bytes.len() as u64;
+        self.source = source;
         self.written.num_tokens += document.len() as u64 + 1;
         self.written.num_documents += 1;
         self.written.num_given = num_given;
@@ -109,6 +128,7 @@ impl DocumentLog {
         }
         self.tokens.sync()?;
         self.documents.sync()?;
+        self.sources.sync()?;
         write_whole(&self.folder.join(Checkpoint::FILE_NAME), &to_json(&self.written))?;
         self.synced = self.written;
         Ok(())
@@ -117,12 +137,14 @@ impl DocumentLog {
     pub(crate) fn finish(mut self) -> Result<(PathBuf, ShardText, Checkpoint)> {
         self.written.is_complete = true;
         self.checkpoint()?;
+        let sources = self.sources.finish()?;
         let text = ShardText {
             vocab_size: self.vocab_size,
             separator: self.separator,
             num_documents: self.written.num_documents,
             tokens: self.tokens.finish()?,
             documents: self.documents.finish()?,
+            sources: Some(sources).filter(|of| !sources::are_empty(of.payload())),
         };
         Ok((self.folder, text, self.written))
     }
@@ -132,6 +154,8 @@ impl DocumentLog {
 pub(crate) struct Documents {
     tokens: Tokens,
     ends: Section,
+    names: Option<Section>,
+    sources: Sources,
     start: usize,
     next: usize,
 }
@@ -148,7 +172,9 @@ impl Documents {
         );
         tokens.verify()?;
         ends.verify()?;
-        Ok(Self::new(tokens, shard.token_width(), ends))
+        let names = shard.open_sources(&folder)?;
+        names.as_ref().map_or(Ok(()), Section::verify)?;
+        Ok(Self { names, ..Self::new(tokens, shard.token_width(), ends) })
     }
 
     /// Opens the documents of a text up to a checkpoint.
@@ -160,7 +186,13 @@ impl Documents {
     }
 
     fn new(tokens: Section, width: TokenWidth, ends: Section) -> Self {
-        Self { tokens: Tokens::new(tokens, width), ends, start: 0, next: 0 }
+        let (tokens, sources) = (Tokens::new(tokens, width), Sources::default());
+        Self { tokens, ends, names: None, sources, start: 0, next: 0 }
+    }
+
+    /// Returns the name of the last document, empty if it has none.
+    pub(crate) fn source(&self) -> String {
+        String::from_utf8_lossy(&self.sources.name).into_owned()
     }
 }
 
@@ -179,6 +211,9 @@ impl Iterator for Documents {
         let length = end - 1 - self.start;
         self.tokens.extend(self.start, length, &mut document);
         (self.start, self.next) = (end, self.next + 1);
+        if let Some(names) = &self.names {
+            self.sources.advance(names.payload());
+        }
         Some(Ok(document))
     }
 }

@@ -138,14 +138,14 @@ fn add_all(
     let mut to_skip = builder.num_given();
     let mut done = 0;
     for shard in &old.shards {
-        for document in Documents::of_shard(path, old, shard)? {
-            let document = document?;
+        let mut documents = Documents::of_shard(path, old, shard)?;
+        while let Some(document) = documents.next().transpose()? {
             done += document.len() as u64 + 1;
             if to_skip > 0 {
                 to_skip -= 1;
                 continue;
             }
-            builder.add_document(&document)?;
+            builder.add_documents(&document, &[document.len()], &[documents.source()])?;
             if done % REPORT_TOKENS < document.len() as u64 + 1 {
                 report(Stage::Read, done, old.num_tokens)?;
             }

@@ -267,6 +267,17 @@ impl Datastore {
             .ok_or_else(|| below("index", "documents", self.num_documents(), index))
     }
 
+    /// Returns the name of the place that a document came from, such as a file or a row; empty if it has none.
+    /// O(documents of a shard).
+    pub fn source(&self, index: u64) -> Result<String> {
+        let mut shards = self.shards.with_starts();
+        let found = shards.find_map(|(before, shard)| {
+            let index = usize::try_from(index.checked_sub(before.num_documents)?).ok()?;
+            (index < shard.num_documents()).then(|| shard.source(index))
+        });
+        found.ok_or_else(|| below("index", "documents", self.num_documents(), index))
+    }
+
     /// Reads the document for which `in_shard` returns an index within a shard.
     fn find_document(
         &self,

@@ -12,6 +12,7 @@ use crate::lookup::disk_latency::DiskLatency;
 use crate::lookup::samples::SampleRow;
 use crate::storage::manifest::{Manifest, ShardEntry, ShardManifest};
 use crate::storage::section::{KEY_LEN, KEY_STRIDE, Section, SectionKind};
+use crate::storage::sources::Sources;
 use crate::storage::token_array::Tokens;
 use crate::suffixes::suffix_array::{self, Suffixes};
 
@@ -22,6 +23,7 @@ pub(crate) struct Shard {
     firsts: Section,
     keys: Tokens,
     documents: Section,
+    sources: Option<Section>,
     pub(crate) vocab_size: u32,
     separator: u32,
     pub(crate) disk_latency: DiskLatency,
@@ -41,6 +43,7 @@ impl Shard {
             firsts: open(SectionKind::Firsts)?,
             keys: Tokens::new(open(SectionKind::Keys)?, width),
             documents: open(SectionKind::Documents)?,
+            sources: sections.open_sources(folder)?,
             vocab_size: sections.vocab_size,
             separator: sections.separator,
             disk_latency: DiskLatency::default(),
@@ -74,13 +77,13 @@ impl Shard {
 
     /// Checks every byte against its checksum. O(n).
     pub(crate) fn verify_checksums(&self) -> Result<()> {
-        self.sequentially(|shard| shard.sections().into_iter().try_for_each(Section::verify))
+        self.sequentially(|shard| shard.sections().try_for_each(Section::verify))
     }
 
     /// Reads all sections into memory, as far as there is room. O(n).
     pub(crate) fn warm(&self) -> Result<()> {
         self.sequentially(|shard| {
-            shard.sections().into_iter().for_each(Section::warm);
+            shard.sections().for_each(Section::warm);
             Ok(())
         })
     }
@@ -92,14 +95,10 @@ impl Shard {
         result
     }
 
-    fn sections(&self) -> [&Section; 5] {
-        [
-            &self.tokens.section,
-            &self.suffixes.section,
-            &self.firsts,
-            &self.keys.section,
-            &self.documents,
-        ]
+    fn sections(&self) -> impl Iterator<Item = &Section> {
+        let (tokens, suffixes) = (&self.tokens.section, &self.suffixes.section);
+        let sections = [tokens, suffixes, &self.firsts, &self.keys.section, &self.documents];
+        sections.into_iter().chain(&self.sources)
     }
 
     fn verify_contents(&self) -> Result<()> {
@@ -117,11 +116,27 @@ impl Shard {
         let last = |&end: &u64| self.tokens.get(usize::try_from(end).ok()?.checked_sub(1)?);
         let are_ends = ends.iter().all(|end| last(end) == Some(self.separator));
         let is_whole = ends.last() == Some(&(self.tokens.len() as u64));
-        if are_ends && is_whole && ends.is_sorted_by(|before, after| before < after) {
+        if !(are_ends && is_whole && ends.is_sorted_by(|before, after| before < after)) {
+            let reason = "its documents are not those of the tokens";
+            return Err(self.documents.corrupt(reason));
+        }
+        let Some(names) = &self.sources else {
+            return Ok(());
+        };
+        let mut sources = Sources::default();
+        let num_read = iter::from_fn(|| sources.advance(names.payload()).then_some(())).count();
+        if (num_read, sources.num_read) == (ends.len(), names.payload().len()) {
             return Ok(());
         }
-        let reason = "its documents are not those of the tokens";
-        Err(self.documents.corrupt(reason))
+        Err(names.corrupt("its names are not those of the documents"))
+    }
+
+    /// Returns the name of the place that a document came from, empty if it has none. O(documents).
+    pub(crate) fn source(&self, index: usize) -> String {
+        let mut sources = Sources::default();
+        let names = self.sources.as_ref().map_or(&[][..], Section::payload);
+        let is_read = (0..=index).all(|_| sources.advance(names));
+        if is_read { String::from_utf8_lossy(&sources.name).into_owned() } else { String::new() }
     }
 
     /// Returns the ranks of the suffixes that begin with `pattern`, which must not be empty or have a separator.

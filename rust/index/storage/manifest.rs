@@ -20,8 +20,11 @@ pub const MAX_VOCAB_SIZE: u32 = (1 << 24) - 1;
 /// Maximum number of tokens of a shard, because positions are sorted as `i32`.
 pub const MAX_SHARD_TOKENS: u64 = i32::MAX as u64;
 
-/// Maximum number of shards of a datastore, because each has five mapped files.
+/// Maximum number of shards of a datastore, because each has six mapped files.
 pub(crate) const MAX_SHARDS: usize = 1 << 16;
+
+/// Maximum size of the names of a shard's documents.
+const MAX_SOURCE_BYTES: u64 = 1 << 40;
 
 pub(crate) const FORMAT: &str = "specds datastore";
 pub(crate) const FILE_NAME: &str = "manifest.json";
@@ -167,6 +170,17 @@ pub struct ShardManifest {
     pub num_documents: u64,
     /// The xxh3-64 of the sections, in the order of `docs/FORMAT.md`.
     pub checksums: [u64; 5],
+    /// The section of the names of documents, unless no document has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<SourcesEntry>,
+}
+
+/// The section of names in the manifest of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourcesEntry {
+    pub num_bytes: u64,
+    /// The xxh3-64 of the section.
+    pub checksum: u64,
 }
 
 impl ShardManifest {
@@ -196,7 +210,7 @@ impl ShardManifest {
 
     /// Writes `shard.json` once the sections are on the disk: a shard that has it is complete.
     pub(crate) fn seal(&self, folder: &Path) -> Result<()> {
-        for kind in SectionKind::ALL {
+        for kind in self.kinds() {
             let path = folder.join(kind.file_name());
             let file = File::options().write(true).open(&path);
             let synced = file.and_then(|file| file.sync_all());
@@ -214,7 +228,7 @@ impl ShardManifest {
             fs::remove_dir_all(to).map_err(Error::io(to))?; // a kill has left it
         }
         fs::create_dir(to).map_err(Error::io(to))?;
-        for kind in SectionKind::ALL {
+        for kind in self.kinds() {
             section::link(&self.open(from, kind)?, to, kind)?;
         }
         write_whole(&to.join(SHARD_FILE_NAME), &to_json(self))
@@ -222,18 +236,28 @@ impl ShardManifest {
 
     pub(crate) fn entry(&self) -> ShardEntry {
         let text = to_json(self);
-        let lengths = SectionKind::ALL.map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
+        let lengths = self.kinds().map(|kind| self.num_bytes(kind) + TAIL_LEN as u64);
         ShardEntry {
             id: id_of(text.as_bytes()),
             num_tokens: self.num_tokens,
             num_documents: self.num_documents,
-            num_bytes: lengths.iter().sum::<u64>() + text.len() as u64,
+            num_bytes: lengths.sum::<u64>() + text.len() as u64,
         }
     }
 
     pub(crate) fn open(&self, folder: &Path, kind: SectionKind) -> Result<Section> {
-        let checksum = self.checksums[kind as usize];
+        let sources = self.sources.map_or(0, |sources| sources.checksum);
+        let checksum = self.checksums.get(kind as usize).copied().unwrap_or(sources);
         Section::open(folder, kind, self.num_bytes(kind), checksum)
+    }
+
+    pub(crate) fn open_sources(&self, folder: &Path) -> Result<Option<Section>> {
+        self.sources.map(|_| self.open(folder, SectionKind::Sources)).transpose()
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = SectionKind> {
+        let num = SectionKind::ALL.len() - usize::from(self.sources.is_none());
+        SectionKind::ALL.into_iter().take(num)
     }
 
     fn num_bytes(&self, kind: SectionKind) -> u64 {
@@ -250,6 +274,7 @@ impl ShardManifest {
                 num_keys * KEY_LEN as u64 * token
             }
             SectionKind::Documents => 8 * self.num_documents,
+            SectionKind::Sources => self.sources.map_or(0, |sources| sources.num_bytes),
         }
     }
 
@@ -264,6 +289,8 @@ impl ShardManifest {
             (1..=MAX_SHARD_TOKENS).contains(&self.num_tokens),
             "it has no usable number of tokens",
         )?;
+        let num_bytes = self.sources.map_or(0, |sources| sources.num_bytes);
+        fits(num_bytes <= MAX_SOURCE_BYTES, "it has no usable number of bytes")?;
         fits((1..=self.num_tokens).contains(&self.num_documents), "it has too many documents")
     }
 }

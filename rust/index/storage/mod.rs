@@ -3,4 +3,5 @@
 pub mod files;
 pub(crate) mod manifest;
 pub(crate) mod section;
+pub(crate) mod sources;
 pub mod token_array;

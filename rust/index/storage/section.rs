@@ -39,11 +39,12 @@ pub(crate) enum SectionKind {
     Firsts,
     Keys,
     Documents,
+    Sources,
 }
 
 impl SectionKind {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Tokens, Self::Suffixes, Self::Firsts, Self::Keys, Self::Documents];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Tokens, Self::Suffixes, Self::Firsts, Self::Keys, Self::Documents, Self::Sources];
 
     pub(crate) fn file_name(self) -> &'static str {
         match self {
@@ -52,6 +53,7 @@ impl SectionKind {
             Self::Firsts => "firsts.bin",
             Self::Keys => "keys.bin",
             Self::Documents => "documents.bin",
+            Self::Sources => "sources.bin",
         }
     }
 }

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::base::error::{Error, Result};
-use crate::storage::manifest::{SHARD_FORMAT, ShardManifest};
+use crate::storage::manifest::{SHARD_FORMAT, ShardManifest, SourcesEntry};
 use crate::storage::section::{FORMAT_VERSION, Section, SectionKind, SectionWriter, position_bits};
 use crate::storage::token_array::{TokenWidth, Tokens};
 use crate::suffixes::suffix_array::{self, Packer, Suffixes};
 
-/// The sections of a shard that are written before it is indexed: its tokens and the ends of its documents.
+/// The sections of a shard that are written before it is indexed: its tokens, and the ends and names of its documents.
 #[derive(Debug)]
 pub(crate) struct ShardText {
     pub(crate) vocab_size: u32,
@@ -17,6 +17,7 @@ pub(crate) struct ShardText {
     pub(crate) num_documents: u64,
     pub(crate) tokens: Section,
     pub(crate) documents: Section,
+    pub(crate) sources: Option<Section>,
 }
 
 /// A stage of a build, in which progress is reported.
@@ -114,6 +115,10 @@ pub(crate) fn write_index(
         num_documents: text.num_documents,
         checksums: [tokens.section, suffixes.section, firsts, keys, text.documents]
             .map(|section| section.xxh3),
+        sources: text.sources.map(|section| SourcesEntry {
+            num_bytes: section.payload().len() as u64,
+            checksum: section.xxh3,
+        }),
     })
 }
 

@@ -41,7 +41,7 @@ function drawMatch(place, match) {
   const about = `The last ${match.length} token${match.length === 1 ? "" : "s"} occur ${times}:`;
   place.replaceChildren(element("div", { class: "faint" }, about), ...match.passages.map((passage) =>
     element("pre", { class: "panel" },
-      element("span", { class: "faint" }, `document ${passage.document.toLocaleString("en")}\n`),
+      element("span", { class: "faint" }, `${passage.source || `document ${passage.document.toLocaleString("en")}`}\n`),
       passage.before, element("mark", {}, passage.match), passage.after)));
 }
 

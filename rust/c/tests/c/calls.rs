@@ -267,7 +267,7 @@ fn datastore_of_another_tokenizer_is_rejected_if_texts_are_known() {
         ..DatastoreOptions::new(3, 2)
     };
     let mut builder = DatastoreBuilder::create(&path, options).unwrap();
-    builder.add_documents(&[0, 1, 0, 1], &[4]).unwrap();
+    builder.add_documents(&[0, 1, 0, 1], &[4], &[]).unwrap();
     builder.finish().unwrap();
     let options = CString::new(format!(r#"{{"datastore": "{}"}}"#, path.display())).unwrap();
     for (texts, is_refused) in

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use crate::{build, drafted, options, tempdir};
 
-pub(crate) const SECTIONS: [&str; 5] =
-    ["tokens.bin", "suffixes.bin", "firsts.bin", "keys.bin", "documents.bin"];
+pub(crate) const SECTIONS: [&str; 6] =
+    ["tokens.bin", "suffixes.bin", "firsts.bin", "keys.bin", "documents.bin", "sources.bin"];
 
 /// Returns the content of all files below `folder` by their relative paths.
 pub(crate) fn read_all(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {

@@ -29,6 +29,11 @@ pub(crate) fn forge(victim: &Victim, index: usize, mut shard: ShardManifest) {
         *checksum = xxh3_64(&content[..content.len() - 8]);
         num_bytes += content.len() as u64;
     }
+    if let Some(sources) = &mut shard.sources {
+        let content = fs::read(old.join("sources.bin")).unwrap();
+        sources.checksum = xxh3_64(&content[..content.len() - 8]);
+        num_bytes += content.len() as u64;
+    }
     let id = xxh3_128(json(&shard).as_bytes());
     fs::write(old.join("shard.json"), json(&shard)).unwrap();
     fs::rename(old, victim.path().join(format!("shard-{id:032x}"))).unwrap();
@@ -94,7 +99,7 @@ fn inconsistent_manifests_are_rejected() {
 #[test]
 fn inconsistent_shards_are_rejected() {
     type ShardFault = (&'static str, fn(&mut ShardManifest));
-    let rows: [ShardFault; 7] = [
+    let rows: [ShardFault; 8] = [
         ("another format", |s| {
             s.format = "specds datastore".to_owned();
         }),
@@ -104,6 +109,7 @@ fn inconsistent_shards_are_rejected() {
         ("more documents than tokens", |s| s.num_documents = 6),
         ("another vocabulary", |s| s.vocab_size = 5),
         ("another separator", |s| s.separator = 3),
+        ("huge names", |s| s.sources.as_mut().unwrap().num_bytes = u64::MAX),
     ];
     for (row, edit) in rows {
         let victim = Victim::new();
@@ -118,7 +124,7 @@ fn inconsistent_shards_are_rejected() {
 #[test]
 fn sections_that_contradict_the_tokens_are_found_by_verify() {
     // Shard 0 is 1 2 0 1 4, so its suffixes begin at 2 0 3 1 4, in three bits each.
-    let rows: [(&str, usize, u8, bool); 10] = [
+    let rows: [(&str, usize, u8, bool); 12] = [
         ("tokens.bin", 0, 0xff, false),
         ("tokens.bin", 0, 1 ^ 2, false),
         ("suffixes.bin", 0, 0b111, false),
@@ -129,6 +135,8 @@ fn sections_that_contradict_the_tokens_are_found_by_verify() {
         ("firsts.bin", 4, 0x80, true),
         ("keys.bin", 2, 1, false),
         ("documents.bin", 0, 1, false),
+        ("sources.bin", 0, 1, false),
+        ("sources.bin", 3, 1, false),
     ];
     for (name, byte, mask, is_found_at_open) in rows {
         let victim = Victim::new();

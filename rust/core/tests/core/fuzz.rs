@@ -87,7 +87,7 @@ fn datastores_with_damage_are_answered_or_rejected() {
     let victim = Victim::of(6000, options(VOCAB_SIZE, VOCAB_SIZE), &documents);
     for mut random in inputs(40) {
         let shard = random.below(3) as usize;
-        let kind = random.below(5) as usize;
+        let kind = random.below(6) as usize;
         let name = victim.file(shard, SECTIONS[kind]);
         let mut content = victim.files[&name].clone();
         let end = content.len() - 8;

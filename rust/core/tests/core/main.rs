@@ -39,7 +39,8 @@ fn options(vocab_size: u32, separator: u32) -> DatastoreOptions {
 fn build(path: &Path, options: DatastoreOptions, documents: &[Vec<u32>]) -> Result<Datastore> {
     let mut builder = DatastoreBuilder::create(path, options)?;
     let lengths: Vec<_> = documents.iter().map(Vec::len).collect();
-    builder.add_documents(&documents.concat(), &lengths)?;
+    let sources: Vec<_> = (0..documents.len()).map(|index| format!("a{index}")).collect();
+    builder.add_documents(&documents.concat(), &lengths, &sources)?;
     builder.finish()
 }
 
