@@ -119,6 +119,7 @@ UNSUPPORTED = {
         "decoder_start_token_id": 0,
     },
     "BloomConfig": {"hidden_size": 32, "n_layer": 1, "n_head": 4},
+    "MambaConfig": {"hidden_size": 32, "num_hidden_layers": 1},
 }
 
 
@@ -134,7 +135,7 @@ def unsupported_model(name):
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_unsupported_model_is_refused_at_once_or_logged(name, caplog):
     model = unsupported_model(name)
-    with pytest.raises(UnsupportedModelError, match="cannot verify a token tree: it"):
+    with pytest.raises(UnsupportedModelError, match=r"cannot verify .*: it"):
         accelerate(model)
     assert "generate" not in vars(model)
     with caplog.at_level(logging.INFO, "specds"):

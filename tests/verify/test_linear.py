@@ -37,6 +37,11 @@ def test_unsupported_weights_use_torch():
         assert not is_fast(usual)
     others = usual.half(), usual.double(), usual.to("meta"), usual[:, :16], usual.T
     assert not any(map(is_fast, others))
+    for weight in (usual.half(), torch.randn(32, 48).T):
+        given = torch.randn(2, weight.shape[1]).to(weight.dtype)
+        assert torch.equal(linear(given, weight), torch.nn.functional.linear(given, weight))
+    with pytest.raises(RuntimeError):
+        linear(torch.randn(2, 16), usual)
 
 
 def test_dispatch_modes_see_the_operations_of_torch():

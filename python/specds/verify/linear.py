@@ -30,11 +30,12 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
     A few tokens, at most 24, take little longer than one.
     """
-    num_tokens = states.numel() // weight.shape[1]
+    num_tokens = states.shape[:-1].numel()
+    fits = weight.is_contiguous() and states.shape[-1] == weight.shape[1]
     # Tools that count or record operations must see those of torch.
     is_watched = torch._C._len_torch_dispatch_stack() > 0
-    is_few = 1 < num_tokens <= _MAX_TOKENS[weight.dtype]
-    if is_watched or not is_few or states.dtype != weight.dtype:
+    is_few = 1 < num_tokens <= _MAX_TOKENS.get(weight.dtype, 0)
+    if is_watched or not (is_few and fits) or states.dtype != weight.dtype:
         return torch.nn.functional.linear(states, weight, bias)
     tokens = states.detach().reshape(num_tokens, -1).float().contiguous()
     bits = weight.detach().view(_BITS[weight.dtype]).numpy()
