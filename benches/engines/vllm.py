@@ -125,13 +125,18 @@ class Engine:
         del self.llm
         gc.collect()
 
-    def generate(self, prompts, max_tokens=NUM_TOKENS, **sampling):
+    def generate(self, prompts, max_tokens=NUM_TOKENS, structured=None, **sampling):
+        """Return the texts; `structured` has the arguments of each one's structured output."""
         from vllm import SamplingParams
+        from vllm.sampling_params import StructuredOutputsParams
 
         sampling = {"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, **sampling}
         given = [{"prompt_token_ids": ids} for ids in prompts]
+        outputs = [about and StructuredOutputsParams(**about) for about in structured or ()]
+        outputs = outputs or [None] * len(given)
+        params = [SamplingParams(**sampling, structured_outputs=output) for output in outputs]
         self.num_row_steps, start = 0, process_time()
-        outputs = self.llm.generate(given, SamplingParams(**sampling), use_tqdm=False)
+        outputs = self.llm.generate(given, params, use_tqdm=False)
         self.cpu_seconds = process_time() - start
         texts = [list(output.outputs[0].token_ids) for output in outputs]
         if self.proposer is None:

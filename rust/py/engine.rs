@@ -6,14 +6,16 @@ use numpy::ndarray::Ix3;
 use numpy::{AllowTypeChange, PyArray1, PyArrayLike2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySlice};
-use specds::draft::{DraftLimits, TokenTree};
+use pyo3::types::PyDict;
+use specds::draft::{self, DraftLimits};
 use specds::engine::{self, Context, EngineConfig, EngineInfo, PackedChains, PackedTrees};
 
 use crate::arrays::{self, Made, Matrix, from_zero, integers, rows_of_integers, shaped};
 use crate::error::{Result, lock};
 use crate::options;
+use crate::request_options::RequestOptions;
 use crate::storage::located;
+use crate::token_tree::TokenTree;
 
 /// Drafts for the batches of a serving engine: `sync`, then `draft_chains` or `draft_trees`.
 ///
@@ -169,11 +171,38 @@ impl EngineDrafter {
             let tokens: Vec<_> = known.collect();
             let parents = (-1..).take(tokens.len()).collect();
             let probs = probs.iter().copied().take(tokens.len()).collect();
-            TokenTree::new(tokens, parents, probs)
+            draft::TokenTree::new(tokens, parents, probs)
         });
         let chains = chains.collect::<specds_index::Result<Vec<_>>>()?;
         py.detach(|| lock(&self.0).suggest(chains));
         Ok(())
+    }
+
+    /// Drafts a tree for a row of the last sync, whatever a step costs, for a caller that removes nodes of it.
+    ///
+    /// Args:
+    ///     row: The index of the row.
+    ///     max_nodes: Maximum number of nodes.
+    ///     suggestion: An external proposal, as `DraftSession.suggest` takes.
+    ///
+    /// Returns:
+    ///     The tree. It is empty for a row that has no session, or whose drafts would not pay off.
+    #[pyo3(signature = (row, max_nodes, suggestion = None))]
+    fn candidates(
+        &self,
+        py: Python<'_>,
+        row: usize,
+        max_nodes: usize,
+        suggestion: Option<&TokenTree>,
+    ) -> TokenTree {
+        let suggestion = suggestion.map(|tree| tree.0.clone());
+        TokenTree(py.detach(|| lock(&self.0).candidates(row, max_nodes, suggestion)))
+    }
+
+    /// Sets the draft of a row, of which the next `draft_chains` or `draft_trees` returns what its limits and the
+    /// cost of a step leave.
+    fn choose(&self, row: usize, tree: &TokenTree) {
+        lock(&self.0).choose(row, tree.0.clone());
     }
 
     /// Drafts a chain for each row of the last sync.
@@ -350,62 +379,6 @@ impl EngineDrafter {
         let counts = lock(&self.0).counts();
         options::to_dict(py, &counts)
     }
-}
-
-/// The options of a request.
-#[derive(Default)]
-struct RequestOptions {
-    tenant: String,
-    group: Option<String>,
-    predicted_output: Vec<u32>,
-    /// A message for each option of a wrong type.
-    unreadable: Vec<String>,
-}
-
-const OPTIONS: [&str; 3] = ["tenant", "group", "predicted_output"];
-
-impl RequestOptions {
-    fn read(given: &Bound<'_, PyDict>, max_predicted_output: usize) -> Self {
-        let unknown = given.keys().iter().filter_map(|key| {
-            let name = key.to_string();
-            (!OPTIONS.contains(&name.as_str()))
-                .then(|| format!("`{name}` is unknown or has a wrong type"))
-        });
-        let mut unreadable = unknown.collect();
-        let whole = usize::MAX;
-        Self {
-            tenant: option(given, "tenant", whole, &mut unreadable).unwrap_or_default(),
-            group: option(given, "group", whole, &mut unreadable),
-            predicted_output: option(
-                given,
-                "predicted_output",
-                max_predicted_output,
-                &mut unreadable,
-            )
-            .unwrap_or_default(),
-            unreadable,
-        }
-    }
-}
-
-/// Reads an option, of a longer one the first `most` items, or adds a message where it has a wrong type. None
-/// stands for an absent option.
-fn option<'py, T: for<'a> FromPyObject<'a, 'py>>(
-    given: &Bound<'py, PyDict>,
-    name: &str,
-    most: usize,
-    unreadable: &mut Vec<String>,
-) -> Option<T> {
-    let mut value = given.get_item(name).ok().flatten().filter(|value| !value.is_none())?;
-    if value.len().is_ok_and(|length| length > most) {
-        let first = PySlice::new(given.py(), 0, most.cast_signed(), 1);
-        value = value.get_item(first).unwrap_or(value);
-    }
-    let read = value.extract().ok();
-    if read.is_none() {
-        unreadable.push(format!("`{name}` has a wrong type"));
-    }
-    read
 }
 
 /// The tokens of a context, borrowed from a uint32 array or copied.

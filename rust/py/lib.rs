@@ -18,6 +18,7 @@ mod memory;
 mod options;
 mod papers;
 mod passes;
+mod request_options;
 mod sampling;
 mod session;
 mod storage;

@@ -64,6 +64,7 @@ SAMPLES = {
     "sessions": lambda path: list(sessions(path)),
     "sources": lambda path: [path],
     "starts": [0, 0],
+    "suggestion": TREE,
     "states": np.ones((2, 32), np.float32),
     "tables": None,
     "tenant": "ann",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 def runner_of(names):
     """Return a V1 runner that has these requests, without options, and verifies all drafts."""
-    about = {"sampling_params": None, "prev_num_draft_len": 64}
+    about = {"sampling_params": None, "prompt_token_ids": None, "prev_num_draft_len": 64}
     requests = {name: SimpleNamespace(**about) for name in names}
     return SimpleNamespace(requests=requests, input_batch=SimpleNamespace(req_ids=names))
 
@@ -30,7 +30,11 @@ def config_of(max_model_len=32, k=4, ranks=1, is_async=False, **options):
 def step_of(begun=(), scheduled=None, finished=(), invalid=None):
     """Return what the scheduler asks of a V2 runner; `begun` has extra arguments by name."""
     new = [
-        SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args=extra))
+        SimpleNamespace(
+            req_id=name,
+            sampling_params=SimpleNamespace(extra_args=extra),
+            prompt_token_ids=None,
+        )
         for name, extra in dict(begun).items()
     ]
     return SimpleNamespace(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from datastores import build
-from specds import EngineDrafter, FusedConfig, FusedDrafter
+from specds import EngineDrafter, FusedConfig, FusedDrafter, TokenTree
 
 VOCAB_SIZE = 4
 
@@ -50,3 +50,22 @@ def test_suggestion_is_cut_at_unknown_tokens_and_rejected_with_wrong_shape():
     for token_ids, probs in [([[5]], [[0.5, 0.5]]), ([[5]], [[1.5]]), ([5], [[1]]), ([[5]], [1])]:
         with pytest.raises((TypeError, ValueError)):
             drafter.suggest(token_ids, probs)
+
+
+def test_chosen_part_of_the_candidates_is_the_draft_of_one_step():
+    drafter, text = EngineDrafter(min_prob=0.0), [1, 2, 3] * 4
+    drafter.sync([text, [7, *text]], ["a", "b"])
+    tree = drafter.candidates(0, 9, TokenTree([5, 6], [-1, 0], [1.0, 1.0]))
+    assert {5, 6, 1} <= {*tree.token_ids.tolist()}
+    removed = ((tree.token_ids == 1) & (tree.parents < 0)).tolist()
+    chosen = tree.pruned(removed, len(tree))
+    drafter.choose(0, chosen)
+    token_ids, lengths, _ = drafter.draft_chains(8)
+    best = chosen.best_chain().token_ids.tolist()[:8]
+    assert token_ids[0, : lengths[0]].tolist() == best
+    assert token_ids[1, 0] == 1
+    drafter.sync([[*text, *best[:2], 9], None], ["a", "b"], num_verified=[len(best), 0])
+    stats = drafter.stats()
+    assert (stats["num_draft_tokens"], stats["num_accepted_tokens"]) == (len(best), 2)
+    assert drafter.draft_chains(8)[0][0].tolist() != token_ids[0].tolist()
+    assert len(drafter.candidates(1, 9)) == len(drafter.candidates(5, 9)) == 0

@@ -5,10 +5,21 @@ implement. `recognition` finds the constraint of a request, `processor` enforces
 drafts by one. A library is imported only after a request brings one of its objects.
 """
 
-from specds.constraints.constraint import Constraint, Guide, MaskingConstraint, Path
+from specds.constraints.constraint import (
+    Constraint,
+    Guide,
+    MaskingConstraint,
+    Path,
+    suggestion,
+)
 from specds.constraints.processor import GrammarProcessor
-from specds.constraints.recognition import constraint_of, has_constraint, processor_of_row
-from specds.constraints.session import ConstrainedSession
+from specds.constraints.recognition import (
+    constraint_of,
+    constraint_of_engine,
+    has_constraint,
+    processor_of_row,
+)
+from specds.constraints.session import ConstrainedSession, forbidden, num_candidates
 
 __all__ = [
     "ConstrainedSession",
@@ -18,6 +29,10 @@ __all__ = [
     "MaskingConstraint",
     "Path",
     "constraint_of",
+    "constraint_of_engine",
+    "forbidden",
     "has_constraint",
+    "num_candidates",
     "processor_of_row",
+    "suggestion",
 ]

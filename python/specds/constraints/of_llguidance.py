@@ -13,20 +13,22 @@ from specds.constraints.constraint import MAX_FORCED, MatcherConstraint, Path, f
 
 
 class LlguidanceConstraint(MatcherConstraint):
-    """A copy of an `LLMatcher`, from its start.
+    """A copy of an `LLMatcher`.
 
     Args:
         matcher: The grammar with its tokenizer.
+        resets: Whether to begin at the start of the grammar, not where the matcher is.
 
     Raises:
         ValueError: The grammar is invalid.
     """
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, *, resets: bool = True) -> None:
         matcher = matcher.deep_copy()
         if matcher.is_error():
             raise ValueError(f"grammar is invalid: {matcher.get_error()}")
-        matcher.reset()
+        if resets:
+            matcher.reset()
         super().__init__(matcher, vocab_size=8 * len(matcher.compute_bitmask()))
 
     def push(self, token: int) -> bool:

@@ -30,15 +30,17 @@ class XgrammarConstraint(MatcherConstraint):
 
     Args:
         compiled: The grammar.
+        matcher: A matcher of it; a new one by default.
     """
 
-    def __init__(self, compiled: Any) -> None:
+    def __init__(self, compiled: Any, matcher: Any = None) -> None:
         import xgrammar
 
         self._cutter = Cutter.of(compiled.tokenizer_info)
-        super().__init__(xgrammar.GrammarMatcher(compiled), self._cutter.vocab_size)
+        matcher = xgrammar.GrammarMatcher(compiled) if matcher is None else matcher
+        super().__init__(matcher, self._cutter.vocab_size)
         self._bits = xgrammar.allocate_token_bitmask(1, self._cutter.vocab_size)
-        self._stops = frozenset(compiled.tokenizer_info.stop_token_ids)
+        self._stops = frozenset(matcher.stop_token_ids)
         self._words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
 
     def push(self, token: int) -> bool:

@@ -34,6 +34,23 @@ def constraint_of(processors: Iterable[Any], prompt_ids: Any) -> Constraint | No
     return None
 
 
+def constraint_of_engine(grammar: Any) -> Constraint | None:
+    """Return a constraint that begins where a grammar of vLLM or SGLang is; it moves a copy.
+
+    None for a grammar of another library. The matchers have the same names in both engines.
+    """
+    compiled, of_llguidance = getattr(grammar, "ctx", None), getattr(grammar, "ll_matcher", None)
+    if compiled is not None:
+        from specds.constraints.of_xgrammar import XgrammarConstraint
+
+        return XgrammarConstraint(compiled, grammar.matcher.fork())
+    if of_llguidance is not None:
+        from specds.constraints.of_llguidance import LlguidanceConstraint
+
+        return LlguidanceConstraint(of_llguidance, resets=False)
+    return None
+
+
 def has_constraint(processor: Any) -> bool:
     """Return whether a processor has a constraint for each row."""
     is_ours = isinstance(processor, GrammarProcessor)

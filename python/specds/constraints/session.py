@@ -42,8 +42,7 @@ class ConstrainedSession(Session):
         if paths := self._guide.constraint.ahead():
             known = [[*takewhile(self._known_tokens.__gt__, path)] for path in paths]
             self.inner.suggest(*suggestion(known))
-        wanted = min(_MORE_TIMES * max_nodes, max_nodes + _MOST_MORE)
-        tree = self.inner.draft(wanted, max_depth, min_prob)
+        tree = self.inner.draft(num_candidates(max_nodes), max_depth, min_prob)
         return tree.pruned(forbidden(tree, self._guide.constraint), max_nodes)
 
     def observe(
@@ -82,8 +81,17 @@ class ConstrainedSession(Session):
         return self.inner.match_length
 
 
-def forbidden(tree: TokenTree, constraint: Constraint) -> list[bool]:
-    """Return for each node whether it is forbidden or below one that is."""
+def num_candidates(max_nodes: int) -> int:
+    """Return the number of nodes to draft where forbidden ones are removed."""
+    return min(_MORE_TIMES * max_nodes, max_nodes + _MOST_MORE)
+
+
+def forbidden(tree: TokenTree, constraint: Constraint, *, ends: bool = False) -> list[bool]:
+    """Return for each node whether it is forbidden or below one that is.
+
+    Args:
+        ends: Whether everything is forbidden after the end of the grammar.
+    """
     tokens, depths = tree.token_ids.tolist(), tree.depths().tolist()
     children = [list[int]() for _ in range(len(tokens) + 1)]
     for node, parent in enumerate(tree.parents.tolist()):
@@ -96,7 +104,7 @@ def forbidden(tree: TokenTree, constraint: Constraint) -> list[bool]:
         if depth >= depths[node]:
             constraint.pop(depth + 1 - depths[node])
             depth = depths[node] - 1
-        if push(tokens[node]):
+        if not (ends and constraint.ended) and push(tokens[node]):
             is_forbidden[node] = False
             depth += 1
             if children[node]:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from specds._core import EngineDrafter
+from specds._core import EngineDrafter, TokenTree
+from specds.constraints import Constraint, forbidden, num_candidates, suggestion
 from specds.integrations.metrics import publish
 
 if TYPE_CHECKING:
@@ -155,6 +156,20 @@ class Adapter:
 
     def _read_stats(self) -> dict[str, Any]:
         return {**self.drafter.stats(), "num_failures": self.num_failures}
+
+    def choose_allowed(self, constraints: Iterable[Constraint | None]) -> None:
+        """Choose the drafts of rows with a grammar: what it forces, and nothing that it forbids.
+
+        Args:
+            constraints: That of each row, None for a row without one at present.
+        """
+        for row, constraint in enumerate(constraints):
+            if constraint is None:
+                continue
+            forced = TokenTree(*suggestion(constraint.ahead()))
+            tree = self.drafter.candidates(row, num_candidates(self.max_nodes), forced)
+            removed = forbidden(tree, constraint, ends=True)
+            self.drafter.choose(row, tree.pruned(removed, len(tree)))
 
     def chains(self, num_left: Iterable[int]) -> list[list[int]]:
         """Draft a chain of at most `max_nodes` tokens for each row.

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specds.constraints import Constraint
 from specds.integrations.adapter import (
     Adapter,
     IncompatibleError,
@@ -27,6 +28,7 @@ from specds.integrations.adapter import (
     parse_request_options,
     resolve,
 )
+from specds.integrations.vllm_grammars import Grammars, Shadow
 
 
 def require_rollback(model: Any) -> None:
@@ -58,7 +60,12 @@ def require_rollback(model: Any) -> None:
 
 
 class VllmAdapter(Adapter):
-    """Drafter of a worker, configured by `additional_config["specds"]`."""
+    """Drafter of a worker, configured by `additional_config["specds"]`.
+
+    Attributes:
+        grammars: The compiled grammars of the worker, None if drafts ignore them.
+        shadows: The constraints of requests with structured output, by name.
+    """
 
     log = logging.getLogger("vllm.specds")  # vLLM shows only loggers below its own
 
@@ -78,6 +85,8 @@ class VllmAdapter(Adapter):
             times_steps=times_steps,
         )
         self.max_length: int = model.max_model_len
+        self.grammars: Grammars | None = None
+        self.shadows: dict[str, Shadow] = {}
         scheduler = vllm_config.scheduler_config
         num_tokens = scheduler.max_num_seqs * (self.max_nodes + 1)
         if num_tokens > scheduler.max_num_batched_tokens:
@@ -94,14 +103,39 @@ class VllmAdapter(Adapter):
         names: list[str] = batch.req_ids[:num_rows]
         for name in names:
             if name not in self.request_options:
-                sampling = requests[name].sampling_params
-                self.request_options[name] = parse_request_options(sampling and sampling.extra_args)
-        ended = [name for name in self.request_options if name not in requests]
+                request = requests[name]
+                self.begin_request(name, request.sampling_params, request.prompt_token_ids)
+        self.end_requests([name for name in self.request_options if name not in requests])
+        return names
+
+    def begin_request(self, name: str, sampling: Any, prompt_ids: Sequence[int] | None) -> None:
+        """Read the options of a request, and begin its constraint if it has structured output."""
+        self.request_options[name] = parse_request_options(sampling and sampling.extra_args)
+        self.shadows.pop(name, None)
+        if self.grammars is not None and self.drafts:
+            shadow = self.grammars.shadow(sampling, prompt_ids)
+            if shadow is not None:
+                self.shadows[name] = shadow
+
+    def end_requests(self, names: Iterable[str]) -> None:
+        """End the requests of these names; others are ignored."""
+        ended = [name for name in names if self.request_options.pop(name, self) is not self]
         for name in ended:
-            del self.request_options[name]
+            self.shadows.pop(name, None)
         if ended:
             self.drafter.end(ended)
-        return names
+
+    def constraints(
+        self, names: Sequence[str], contexts: Sequence[Any], starts: Sequence[int]
+    ) -> list[Constraint | None]:
+        """Pass the tokens of a batch to the constraints of its requests, and return these."""
+        found = list[Constraint | None]()
+        for name, context, start in zip(names, contexts, starts, strict=True):
+            shadow = None if context is None else self.shadows.get(name)
+            if shadow is not None:
+                shadow.follow(context, start)
+            found.append(None if shadow is None else shadow.constraint)
+        return found
 
 
 class Proposer(VllmAdapter):
@@ -109,6 +143,7 @@ class Proposer(VllmAdapter):
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config, times_steps=True)
+        self.grammars = Grammars(vllm_config, self.log)
         self.runner: Any = None
         patch_runner()
         patch_cpu_sampling()
@@ -147,6 +182,7 @@ class Proposer(VllmAdapter):
         num_verified = [requests[name].prev_num_draft_len for name in names]
         self.sync(contexts, names, num_verified=num_verified)
         with self.timed_draft(is_decoding=all(sampled_token_ids)):
+            self.choose_allowed(self.constraints(names, contexts, [0] * len(names)))
             return self.chains([self.max_length - length for length in lengths])
 
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specds.integrations.adapter import IncompatibleError, guarded, parse_request_options
+from specds.integrations.adapter import IncompatibleError, guarded
 from specds.integrations.vllm import VllmAdapter
+from specds.integrations.vllm_grammars import Grammars
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,7 @@ class ChainSpeculator(VllmAdapter):
 
         self._has_fixed_size = bool(vllm_config.scheduler_config.async_scheduling)
         super().__init__(vllm_config, times_steps=not self._has_fixed_size)
+        self.grammars = Grammars(vllm_config, self.log)
         config = vllm_config.speculative_config
         self.num_speculative_steps = self.max_nodes
         self.enable_adaptive_verification: bool = config.enable_adaptive_verification
@@ -62,18 +64,9 @@ class ChainSpeculator(VllmAdapter):
         """Read the options of new requests, and end requests; the runner calls this first."""
         self._step = scheduler_output
         for request in scheduler_output.scheduled_new_reqs:
-            sampling = request.sampling_params
             self._lengths.pop(request.req_id, None)
-            self.request_options[request.req_id] = parse_request_options(
-                sampling and sampling.extra_args
-            )
-        ended = [
-            name
-            for name in scheduler_output.finished_req_ids
-            if self.request_options.pop(name, self) is not self
-        ]
-        if ended:
-            self.drafter.end(ended)
+            self.begin_request(request.req_id, request.sampling_params, request.prompt_token_ids)
+        self.end_requests(scheduler_output.finished_req_ids)
 
     def cut(self, drafts: Any) -> Any:
         """Cut the drafts that the scheduler gets: the others of their tokens are padding."""
@@ -134,6 +127,7 @@ class ChainSpeculator(VllmAdapter):
         self.sync(parts, names, starts, num_verified=kept)
         left = [max(self.max_length - total - 1, 0) for total in totals]
         with self.timed_draft(is_decoding=is_decoding):
+            self.choose_allowed(self.constraints(names, parts, starts))
             token_ids, lengths, probs = self.drafter.draft_chains(
                 self.max_nodes, max_nodes=left, min_prob=0.0 if self._has_fixed_size else None
             )

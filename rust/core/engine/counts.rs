@@ -49,7 +49,8 @@ impl EngineCounts {
         let draft = std::mem::take(&mut request.draft);
         let accepted = draft.follow(news);
         request.previous_len = request.session.context().len();
-        if !news.is_empty() && request.session.observe(news, Some(draft.len())).is_err() {
+        let num_verified = (!request.is_chosen).then_some(draft.len());
+        if !news.is_empty() && request.session.observe(news, num_verified).is_err() {
             return false;
         }
         self.num_row_steps += 1;

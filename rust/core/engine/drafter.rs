@@ -243,6 +243,37 @@ impl EngineDrafter {
         }
     }
 
+    /// Drafts a tree for a row of the last sync, whatever a step costs, of which the caller chooses a part with
+    /// [`choose`](Self::choose). It is empty for a row that has no session or backs off.
+    pub fn candidates(
+        &mut self,
+        row: usize,
+        max_nodes: usize,
+        suggestion: Option<TokenTree>,
+    ) -> TokenTree {
+        let start = Instant::now();
+        let mut requests = lock(&self.requests);
+        let request = requests.rows.get_mut(row).and_then(Option::as_mut);
+        let Some(request) = request.filter(|request| request.budget.drafts()) else {
+            return TokenTree::default();
+        };
+        if let Some(suggestion) = suggestion {
+            let _ = request.session.suggest(suggestion.known(self.vocab_size));
+        }
+        request.session.set_step_time(self.times.usual());
+        let tree = request.session.draft(DraftLimits::nodes(max_nodes)).unwrap_or_default();
+        self.counts.draft_s += start.elapsed().as_secs_f64();
+        tree.known(self.vocab_size)
+    }
+
+    /// Sets the draft of a row, a part of its [`candidates`](Self::candidates), which the next draft of the batch
+    /// cuts to its limits and size.
+    pub fn choose(&mut self, row: usize, tree: TokenTree) {
+        if let Some(Some(request)) = lock(&self.requests).rows.get_mut(row) {
+            request.chosen = Some(tree);
+        }
+    }
+
     /// Drafts for each row of the last sync within its limits. If the cost of a step is known, drafts are cut to
     /// the size with the best expected throughput, and rows whose drafts do not improve it back off. A row without a
     /// session has an empty draft.
@@ -257,6 +288,8 @@ impl EngineDrafter {
         for (request, &limits) in requests.rows.iter_mut().zip(limits) {
             let Some(request) = request else { continue };
             request.draft = TokenTree::default();
+            let chosen = request.chosen.take();
+            request.is_chosen = chosen.is_some();
             if !request.budget.drafts() {
                 request.budget.pause();
                 continue;
@@ -264,19 +297,25 @@ impl EngineDrafter {
             request.session.set_step_time(step_time);
             let min_prob = limits.min_prob.max(least_gain);
             let limits = DraftLimits { min_prob, ..limits };
-            batch.push((&mut request.session, limits));
-            budgets.push((&mut request.budget, &mut request.draft));
+            let chosen = chosen.map(|tree| limits.cut(tree));
+            if chosen.is_none() {
+                batch.push((&mut request.session, limits));
+            }
+            budgets.push((&mut request.budget, (&mut request.draft, chosen)));
         }
         let trees = draft_batch(&mut batch, Some(self.config.num_threads)).unwrap_or_default();
-        let trees = trees.into_iter().map(|tree| tree.known(self.vocab_size));
-        let trees: Vec<_> = trees.collect();
+        let mut trees = trees.into_iter().map(|tree| tree.known(self.vocab_size));
+        let (mut rows, drafts): (Vec<_>, Vec<_>) = budgets.into_iter().unzip();
+        let (drafts, chosen): (Vec<_>, Vec<_>) = drafts.into_iter().unzip();
+        let chosen = chosen.into_iter();
+        let trees: Vec<_> =
+            chosen.map(|tree| tree.or_else(|| trees.next()).unwrap_or_default()).collect();
         let costs = match &self.config.step_cost {
             None | Some(LoadCost::Ignored) => None,
             Some(LoadCost::Measured) => Some(Costs::Measured(&mut self.times)),
             Some(LoadCost::Given(cost)) => Some(Costs::Known(cost)),
         };
         let drafted: Vec<_> = trees.iter().collect();
-        let (mut rows, drafts): (Vec<_>, Vec<_>) = budgets.into_iter().unzip();
         let sizes = costs.map(|costs| {
             let draft_s = start.elapsed().as_secs_f64();
             self.draft_stats.choose(&mut rows, &drafted, num_rows, costs, Passes::Packed, draft_s)

@@ -47,6 +47,10 @@ pub(crate) struct EngineRequest {
     num_absent_steps: usize,
     /// The part of its draft that the engine gets.
     pub(crate) draft: TokenTree,
+    /// The draft that a caller chose of its candidates, until it becomes `draft`.
+    pub(crate) chosen: Option<TokenTree>,
+    /// True if `draft` was such a choice; its nodes are then not the first ones of the session's draft.
+    pub(crate) is_chosen: bool,
     pub(crate) budget: RowBudget,
 }
 
@@ -60,6 +64,8 @@ impl EngineRequest {
             previous_len: 0,
             num_absent_steps: 0,
             draft: TokenTree::default(),
+            chosen: None,
+            is_chosen: false,
             budget: RowBudget::default(),
         }
     }

@@ -10,9 +10,11 @@ pytest.importorskip("vllm", exc_type=ImportError)
 
 from vllm import SamplingParams
 
+from engine_grammars import check_grammars, structured_texts
 from engines import workload
 from engines.served import Served, server_command
 from engines.vllm import Engine, chains, eagle
+from specds.integrations.adapter import Adapter
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default")]
 
@@ -112,6 +114,21 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, monkeypatch):
             with Engine(**chains(8)) as engine:
                 assert engine.generate(prompts) == plain
         assert workload.tokens_a_step(plain, engine.num_row_steps) < 1.5
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
+def test_drafts_hold_what_grammars_force_and_nothing_forbidden(prompts, backend, monkeypatch):
+    check_grammars(monkeypatch, Engine, chains(8), prompts, backend)
+
+
+def test_forbidden_drafts_are_cut_and_not_counted(prompts, monkeypatch):
+    """Without the constraints, whose tests would show nothing otherwise."""
+    with Engine() as engine:
+        expected = structured_texts(engine, prompts)
+    monkeypatch.setattr(Adapter, "choose_allowed", lambda *_: None)
+    with Engine(**chains(8)) as engine:
+        assert structured_texts(engine, prompts) == expected
+        assert engine.proposer.drafter.stats()["num_cut_tokens"] > 20
 
 
 def test_datastore_of_another_tokenizer_is_rejected(tmp_path):

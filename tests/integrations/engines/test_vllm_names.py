@@ -7,12 +7,14 @@ import pytest
 
 pytest.importorskip("vllm", exc_type=ImportError)
 
+from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.worker.gpu import spec_decode
 
 from engines import workload
 from engines.vllm import chains, eagle, ngrams
-from specds.integrations import vllm, vllm_combined, vllm_plugin
+from specds.integrations import vllm, vllm_combined, vllm_grammars, vllm_plugin
 from specds.integrations.adapter import IncompatibleError, resolve
 from vllm_shapes import config_of
 
@@ -82,6 +84,20 @@ def test_vllm_uses_its_own_head_with_one_warning_if_a_name_moved(log, monkeypatc
     resolve(LOAD)(SimpleNamespace(vllm_config=config_of()), None)
     [warning] = warnings(log)
     assert "prepare_next_token_ids_padded" in warning
+
+
+@pytest.mark.parametrize("name", vllm_grammars.NEEDED)
+def test_structured_output_is_drafted_like_other_text_if_a_name_moved(name, log, monkeypatch):
+    config = configured()
+    if "reasoning" in name:
+        config.structured_outputs_config.reasoning_parser = "deepseek_r1"
+    params = StructuredOutputsParams(json="{}")
+    params._backend = "guidance" if "guidance" in name else "xgrammar"
+    renamed(name, monkeypatch)
+    sampling = SamplingParams(structured_outputs=params)
+    assert vllm_grammars.Grammars(config, log).shadow(sampling, [1])._begun.exception()
+    [warning] = warnings(log)
+    assert name in warning
 
 
 def test_ineffective_configuration_is_warned_of(tmp_path, log, monkeypatch):

@@ -1,0 +1,214 @@
+"""Structured output in the adapters of vLLM, by the matchers of both libraries."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from grammars import EOS, GRAMMARS, VOCABULARY, Reference
+from models import VOCAB_SIZE
+from specds.constraints import constraint_of_engine
+from specds.integrations import vllm, vllm_grammars
+from vllm_shapes import config_of, runner_of
+
+LIBRARIES = {"xgrammar": "xgrammar", "guidance": "llguidance"}
+PROMPT = [5, 6, 5]
+THINKS, NO_MORE = 7, 8
+
+
+def engine_grammar(backend):
+    """Return a grammar with the attributes of those in vLLM and SGLang."""
+    grammar = GRAMMARS[LIBRARIES[backend]]()
+    if backend == "guidance":
+        return SimpleNamespace(ll_matcher=grammar.deep_copy())
+    import xgrammar
+
+    return SimpleNamespace(ctx=grammar, matcher=xgrammar.GrammarMatcher(grammar))
+
+
+class Parser:
+    """A reasoning parser: the reasoning ends with a token."""
+
+    def __init__(self, tokenizer):
+        pass
+
+    def is_reasoning_end(self, token_ids):
+        return NO_MORE in token_ids
+
+    def is_reasoning_end_streaming(self, token_ids, new):
+        assert token_ids[len(token_ids) - len(new) :] == new
+        return NO_MORE in new
+
+
+@pytest.fixture(params=[*LIBRARIES])
+def compiled(request, monkeypatch):
+    """Put the parts of vLLM into place that make grammars; record what is compiled."""
+    made = []
+
+    def compile_grammar(*about, **more):
+        made.append(about)
+        return engine_grammar(request.param)
+
+    backend = SimpleNamespace(compile_grammar=compile_grammar)
+    parts = dict.fromkeys(vllm_grammars.NEEDED, lambda *_, **__: backend)
+    parts["vllm.v1.structured_output.request:get_structured_output_key"] = lambda params: (
+        "json",
+        params.json,
+    )
+    parts["vllm.reasoning:ReasoningParserManager.get_reasoning_parser"] = lambda _: Parser
+    monkeypatch.setattr(vllm_grammars, "resolve", parts.__getitem__)
+    return SimpleNamespace(backend=request.param, made=made)
+
+
+def asks(backend, schema="{}"):
+    params = SimpleNamespace(_backend=backend, json=schema)
+    return SimpleNamespace(structured_outputs=params, all_stop_token_ids={EOS}, extra_args=None)
+
+
+def configured(parser="", **options):
+    config = config_of(max_model_len=200, k=8, step_cost="ignored", min_prob=0.0, **options)
+    config.model_config.get_vocab_size = lambda: VOCAB_SIZE
+    about = {"reasoning_parser": parser, "enable_in_reasoning": False}
+    config.structured_outputs_config = SimpleNamespace(**about)
+    return config
+
+
+def step(proposer, requests, outputs):
+    """Pass the texts of V1 rows, and return their drafts."""
+    proposer.runner = runner_of([*requests])
+    for name, sampling in requests.items():
+        proposer.runner.requests[name].sampling_params = sampling
+        proposer.runner.requests[name].prompt_token_ids = PROMPT
+    # The grammars are compiled in this one thread, in order.
+    tokens = np.full((len(outputs), 200), 3, np.int32)
+    for row, output in enumerate(outputs):
+        tokens[row, : len(PROMPT) + len(output)] = [*PROMPT, *output]
+    lengths = np.array([len(PROMPT) + len(output) for output in outputs], np.int32)
+    return proposer.propose([output[-1:] for output in outputs], lengths, tokens)
+
+
+def wait(proposer):
+    for shadow in proposer.shadows.values():
+        shadow._begun.exception()
+
+
+def follow(shadow, tokens):
+    shadow.follow(np.array([*PROMPT, *tokens], np.uint32), 0)
+
+
+def random_text(rng):
+    """Return the tokens of a random text of the grammar, each cut at random."""
+    reference = Reference()
+    while not reference.ended:
+        reference.push(int(rng.choice(np.flatnonzero(reference.mask()))))
+    return reference.tokens
+
+
+@pytest.mark.parametrize("backend", LIBRARIES)
+def test_constraint_of_an_engine_begins_where_the_matcher_is_and_leaves_it_there(backend):
+    grammar = engine_grammar(backend)
+    matcher = grammar.ll_matcher if backend == "guidance" else grammar.matcher
+    push = matcher.consume_token if backend == "guidance" else matcher.accept_token
+    assert push(VOCABULARY.index(b'{"'))
+    for _ in range(2):
+        constraint = constraint_of_engine(grammar)
+        assert constraint.push(VOCABULARY.index(b"l"))
+    assert push(VOCABULARY.index(b"l"))
+    assert constraint_of_engine(SimpleNamespace()) is None
+
+
+def test_drafts_of_vllm_hold_what_a_grammar_forces_and_nothing_forbidden(compiled):
+    rng, proposer = np.random.default_rng(0), vllm.Proposer(configured())
+    num_drafted = 0
+    for number in range(8):
+        text = random_text(rng)
+        if compiled.backend == "guidance":
+            text = allowed_text(rng)
+        name, length = str(number), 0
+        requests = {name: asks(compiled.backend), "free": None}
+        step(proposer, requests, [text[:1], [9]])
+        wait(proposer)
+        while length < len(text):
+            length = min(length + int(rng.integers(1, 4)), len(text))
+            [draft, _] = step(proposer, requests, [text[:length], [9] * (length + 1)])
+            constraint = constraint_of_engine(engine_grammar(compiled.backend))
+            assert all(map(constraint.push, text[:length]))
+            forced = constraint.ahead()
+            assert bool(draft) >= (len(forced) == 1)
+            for token in draft:
+                assert not constraint.ended
+                assert constraint.push(token)
+            num_drafted += len(draft)
+    assert proposer.num_failures == 0
+    assert num_drafted > 100
+    assert len(compiled.made) == 1
+    assert [*proposer.shadows] == [name]
+
+
+def allowed_text(rng):
+    """Return a random text as llguidance allows it: forced bytes are the tokenizer's tokens."""
+    constraint, tokens = constraint_of_engine(engine_grammar("guidance")), []
+    while not constraint.ended:
+        tokens.append(int(rng.choice(np.flatnonzero(constraint.mask()[:VOCAB_SIZE]))))
+        constraint.push(tokens[-1])
+    return tokens
+
+
+def test_drafts_without_the_grammar_hold_forbidden_tokens(compiled):
+    """Otherwise the test above shows nothing."""
+    proposer, text = vllm.Proposer(configured()), [VOCABULARY.index(b'{"'), *PROMPT]
+    [draft] = step(proposer, {"a": None}, [text])
+    constraint = constraint_of_engine(engine_grammar(compiled.backend))
+    assert draft
+    assert not all(map(constraint.push, [text[0], *draft]))
+
+
+def test_shadow_of_a_text_that_the_grammar_forbids_is_silent(compiled):
+    grammars = vllm_grammars.Grammars(configured(), MagicMock())
+    shadow = grammars.shadow(asks(compiled.backend), PROMPT)
+    shadow._begun.result()
+    follow(shadow, [VOCABULARY.index(b'{"')])
+    assert shadow.constraint is not None
+    follow(shadow, [VOCABULARY.index(b'{"'), VOCABULARY.index(b"q")])
+    assert shadow.constraint is None
+
+
+@pytest.mark.parametrize("steps", [[1, 2, 3, 4, 5], [5], [2, 5], [3, 4]])
+def test_shadow_begins_after_the_reasoning(compiled, steps):
+    grammars = vllm_grammars.Grammars(configured("a parser"), MagicMock())
+    text = [THINKS, THINKS, NO_MORE, VOCABULARY.index(b'{"'), VOCABULARY.index(b"l")]
+    shadow = grammars.shadow(asks(compiled.backend), PROMPT)
+    shadow._begun.result()
+    for length in steps:
+        follow(shadow, text[:length])
+        assert (shadow.constraint is not None) == (length >= 3)
+    assert shadow.constraint.push(VOCABULARY.index(b"e")) == (length == 5)
+    begun = grammars.shadow(asks(compiled.backend), [*PROMPT, NO_MORE])
+    assert begun._begun.result()[1] is None
+
+
+def test_shadow_is_silent_until_it_is_compiled_and_where_that_failed(compiled):
+    late, failed = Future(), Future()
+    failed.set_exception(ValueError())
+    shadow, never = (vllm_grammars.Shadow(begun, PROMPT) for begun in (late, failed))
+    text = [VOCABULARY.index(b'{"'), VOCABULARY.index(b"l"), VOCABULARY.index(b"e")]
+    for length in (1, 2):
+        follow(shadow, text[:length])
+        follow(never, text[:length])
+        assert shadow.constraint is never.constraint is None
+    late.set_result((constraint_of_engine(engine_grammar(compiled.backend)), None))
+    follow(shadow, text)
+    assert shadow.constraint.push(VOCABULARY.index(b"v"))
+
+
+def test_grammar_that_cannot_be_compiled_is_logged_once_in_a_while(compiled, monkeypatch):
+    monkeypatch.setattr(vllm_grammars, "constraint_of_engine", lambda *_, **__: None)
+    log = MagicMock()
+    grammars = vllm_grammars.Grammars(configured(), log)
+    for _ in range(5):
+        assert grammars.shadow(asks(compiled.backend), PROMPT)._begun.exception()
+    assert log.warning.call_count == 3
+    assert grammars.shadow(asks("outlines"), PROMPT) is None
+    assert grammars.shadow(SimpleNamespace(structured_outputs=None), PROMPT) is None
