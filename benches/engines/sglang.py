@@ -59,11 +59,13 @@ class Engine:
         """The drafter's counters, and how many of its calls failed."""
         return json.loads(STATS.read_text())
 
-    def generate(self, prompts, max_tokens=NUM_TOKENS, adapters=None, **sampling):
+    def generate(self, prompts, max_tokens=NUM_TOKENS, adapters=None, structured=None, **sampling):
+        """Return the texts; `structured` has the parameters of each one's structured output."""
         sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True, **sampling}
+        params = [sampling | (about or {}) for about in structured or [None] * len(prompts)]
         start = cpu_seconds()
         outputs = self.engine.generate(
-            input_ids=prompts, sampling_params=sampling, lora_path=adapters
+            input_ids=prompts, sampling_params=params, lora_path=adapters
         )
         self.cpu_seconds = cpu_seconds() - start
         told = [output["meta_info"] for output in outputs]

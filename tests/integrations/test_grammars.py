@@ -1,4 +1,4 @@
-"""Structured output in the adapters of vLLM, by the matchers of both libraries."""
+"""Structured output in the adapters of vLLM and SGLang, by the matchers of both libraries."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ import pytest
 from grammars import EOS, GRAMMARS, VOCABULARY, Reference
 from models import VOCAB_SIZE
 from specds.constraints import constraint_of_engine
-from specds.integrations import vllm, vllm_grammars
+from specds.integrations import sglang, vllm, vllm_grammars
 from vllm_shapes import config_of, runner_of
 
 LIBRARIES = {"xgrammar": "xgrammar", "guidance": "llguidance"}
@@ -163,6 +163,63 @@ def test_drafts_without_the_grammar_hold_forbidden_tokens(compiled):
     constraint = constraint_of_engine(engine_grammar(compiled.backend))
     assert draft
     assert not all(map(constraint.push, [text[0], *draft]))
+
+
+def test_trees_of_sglang_hold_what_a_grammar_forces_and_nothing_forbidden(compiled):
+    rng, is_guidance = np.random.default_rng(1), compiled.backend == "guidance"
+    corpus = sglang.SpecdsCorpus({}, 9, vocab_size=VOCAB_SIZE)
+    draft, num_drafted = corpus.drafter.draft_trees, 0
+    corpus.drafter = MagicMock(wraps=corpus.drafter)
+    corpus.drafter.num_predictions = 0
+    for number in range(8):
+        request = request_of(str(number), engine_grammar(compiled.backend))
+        matcher = request.grammar.ll_matcher if is_guidance else request.grammar.matcher
+        push = matcher.consume_token if is_guidance else matcher.accept_token
+        for token in allowed_text(rng) if is_guidance else random_text(rng):
+            trees = []
+            corpus.drafter.draft_trees = lambda *given, trees=trees: (
+                trees.append(draft(*given)) or trees[0]
+            )
+            assert token == EOS or push(token)
+            request.output_ids.append(token)
+            corpus.begin([request])
+            text = [*PROMPT, *request.output_ids]
+            corpus.batch_get([request.rid], [text], [len(text)])
+            [(token_ids, [length], [mask])] = trees
+            constraint = constraint_of_engine(request.grammar)
+            for row in mask[1 : 1 + length] if token != EOS else ():
+                path = token_ids[0, np.flatnonzero(row)[1:]].tolist()
+                assert all(map(constraint.push, path))
+                constraint.pop(len(path))
+            num_drafted += length
+    assert corpus.num_failures == 0
+    assert num_drafted > 500
+
+
+def request_of(name, grammar):
+    """Return a request of SGLang."""
+    grammar.is_terminated = lambda: EOS in request.output_ids
+    request = SimpleNamespace(rid=name, grammar=grammar, output_ids=[])
+    request.origin_input_ids_unpadded, request.sampling_params = PROMPT, MagicMock()
+    request.extra_key = request.cache_salt = request.lora_id = None
+    request.sampling_params.custom_params = None
+    return request
+
+
+@pytest.mark.parametrize("backend", LIBRARIES)
+def test_grammar_of_sglang_that_lags_behind_the_text_or_reasons_is_not_used(backend):
+    corpus, request = sglang.SpecdsCorpus({}, 9), request_of("a", engine_grammar(backend))
+    corpus.begin([request])
+    assert corpus._constraint("a", len(PROMPT)) is not None
+    assert corpus._constraint("a", len(PROMPT) + 1) is None
+    assert corpus._constraint("b", len(PROMPT)) is None
+    reasons = SimpleNamespace(grammar=request.grammar, tokens_after_end=-1)
+    request.grammar = reasons
+    assert corpus._constraint("a", len(PROMPT)) is None
+    reasons.tokens_after_end = 0
+    assert corpus._constraint("a", len(PROMPT)) is not None
+    reasons.grammar.is_terminated = lambda: True
+    assert corpus._constraint("a", len(PROMPT)) is None
 
 
 def test_shadow_of_a_text_that_the_grammar_forbids_is_silent(compiled):

@@ -49,6 +49,8 @@ def watch():
         raise RuntimeError
 
     get = garbage if how == "garbage" else SpecdsCorpus.batch_get
+    if how == "ignores grammars":
+        SpecdsCorpus.choose_allowed = lambda *_: None
     if how == "fails":
         SpecdsCorpus.timed_draft = fails
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specds.constraints import Constraint, constraint_of_engine
 from specds.integrations.adapter import Adapter, guarded, parse_request_options
 
 CONFIG = "SPECDS_CONFIG"
@@ -59,14 +60,16 @@ class SpecdsCorpus(Adapter):
         super().__init__({"recycle_predictions": False, **options}, num_nodes - 1, **about)
         self.num_nodes = num_nodes
         self._lengths: dict[str, int] = {}
+        self._requests: dict[str, Any] = {}
 
     @guarded(lambda corpus, _: corpus.num_nodes)
     def begin(self, requests: Sequence[Any]) -> int:
-        """Read the options of new requests, before `batch_get`.
+        """Read the options of new requests, and take those of the batch, before `batch_get`.
 
         Returns:
             Number of last tokens of each context that `batch_get` needs.
         """
+        self._requests = {request.rid: request for request in requests}
         begun = [request for request in requests if request.rid not in self._lengths]
         if not (begun and self.drafts):
             return self.num_nodes
@@ -112,6 +115,7 @@ class SpecdsCorpus(Adapter):
         starts = [total - len(tokens) for tokens, total in zip(new, total_lens, strict=True)]
         self.sync(new, names=req_ids, starts=starts)
         with self.timed_draft():
+            self.choose_allowed(map(self._constraint, req_ids, total_lens))
             self._lengths.update(zip(req_ids, total_lens, strict=True))
             token_ids, _, mask = self.drafter.draft_trees(self.num_nodes)
             # A row without a session has no last token of its own.
@@ -122,6 +126,17 @@ class SpecdsCorpus(Adapter):
         """Return the tokens that the drafter has not seen; all tokens if there is a gap."""
         new = total - self._lengths.get(req_id, 0)
         return tokens[-new:] if 0 < new < len(tokens) else tokens
+
+    def _constraint(self, req_id: str, total: int) -> Constraint | None:
+        """Return what the grammar of a request allows, None where it lags behind the text."""
+        request: Any = self._requests.get(req_id)
+        grammar: Any = getattr(request, "grammar", None)
+        if hasattr(grammar, "tokens_after_end"):  # reasoning comes first, without the grammar
+            grammar = grammar.grammar if grammar.tokens_after_end >= 0 else None
+        if grammar is None or grammar.is_terminated():
+            return None
+        known = len(request.origin_input_ids_unpadded) + len(request.output_ids)
+        return constraint_of_engine(grammar) if known == total else None
 
     @guarded(lambda *_: None)
     def observe_logits(self, logits: Any) -> None:

@@ -1,5 +1,6 @@
 """A real SGLang on a CPU with stand-ins for its kernels: run by `make test-sglang`."""
 
+import json
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 pytest.importorskip("sglang", exc_type=ImportError)
 
+from engine_grammars import SCHEMA
 from engines import workload
 from engines.sglang import Engine
 from specds.integrations import sglang as adapter
@@ -64,6 +66,23 @@ def test_garbage_and_failures_cost_no_text(prompts, plain, sabotage):
         assert engine.generate(prompts[:4]) == plain[:4]
         assert (engine.stats["num_failures"] > 0) == (sabotage == "fails")
         assert workload.tokens_a_step(plain[:4], engine.num_row_steps) < 1.5
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_trees_hold_what_grammars_force(prompts, backend):
+    json_schema, regex = json.dumps(SCHEMA), "( [a-e]{1,3}){8}"
+    grammars = [{"json_schema": json_schema}, {"regex": regex}, {}]
+    asked = {"max_tokens": 24, "structured": grammars, "ignore_eos": False}
+    with Engine(grammar_backend=backend) as engine:
+        expected = engine.generate(prompts[:3], **asked)
+    steps = []
+    for sabotage in ("ignores grammars", ""):
+        with Engine("NGRAM", options={}, sabotage=sabotage, grammar_backend=backend) as engine:
+            assert engine.generate(prompts[:3], **asked) == expected
+            assert engine.stats["num_failures"] == 0
+            steps.append(engine.num_row_steps)
+    print(f"\n{backend}: {steps[0]} decode steps without the grammar, {steps[1]} with it")
+    assert steps[1] < 0.9 * steps[0]
 
 
 def test_rows_of_several_adapters_get_the_engine_s_own_text(tmp_path, prompts):
