@@ -21,7 +21,9 @@ def main():
     from engines.vllm import Engine, chains
     from specds.integrations import adapter
 
-    asked = parser(__doc__, WAYS, every_kind(), limit=2).parse_args()
+    options = parser(__doc__, WAYS, every_kind(), limit=2)
+    options.add_argument("--at-once", action="store_true", help="no kind alone but those with logs")
+    asked = options.parse_args()
     adapter.perf_counter = process_time  # other programs then mislead no budget
     specds = {"additional_config": {"specds": {"memory_scope": "shared", **asked.options}}}
     limits = {"prompt_lookup_min": 3, "prompt_lookup_max": 5}
@@ -68,8 +70,9 @@ def write(engine, asks, asked):
 def batches(asked):
     """The requests of a kind alone are others than those at once, whose answers the memory has."""
     limit, plain = asked.limit, [kind for kind in asked.kinds if not log(kind)]
-    yield "all kinds at once", [messages(kind)[n] for n in range(limit) for kind in plain]
-    for kind in asked.kinds:
+    if plain:
+        yield "all kinds at once", [messages(kind)[n] for n in range(limit) for kind in plain]
+    for kind in asked.kinds if not asked.at_once else filter(log, asked.kinds):
         yield kind, messages(kind) if log(kind) else messages(kind)[limit : 2 * limit]
 
 
