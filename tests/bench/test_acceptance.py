@@ -4,6 +4,7 @@ import csv
 import json
 from dataclasses import replace
 from functools import partial
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from specds import FusedDrafter, RestDrafter
 from specds.bench.acceptance.measure import replay, replay_all, suggestion
 from specds.bench.acceptance.report import figures
 from specds.bench.drafters import EXTERNAL_DRAFTERS
+from specds.bench.plot import bar_chart
 from specds.drafters import Memory, TokenTree
 
 tokens = st.integers(0, 3)
@@ -197,6 +199,21 @@ def test_csv_has_a_line_for_each_row(replay_command, files):
     assert {len(line) for line in lines} == {len(header)}
     assert {line[header.index("max_nodes")] for line in lines} == {"4", "8"}
     assert "acceptance_histogram" not in header
+
+
+def test_plot_has_a_bar_for_each_row_as_wide_as_its_figure(replay_command, files, tmp_path):
+    options = ("--transcripts", files / "one.jsonl", "--datastore", files / "code.specds")
+    plot = tmp_path / "a.svg"
+    code, out, _ = replay_command(*options, "--max-nodes", "4,8", "--json", "--plot", plot)
+    assert code == 0
+    figures = [row["mean_acceptance_length"] for row in json.loads(out)["rows"]]
+    tags = [*ElementTree.parse(plot).iter()]
+    widths = [float(tag.get("width")) for tag in tags if tag.tag.endswith("rect")]
+    assert np.allclose(np.divide(widths, max(widths)), np.divide(figures, max(figures)), atol=1e-3)
+    texts = [tag.text for tag in tags if tag.tag.endswith("text")]
+    assert texts[:3] == ["tokens per forward pass", "fused, 4", f"{figures[0]:.2f}"]
+    assert [tag for tag in tags if tag.get("href")] == []
+    assert ElementTree.fromstring(bar_chart("a<b", [("]]>&", 1.0)]))[1].text == "a<b"
 
 
 def test_command_prints_a_row_for_each_cell(replay_command, files):

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print the rows as CSV instead of text.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a bar chart of the rows to this file, as SVG."),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show all figures.")]
 DatastorePath = Annotated[
     Path,

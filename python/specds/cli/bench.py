@@ -10,7 +10,7 @@ import typer
 
 from specds import terminal
 from specds.bench.options import AcceptanceOptions, GenerateOptions
-from specds.cli.arguments import Csv, Json
+from specds.cli.arguments import Csv, Json, Plot
 from specds.cli.help import SETTINGS, Command, Group
 from specds.cli.records import with_records
 
@@ -40,6 +40,7 @@ def acceptance(
     options: AcceptanceOptions,
     as_json: Json = False,
     as_csv: Csv = False,
+    plot: Plot = None,
 ) -> None:
     """Measure the acceptance and the speed of drafters on recorded answers.
 
@@ -58,7 +59,9 @@ def acceptance(
     from specds.bench.acceptance.run import run_acceptance
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    _show("acceptance", partial(run_acceptance, whole), tables, as_json=as_json, as_csv=as_csv)
+    formats: dict[str, Any] = {"as_json": as_json, "as_csv": as_csv, "plot": plot}
+    chart = ("tokens per forward pass", "mean_acceptance_length", "transcripts")
+    _show("acceptance", partial(run_acceptance, whole), tables, chart, **formats)
 
 
 @app.command(cls=Command)
@@ -70,6 +73,7 @@ def generate(
     options: GenerateOptions,
     as_json: Json = False,
     as_csv: Csv = False,
+    plot: Plot = None,
 ) -> None:
     """Measure tokens per second of drafters and of baselines such as `model.generate`.
 
@@ -91,9 +95,9 @@ def generate(
     from specds.bench.generation.run import run_generate
 
     whole = replace(options, transcripts=[*options.transcripts, *more_transcripts])
-    document = _show(
-        "generate", partial(run_generate, whole), tables, as_json=as_json, as_csv=as_csv
-    )
+    formats: dict[str, Any] = {"as_json": as_json, "as_csv": as_csv, "plot": plot}
+    chart = ("tokens per second", "tokens_per_s", "mode", "batch")
+    document = _show("generate", partial(run_generate, whole), tables, chart, **formats)
     if altered(document):
         terminal.fail("a drafter changed the text: see `num_differing`")
         raise typer.Exit(1)
@@ -103,14 +107,22 @@ def _show(
     what: str,
     run: "Callable[[Progress], Document]",
     tables: "Callable[[Document], list[Any]]",
+    chart: Sequence[str],
     *,
     as_json: bool,
     as_csv: bool,
+    plot: Path | None,
 ) -> "Document":
-    """Run a benchmark, and print its results as tables, JSON or CSV."""
-    from specds.bench.harness import reasons
+    """Run a benchmark, and print its results as tables, JSON or CSV.
+
+    `chart` has the title of a plot, the figure that it shows, and fields that distinguish rows.
+    """
+    from specds.bench.harness import label, reasons
+    from specds.bench.plot import bar_chart
     from specds.terminal.progress import request_progress
 
+    if plot is not None:
+        plot.touch()  # fails before the measurement
     with request_progress(what) as progress:
         document = run(progress)
     if as_json:
@@ -120,6 +132,12 @@ def _show(
     else:
         for table in tables(document):
             terminal.out.print(table)
+    if plot is not None:
+        title, figure, *fields = chart
+        rows = [row for row in document["rows"] if row[figure] is not None]
+        names = [label(row, rows, *fields, "max_nodes", "datastore") for row in rows]
+        figures = [row[figure] for row in rows]
+        plot.write_text(bar_chart(title, [*zip(names, figures, strict=True)]), encoding="utf-8")
     for reason in reasons(document["rows"]):
         terminal.note(reason)
     return document
