@@ -54,6 +54,7 @@ test-slow: dev ## the tests that take more than ten seconds each
 	$(BIN)/pytest -m slow --timeout 600
 
 test-browser: dev
+	$(BIN)/pip install --quiet playwright
 	$(BIN)/pytest -m browser
 
 test-gpu: dev ## the tests that need a CUDA device
