@@ -18,21 +18,22 @@ FILE = f"def invoice(prices, weights, total=0):\n{FILE}    return total\n"
 ASK = f"Rename `invoice` to `bill` in this file. Answer with the whole file only:\n\n{FILE}"
 ARGUMENTS = (
     "--dtype float32 --enforce-eager --max-model-len 4096 --max-num-seqs 4 "
-    "--middleware specds.integrations.openai.PredictedOutput"
+    "--api-key none --middleware specds.integrations.openai.PredictedOutput"
 )
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
+@pytest.fixture(scope="module", params=[("vllm", 400), ("vllm_v2", 64)], ids=["V1", "V2"])
+def server(request, tmp_path_factory):
+    engine, num_tokens = request.param
     folder, model = tmp_path_factory.mktemp("served"), str(folder_of("smollm2"))
-    words, settings = server_command("vllm", model, {"step_cost": "ignored", "min_prob": 0.1})
+    words, settings = server_command(engine, model, {"step_cost": "ignored", "min_prob": 0.1})
     (folder / "metrics").mkdir()
     settings["PROMETHEUS_MULTIPROC_DIR"] = str(folder / "metrics")
     settings["VLLM_CPU_KVCACHE_SPACE"] = "1"
     with Served([*words, *ARGUMENTS.split()], folder / "log", **settings) as served:
         address = f"http://127.0.0.1:{served.port}/v1"
         served.client = openai.OpenAI(base_url=address, api_key="none", max_retries=0)
-        served.model = model
+        served.model, served.num_tokens = model, num_tokens
         yield served
 
 
@@ -41,10 +42,11 @@ def number(server, name):
     return sum(float(line.split()[-1]) for line in lines if line.startswith(f"specds:{name}"))
 
 
-def answer(server, **about):
+def answer(server, key="none", **about):
     messages, before = [{"role": "user", "content": ASK}], number(server, "row_steps_total")
-    about = {"model": server.model, "temperature": 0, "max_tokens": 400, **about}
-    said = server.client.chat.completions.create(messages=messages, **about)
+    about = {"model": server.model, "temperature": 0, "max_tokens": server.num_tokens, **about}
+    client = server.client.with_options(api_key=key)
+    said = client.chat.completions.create(messages=messages, **about)
     if not about.get("stream"):
         return (
             said.choices[0].message.content,
@@ -87,3 +89,8 @@ def test_prediction_halves_the_steps_of_an_edit_and_is_in_usage(server):
 def test_invalid_prediction_is_a_bad_request(server):
     with pytest.raises(openai.BadRequestError, match="prediction must be"):
         answer(server, extra_body={"prediction": {"type": "content", "content": 3}})
+
+
+def test_prediction_without_the_key_is_unauthorized(server):
+    with pytest.raises(openai.AuthenticationError):
+        answer(server, key="another", prediction={"type": "content", "content": FILE})
