@@ -19,8 +19,6 @@ _MIN_SLOTS = 128
 _TILE_BYTES = 16_384
 # The queries that fit in the registers of four warps.
 _MAX_QUERIES = 64
-# Maximum bytes of a multiprocessor's memory for three stages of tiles, with heads of 256.
-_LARGEST_STAGES = 136 << 10
 # Maximum programs for each multiprocessor; splits of the slots create more programs.
 _MAX_PROGRAMS = 2
 # Splits that are merged at once.
@@ -74,15 +72,19 @@ class _Tiles(NamedTuple):
 
         A single tile of queries is bound by memory: it gets one program for each multiprocessor,
         which loads ahead if there is room. Several tiles read the same slots and are bound by
-        arithmetic: two programs hide each other's latency. Both were measured on an H100.
+        arithmetic: two programs hide each other's latency, best if both have room to load ahead.
+        This was measured on an H100 in bfloat16.
         """
         size, head = keys.element_size(), power_of_two(keys.shape[-1])
         # Tensor cores do not multiply float32, so its tiles need more registers.
         queries = min(max(power_of_two(num_queries), 16), _MAX_QUERIES if size == 2 else 32)
         slots = min(max(_TILE_BYTES // (head * size), 16), 128)
         num_tiles, least = -(-num_queries // queries), max(_MIN_SLOTS, 4 * queries)
-        num_processors, has_room = _processors(keys.device)
-        each, stages = (1, 3) if num_tiles == 1 and has_room else (_MAX_PROGRAMS, 2)
+        num_processors, memory = _processors(keys.device)
+        # At most three stages of keys and of values, and the queries.
+        needed = 6 * _TILE_BYTES + queries * head * size
+        each = 1 if num_tiles == 1 and needed <= memory else _MAX_PROGRAMS
+        stages = 3 if each * needed <= memory else 2
         splits = max(each * num_processors // (num_tiles * num_heads), 1)
         splits = min(splits, -(-num_slots // least))
         return cls(queries, slots, splits, least, 8 if head > 128 else 4, stages)
@@ -94,12 +96,12 @@ def power_of_two(number: int) -> int:
 
 
 @cache
-def _processors(device: torch.device) -> tuple[int, bool]:
-    """Return the number of multiprocessors, and whether each holds three stages of tiles."""
+def _processors(device: torch.device) -> tuple[int, int]:
+    """Return the number of multiprocessors, and the bytes that a program can share on one."""
     if device.type != "cuda":
-        return 4, False
+        return 4, 0
     found = torch.cuda.get_device_properties(device)
-    return found.multi_processor_count, found.shared_memory_per_block_optin >= _LARGEST_STAGES
+    return found.multi_processor_count, found.shared_memory_per_block_optin
 
 
 @torch.library.custom_op("specds::tree_attention", mutates_args=())
@@ -126,7 +128,7 @@ def tree_attention(
         positions: int64 `(num_rows, width)`, of the nodes.
         ancestors: int64 `(num_rows, width)`, or `(num_rows, width, num_words)` for more than 64
             nodes: node `i` sees node `j` by bit ``j % 64`` of word ``j // 64``, and itself.
-        scale: Factor of the products; by default ``head_dim ** -0.5``.
+        scale: Positive factor of the products; by default ``head_dim ** -0.5``.
         window: Number of last positions that a node sees, including its own; None for all.
         chunk: A node sees only positions from the last multiple of this number on.
         softcap: Scores become ``softcap * tanh(score / softcap)``.

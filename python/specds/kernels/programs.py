@@ -79,6 +79,7 @@ def attend(
         first = position // chunk * chunk
     end = length + width
     of_head, of_value = tl.arange(0, tile_head), tl.arange(0, tile_value)
+    of_slot = tl.arange(0, tile_slots)
     query_at = row * query_row + head.to(tl.int64) * query_head + node * query_node
     has_query = is_query[:, None] & (of_head < head_dim)[None, :]
     queries = tl.load(query + query_at[:, None] + of_head[None, :], mask=has_query, other=0.0)
@@ -90,48 +91,59 @@ def attend(
         highest = tl.where(split == 0, sink * 1.4426950408889634, float("-inf"))
         total = tl.where(highest > float("-inf"), 1.0, 0.0)
     found = tl.full((tile_queries, tile_value), 0.0, tl.float32)
+    keys += key_head_index.to(tl.int64) * key_head
+    values += key_head_index.to(tl.int64) * value_head
+    if block_size == 0:
+        keys += row * key_block
+        values += row * value_block
     start = begin + split * tiles_each * tile_slots
     for slot in range(start, tl.minimum(start + tiles_each * tile_slots, end), tile_slots):
-        slots = slot + tl.arange(0, tile_slots)
+        slots = slot + of_slot
         held = slots < end
-        block, in_block = row, slots
         if block_size > 0:
             table_at = block_table + row * table_row + slots // block_size
             block = tl.load(table_at, mask=held, other=0).to(tl.int64)
-            in_block = slots % block_size
-        key_at = block * key_block + key_head_index * key_head + in_block * key_slot.to(tl.int64)
-        has_key = held[None, :] & (of_head < head_dim)[:, None]
-        seen_keys = tl.load(keys + key_at[None, :] + of_head[:, None], mask=has_key, other=0.0)
-        scores = tl.dot(queries, seen_keys, input_precision="ieee") * scale
+            in_block = (slots % block_size).to(tl.int64)
+            key_at = keys + (block * key_block + in_block * key_slot)[None, :]
+            value_at = values + (block * value_block + in_block * value_slot)[:, None]
+        else:
+            # The first slot alone changes, so that each thread adds one number to its addresses.
+            key_at = keys + slot * key_slot.to(tl.int64) + (of_slot * key_slot)[None, :]
+            value_at = values + slot * value_slot.to(tl.int64) + (of_slot * value_slot)[:, None]
+        has_key, has_value = held[None, :], held[:, None]
+        if head_dim < tile_head:
+            has_key = has_key & (of_head < head_dim)[:, None]
+        if value_dim < tile_value:
+            has_value = has_value & (of_value < value_dim)[None, :]
+        seen_keys = tl.load(key_at + of_head[:, None], mask=has_key, other=0.0)
+        scores = tl.dot(queries, seen_keys, input_precision="ieee")
+        in_base_2 = scale * 1.4426950408889634
         if softcap > 0:
             # tanh(x) = (1 - exp(-2x)) / (1 + exp(-2x)), which cannot overflow for x > 0.
-            less = tl.exp(tl.abs(scores) * (-2 / softcap))
+            less = tl.exp(tl.abs(scores * scale) * (-2 / softcap))
             scores = softcap * tl.where(scores > 0, 1 - less, less - 1) / (1 + less)
-        behind = slots - length
-        seen = tl.broadcast_to((behind < 0)[None, :], (tile_queries, tile_slots))
-        position_at = slots
-        if slot + tile_slots > length:
-            of_node = held & (behind >= 0)
-            behind = tl.maximum(behind, 0)
-            word_at = (row * width + node)[:, None] * words + (behind // 64)[None, :]
-            of_both = is_query[:, None] & of_node[None, :]
-            word = tl.load(ancestors + word_at, mask=of_both, other=0)
-            seen = seen | (((word >> (behind % 64).to(tl.int64)[None, :]) & 1) != 0)
-            deeper = tl.load(positions + row * width + behind, mask=of_node, other=0)
-            position_at = tl.where(of_node, deeper.to(tl.int32), slots)
-        if window > 0 or chunk > 0:
-            seen = seen & (position_at[None, :] >= first[:, None])
-        scores = tl.where(seen, scores * 1.4426950408889634, float("-inf"))
-        higher = tl.maximum(highest, tl.max(scores, 1))
+            in_base_2 = 1.4426950408889634
+        # Most tiles are of the prefix alone, which all queries see.
+        if slot + tile_slots > length or window > 0 or chunk > 0:
+            behind = slots - length
+            of_node = tl.minimum(tl.maximum(behind, 0), width - 1)
+            word_at = (row * width + node)[:, None] * words
+            if words > 1:
+                word_at += (of_node // 64)[None, :]
+            word = tl.load(ancestors + word_at, mask=is_query[:, None], other=0)
+            seen = ((word >> (of_node % 64).to(tl.int64)[None, :]) & 1) != 0
+            seen = held[None, :] & ((behind < 0)[None, :] | seen)
+            if window > 0 or chunk > 0:
+                deeper = tl.load(positions + row * width + of_node).to(tl.int32)
+                position_at = tl.where(behind < 0, slots, deeper)
+                seen = seen & (position_at[None, :] >= first[:, None])
+            scores = tl.where(seen, scores, float("-inf"))
+        higher = tl.maximum(highest, tl.max(scores, 1) * in_base_2)
         # A query may see nothing here.
         base = tl.where(higher == float("-inf"), 0.0, higher)
-        shares = tl.exp2(scores - base[:, None])
+        shares = tl.exp2(scores * in_base_2 - base[:, None])
         rescale = tl.exp2(highest - base)
-        slot_at = block * value_block + key_head_index * value_head
-        slot_at += in_block * value_slot.to(tl.int64)
-        value_at = values + slot_at[:, None] + of_value[None, :]
-        has_value = held[:, None] & (of_value < value_dim)[None, :]
-        seen_values = tl.load(value_at, mask=has_value, other=0.0)
+        seen_values = tl.load(value_at + of_value[None, :], mask=has_value, other=0.0)
         found = found * rescale[:, None]
         found += tl.dot(shares.to(seen_values.dtype), seen_values, input_precision="ieee")
         total = total * rescale + tl.sum(shares, 1)
