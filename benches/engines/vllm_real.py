@@ -1,9 +1,11 @@
 """A real model in vLLM on a CPU writes requests of nine kinds: plain, with specds, with n-grams.
 
     make bench-vllm ARGS="--limit 2"
+    make bench-vllm ARGS="--kinds schema tools --limit 5 --ways plain specds"
 
 Kinds at once, some requests of each, then each kind alone, two requests at a time. All ways run in
-one process and take turns at each batch. CPU seconds, the prompts included.
+one process and take turns at each batch. CPU seconds, the prompts included. Requests of `schema`
+and `tools` have grammars, and are all at once.
 """
 
 from contextlib import ExitStack
@@ -11,6 +13,7 @@ from time import process_time
 
 from real.kinds import encode, every_kind, log, messages, parser
 from real.models import folder_of
+from real.structured import json_schema, requests, structured_kinds
 from real.tables import print_tables
 
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 5}
@@ -21,7 +24,7 @@ def main():
     from engines.vllm import Engine, chains
     from specds.integrations import adapter
 
-    options = parser(__doc__, WAYS, every_kind(), limit=2)
+    options = parser(__doc__, WAYS, every_kind(), limit=2, more=structured_kinds())
     options.add_argument("--at-once", action="store_true", help="no kind alone but those with logs")
     asked = options.parse_args()
     adapter.perf_counter = process_time  # other programs then mislead no budget
@@ -32,48 +35,68 @@ def main():
         "specds": {**chains(8), **specds},
         "n-grams": {"speculative_config": {**NGRAMS, **limits}},
     }
-    usual = {"model": str(folder_of("smollm2")), "max_num_seqs": 9, "max_model_len": 2048}
+    usual = {"model": str(folder_of("smollm2")), "max_num_seqs": 10, "max_model_len": 2048}
     usual["disable_log_stats"] = False
     rows, order = [], [way for way in WAYS if way in asked.ways]
     with ExitStack() as stack:
         engines = {way: stack.enter_context(Engine(**usual, **about[way])) for way in order}
         for engine in engines.values():  # the first steps cost more
-            write(engine, [[{"role": "user", "content": "Hello."}]], asked)
-        for kind, asks in batches(asked):
+            write(engine, [[{"role": "user", "content": "Hello."}]], asked, [{"regex": "Yes|No"}])
+        for kind, asks, grammars in batches(asked):
             for way in order:
                 if logged := log(kind):
                     write(engines[way], logged, asked)
                 row = {"kind": kind, "way": way, "number": 0}
-                rows.append(row | measured(engines[way], asks, asked))
+                rows.append(row | measured(engines[way], asks, asked, grammars))
             order.reverse()
             rows.sort(key=lambda row: WAYS.index(row["way"]))
             print_tables([row for row in rows if row["kind"] == kind])
-    print_tables(rows)
+        print_tables(rows)
+        if "specds" in engines:
+            cut = engines["specds"].proposer.drafter.stats()["num_cut_tokens"]
+            print(f"\n{cut} drafted tokens were forbidden, and vLLM cut them.")
 
 
-def measured(engine, asks, asked):
+def measured(engine, asks, asked, grammars):
     """Return the figures of a batch."""
     before = counts(engine)
-    texts = write(engine, asks, asked)
+    texts = write(engine, asks, asked, grammars)
     drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
     tokens = sum(map(len, texts))
     row = {"texts": texts, "seconds": engine.cpu_seconds, "tokens": tokens}
     return row | {"drafted": drafted, "accepted": accepted, "passes": tokens - accepted}
 
 
-def write(engine, asks, asked):
+def write(engine, asks, asked, grammars=()):
     tokenizer = engine.llm.get_tokenizer()
     ids = [list(encode(tokenizer, one)) for one in asks]
-    return engine.generate(ids, asked.new_tokens, ignore_eos=False)
+    return engine.generate(ids, asked.new_tokens, structured=grammars, ignore_eos=False)
 
 
 def batches(asked):
-    """The requests of a kind alone are others than those at once, whose answers the memory has."""
-    limit, plain = asked.limit, [kind for kind in asked.kinds if not log(kind)]
+    """Yield a name of each batch, its conversations, and their grammars, if they have any.
+
+    The requests of a kind alone are others than those at once, whose answers the memory has.
+    """
+    limit = asked.limit
+    guided = [kind for kind in asked.kinds if kind in structured_kinds()]
+    if guided:
+        given = [each for kind in guided for each in requests(kind)[:limit]]
+        texts = [of["frame"].replace("{}", text) for of, text in given]
+        asks = [[{"role": "user", "content": text}] for text in texts]
+        yield "grammars at once", asks, [grammar(of) for of, _ in given]
+    free = [kind for kind in asked.kinds if kind not in guided]
+    plain = [kind for kind in free if not log(kind)]
     if plain:
-        yield "all kinds at once", [messages(kind)[n] for n in range(limit) for kind in plain]
-    for kind in asked.kinds if not asked.at_once else filter(log, asked.kinds):
-        yield kind, messages(kind) if log(kind) else messages(kind)[limit : 2 * limit]
+        yield "all kinds at once", [messages(kind)[n] for n in range(limit) for kind in plain], ()
+    for kind in free if not asked.at_once else filter(log, free):
+        yield kind, messages(kind) if log(kind) else messages(kind)[limit : 2 * limit], ()
+
+
+def grammar(source):
+    """Return the arguments of vLLM's structured output."""
+    regex = source.get("regex")
+    return {"regex": regex} if regex else {"json": json_schema(source["schema"])}
 
 
 def counts(engine):

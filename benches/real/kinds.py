@@ -60,11 +60,14 @@ def _similar(kind):
     return [[{"role": "user", "content": text}] for text in asks]
 
 
-def parser(description, ways, kinds, limit):
-    """Return the options of benchmarks that answer requests of some kinds in several ways."""
+def parser(description, ways, kinds, limit, more=()):
+    """Return the options of benchmarks that answer requests of some kinds in several ways.
+
+    `more` are kinds that are measured only if they are asked for.
+    """
     parser = argparse.ArgumentParser(description=description)
     several = {"nargs": "+", "metavar": "NAME"}
-    parser.add_argument("--kinds", default=kinds, choices=every_kind(), **several)
+    parser.add_argument("--kinds", default=kinds, choices=[*every_kind(), *more], **several)
     parser.add_argument("--ways", default=[*ways], choices=[*ways], **several)
     parser.add_argument("--limit", default=limit, type=int, help="requests of each kind")
     parser.add_argument("--new-tokens", default=64, type=int, metavar="N")
