@@ -1,7 +1,9 @@
 """CPU times of forward passes of k tokens, of specds and of llama.cpp in one run.
 
     python benches/forward_passes.py MODEL.gguf [--llama-python PYTHON] [--threads 1]
+    python benches/forward_passes.py FOLDER
 
+For the folder of a model of transformers, the backends `model` and `native` take turns.
 llama.cpp is that of the package llama-cpp-python, in a process of the interpreter that
 `--llama-python` names. All ways take turns, so that other load meets all of them alike.
 """
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 NUM_TOKENS = (1, 5, 9, 16, 32)
 CONTEXT, PROMPT = 128, 512
@@ -51,6 +54,33 @@ def specds_passes(path: str, num_threads: int) -> dict[str, Callable[[int], None
                 model.forward(cache, [(0, tokens, None, num_logits)], **options)
 
             passes[f"specds {instructions} {activations}"] = run
+    return passes
+
+
+def transformers_passes(folder: str, num_threads: int) -> dict[str, Callable[[int], None]]:
+    """A pass for each precision and backend."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from specds import TokenTree
+    from specds.verify import Runner
+    from specds.verify.in_place import InPlaceRunner
+
+    torch.set_num_threads(num_threads)
+    torch.set_grad_enabled(False)
+    passes = {}
+    sizes = {"prompt_length": CONTEXT, "max_length": CONTEXT + PROMPT, "max_nodes": PROMPT}
+    for dtype in ("float32", "bfloat16"):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+        for name, backend in {"model": Runner, "native": InPlaceRunner}.items():
+            runner = backend(model, **sizes)
+            runner.prefill_rows([torch.tensor([tokens_of(CONTEXT, model.config.vocab_size)])])
+
+            def run(number, runner=runner, vocab_size=model.config.vocab_size):
+                first, *nodes = tokens_of(number, vocab_size, CONTEXT)
+                runner.verify_rows([first], [TokenTree(nodes, range(-1, number - 2))])
+
+            passes[f"{name} {dtype}"] = run
     return passes
 
 
@@ -125,7 +155,8 @@ def main() -> None:
     if arguments.serve:
         serve(arguments)
         return
-    passes = specds_passes(arguments.model, arguments.threads)
+    made = transformers_passes if Path(arguments.model).is_dir() else specds_passes
+    passes = made(arguments.model, arguments.threads)
     ways = {name: lambda number, run=run: timed(run, number) for name, run in passes.items()}
     if arguments.llama_python:
         ways = {"llama.cpp": llama_by_process(arguments), **ways}

@@ -1,17 +1,21 @@
 //! `specds._core`: models of GGUF files on a CPU.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use bytemuck::cast_slice;
+use numpy::{PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use specds_forward::gguf::{self, Gguf, Value};
+use specds_forward::gguf::{self, Bytes, Gguf, Tensor, Value};
 use specds_forward::model::{self, Cache, Input, LoadOptions, Model, PassOptions};
+use specds_forward::weights::BlockType;
 use specds_forward::{Activations, Error, Instructions};
 
-use crate::arrays::{Matrix, integers, shaped};
+use crate::arrays::{Made, Matrix, integers, shaped};
 use crate::error::{Result, lock};
 
 /// A GGUF file: its metadata, and the types and shapes of its tensors.
@@ -24,6 +28,22 @@ impl GgufFile {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> Result<Self> {
         Ok(Self(Arc::new(py.detach(|| Gguf::open(path))?)))
+    }
+
+    /// Returns what a file of these fields and tensors would be, for arrays of float32 and of the upper halves
+    /// (uint16) of such, `(rows, columns)` or `(columns,)`. They stay where they are: later changes are seen.
+    /// Raises ValueError where one is not contiguous. `name` stands for the path in errors.
+    #[staticmethod]
+    fn of_arrays(
+        py: Python<'_>,
+        name: &str,
+        fields: BTreeMap<String, Field>,
+        arrays: BTreeMap<String, Weights<'_>>,
+    ) -> Result<Self> {
+        let fields = fields.into_iter().map(|(key, field)| (key, field.into())).collect();
+        let tensors = arrays.into_iter().map(|(key, array)| Ok((key, array.tensor()?)));
+        let tensors = tensors.collect::<Result<_>>()?;
+        Ok(Self(Arc::new(py.detach(|| Gguf::of_arrays(name, fields, tensors))?)))
     }
 
     /// The names of all fields.
@@ -174,6 +194,79 @@ impl ForwardModel {
     }
 }
 
+/// A field of a model that no file describes.
+#[derive(FromPyObject)]
+pub(crate) enum Field {
+    Int(i64),
+    Float(f64),
+    Text(String),
+    Bools(Vec<bool>),
+}
+
+impl From<Field> for Value {
+    fn from(field: Field) -> Self {
+        match field {
+            Field::Int(number) => Self::Int(number),
+            Field::Float(number) => Self::Float(number),
+            Field::Text(text) => Self::Text(text),
+            Field::Bools(all) => Self::Bools(all),
+        }
+    }
+}
+
+/// An array of weights.
+#[derive(FromPyObject)]
+pub(crate) enum Weights<'py> {
+    F32(PyReadonlyArrayDyn<'py, f32>),
+    BF16(PyReadonlyArrayDyn<'py, u16>),
+}
+
+/// The memory of an array, which lives as long as this.
+struct Memory {
+    _array: Py<PyAny>,
+    start: *const u8,
+    length: usize,
+}
+
+#[expect(unsafe_code, reason = "weights of other libraries stay where they are")]
+// SAFETY: the memory is only read, and `_array` keeps it. It holds numbers, which are valid whatever they are, also
+// while a trainer writes others.
+unsafe impl Send for Memory {}
+#[expect(unsafe_code, reason = "as above")]
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl AsRef<[u8]> for Memory {
+    #[expect(unsafe_code, reason = "as above")]
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: they were the bytes of a slice of the array.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+}
+
+impl Weights<'_> {
+    fn tensor(&self) -> Result<Tensor> {
+        let is_plain = match self {
+            Self::F32(of) => of.is_c_contiguous(),
+            Self::BF16(of) => of.is_c_contiguous(),
+        };
+        if !is_plain {
+            let reason = "must be contiguous, row after row".to_owned();
+            return Err(Error::Invalid { name: "arrays", reason }.into());
+        }
+        let (array, kind, bytes): (&Bound<'_, PyAny>, _, &[u8]) = match self {
+            Self::F32(of) => (of.as_any(), BlockType::F32, cast_slice(of.as_slice()?)),
+            Self::BF16(of) => (of.as_any(), BlockType::BF16, cast_slice(of.as_slice()?)),
+        };
+        let shape: Vec<usize> = array.getattr("shape")?.extract()?;
+        let columns = shape.last().copied().unwrap_or(1);
+        let rows = shape.iter().rev().skip(1).product();
+        let memory =
+            Memory { _array: array.clone().unbind(), start: bytes.as_ptr(), length: bytes.len() };
+        Ok(Tensor { kind, rows, columns, bytes: Bytes::new(memory) })
+    }
+}
+
 /// A row, its tokens, their parents, and the number of the last ones whose logits are computed.
 type Asked<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize);
 
@@ -221,6 +314,21 @@ impl ForwardCache {
     /// Forgets all tokens of a row from this position on.
     fn truncate(&self, row: usize, length: usize) -> Result<()> {
         Ok(lock(&self.cache).truncate(row, length)?)
+    }
+
+    /// Adds committed tokens to a row: float32 `(num_layers, 2, num_tokens, num_heads, head_size)`, in a layer their
+    /// keys and then their values.
+    fn append(&self, row: usize, states: PyReadonlyArrayDyn<'_, f32>) -> Result<()> {
+        if !states.is_c_contiguous() {
+            let reason = "must be contiguous".to_owned();
+            return Err(Error::Invalid { name: "states", reason }.into());
+        }
+        Ok(lock(&self.cache).append(row, states.as_slice()?)?)
+    }
+
+    /// Returns the states of a row in one dimension, as `append` takes them.
+    fn states(&self, py: Python<'_>, row: usize) -> Result<Made<f32>> {
+        Ok(py.detach(|| lock(&self.cache).states(row))?.into())
     }
 
     /// Replaces a row by a copy of another one.

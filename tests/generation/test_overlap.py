@@ -9,7 +9,7 @@ from stand_in_device import StandInDevice
 @pytest.mark.parametrize("max_nodes", [0, 16, "auto"])
 @pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampled"])
 def test_texts_equal_the_baseline(mode, max_nodes):
-    settings = {"max_nodes": max_nodes, "check_model": False, "mode": mode}
+    settings = {"max_nodes": max_nodes, "verification": "packed", "mode": mode}
     for seed in range(2):
         with StandInDevice().in_use() as device:
             output = decodes_alike(tiny_model("qwen3"), seed=seed, **settings)
@@ -28,4 +28,4 @@ def test_failed_pass_on_the_device_fails_the_request(monkeypatch):
     monkeypatch.setattr(StandInDevice, "begin", lambda device, _: begin(device, fail))
     drafter = mixed_drafter(range(60))
     with StandInDevice().in_use(), pytest.raises(RuntimeError, match="the device is lost"):
-        tree_generate(tiny_model("llama"), drafter, check_model=False, **GREEDY)
+        tree_generate(tiny_model("llama"), drafter, verification="packed", **GREEDY)

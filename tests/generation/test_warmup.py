@@ -2,8 +2,6 @@
 
 from itertools import product
 
-import pytest
-
 import specds
 from models import FAMILIES, build, decodes_alike, prompt, unpackable
 from recorded import Recorded, kept_of, record
@@ -17,7 +15,7 @@ def model_of(family="llama"):
 def test_first_request_after_warm_up_allocates_and_records_nothing(monkeypatch):
     record(monkeypatch, 0, 7, 63)
     model, drafter = model_of(), specds.FusedDrafter()
-    specds.warm_up(model, drafter, max_context=600, rows=[1, 2])
+    specds.warm_up(model, drafter, max_context=600, rows=[1, 2], verification="packed")
     kept = kept_of(model)
     # Those of the self-check went with its small cache.
     assert 0 < sum(len(made.recordings) for made in kept.passes.values()) < Recorded.made
@@ -26,7 +24,8 @@ def test_first_request_after_warm_up_allocates_and_records_nothing(monkeypatch):
     storage, made = kept.cache.storage, Recorded.made
     for num_rows, max_nodes in product((1, 2), (7, "auto")):
         ids = prompt().repeat(num_rows, 1)
-        decodes_alike(model, drafter, 12, ids=ids, max_nodes=max_nodes)
+        asked = {"max_nodes": max_nodes, "verification": "packed"}
+        decodes_alike(model, drafter, 12, ids=ids, **asked)
         assert Recorded.made == made
     assert kept_of(model).cache.storage == storage
     release(model)
@@ -35,6 +34,5 @@ def test_first_request_after_warm_up_allocates_and_records_nothing(monkeypatch):
 
 def test_warm_up_supports_the_model_backend():
     model = unpackable()
-    with pytest.warns(UserWarning, match="cannot be exchanged"):
-        specds.warm_up(model, max_context=64, rows=2)
+    specds.warm_up(model, max_context=64, rows=2)
     decodes_alike(model)

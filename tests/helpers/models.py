@@ -28,6 +28,8 @@ SHAPE = {
     "pad_token_id": None,
     "tie_word_embeddings": False,
 }
+WIDE = {**SHAPE, "hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+"""Sizes that the backend `native` has."""
 _SPECIAL = ("vocab_size", "bos_token_id", "eos_token_id", "tie_word_embeddings")
 _ALL_HEADS = {**SHAPE, "num_key_value_heads": 4}
 _WINDOWED = {**SHAPE, "sliding_window": WINDOW}

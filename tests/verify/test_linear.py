@@ -5,7 +5,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models import tiny_model
-from specds.verify.attention import packed_model
+from specds.verify.attention import shared_copy
 from specds.verify.linear import FastLinear, is_fast, linear
 
 CPU_HAS_IT = is_fast(torch.zeros(1, 32))
@@ -59,12 +59,12 @@ def test_dispatch_modes_see_the_operations_of_torch():
 
 
 @pytest.mark.skipif(not CPU_HAS_IT, reason="this processor has no vectors for it")
-def test_packed_model_has_fast_layers_and_the_original_is_unchanged():
+def test_copy_has_fast_layers_and_the_original_is_unchanged():
     model = tiny_model("gpt_neox")
-    packed, _ = packed_model(model)
+    copied = shared_copy(model)
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Linear):
             assert type(layer) is torch.nn.Linear
             fits = layer.in_features % 32 == 0
-            assert type(packed.get_submodule(name)) is (FastLinear if fits else torch.nn.Linear)
-            assert packed.get_submodule(name).weight is layer.weight
+            assert type(copied.get_submodule(name)) is (FastLinear if fits else torch.nn.Linear)
+            assert copied.get_submodule(name).weight is layer.weight

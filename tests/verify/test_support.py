@@ -14,6 +14,7 @@ from models import (
     GREEDY,
     SHAPE,
     VOCAB_SIZE,
+    WIDE,
     WINDOW,
     build,
     decodes_alike,
@@ -143,7 +144,7 @@ def causal(module, query, key, value, attention_mask, scaling, **kwargs):
 
 def test_model_loaded_with_flash_attention_decodes(monkeypatch):
     monkeypatch.setitem(AttentionInterface._global_mapping, "flash_attention_2", causal)
-    model = build("LlamaConfig", _SMALL)
+    model = build("LlamaConfig", WIDE)
     expected = plain_generate(model, **GREEDY)
     model.config._attn_implementation_internal = "flash_attention_2"
     output = decodes_alike(model, oracle_drafter)
@@ -206,7 +207,7 @@ def test_failed_forward_pass_is_a_reason_by_its_type():
 
 
 def test_check_runs_a_model_once_and_only_on_request(monkeypatch):
-    model = build("LlamaConfig", _SMALL)
+    model = build("LlamaConfig", WIDE)
     calls = []
 
     def counted(model, verification):
@@ -222,7 +223,7 @@ def test_check_runs_a_model_once_and_only_on_request(monkeypatch):
     refused = pytest.raises(UnsupportedModelError, match="logits differ")
     with accelerate(model, random_drafter()), refused:
         model.generate(prompt(), max_new_tokens=2)
-    assert calls == [(model, "packed"), (model, "model")]
+    assert calls == [(model, "native"), (model, "model")]
     with pytest.raises(UnsupportedModelError, match="cannot verify drafts by 'PathRows': logits"):
         generate_with(model, verification=PathRows)
     assert calls[2:] == [(model, PathRows)]
@@ -266,10 +267,10 @@ def test_auto_is_packed_only_on_tested_capabilities(capability, is_proven, monke
 
 
 def test_default_device_of_torch_does_not_affect_a_request():
-    model = build(*FAMILIES["llama"])
+    model = build("LlamaConfig", WIDE)
     expected = plain_generate(model, **GREEDY)
     drafter, ids = mixed_drafter(expected), prompt()
     with torch.device("meta"):
         output = generate(model, ids, drafter, max_nodes=8, max_new_tokens=32, **GREEDY)
-    assert output.stats.verification == "packed"
+    assert output.stats.verification == "native"
     assert output.sequences.tolist() == [expected]

@@ -64,9 +64,9 @@ class Running:
         memory: File of earlier requests to draft from; this request is added to it.
         tenant: Tenant of this request in `--memory`.
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
-        verification: `native`: a GGUF file on a CPU; `packed`: all sequences as one packed batch,
-            with our attention; `model`: the model's own forward pass; `auto`: `native` for a GGUF
-            file on a CPU, else `packed` on a CPU or an H100 if the model supports it.
+        verification: `native`: in Rust, on a CPU; `packed`: all sequences as one packed batch, with
+            our attention; `model`: the model's own forward pass; `auto`: `native` on a CPU or
+            `packed` on an H100 if the model supports it.
         activations: Activations of a GGUF file on a CPU. `int8` is faster, and its text differs.
         temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
             the model's generation config.

@@ -60,7 +60,7 @@ class GenerationStats:
         total_s: Time of the whole request.
         baseline_step_s: Shortest time of a step without drafts; 0 before any. Of one row.
         levels: Statistics of the levels of a hierarchy by name, the lowest first.
-        verification: The verification backend: `packed`, `model`, `chain` or the name of a class.
+        verification: The backend: one of `specds.verify.RUNNERS`, or a class name.
         reason: Why a faster backend or the fused forward was not used; empty if it was.
     """
 

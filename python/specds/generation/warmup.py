@@ -12,7 +12,6 @@ from specds.accept.on_host import Sampler
 from specds.decoding.budget import MAX_NODES
 from specds.generation.options import Drafts, Options
 from specds.models.tokenization import model_vocab_size
-from specds.verify.native import NativeRunner
 from specds.verify.packed import PackedRunner
 from specds.verify.runner import Verification, Verifier
 from specds.verify.support import require_support
@@ -68,7 +67,7 @@ def _rehearse(runner: Verifier, max_context: int, requests: Sequence[PassRequest
     length = min(_SHORT_CONTEXT, max_context)
     while True:
         # Slots that no prompt has filled hold zeros, which take as long.
-        is_filled = runner.takes_trees and not isinstance(runner, NativeRunner)
+        is_filled = runner.takes_trees and hasattr(runner, "cache")
         if is_filled:
             runner.cache.lengths = [length] * num_rows  # type: ignore[attr-defined]
         for num_nodes in runner.node_steps or (0, MAX_NODES):

@@ -150,9 +150,12 @@ def _load_native(
         return f"native computes in float32, not {dtype}"
     if device not in ("auto", "cpu"):
         return f"native computes on a CPU, not on {device}"
+    file = GgufFile(ref.path)
+    # Neither torch, which takes seconds to import, nor packed weights without need.
+    is_auto = device == "auto" and may_have_gpu()
+    if is_auto and (chosen := resolve_placement(device, dtype)[0]) != "cpu":
+        return f"native computes on a CPU, not on {chosen}"
     try:
-        # Files are refused before torch is imported, which takes seconds.
-        file = GgufFile(ref.path)
         weights = ForwardModel(file)
         if framework == "numpy":
             fast = FastTokenizer.of_gguf(file, ref.path)
@@ -160,9 +163,6 @@ def _load_native(
             tokenizer = pretrained_tokenizer(file, ref.path)
     except (UnsupportedFileError, UnknownTokenizerError) as error:
         return f"native cannot compute it: {error}"
-    is_auto = device == "auto" and (framework == "transformers" or may_have_gpu())
-    if is_auto and (chosen := resolve_placement(device, dtype)[0]) != "cpu":
-        return f"native computes on a CPU, not on {chosen}"
     if framework == "numpy":
         return GgufModel.of(file, weights, ref.path, activations), fast
     native = imported("specds.models.native")

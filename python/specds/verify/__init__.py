@@ -3,9 +3,10 @@
 Read in this order: `runner` (what the decoding loop calls, without torch), `cache`, `inputs`,
 `generic` (a pass over a tree by any model), `attention` and `fused_forward` (our own attention, and
 a forward with less Python between the layers), `packed` (all rows as one sequence, in passes of few
-shapes), `native` (GGUF files on a CPU, without torch), `recordings` (these as CUDA graphs),
-`states`, `few_tokens` and `chain` (models with recurrent layers), and `support` (the models that
-can be verified). Imports `specds.accept`, since on a device acceptance is part of the pass.
+shapes), `native` (the core on a CPU, without torch), `in_place` (the same for models of
+transformers), `recordings` (passes as CUDA graphs), `states`, `few_tokens` and `chain` (models with
+recurrent layers), and `support` (the models that can be verified). Imports `specds.accept`, since
+on a device acceptance is part of the pass.
 """
 
 from typing import TYPE_CHECKING

@@ -123,14 +123,15 @@ def shared_copy(
 ) -> PreTrainedModel:
     """A copy of a model that shares its weights, buffers and hooks; packed with an `of_pass`.
 
-    On a CPU its linear layers are those of `specds.verify.linear`.
+    On a CPU, if it is not packed, its linear layers are those of `specds.verify.linear`.
     """
     made: dict[int, Any] = {}
 
     def copied(module: torch.nn.Module) -> torch.nn.Module:
         if id(module) not in made:
             kind, weight = type(module), module._parameters.get("weight")
-            if kind is torch.nn.Linear and weight is not None and is_fast(weight):
+            is_linear = kind is torch.nn.Linear and of_pass is None
+            if is_linear and weight is not None and is_fast(weight):
                 kind = FastLinear
             other = made[id(module)] = object.__new__(kind)
             other.__dict__.update(module.__dict__)

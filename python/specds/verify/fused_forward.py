@@ -17,7 +17,6 @@ from specds.kernels import operations
 from specds.verify.attention import Tree, attend_packed, attend_tree
 from specds.verify.cache import TreeCache
 from specds.verify.inputs import Masks, layer_types
-from specds.verify.linear import is_fast, linear
 
 _Function = Callable[[Tensor], Tensor]
 _Parts = Callable[[Tensor], Sequence[Tensor]]
@@ -30,22 +29,22 @@ _MAX_COPIED = 0.25
 _NAMES = "gemma3", "llama", "mistral", "qwen2", "qwen3"
 _FAMILIES = {f"transformers.models.{name}.modeling_{name}" for name in _NAMES}
 # Modules whose forward is called.
-_CALLED = {"lm_head", "embed_tokens", "rotary_emb", "act_fn", "o_proj", "down_proj"}
+CALLED = {"lm_head", "embed_tokens", "rotary_emb", "act_fn", "o_proj", "down_proj"}
 # Projections that can be joined with others of the same input.
-_JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
+JOINED = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}
 _HEAD_NORMS = {"q_norm", "k_norm"}
 # Modules that are computed here.
 _COMPUTED = {"model", "layers", "norm", "self_attn", "mlp", "input_layernorm", *_HEAD_NORMS}
 _COMPUTED |= {f"{of}_layernorm" for of in ("post_attention", "pre_feedforward", "post_feedforward")}
 # The activations of `operations.gate`; True for GELU.
-_GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
+GATES = {type(ACT2FN["silu"]): False, type(ACT2FN["gelu_pytorch_tanh"]): True}
 
 
 def unfused_reason(model: PreTrainedModel) -> str:
     """Return why a model has no `FusedForward`; empty if it has one."""
     kind = type(model)
     if kind.__module__ not in _FAMILIES or not kind.__name__.endswith("ForCausalLM"):
-        return f"{kind.__name__} has none"
+        return f"{kind.__name__} is of another family"
     if _modules._global_forward_hooks or _modules._global_forward_pre_hooks:
         return "all modules have a hook"
     if getattr(model.config, "final_logit_softcapping", None) is not None:
@@ -57,12 +56,12 @@ def _what_is_unusual(family: str, part: torch.nn.Module, name: str = "") -> str:
     """Return what differs from the family's code in a module that is computed here, or ''."""
     kind, inner, what = type(part), {*part._modules, *part._parameters}, name or "the model"
     if kind is not torch.nn.ModuleList:
-        inner -= _CALLED | _JOINED
+        inner -= CALLED | JOINED
         # A library of kernels may have replaced a forward for all models.
         is_of_family = kind.__module__ == family == kind.forward.__module__
         if not is_of_family or not inner <= _COMPUTED | {"weight"}:
             return f"{what} is not as its family made it"
-        if _is_hooked(part):
+        if is_hooked(part):
             return f"{what} has a hook or a forward of its own"
     if part.training:
         return f"{what} is in training mode"
@@ -74,13 +73,13 @@ def _what_is_unusual(family: str, part: torch.nn.Module, name: str = "") -> str:
     return next(filter(None, found), "")
 
 
-def _is_hooked(module: torch.nn.Module) -> bool:
+def is_hooked(module: torch.nn.Module) -> bool:
     """Return whether a call of a module does more than the forward of its class."""
     return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__)
 
 
 def _is_plain_linear(module: torch.nn.Module) -> bool:
-    is_linear = type(module) is torch.nn.Linear and not _is_hooked(module)
+    is_linear = type(module) is torch.nn.Linear and not is_hooked(module)
     # Quantized weights are subclasses, which may support the calls of the layer only.
     return is_linear and type(module.weight) is torch.nn.Parameter
 
@@ -128,7 +127,7 @@ class _Layer:
         self.gate_up = join(mlp.gate_proj, mlp.up_proj)
         self.activation = mlp.act_fn
         # None for an activation that `operations.gate` does not compute.
-        self.is_gelu = None if _is_hooked(mlp.act_fn) else _GATES.get(type(mlp.act_fn))
+        self.is_gelu = None if is_hooked(mlp.act_fn) else GATES.get(type(mlp.act_fn))
         self.down = _function(mlp.down_proj)
         self.norm_of_mlp = norms.get("post_feedforward_layernorm")
 
@@ -137,7 +136,7 @@ def _function(module: Any) -> _Function:
     """Return the module, or the operation of a plain linear layer."""
     computed: _Function = module
     if _is_plain_linear(module):
-        product = linear if is_fast(module.weight) else torch.nn.functional.linear
+        product = torch.nn.functional.linear
         computed = partial(product, weight=module.weight, bias=module.bias)
     return computed
 
@@ -241,7 +240,7 @@ def _has_room(layers: torch.nn.Module, device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     named = layers.named_parameters()
-    copied = sum(weight.nbytes for name, weight in named if name.split(".")[-2] in _JOINED)
+    copied = sum(weight.nbytes for name, weight in named if name.split(".")[-2] in JOINED)
     return copied <= _MAX_COPIED * torch.cuda.mem_get_info(device)[0]
 
 

@@ -28,7 +28,7 @@ class NativeRunner(Verifier):
             self._native.activations,
             model.num_threads,
         )
-        self._states = ForwardCache(self._native.weights, num_rows)
+        self.states = ForwardCache(self._native.weights, num_rows)
         # The rows of the states that the rows of the request have.
         self._rows = [*range(num_rows)]
         self._past: tuple[GgufCache, int] | None = None
@@ -36,7 +36,7 @@ class NativeRunner(Verifier):
     def load(self, past: GgufCache) -> None:
         """Continue from the only row of a cache; a request that fails restores it."""
         self._past = past, past.get_seq_length()
-        self._states = past.start(self._native.weights, 1)
+        self.states = past.start(self._native.weights, 1)
 
     def extend(self) -> GgufCache:
         """Return the cache of `load` with the states of the request."""
@@ -54,17 +54,17 @@ class NativeRunner(Verifier):
         while waiting := [row for row in first_rows.values() if row not in logits]:
             inputs, ended = [], []
             for row in waiting:
-                start = self._states.length(row)
+                start = self.states.length(row)
                 chunk = texts[row][start : start + (chunk_size or _CHUNK)]
                 is_last = start + len(chunk) == len(texts[row])
                 inputs.append((row, chunk, None, int(is_last)))
                 ended += [row] * is_last
-            logits |= zip(ended, self._native.compute(self._states, inputs), strict=True)
+            logits |= zip(ended, self._native.compute(self.states, inputs), strict=True)
             for row, chunk, *_ in inputs:
-                self._states.commit(row, range(len(chunk)))
+                self.states.commit(row, range(len(chunk)))
         for row, original in enumerate(originals):
             if row != original:
-                self._states.copy_row(original, row)
+                self.states.copy_row(original, row)
         return np.stack([logits[original] for original in originals])
 
     def verify_rows(
@@ -78,26 +78,26 @@ class NativeRunner(Verifier):
             parents[1 : 1 + len(tree)] = tree.parents
             parents[1:] += 1
             inputs.append((row, tokens, parents if size > 1 else None, size))
-        logits = self._native.compute(self._states, inputs)
+        logits = self._native.compute(self.states, inputs)
         parts = np.split(logits, np.cumsum([size for *_, size in inputs])[:-1])
         return [part[: 1 + len(tree)] for part, tree in zip(parts, trees, strict=True)]
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in zip(self._rows, paths, strict=True):
-            self._states.commit(row, [0, *(1 + node for node in path)])
+            self.states.commit(row, [0, *(1 + node for node in path)])
 
     @property
     def lengths(self) -> list[int]:
-        return [self._states.length(row) for row in self._rows]
+        return [self.states.length(row) for row in self._rows]
 
     def committed(self) -> GgufCache:
-        return self._native.cache_class(self._states)
+        return self._native.cache_class(self.states)
 
     def leave(self, row: int) -> None:
         last = self._rows.pop()
         if row < len(self._rows):
             self._rows[row], last = last, self._rows[row]
-        self._states.truncate(last, 0)
+        self.states.truncate(last, 0)
 
     def close(self) -> None:
         if self._past is not None:

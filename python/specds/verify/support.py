@@ -23,6 +23,7 @@ from specds.models.native import NativeModel
 from specds.verify.attention import packing_reasons
 from specds.verify.cache import CACHE_NAME
 from specds.verify.fused_forward import unfused_reason
+from specds.verify.in_place import InPlaceRunner, in_place_reason
 from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
 from specds.verify.native import NativeRunner
 from specds.verify.packed import RUNNERS
@@ -97,7 +98,7 @@ def check_model(model: PreTrainedModel, *, verification: Verification = "model")
     if _has_kernel(model, verification):
         most = getattr(config, "max_position_embeddings", None) or _SPLIT_PROMPT
         prompt_length = max(prompt_length, min(_SPLIT_PROMPT, most - 2 * len(_PARENTS)))
-    takes_trees = _runner_class(verification).takes_trees
+    takes_trees = _runner_class(model, verification).takes_trees
     measured, drafts = (tree_error, "tree") if takes_trees else (chain_error, "chain")
     try:
         error = measured(model, prompt_length, verification)
@@ -135,8 +136,8 @@ def require_support(
     With `check_model` each model is run once for each backend.
 
     Returns:
-        The backend, its name, and why `auto` chose `model` instead of `packed`, if it did. If the
-        model is the reason, a warning says so once.
+        The backend, its name, and why `auto` chose `model` instead of `native` or `packed`, if it
+        did. On a CUDA device, if the model is the reason, a warning says so once.
 
     Raises:
         UnsupportedModelError: Drafts cannot be verified; the message has the reasons.
@@ -152,16 +153,20 @@ def require_support(
         verification = "native"
     elif verification == "auto" and is_recurrent(model):
         verification = "chain"
+    elif verification == "auto" and model.device.type == "cpu":
+        why = "; ".join(_reasons(model, "native", check_model))
+        verification = "model" if why else "native"
     elif verification == "auto" and not _is_proven(model.device):
         verification, why = "model", _UNPROVEN
     elif verification == "auto":
         why = "; ".join(_reasons(model, "packed", check_model))
         verification = "model" if why else "packed"
-    runner = _runner_class(verification)
+    runner = _runner_class(model, verification)
     name = verification if isinstance(verification, str) else runner.__name__
     if reasons := _reasons(model, verification, check_model):
         raise _unsupported(model, name, reasons)
-    if why not in {"", _UNPROVEN, *_warned.setdefault(model, set())}:
+    warns = model.device.type != "cpu"
+    if warns and why not in {"", _UNPROVEN, *_warned.setdefault(model, set())}:
         _warned[model].add(why)
         message = f"drafts are verified by 'model' and not by 'packed', which is faster: {why}"
         warnings.warn(message, stacklevel=2)
@@ -181,7 +186,7 @@ def require_family(model: Any, verification: Verification = "auto") -> None:
         return
     if verification == "auto":
         verification = "chain" if is_recurrent(model) else "model"
-    runner = _runner_class(verification)
+    runner = _runner_class(model, verification)
     if reasons := _lasting_reasons(model, runner.takes_trees):
         raise _unsupported(model, "model" if runner.takes_trees else "chain", reasons)
 
@@ -201,9 +206,7 @@ def log_once(model: Any, message: str, level: int = logging.INFO) -> None:
 
 
 def _is_proven(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) in _PROVEN
-    return device.type == "cpu"
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in _PROVEN
 
 
 def _reasons(model: PreTrainedModel, verification: Verification, runs: bool) -> Sequence[str]:
@@ -217,16 +220,20 @@ def _reasons(model: PreTrainedModel, verification: Verification, runs: bool) -> 
     return found.reasons
 
 
-def _runner_class(verification: Verification) -> type[Verifier]:
+def _runner_class(model: Any, verification: Verification) -> type[Verifier]:
+    if verification == "native" and not isinstance(model, NativeModel):
+        return InPlaceRunner
     return RUNNERS[verification] if isinstance(verification, str) else verification
 
 
 def unsupported_reasons(model: PreTrainedModel, verification: Verification = "model") -> list[str]:
     """Return the reasons in a model's configuration against verifying drafts on it."""
     config = model.config.get_text_config(decoder=True)
-    takes_trees = _runner_class(verification).takes_trees
-    if isinstance(model, NativeModel) or verification == "native":
-        return [*_native_reasons(model, _runner_class(verification))]
+    runner_class = _runner_class(model, verification)
+    takes_trees = runner_class.takes_trees
+    if isinstance(model, NativeModel):
+        of_core = issubclass(runner_class, NativeRunner)
+        return [] if of_core else ["the core computes it: use verification='native'"]
     reasons = [*_training_reasons(model, config), *_lasting_reasons(model, takes_trees)]
     is_zero3: Any = is_deepspeed_zero3_enabled
     num = getattr(model, "_tp_size", None) or 1
@@ -234,13 +241,16 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
         num = torch.distributed.get_world_size()
     if num > 1:
         reasons.append("its weights are spread over processes, and each of them drafts by itself")
-    # `packed` reads prompts by the model's own attention, and trees by our own.
-    if config._attn_implementation not in _ATTENTION and verification not in ("packed", "chain"):
+    # Other backends read prompts by the model's own attention, and trees by our own.
+    has_own = verification in ("packed", "native", "chain")
+    if config._attn_implementation not in _ATTENTION and not has_own:
         reasons.append(
             f"attention {config._attn_implementation!r} takes no tree mask: load the model with "
             "`attn_implementation='sdpa'` or 'eager', or use verification='packed'"
         )
-    if verification != "model" and takes_trees:
+    if issubclass(runner_class, InPlaceRunner):
+        reasons += filter(None, [in_place_reason(model)])
+    elif verification != "model" and takes_trees:
         reasons += packing_reasons(model, config, has_kernel=_has_kernel(model, verification))
     return reasons
 
@@ -250,13 +260,6 @@ def _lasting_reasons(model: PreTrainedModel, takes_trees: bool) -> list[str]:
     config = model.config.get_text_config(decoder=True)
     of_family = _family_reasons if takes_trees else _chain_reasons
     return [*_prompt_reasons(model), *of_family(model, config)]
-
-
-def _native_reasons(model: PreTrainedModel, runner_class: type[Verifier]) -> Iterator[str]:
-    if not isinstance(model, NativeModel):
-        yield "it is not a model of a GGUF file that `specds.load_gguf` has loaded"
-    elif not issubclass(runner_class, NativeRunner):
-        yield "the core computes it: use verification='native'"
 
 
 def _has_kernel(model: PreTrainedModel, verification: Verification) -> bool:
@@ -373,7 +376,7 @@ def tree_error(
     plain = model(input_ids=ids, position_ids=positions, use_cache=False).logits
 
     sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": len(tree)}
-    with closing(_runner_class(verification)(model, **sizes)) as runner:
+    with closing(_runner_class(model, verification)(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(known[None, :-1])])
         found = runner.verify_rows([int(known[-1])], [tree])[0]
         rows = torch.from_numpy(found) if isinstance(found, np.ndarray) else found.clone()
@@ -402,7 +405,7 @@ def chain_error(model: PreTrainedModel, prompt_length: int, verification: Verifi
     plain = model(torch.from_numpy(ids)[None].to(model.device), use_cache=False).logits[0].float()
     sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": 8}
     found = []
-    with closing(_runner_class(verification)(model, **sizes)) as runner:
+    with closing(_runner_class(model, verification)(model, **sizes)) as runner:
         runner.prefill_rows([torch.from_numpy(ids[None, :prompt_length])])
         place = prompt_length
         for num_nodes, accepted in _CHAINS:

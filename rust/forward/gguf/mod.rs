@@ -19,7 +19,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 
 use crate::error::{Error, Result};
 use crate::weights::BlockType;
@@ -76,6 +76,7 @@ pub struct Gguf {
     metadata: BTreeMap<String, Value>,
     tensors: BTreeMap<String, Entry>,
     data: usize,
+    arrays: BTreeMap<String, Tensor>,
 }
 
 impl Gguf {
@@ -112,7 +113,23 @@ impl Gguf {
             let reason = format!("the tensor {name} is not all in the file");
             return Err(Error::Corrupt { path, reason });
         }
-        Ok(Self { path, map: Arc::new(map), metadata, tensors, data })
+        Ok(Self { path, map: Arc::new(map), metadata, tensors, data, arrays: BTreeMap::new() })
+    }
+
+    /// Returns what a file with these fields and tensors would be; `name` is its path in errors.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub fn of_arrays(
+        name: &str,
+        metadata: BTreeMap<String, Value>,
+        arrays: BTreeMap<String, Tensor>,
+    ) -> Result<Self> {
+        let path = PathBuf::from(name);
+        let io = |source| Error::Io { path: path.clone(), source };
+        let map = MmapMut::map_anon(1).and_then(MmapMut::make_read_only).map_err(io)?;
+        Ok(Self { path, map: Arc::new(map), metadata, tensors: BTreeMap::new(), data: 0, arrays })
     }
 
     pub fn path(&self) -> &Path {
@@ -124,12 +141,13 @@ impl Gguf {
     }
 
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.keys().map(String::as_str)
+        self.tensors.keys().chain(self.arrays.keys()).map(String::as_str)
     }
 
     /// The number of all weights.
     pub fn num_weights(&self) -> u64 {
-        self.tensors.values().map(|entry| entry.rows.saturating_mul(entry.columns)).sum()
+        let of_file = self.tensors.values().map(|of| of.rows.saturating_mul(of.columns));
+        of_file.chain(self.arrays.values().map(|of| (of.rows * of.columns) as u64)).sum()
     }
 
     pub fn text(&self, key: &str) -> Option<&str> {
@@ -161,7 +179,7 @@ impl Gguf {
     /// Its type is not one that this crate reads, or its bytes are not all in the file.
     pub fn tensor(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(entry) = self.tensors.get(name) else {
-            return Ok(None);
+            return Ok(self.arrays.get(name).cloned());
         };
         let Some(kind) = BlockType::from_number(entry.kind) else {
             let kind = BlockType::name_of(entry.kind);

@@ -157,6 +157,55 @@ impl Cache {
         Ok(())
     }
 
+    /// Adds committed tokens to a row: `(num_layers, 2, num_tokens, num_heads * head_size)`, in a layer their keys and
+    /// then their values.
+    ///
+    /// # Errors
+    ///
+    /// There is no such row, or the states are not those of whole tokens.
+    pub fn append(&mut self, row: usize, states: &[f32]) -> Result<()> {
+        let shape = self.shape;
+        let width = shape.num_heads * shape.head_size;
+        let start = self.row(row)?.length;
+        let num_tokens = states.len() / (2 * width * shape.num_layers);
+        if num_tokens * 2 * width * shape.num_layers != states.len() {
+            return Err(Error::invalid("states", "must be those of whole tokens"));
+        }
+        self.reserve(row, num_tokens)?;
+        let row = &mut self.rows[row];
+        for (pages, states) in
+            row.pages.iter_mut().zip(states.chunks(2 * width * num_tokens.max(1)))
+        {
+            let (keys, values) = states.split_at(width * num_tokens);
+            let tokens = keys.chunks_exact(width).zip(values.chunks_exact(width));
+            for (slot, (keys, values)) in (start..).zip(tokens) {
+                shape.put(pages, slot, keys, values);
+            }
+        }
+        row.length += num_tokens;
+        Ok(())
+    }
+
+    /// Returns the states of a row as [`append`](Self::append) takes them.
+    ///
+    /// # Errors
+    ///
+    /// There is no such row.
+    pub fn states(&mut self, row: usize) -> Result<Vec<f32>> {
+        let shape = self.shape;
+        let row = self.row(row)?;
+        let mut states = Vec::new();
+        for pages in &row.pages {
+            let (mut keys, mut values) = (Vec::new(), Vec::new());
+            for slot in 0..row.length {
+                shape.read(pages, slot, &mut keys, &mut values);
+            }
+            states.append(&mut keys);
+            states.append(&mut values);
+        }
+        Ok(states)
+    }
+
     fn row(&mut self, row: usize) -> Result<&mut Row> {
         self.rows.get_mut(row).ok_or_else(|| Error::invalid("row", "must be a row of the cache"))
     }
@@ -183,16 +232,20 @@ impl Shape {
     }
 
     fn copy(self, pages: &mut [Page], from: usize, to: usize) {
-        let size = self.num_heads * self.head_size;
-        let (mut keys, mut values) = (Vec::with_capacity(size), Vec::with_capacity(size));
-        let page = &pages[from / PAGE];
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        self.read(pages, from, &mut keys, &mut values);
+        self.put(pages, to, &keys, &values);
+    }
+
+    /// Adds the keys and values of a slot, head after head.
+    fn read(self, pages: &[Page], slot: usize, keys: &mut Vec<f32>, values: &mut Vec<f32>) {
+        let page = &pages[slot / PAGE];
         for head in 0..self.num_heads {
             let start = head * self.page_size();
-            let key = |dimension| page.keys[start + self.key_place(from, dimension)];
+            let key = |dimension| page.keys[start + self.key_place(slot, dimension)];
             keys.extend((0..self.head_size).map(key));
-            values.extend(&page.values[self.values(head, from)]);
+            values.extend(&page.values[self.values(head, slot)]);
         }
-        self.put(pages, to, &keys, &values);
     }
 }
 

@@ -52,6 +52,9 @@ pub struct Config {
 /// Layers of a size that no file of today reaches are taken for damage.
 const MOST: usize = 1 << 24;
 
+/// Tensors with the angles of rotations of all layers and of those with windows, which files have not.
+pub(crate) const ANGLES: [&str; 2] = ["rope_angles.weight", "rope_angles_swa.weight"];
+
 impl Config {
     pub(crate) fn read(file: &Gguf) -> Result<Self> {
         let architecture = file.text("general.architecture").unwrap_or_default().to_owned();
@@ -105,18 +108,23 @@ impl Config {
             Some(_) => return Err(file.corrupt("rope_freqs.weight is not of the size of a head")),
             None => vec![1.0; head_size / 2],
         };
-        let rotation = |base: f32, scale: f32| Rotation {
-            pairs,
-            angles: (0..head_size / 2)
-                .map(|pair| {
-                    let exponent = (2 * pair) as f32 / head_size as f32;
-                    1.0 / base.powf(exponent) / factors[pair] / scale
-                })
-                .collect(),
+        let rotation = |angles: &str, base: f32, scale: f32| -> Result<Rotation> {
+            let angle = |pair: usize| {
+                let exponent = (2 * pair) as f32 / head_size as f32;
+                1.0 / base.powf(exponent) / factors[pair] / scale
+            };
+            let angles = match file.tensor(angles)? {
+                Some(given) => given.numbers(),
+                None => (0..head_size / 2).map(angle).collect(),
+            };
+            if angles.len() != head_size / 2 {
+                return Err(file.corrupt("its angles are not of the size of a head"));
+            }
+            Ok(Rotation { pairs, angles })
         };
         let base = number("rope.freq_base").unwrap_or(10_000.0);
         let local_base = number("rope.freq_base_swa").unwrap_or(10_000.0);
-        let rotations = [rotation(base, scale), rotation(local_base, 1.0)];
+        let rotations = [rotation(ANGLES[0], base, scale)?, rotation(ANGLES[1], local_base, 1.0)?];
         let is_local =
             match (is_gemma, file.metadata().get(&key("attention.sliding_window_pattern"))) {
                 _ if window.is_none() => vec![false; num_layers],
@@ -144,7 +152,7 @@ impl Config {
             epsilon: number("attention.layer_norm_rms_epsilon").unwrap_or(1e-6),
             gate: if is_gemma { Gate::Gelu } else { Gate::Silu },
             embedding_scale: if is_gemma { (hidden_size as f32).sqrt() } else { 1.0 },
-            attention_scale: 1.0 / (size as f32).sqrt(),
+            attention_scale: number("attention.scale").unwrap_or(1.0 / (size as f32).sqrt()),
             logit_cap: number("final_logit_softcapping").filter(|&cap| cap > 0.0),
             window,
             is_local,

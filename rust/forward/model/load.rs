@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::config::Config;
+use super::config::{ANGLES, Config};
 use crate::error::Result;
 use crate::gguf::{Gguf, Tensor};
 use crate::simd::Instructions;
@@ -65,7 +65,9 @@ impl Model {
         let mut config = Config::read(&file)?;
         let with = options.instructions;
         let mut loader = Loader { file: &file, with, left: file.tensor_names().collect() };
-        loader.left.remove("rope_freqs.weight");
+        for name in ["rope_freqs.weight", ANGLES[0], ANGLES[1]] {
+            loader.left.remove(name);
+        }
         let embeddings = loader.tensor("token_embd.weight")?;
         config.vocab_size = embeddings.rows;
         let hidden = config.hidden_size;

@@ -1,0 +1,176 @@
+"""Verification backend `native` of transformers' models on a CPU: the core reads their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from specds._core import ForwardModel, GgufFile, TokenTree
+from specds.models.gguf_model import GgufModel
+from specds.verify.fused_forward import CALLED, GATES, JOINED, is_hooked, unfused_reason
+from specds.verify.generic import Runner
+from specds.verify.inputs import layer_types
+from specds.verify.native import NativeRunner
+
+# Types of the same bits in numpy, which has no bfloat16.
+_BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
+_MODULES = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+# Of layers with two norms around the MLP, the norm after attention is applied to its output.
+_GEMMA = _MODULES | {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+def in_place_reason(model: PreTrainedModel) -> str:
+    """Return why the core cannot compute a model where it lies; empty if it can."""
+    if why := _unusual(model):
+        return why
+    try:
+        core_of(model)
+    except ValueError as error:
+        # The core's own advice is for files.
+        return str(error).partition(": run it")[0]
+    return ""
+
+
+def _unusual(model: Any) -> str:
+    """Return what differs from a model of matrices in memory and rotations by angles, or ''."""
+    if model.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return "it is not on a CPU, or under autocast"
+    if why := unfused_reason(model):
+        return why
+    for name, module in model.named_modules():
+        kind, weight = type(module), module._parameters.get("weight")
+        last = name.rpartition(".")[2]
+        is_usual = kind in (torch.nn.Linear, torch.nn.Embedding) or last not in CALLED | JOINED
+        is_usual |= kind.__module__ == type(model).__module__  # scaled embeddings and rotations
+        is_usual |= last == "act_fn" and GATES.get(kind) == _is_gemma(model)
+        is_plain = weight is None or (type(weight) is torch.nn.Parameter and weight.dtype in _BITS)
+        if is_hooked(module) or not is_usual or not is_plain:
+            return f"{name} is not as its family made it"
+        if any(of.endswith("attention_scaling") and vars(module)[of] != 1.0 for of in vars(module)):
+            return "it scales rotations"
+    return ""
+
+
+def _is_gemma(model: Any) -> bool:
+    return str(model.config.model_type).startswith("gemma")
+
+
+def core_of(model: Any) -> GgufModel:
+    """Return a model of the core over the matrices of a model, where they lie; vectors are copied.
+
+    Raises:
+        ValueError: The core does not compute a model of such shapes, or a matrix is not contiguous.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    decoder, names = model.model, _GEMMA if _is_gemma(model) else _MODULES
+    modules = {"token_embd": decoder.embed_tokens, "output_norm": decoder.norm}
+    if model.lm_head.weight is not decoder.embed_tokens.weight:
+        modules["output"] = model.lm_head
+    for number, layer in enumerate(decoder.layers):
+        inside = dict(layer.named_modules())
+        found = names.keys() & inside.keys()
+        modules |= {f"blk.{number}.{names[name]}": inside[name] for name in found}
+    for name, module in modules.items():
+        for kind, weight in module._parameters.items():
+            if weight is not None and weight.dim() == 1:
+                is_offset = _is_gemma(model) and kind == "weight"
+                arrays[f"{name}.{kind}"] = (weight.detach().float() + is_offset).numpy()
+            elif weight is not None:
+                arrays[f"{name}.{kind}"] = weight.detach().view(_BITS[weight.dtype]).numpy()
+    angles = decoder.rotary_emb._buffers
+    for name, kind in ("", "full_attention"), ("_swa", "sliding_attention"):
+        of_kind = angles.get("inv_freq", angles.get(f"{kind}_inv_freq"))
+        if of_kind is not None:
+            arrays[f"rope_angles{name}.weight"] = of_kind.float().numpy()
+    fields = _fields(model)
+    core = ForwardModel(GgufFile.of_arrays("it", fields, arrays))
+    made = GgufModel(core, "float32")
+    made.threads = torch.get_num_threads()
+    return made
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    """Return the fields that the file of a model would have."""
+    config, attention = model.config, model.model.layers[0].self_attn
+    fields: dict[str, Any] = {
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "block_count": config.num_hidden_layers,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": attention.head_dim,
+        "attention.scale": float(attention.scaling),
+        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+    }
+    is_local = [kind == "sliding_attention" for kind in layer_types(config)]
+    if any(is_local):
+        fields["attention.sliding_window"] = config.sliding_window
+        fields["attention.sliding_window_pattern"] = is_local
+    # The core's name of models whose rotations turn halves, with or without biases and norms.
+    architecture = "gemma3" if _is_gemma(model) else "qwen3"
+    named = {f"{architecture}.{name}": value for name, value in fields.items()}
+    return named | {"general.architecture": architecture}
+
+
+class InPlaceRunner(Runner):
+    """Verification by the core, of prompts that transformers has read.
+
+    Torch is faster on prompts: their keys and values are moved to the core.
+    """
+
+    def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
+        super().__init__(model, **sizes)
+        self._core = NativeRunner(core_of(model), num_rows=sizes.get("num_rows", 1))
+        self.setting = type(self), model.dtype, *self._core.setting
+        self._states = self._core.states
+
+    def fix_shape(self, num_nodes: int, num_slots: int) -> None:
+        pass  # no rounding depends on it
+
+    def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
+        logits = super().prefill_rows(prompts, chunk_size)
+        slots, capacity = self.cache.slots, self.cache.capacity
+        for row, length in enumerate(self.cache.lengths):
+            kept = slice(row * capacity, row * capacity + length)
+            pairs = [slots[layer][kind][kept] for layer in sorted(slots) for kind in (0, 1)]
+            self._states.append(row, torch.stack(pairs).float().numpy())
+        del self.cache
+        return logits.float()
+
+    def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
+        self._core.least_nodes = self.least_nodes
+        return [torch.from_numpy(of) for of in self._core.verify_rows(token_ids, trees)]
+
+    def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
+        self._core.commit_rows(paths)
+
+    @property
+    def lengths(self) -> list[int]:
+        return self._core.lengths
+
+    def leave(self, row: int) -> None:
+        self._core.leave(row)
+
+    def committed(self) -> DynamicCache:
+        cache, config = DynamicCache(), self._config
+        shape = config.num_hidden_layers, 2, 1, self.lengths[0], config.num_key_value_heads, -1
+        states = torch.from_numpy(self._states.states(0)).view(shape).transpose(3, 4)
+        for layer, pair in enumerate(states.to(self._model.dtype)):
+            cache.update(pair[0].contiguous(), pair[1].contiguous(), layer)
+        return cache
