@@ -299,3 +299,26 @@ def test_kills_of_processes_do_not_restore_deleted_tenants(path):
         num_kept = len(texts(kept, "tenant 3"))
         kept.save(path, merge=True)
         assert names(path.parent) == ["memory"], "no partial file is left"
+
+
+FORKS = """
+import os, signal, sys
+from specds import Memory
+memory = Memory(100)
+memory.share(sys.argv[1], every=0.001)
+for number in range(20):
+    memory.insert(f"tenant {number}", [number] * 50)
+    if (child := os.fork()) == 0:
+        signal.alarm(4)
+        memory.insert("child", [1, 2, 3])
+        del memory
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+del memory
+assert len(Memory.open(sys.argv[1], 100).texts("tenant 19")) == 1
+"""
+
+
+def test_forked_process_drops_a_shared_memory_at_once(tmp_path):
+    command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "m")]
+    subprocess.run(command, check=True, timeout=60)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -61,6 +62,8 @@ impl Memory {
 #[derive(Debug)]
 pub struct Sharing {
     stop: Option<Sender<()>>,
+    /// The process of the thread; one that was forked from it has no such thread.
+    process_id: u32,
     /// Closed when the thread has ended.
     ended: Receiver<()>,
     state: Arc<Mutex<State>>,
@@ -111,7 +114,7 @@ impl Sharing {
             Error::invalid("interval", format!("cannot be kept, no thread can start: {error}"))
         })?;
         let stop = Some(stop);
-        Ok(Self { stop, ended, state })
+        Ok(Self { stop, process_id: process::id(), ended, state })
     }
 
     /// Returns the datastore that replaced the previous one; each is returned once.
@@ -137,6 +140,7 @@ impl Sharing {
     /// Merges once more and ends the thread, as dropping does. If that fails, [`failure`](Self::failure) has the error.
     pub fn end(&mut self) {
         if self.stop.take().is_some()
+            && self.process_id == process::id()
             && self.ended.recv_timeout(Self::MAX_END) == Err(RecvTimeoutError::Timeout)
         {
             let seconds = Self::MAX_END.as_secs();
