@@ -112,3 +112,5 @@ def test_relative_tokenizer_opens_from_another_folder(run, tmp_path, monkeypatch
     assert "share read" in run(*build, "--overwrite", "--verbose")[1]
     monkeypatch.chdir(tmp_path)
     assert run("lookup", "here/d", "def add(")[0] == 0
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert run("lookup", "there/d", "def add(")[0] == 0

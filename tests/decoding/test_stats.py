@@ -1,5 +1,7 @@
 """Figures of generation: the speedup over the measured baseline."""
 
+from dataclasses import replace
+
 from specds import GenerationStats
 
 
@@ -11,4 +13,6 @@ def test_speedup_compares_with_the_shortest_step_without_drafts():
         stats.record_baseline_step(seconds)
     assert stats.speedup == 2.0  # 1 + 9 * 1.0 s without drafts
     assert str(stats).endswith("; 2.0 times the baseline")
+    slow = replace(stats, baseline_step_s=stats.baseline_step_s / 4)
+    assert "(slower; max_nodes=0 decodes without drafts)" in str(slow)
     assert (GenerationStats() + stats).baseline_step_s == 1.0

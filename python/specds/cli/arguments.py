@@ -110,7 +110,14 @@ def listed(text: str) -> list[str]:
 
 
 def tokenizer_name(given: str | None, datastore: Datastore) -> str:
-    """The tokenizer that was given, or the one that a datastore was built with."""
+    """The tokenizer that was given, or the one that a datastore was built with.
+
+    If that folder is gone, one of its name next to the datastore is used: both may have moved.
+    """
     if not given and not datastore.tokenizer_name:
         raise ValueError(f"{datastore.path} names no tokenizer: pass one with --tokenizer")
+    named = Path(given or datastore.tokenizer_name)
+    moved = (folder / named.name for folder in datastore.path.absolute().parents[:2])
+    if not given and named.is_absolute() and not named.exists():
+        return next((str(path) for path in moved if path.exists()), datastore.tokenizer_name)
     return given or datastore.tokenizer_name

@@ -96,6 +96,8 @@ class GenerationStats:
     def __str__(self) -> str:
         """Return a summary: ``128 tokens in 0.53 s, 241/s; 15 passes, 8.5 tokens each``."""
         speedup = f"; {self.speedup:.1f} times the baseline" if self.speedup else ""
+        if 0 < self.speedup < 0.95:
+            speedup += " (slower; max_nodes=0 decodes without drafts)"
         passes = f"{self.num_drafts:,} pass" + ("" if self.num_drafts == 1 else "es")
         speed = f"{self.tokens_per_s:{'.0f' if self.tokens_per_s > 9.95 else '.2g'}}"
         return (
