@@ -1,10 +1,12 @@
 """Constraints of each library against plain code that compares every token with every text."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
-from grammars import EOS, GRAMMARS, VOCABULARY, Reference, allowed_tokens
+from grammars import EOS, GRAMMARS, SCHEMA, VOCABULARY, Reference, allowed_tokens
 from models import VOCAB_SIZE, random_tree
 from specds._core import TokenTree
 from specds.constraints import ConstrainedSession, GrammarProcessor, Guide
@@ -84,6 +86,20 @@ def test_ahead_at_a_choice_has_each_choice(library):
     texts = [b"".join(VOCABULARY[token] for token in path) for path in constraint.ahead()]
     for level in (b"low", b"high", b"mid"):
         assert any(text.startswith(level) for text in texts)
+
+
+def test_ahead_follows_likely_spaces_where_any_whitespace_is_allowed():
+    import xgrammar
+
+    info = xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[EOS])
+    compiled = xgrammar.GrammarCompiler(info).compile_json_schema(json.dumps(SCHEMA))
+    constraint = GrammarProcessor(compiled).start(0)()
+    for char in '{"level": "mid"':
+        assert constraint.push(VOCABULARY.index(char.encode()))
+    texts = [b"".join(VOCABULARY[token] for token in path) for path in constraint.ahead()]
+    for start in (b', "ok": ', b',"ok":'):
+        assert any(text.startswith(start) for text in texts)
+    assert not any(b"  " in text or b" :" in text for text in texts)
 
 
 @pytest.mark.parametrize("library", [*LIBRARIES, "own"])

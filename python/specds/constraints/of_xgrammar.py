@@ -22,6 +22,10 @@ _MAX_DIGITS = 2
 """A place with more allowed digits is a number, of which nothing can be known."""
 _MIN_SHARE = 0.1
 """The least probability of a text that is followed, if characters are equally likely."""
+_SHARE_LEFT = 0.9
+"""The share that is left of a text after each character, which ends what might not end."""
+_NO_SPACE_BEFORE = frozenset(" :,]}")
+"""Where a grammar allows spaces, few texts have one before these characters, or two."""
 _WORDS = re.compile(r"(?<=\S)(?= )")
 
 
@@ -61,33 +65,35 @@ class XgrammarConstraint(MatcherConstraint):
         self._matcher.fill_next_token_bitmask(self._bits, 0)
         return self._words
 
-    def _texts(self, share: float = 1.0) -> list[tuple[str, list[int]]]:
+    def _texts(self, share: float = 1.0, before: str = "") -> list[tuple[str, list[int]]]:
         """Return the likely continuations, each with the stop token that must follow, if any."""
         forced = self._matcher.find_jump_forward_string()
         if forced and not self._matcher.accept_string(forced):
             return [(forced, [])]
-        below = self._branches(share) if share > _MIN_SHARE else []
+        below = self._branches(share, forced or before) if share > _MIN_SHARE else []
         if forced:
             self._matcher.rollback(1)
         if not 0 < len(below) <= MAX_BRANCHES:
             return [(forced, [])]
         return [(forced + text, end) for text, end in below]
 
-    def _branches(self, share: float) -> list[tuple[str, list[int]]]:
+    def _branches(self, share: float, before: str) -> list[tuple[str, list[int]]]:
         words = self.words()
         chars = self._cutter.chars_of(words)
         if not chars:
             # If no character may come, only a stop token may.
             few = few_of(words) or []
             return [("", [few[0]])] if 0 < len(few) <= _MAX_CHARS else []
-        is_number = sum(char.isdigit() for char in chars) > _MAX_DIGITS
+        if len(chars) > 1 and (before.endswith(" ") or _NO_SPACE_BEFORE.issuperset(chars)):
+            chars = [char for char in chars if char != " "]
+        if len(chars) > _MAX_CHARS or sum(map(str.isdigit, chars)) > _MAX_DIGITS:
+            return []
         found = []
-        if len(chars) <= _MAX_CHARS and not is_number:
-            for char in chars:
-                if self._matcher.accept_string(char):
-                    below = self._texts(share / len(chars))
-                    found += [(char + text, end) for text, end in below]
-                    self._matcher.rollback(1)
+        for char in chars:
+            if self._matcher.accept_string(char):
+                below = self._texts(_SHARE_LEFT * share / len(chars), char)
+                found += [(char + text, end) for text, end in below]
+                self._matcher.rollback(1)
         return found
 
 
