@@ -44,6 +44,7 @@ class XgrammarConstraint(MatcherConstraint):
         matcher = xgrammar.GrammarMatcher(compiled) if matcher is None else matcher
         super().__init__(matcher, self._cutter.vocab_size)
         self._bits = xgrammar.allocate_token_bitmask(1, self._cutter.vocab_size)
+        self._num_beyond = int(matcher.is_terminated())
         self._stops = frozenset(matcher.stop_token_ids)
         self._words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
 
