@@ -1,54 +1,43 @@
-//! Reliability of the probabilities of a drafter, by depth and by row.
+//! Reliability of the probabilities of a drafter, over all rows and of each row.
 
 use crate::draft::token_tree::TokenTree;
 
-/// The decay of the counts with each step: after fifty steps a third remains.
-const DECAY: f64 = 0.98;
-/// The number of promised tokens that the reliability of the previous depth counts as.
-const PRIOR_TOKENS: f64 = 2.0;
-/// The number of promised tokens of one row that the reliability over all rows counts as.
-const PRIOR_TOKENS_OF_ROW: f64 = 4.0;
 /// The initial reliability. Cheap nodes are verified anyway, and where nodes are expensive, even
 /// unverified first nodes yield evidence.
 const FIRST: f64 = 0.7;
-/// The number of depths with their own counts. Deeper nodes use the last one.
-const DEPTHS: usize = 16;
-/// The upper bound of a factor.
+/// The variances of the bias of a drafter and of a row before any outcome.
+const OF_DRAFTER: f64 = 1.0;
+const OF_ROW: f64 = 0.5;
+/// The fraction of what is known of a bias that is still known after a step.
+const KEPT: f64 = 0.99;
+/// The upper bound of the factor of a probability.
 const MOST: f64 = 2.0;
+/// The probability of a rejection where a drafter that is not reliable promises none.
+const LEAST_RISK: f64 = 0.02;
 
-/// Promised tokens and accepted tokens, decayed.
-#[derive(Debug, Clone, Copy, Default)]
-struct AcceptanceCounts {
-    promised: f64,
-    came: f64,
+/// A bias of log odds.
+#[derive(Debug, Clone, Copy)]
+struct Bias {
+    mean: f64,
+    variance: f64,
 }
 
-impl AcceptanceCounts {
-    fn decay(&mut self) {
-        self.promised *= DECAY;
-        self.came *= DECAY;
-    }
-
-    /// Returns the accepted fraction, with a prior of `prior_tokens` tokens.
-    fn factor(self, prior: f64, prior_tokens: f64) -> f64 {
-        let promised = self.promised + prior_tokens;
-        let factor = (self.came + prior_tokens * prior) / promised;
-        if promised > 0.0 { factor.min(MOST) } else { 0.0 }
-    }
-}
-
-/// The accepted fraction of the promised tokens over all requests of a drafter.
+/// The reliability of a drafter over all rows: a bias of the log odds that a child of an accepted node is accepted too.
 ///
-/// It depends on the depth, because drafters other than `fused` are more overconfident the deeper they
-/// draft. A depth with few counts follows the previous one. The counts include the unverified children of
-/// verified nodes, whose outcome every step shows, so a drafter can gain reliability although none of its
-/// nodes are verified.
+/// A rejection says little of a node that was likely, and nothing of its descendants. The children of verified nodes
+/// count although they are not verified, because every step shows their outcome. So a drafter can gain reliability
+/// although none of its nodes are verified.
 #[derive(Debug, Clone)]
-pub(crate) struct Reliability {
-    /// The counts of each depth, starting at depth 1.
-    depths: [AcceptanceCounts; DEPTHS],
-    /// The factor of each depth, computed from `depths`.
-    factors: [f64; DEPTHS],
+pub(crate) struct Reliability(Bias);
+
+/// The reliability of one row relative to that over all rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowReliability(Bias);
+
+impl Bias {
+    fn forget(&mut self, first: f64) {
+        self.variance = KEPT * self.variance + (1.0 - KEPT) * first;
+    }
 }
 
 impl Default for Reliability {
@@ -59,92 +48,100 @@ impl Default for Reliability {
 
 impl From<f64> for Reliability {
     fn from(first: f64) -> Self {
-        let mut depths = [AcceptanceCounts::default(); DEPTHS];
-        depths[0] = AcceptanceCounts { promised: PRIOR_TOKENS, came: PRIOR_TOKENS * first };
-        Self { depths, factors: [first; DEPTHS] }
+        Self(Bias { mean: first.ln(), variance: OF_DRAFTER })
     }
 }
 
-/// The reliability of one row relative to that over all rows.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RowReliability(AcceptanceCounts);
-
-impl RowReliability {
-    fn factor(self) -> f64 {
-        self.0.factor(1.0, PRIOR_TOKENS_OF_ROW)
+impl Default for RowReliability {
+    fn default() -> Self {
+        Self(Bias { mean: 0.0, variance: OF_ROW })
     }
 }
 
 impl Reliability {
+    fn odds(&self, row: RowReliability) -> f64 {
+        (self.0.mean + row.0.mean).exp()
+    }
+
     /// Returns the largest factor that a probability of these rows may need, at least 1.
     pub(crate) fn most(&self, rows: impl Iterator<Item = RowReliability>) -> f64 {
-        let of_rows = rows.map(RowReliability::factor).fold(0.0, f64::max);
-        let of_depths = self.factors.iter().copied().fold(0.0, f64::max);
-        (of_rows * of_depths).clamp(1.0, MOST)
+        rows.map(|row| self.odds(row)).fold(1.0, f64::max).min(MOST)
     }
 
     /// Returns the expected tokens of each node.
     pub(crate) fn gains(&self, row: RowReliability, tree: &TokenTree) -> Vec<f64> {
-        let factor = row.factor();
-        let nodes = tree.depths().into_iter().zip(promises(tree));
-        let gain = |(depth, promise): (u32, f64)| {
-            promise * (factor * self.factors[index(depth)]).min(MOST)
-        };
-        nodes.map(gain).map(|gain| gain.min(1.0)).collect()
+        let odds = self.odds(row);
+        let (promises, sums) = promises(tree);
+        let mut gains = Vec::with_capacity(promises.len());
+        for (&parent, &promise) in tree.parents().iter().zip(&promises) {
+            let parent = usize::try_from(parent).ok();
+            let (before, gain) = parent.map_or((1.0, 1.0), |at| (promises[at], gains[at]));
+            let any = share(sums[parent.map_or(0, |at| at + 1)], before);
+            let one = share(promise, before) * scaled(any, odds) / any.max(f64::MIN_POSITIVE);
+            gains.push((gain * one).min(scaled(promise, odds.max(1.0))));
+        }
+        gains
     }
 
-    /// Updates the counts by drafts, whose first nodes were verified, and the emitted tokens.
+    /// Updates the reliability by drafts, whose first nodes were verified, and the emitted tokens.
     pub(crate) fn learn<'a>(
         &mut self,
         outcomes: impl Iterator<Item = (&'a mut RowReliability, TokenTree, usize, &'a [u32])>,
     ) {
         let mut outcomes = outcomes.filter(|outcome| !outcome.1.is_empty()).peekable();
-        if outcomes.peek().is_none() {
-            return;
+        if outcomes.peek().is_some() {
+            self.0.forget(OF_DRAFTER);
         }
-        self.depths.iter_mut().for_each(AcceptanceCounts::decay);
         for (row, tree, num_verified, emitted) in outcomes {
-            self.note(row, &tree, num_verified, emitted);
-        }
-        let mut factor = self.depths[0].factor(0.0, 0.0);
-        self.factors[0] = factor;
-        for (counts, of_depth) in self.depths.iter().zip(&mut self.factors).skip(1) {
-            factor = counts.factor(factor, PRIOR_TOKENS);
-            *of_depth = factor;
-        }
-    }
-
-    fn note(
-        &mut self,
-        row: &mut RowReliability,
-        tree: &TokenTree,
-        num_verified: usize,
-        emitted: &[u32],
-    ) {
-        row.0.decay();
-        let path = tree.follow(emitted);
-        let nodes = tree.parents().iter().zip(tree.depths());
-        for (node, ((&parent, depth), promise)) in nodes.zip(promises(tree)).enumerate() {
-            if usize::try_from(parent).is_ok_and(|parent| parent >= num_verified) {
-                continue;
+            row.0.forget(OF_ROW);
+            let (promises, sums) = promises(&tree);
+            // The children of each accepted node, verified or not, until one is rejected or was not verified.
+            let (mut before, mut sum) = (1.0, sums[0]);
+            let mut path = tree.follow(emitted).into_iter();
+            for _ in emitted {
+                if sum == 0.0 {
+                    break;
+                }
+                let node = path.next();
+                self.note(row, share(sum, before), node.is_some());
+                let Some(node) = node.filter(|&node| node < num_verified) else { break };
+                (before, sum) = (promises[node], sums[node + 1]);
             }
-            let came = f64::from(u8::from(path.contains(&node)));
-            let counts = &mut self.depths[index(depth)];
-            counts.promised += promise;
-            counts.came += came;
-            row.0.promised += promise * self.factors[index(depth)];
-            row.0.came += came;
+        }
+    }
+
+    /// Takes whether any child of an accepted node was accepted.
+    fn note(&mut self, row: &mut RowReliability, promise: f64, came: bool) {
+        let expected = scaled(promise, self.odds(*row));
+        let error = f64::from(u8::from(came)) - expected;
+        let weight = expected * (1.0 - expected);
+        let total = 1.0 + weight * (self.0.variance + row.0.variance);
+        for bias in [&mut self.0, &mut row.0] {
+            bias.mean += bias.variance / total * error;
+            bias.variance -= bias.variance.powi(2) * weight / total;
         }
     }
 }
 
-fn index(depth: u32) -> usize {
-    (depth as usize).min(DEPTHS) - 1
+fn share(promise: f64, before: f64) -> f64 {
+    if promise < before { promise / before } else { 1.0 }
 }
 
-/// Returns the probabilities of a tree, or 1 for each node if the drafter gives none.
-fn promises(tree: &TokenTree) -> impl Iterator<Item = f64> {
+/// Returns a probability whose odds are multiplied.
+fn scaled(prob: f64, odds: f64) -> f64 {
+    let risk = (1.0 - prob).max(LEAST_RISK * (1.0 - odds));
+    odds * prob / (odds * prob + risk)
+}
+
+/// Returns the probabilities of a tree, or 1 for each node if the drafter gives none, and their sum over the children of
+/// the context and of each node.
+fn promises(tree: &TokenTree) -> (Vec<f64>, Vec<f64>) {
     let has_none = tree.probs().iter().all(|&prob| prob == 0.0);
-    let promise = move |&prob: &f32| if has_none { 1.0 } else { f64::from(prob) };
-    tree.probs().iter().map(promise)
+    let promise = |&prob: &f32| if has_none { 1.0 } else { f64::from(prob) };
+    let promises: Vec<_> = tree.probs().iter().map(promise).collect();
+    let mut sums = vec![0.0; promises.len() + 1];
+    for (&parent, promise) in tree.parents().iter().zip(&promises) {
+        sums[usize::try_from(parent + 1).unwrap_or(0)] += promise;
+    }
+    (promises, sums)
 }

@@ -11,7 +11,7 @@ const AVERAGING: f64 = 0.1;
 /// The weight of a step in the rate of its row, relative to that of the next.
 const RECENT: f64 = 0.95;
 /// The weight of a step without drafts in the rate of a row, relative to that of the last step.
-const FIRST_STEP: f64 = 0.5;
+const FIRST_WEIGHT: f64 = 0.5;
 /// The weight of a draft time below the average.
 const AVERAGING_DOWN: f64 = 0.5;
 /// The maximum fraction of the time that unprofitable drafts take.
@@ -178,7 +178,7 @@ impl DraftStats {
 
 /// Returns the expected tokens of rows per unit of cost, at least those of steps without drafts.
 fn rate(rows: &[&mut RowBudget], baseline: f64) -> f64 {
-    let (mut tokens, mut cost) = (FIRST_STEP, FIRST_STEP * baseline);
+    let (mut tokens, mut cost) = (FIRST_WEIGHT, FIRST_WEIGHT * baseline);
     for row in rows {
         tokens += row.tokens;
         cost += row.cost;

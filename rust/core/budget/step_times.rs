@@ -85,17 +85,17 @@ const STEPS_KNOWN: usize = 3;
 /// The time that a step other than a probe may lose, in steps without drafts.
 const GAMBLE: f64 = 1.0;
 /// The standard deviations from the likely cost to the one that a probe hopes for.
-const HOPE: f64 = 1.0;
-/// The standard deviations from the likely cost to the one that a probe risks.
-const FEAR: f64 = 2.0;
-/// The standard deviations from the likely cost to the one that a probe risks.
-const RISK: f64 = 0.5;
+const HOPE: f64 = 0.5;
+/// The standard deviations from the likely cost to the one that a step risks.
+const FEAR: f64 = 1.5;
+/// The number of times that a probe may be as large as the largest step so far.
+const GROWTH: f64 = 8.0;
 /// The time that the first probes may lose, in steps without drafts.
 const FIRST_LOSSES: f64 = 2.5;
 /// The fraction of all time that later probes may lose.
 const LOSSES_SHARE: f64 = 0.007;
 /// The minimum gain of a probe at the lower bound, in steps without drafts.
-const LEAST_GAIN: f64 = 0.2;
+const LEAST_GAIN: f64 = 0.1;
 
 impl Default for StepTimes {
     fn default() -> Self {
@@ -261,13 +261,15 @@ impl StepTimes {
             return (0, baseline, baseline);
         }
         let bound = |errors: f64| self.costs(errors, place_at(tokens(best)).0);
-        let (low, high) = (bound(-HOPE), bound(RISK));
+        let (low, high) = (bound(-HOPE), bound(FEAR));
         let (most, least) = (values(&low), values(&high));
         // A probe may lose what the best number gains, and any other step what none lose.
         let affordable = FIRST_LOSSES * baseline + LOSSES_SHARE * self.total - self.lost;
         let risk = |number: usize| (worth[best] - least[number]) / rate;
         let numbers = (0..worth.len()).filter(|&number| number != best);
+        let largest = self.num_steps.iter().rposition(|&num| num > 0).map_or(1.0, tokens_of);
         let numbers = numbers.filter(|&number| risk(number) <= affordable);
+        let numbers = numbers.filter(|&number| tokens(number) <= GROWTH * largest);
         let tried = numbers.max_by(|&a, &b| most[a].total_cmp(&most[b]));
         let least_worth = worth[best] + rate * baseline * LEAST_GAIN;
         let tried = tried.filter(|&number| most[number] > least_worth);

@@ -206,7 +206,7 @@ fn requests_after_one_second_are_not_slower_than_without_drafts() {
     for (curve_name, curve) in CURVES {
         for (kind, kinds) in KINDS {
             for num_rows in [1, 4] {
-                let noises = [("quiet", quiet as LoadNoise, 0.97), ("busy", busy, 0.87)];
+                let noises = [("quiet", quiet as LoadNoise, 0.97), ("busy", busy, 0.95)];
                 for (noise_name, noise, least) in noises {
                     let run = Simulation::new(curve, noise).run(kinds, num_rows, 30.0);
                     let case = format!("{curve_name}, {kind}, {num_rows} rows, {noise_name}");
@@ -385,6 +385,6 @@ fn noise_costs_a_tenth_of_the_speedup_with_known_costs_at_most() {
         let [first, later] =
             [0, 1].map(|part| shares.iter().map(|of| of[part]).sum::<f64>() / 16.0);
         println!("{name}: {first:.3} in 200 steps, {later:.3} later; least speedup {least:.3}");
-        assert!(first > 0.9 && later > 0.93 && least > 0.88, "{name}: {shares:?}");
+        assert!(first > 0.92 && later > 0.95 && least > 0.95, "{name}: {shares:?}");
     }
 }
