@@ -20,7 +20,9 @@ from models import (
     tree_generate,
 )
 from specds import UnsupportedModelError, generate, warm_up
+from specds._core import ForwardCache
 from specds.verify import check_model
+from specds.verify.in_place import core_of
 from specds.verify.support import require_support
 
 GEMMA = {"layer_types": ["sliding_attention", "full_attention"], "query_pre_attn_scalar": 9}
@@ -86,6 +88,17 @@ def test_batch_and_kept_cache_equal_the_baseline():
     again = generate(model, longer, random_drafter(), cache=cache, max_nodes=9, **settings)
     assert torch.equal(again.sequences, model.generate(longer, **settings))
     warm_up(model)
+
+
+@torch.no_grad()
+def test_two_threads_compute_the_bits_of_one():
+    core = core_of(wide("qwen3", hidden_size=256, intermediate_size=1024))
+    logits = []
+    for core.threads in (1, 2):
+        cache = ForwardCache(core.weights)
+        logits.append(core.compute(cache, [(0, prompt()[0], None, 21)]))
+    assert (logits[0] == logits[1]).all()
+    assert logits[0].std() > 0
 
 
 @torch.no_grad()
