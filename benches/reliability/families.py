@@ -4,6 +4,7 @@ A family has one configuration with the same small sizes wherever it has such a 
 `check_model` accepts get requests of `fuzz_generate`, whose results must be the same.
 """
 
+import os
 import random
 import re
 from collections import defaultdict
@@ -23,7 +24,7 @@ from models import SHAPE, VOCAB_SIZE, build
 from specds.verify import check_model
 from specds.verify.support import is_recurrent
 
-NUM_REQUESTS = 5
+NUM_REQUESTS = int(os.environ.get("REQUESTS", "5"))
 _DRAFTERS = ("mixed", "oracle", "forked")
 _MOST_PARAMETERS = 12_000_000
 _SIZES = {

@@ -182,16 +182,24 @@ def bombs(folder: Path) -> Tried:
 
 
 def small_files(folder: Path) -> Tried:
-    """100,000 files of a line each, in 100 folders."""
-    for number in range(100_000):
+    """Files of a line each, in 100 folders; the build is killed until it has enough time."""
+    for number in range(NUM_SMALL_FILES):
         path = folder / "src" / str(number % 100) / f"{number}.py"
         if number < 100:
             path.parent.mkdir(parents=True)
         path.write_text(f"x{number} = {number}\n")
-    code, _ = _build(folder / "src", folder / "d")
-    yield code == 0 and Datastore(folder / "d").num_documents == 100_000
+    code, seconds = -1, 1
+    while code < 0:
+        code, _ = _build(folder / "src", folder / "d", f"ulimit -t {seconds}; {{}}")
+        yield code <= 0
+        seconds *= 2
+    built = Datastore(folder / "d")
+    built.verify()
+    names = {built.source(index) for index in range(0, NUM_SMALL_FILES, 1000)}
+    yield built.num_documents == NUM_SMALL_FILES and len(names) == NUM_SMALL_FILES // 1000
 
 
+NUM_SMALL_FILES = 100_000
 CASES: dict[str, Callable[[Path], Tried]] = {
     "PEFT adapters switched between calls": adapters,
     "models by `torch.compile`": compiled,
@@ -201,7 +209,7 @@ CASES: dict[str, Callable[[Path], Tried]] = {
     "builds under a quota on the size of files": quotas,
     "builds on a disk that fills": full_disks,
     "files that unpack to 2 GiB": bombs,
-    "a folder of 100,000 small files": small_files,
+    "a folder of 100,000 small files, under kills": small_files,
 }
 
 

@@ -12,6 +12,7 @@ import specds
 from datastores import files
 from hub_server import TOKEN, Repository, hub_with_client
 from specds import BuildOptions, Datastore, FormatError, build_from_token_ids
+from specds._core import DatastoreBuilder
 
 pytest.importorskip("huggingface_hub")
 
@@ -289,3 +290,27 @@ def test_link_out_of_the_cache_is_refused(call, put, tmp_path):
     victim.symlink_to(elsewhere)
     with pytest.raises(FormatError, match="leads out of the hub's cache, to"):
         call("pull", "org/linked")
+
+
+def test_push_to_a_hub_that_lists_other_paths_touches_only_its_own(hub, call, datastore):
+    call("push", str(datastore), "org/name")
+    repository = hub.repositories["org/name"]
+    shard = next(path for path in repository.files if path.endswith("tokens.bin"))
+    odd = ["../evil.bin", "/etc/passwd", f"shard-{'0' * 32}/../x.bin", "shard-x/tokens.bin"]
+    repository.files |= dict.fromkeys([*odd, f"shard-{'0' * 32}/keys.bin"], b"x")
+    repository.sizes |= {shard: -1, odd[0]: 1 << 70}
+    before = files(datastore)
+    call("push", str(datastore), "org/name")
+    assert {*repository.files} >= {*odd, *before}
+    assert f"shard-{'0' * 32}/keys.bin" not in repository.files
+    assert repository.files[shard] == before[shard]
+    assert files(datastore) == before
+
+
+def test_names_of_documents_are_shared_if_a_shard_has_them(hub, call, datastore):
+    with DatastoreBuilder(datastore, **NAMED, separator=9, append=True) as builder:
+        builder.add_documents([1, 2, 3], [3], ["a.py"])
+        builder.finish()
+    call("push", str(datastore), "org/name")
+    pulled = Datastore(call("pull", "org/name"))
+    assert [pulled.source(index) for index in (59, 60)] == ["", "a.py"]
