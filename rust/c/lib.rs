@@ -87,6 +87,9 @@ pub unsafe extern "C" fn specds_open(
         };
         let sizes = times.iter().map(|time| (time.num_tokens, time.seconds)).collect::<Vec<_>>();
         let step_cost = (!sizes.is_empty()).then(|| StepCost::of_sizes(&sizes));
+        if options.trim_start().starts_with('[') {
+            return Err(refused("`options` must be a JSON object")); // serde reads an array as one
+        }
         let config: EngineConfig = serde_json::from_str(options).map_err(refused)?;
         let engine = EngineInfo {
             vocab_size: Some(vocab_size),

@@ -133,6 +133,7 @@ type Spoilt = (fn(&mut BatchRow), &'static str);
 fn invalid_arguments_are_named_and_invalid_options_refused_by_row() {
     for (options, reason) in [
         ("", "EOF while parsing"),
+        ("[]", "must be a JSON object"),
         (r#"{"datastor": "a"}"#, "unknown field `datastor`"),
         (r#"{"datastore": "/nowhere"}"#, "/nowhere"),
         (r#"{"min_prob": 2}"#, "min_prob"),
