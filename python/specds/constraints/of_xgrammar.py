@@ -26,7 +26,12 @@ _SHARE_LEFT = 0.9
 """The share that is left of a text after each character, which ends what might not end."""
 _NO_SPACE_BEFORE = frozenset(" :,]}")
 """Where a grammar allows spaces, few texts have one before these characters, or two."""
-_WORDS = re.compile(r"(?<=\S)(?= )")
+_WORDS = re.compile(r"(?<=\S)(?=\s)|(?<=\s)(?= \S)|(?<=[\n\t])(?=\S)")
+_STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SPACES = re.compile(r"([{[,:])(\s*)(?=\S)")
+"""A mark of JSON outside strings, and the whitespace before what follows it."""
+_MAX_TAIL = 2048
+"""The most last tokens whose whitespace is looked at."""
 
 
 class XgrammarConstraint(MatcherConstraint):
@@ -47,6 +52,7 @@ class XgrammarConstraint(MatcherConstraint):
         self._num_beyond = int(matcher.is_terminated())
         self._stops = frozenset(matcher.stop_token_ids)
         self._words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
+        self._tokens = list[int]()
 
     def push(self, token: int) -> bool:
         if not self.ended and not self._matcher.accept_token(token):
@@ -55,12 +61,21 @@ class XgrammarConstraint(MatcherConstraint):
             # A matcher that has accepted a stop token warns of each token that follows.
             self._matcher.rollback(int(not self.ended))
             self._num_beyond += 1
+        self._tokens.append(token)
         return True
+
+    def pop(self, count: int) -> None:
+        super().pop(count)
+        del self._tokens[len(self._tokens) - count :]
 
     def ahead(self) -> Sequence[Path]:
         if self.ended:
             return []
-        return [path for text, end in self._texts() if (path := [*self._cutter(text), *end])]
+        text = _STRINGS.sub("0", self._cutter.text_of(self._tokens[-_MAX_TAIL:]))
+        if spaces := _SPACES.findall(text):
+            self._cutter.spaces = dict(reversed(spaces))
+        found = self._texts(before=text)
+        return [path for text, end in found if (path := [*self._cutter(text), *end])]
 
     def words(self) -> NDArray[np.uint32]:
         self._matcher.fill_next_token_bitmask(self._bits, 0)
@@ -71,7 +86,7 @@ class XgrammarConstraint(MatcherConstraint):
         forced = self._matcher.find_jump_forward_string()
         if forced and not self._matcher.accept_string(forced):
             return [(forced, [])]
-        below = self._branches(share, forced or before) if share > _MIN_SHARE else []
+        below = self._branches(share, before + forced) if share > _MIN_SHARE else []
         if forced:
             self._matcher.rollback(1)
         if not 0 < len(below) <= MAX_BRANCHES:
@@ -85,6 +100,11 @@ class XgrammarConstraint(MatcherConstraint):
             # If no character may come, only a stop token may.
             few = few_of(words) or []
             return [("", [few[0]])] if 0 < len(few) <= _MAX_CHARS else []
+        space = self._cutter.space_after(before, chars) if " " in chars else None
+        if space and self._matcher.accept_string(space):
+            below = self._texts(share, before + space)
+            self._matcher.rollback(1)
+            return [(space + text, end) for text, end in below]
         if len(chars) > 1 and (before.endswith(" ") or _NO_SPACE_BEFORE.issuperset(chars)):
             chars = [char for char in chars if char != " "]
         if len(chars) > _MAX_CHARS or sum(map(str.isdigit, chars)) > _MAX_DIGITS:
@@ -92,7 +112,7 @@ class XgrammarConstraint(MatcherConstraint):
         found = []
         for char in chars:
             if self._matcher.accept_string(char):
-                below = self._texts(_SHARE_LEFT * share / len(chars), char)
+                below = self._texts(_SHARE_LEFT * share / len(chars), before + char)
                 found += [(char + text, end) for text, end in below]
                 self._matcher.rollback(1)
         return found
@@ -121,10 +141,41 @@ class Cutter:
         for token, text in enumerate(vocabulary):
             self._ids.setdefault(text, token)
         self._known: dict[str, list[int]] = {}
+        self._vocabulary = vocabulary
+        # The whitespace that the last text had first after each mark of JSON.
+        self.spaces: dict[str, str] = {}
         chars = [chr(code) for code in range(32, 127) if bytes([code]) in self._ids]
         tokens = np.array([self._ids[char.encode()] for char in chars], int)
         self._chars, self._words = chars, tokens >> 5
         self._bits = np.left_shift(1, tokens & 31, dtype=np.uint32, casting="unsafe")
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        texts = (self._vocabulary[token] for token in token_ids)
+        return b"".join(texts).decode("utf-8", errors="replace")
+
+    def space_after(self, text: str, chars: Sequence[str]) -> str | None:
+        """Return the rest of the whitespace that usually follows, None where it is not known.
+
+        Args:
+            text: The text so far.
+            chars: The characters that may follow.
+        """
+        text = _STRINGS.sub("0", text)
+        before, indent = text.rstrip(), self.spaces.get("{")
+        is_json = before[:1] in ("{", "[") and '"' not in text and len(chars) <= _MAX_CHARS
+        if indent is None or not is_json:
+            return None
+        depth = sum(map(before.count, "{[")) - sum(map(before.count, "}]"))
+        mark = before[-1:]
+        if mark == ":" or "\n" not in indent:
+            usual = self.spaces.get(mark)
+        elif mark in "{[,":
+            usual = "\n" + indent[1:] * depth
+        else:
+            usual = None if {",", ":"} & {*chars} else "\n" + indent[1:] * (depth - 1)
+        is_in = text[len(before) :]
+        return usual[len(is_in) :] if usual is not None and usual.startswith(is_in) else None
 
     def chars_of(self, words: NDArray[np.uint32]) -> list[str]:
         """Return the ASCII characters that a bit mask allows."""
