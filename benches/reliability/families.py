@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from fuzz_generate import drawn, outcome
 from models import SHAPE, VOCAB_SIZE, build
 from specds.verify import check_model
-from specds.verify.support import is_recurrent
+from specds.verify.support import recurrent_backend
 
 NUM_REQUESTS = int(os.environ.get("REQUESTS", "5"))
 _DRAFTERS = ("mixed", "oracle", "forked")
@@ -157,7 +157,8 @@ def verdict(name: str) -> tuple[str, str, int, list[str]]:
         model = make(torch.float32)
     except Exception:
         return "not built by the common small sizes", name, 0, []
-    tried = ("chain",) if is_recurrent(model) else ("packed", "model")
+    recurrent = recurrent_backend(model)
+    tried = tuple(sorted({recurrent, "chain"})) if recurrent else ("packed", "model")
     found = {way: check_model(model, verification=way) for way in tried}
     ways = [way for way in found if found[way].ok]
     if not ways:

@@ -46,13 +46,13 @@ def test_hybrid_is_checked_and_generates_and_chats(run, tmp_path, demo_tokenizer
     demo_tokenizer.save_pretrained(tmp_path)
     demo_tokenizer.chat_template = None
     code, out, _ = run("check", tmp_path, "--json")
-    assert (code, json.loads(out)["verification"]) == (0, "chain")
+    assert (code, json.loads(out)["verification"]) == (0, "model")
     ids = demo_tokenizer("def add(a, b):", return_tensors="pt")
     text = model.generate(**ids, max_new_tokens=12, do_sample=False)[0].tolist()
     options = ["generate", "--model", tmp_path, "--max-new-tokens", 12, "def add(a, b):", "--json"]
     result = json.loads(run(*options)[1])
     assert result["token_ids"] == text[ids["input_ids"].shape[1] :]
-    assert result["stats"]["verification"] == "chain"
+    assert result["stats"]["verification"] == "model"
     monkeypatch.setattr("sys.stdin", io.StringIO("def add(a, b):\nagain\n"))
     code, out, err = run("chat", "--model", tmp_path, "--max-new-tokens", 5)
     assert code == 0, err

@@ -31,6 +31,7 @@ from specds.generation import UnsupportedRequestError, generate
 from specds.verify import UnsupportedModelError, check_model
 from specds.verify.cache import CACHE_NAME
 from specds.verify.chain import ChainRunner
+from specds.verify.generic import Runner
 from specds.verify.states import Kept
 
 MODES = pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
@@ -39,6 +40,10 @@ MODELS = pytest.mark.parametrize("family", HYBRIDS)
 
 def partly_wrong(text):
     return [(token + (place % 4 == 0)) % VOCAB_SIZE for place, token in enumerate(text)]
+
+
+def tree_ids(tree, nodes):
+    return torch.from_numpy(tree.token_ids[[*nodes]].astype("int64"))[None]
 
 
 def chain(token_ids):
@@ -94,7 +99,7 @@ def test_texts_equal_the_baseline(family, mode):
         for max_nodes in (6, "auto"):
             output = tree_generate(model, drafter, max_nodes=max_nodes, num_tokens=48, **mode)
             assert output.sequences.tolist() == [expected]
-            assert output.stats.verification == "chain"
+            assert output.stats.verification == ("model" if family == "lfm2" else "chain")
     right = tree_generate(model, oracle_drafter(expected), max_nodes=6, num_tokens=48, **mode)
     assert right.stats.mean_acceptance_length > 5
     # Nothing is rejected, so nothing is fed again.
@@ -109,6 +114,38 @@ def test_only_recurrent_states_are_fed_again(family):
     stats = tree_generate(model, drafter, max_nodes=6, num_tokens=48, **GREEDY).stats
     again = stats.num_fed_tokens - stats.num_drafts - stats.num_draft_tokens
     assert (again > 0) is (family != "lfm2")
+
+
+@torch.no_grad()
+def test_convolutions_of_a_tree_see_ancestors(monkeypatch):
+    model = build(*HYBRIDS["lfm2"])
+    texts = [prompt(length, seed=length) for length in (1, 2, 19)]
+    runner = Runner(model, prompt_length=19, max_length=40, max_nodes=6, num_rows=3)
+    runner.prefill_rows([text[:, : max(text.shape[1] - 1, 1)] for text in texts], 7)
+    parents, path = (-1, 0, 0, 1, -1, 3), [0, 1, 3, 5]
+    tree = TokenTree([5, 6, 7, 8, 9, 10], parents)
+    for _ in range(2):
+        last = [int(text[0, -1]) for text in texts]
+        if runner.lengths[0] == texts[0].shape[1]:  # a prompt of one token
+            last[0] = 4
+            texts[0] = torch.cat((texts[0], torch.tensor([[4]])), 1)
+        found = runner.verify_rows(last, [tree] * 3)
+        for row, text in enumerate(texts):
+            for nodes in tree.paths():
+                whole = torch.cat((text, tree_ids(tree, nodes)), 1)
+                expected = model(whole, use_cache=False).logits[0, text.shape[1] - 1 :]
+                ours = found[row][[0, *(1 + node for node in nodes)]]
+                assert (ours - expected).abs().max() < 1e-4 * expected.std()
+        runner.commit_rows([path] * 3)
+        texts = [torch.cat((text, tree_ids(tree, path), torch.tensor([[4]])), 1) for text in texts]
+    kernels = Runner._kernels
+
+    def by_slots(self, inputs):
+        places = torch.arange(inputs.parents.shape[1]).expand_as(inputs.parents)
+        return kernels(self, inputs._replace(parents=(places - 1).clamp(min=0)))
+
+    monkeypatch.setattr(Runner, "_kernels", by_slots)
+    assert not check_model(model, verification="model").ok
 
 
 @MODELS

@@ -28,8 +28,12 @@ def load(past: Any, runner: Verifier) -> None:
     cache: Any = runner.cache  # type: ignore[attr-defined]
     layers: list[Any] = past.layers
     cache.reserve(length)
-    cache.place(torch.arange(length, device=layers[0].keys.device), 0)
+    cache.place(torch.arange(length, device="cpu"), 0)
     for index, layer in enumerate(layers):
+        if hasattr(layer, "conv_states"):
+            (states,) = layer.conv_states.values()
+            cache.update_conv_state(pad(states, (length - states.shape[-1], 0)), index)
+            continue
         # A sliding window has dropped the first states, which no later token sees.
         lost = (0, 0, length - layer.keys.shape[2], 0)
         cache.update(pad(layer.keys, lost), pad(layer.values, lost), index)
@@ -44,12 +48,14 @@ def extend(past: Any, runner: Verifier) -> Any:
     from specds.verify.chain import ChainRunner
     from specds.verify.states import MarkedCache
 
-    if isinstance(runner, ChainRunner):
+    start, cache = past.get_seq_length(), runner.cache  # type: ignore[attr-defined]
+    if isinstance(runner, ChainRunner) or cache.kernel_size:
         vars(past).update(vars(runner.committed()))
-        if isinstance(past, MarkedCache) and runner.mark is not None:
-            past.mark = runner.mark
+        if isinstance(past, MarkedCache) and isinstance(runner, ChainRunner):
+            past.mark = runner.mark or past.mark
+        elif isinstance(past, MarkedCache) and start < past.mark_at:
+            past.mark = cache.committed(length=past.mark_at), past.mark_at
         return past
-    start = past.get_seq_length()
     layers: list[Any] = runner.committed().layers
     for index, layer in enumerate(layers):
         past.update(layer.keys[:, :, start:], layer.values[:, :, start:], index)

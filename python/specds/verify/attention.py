@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from specds.kernels.operations import tree_attention
-from specds.verify.inputs import LocalAttention
+from specds.verify.inputs import LocalAttention, kernel_size
 from specds.verify.linear import FastLinear, is_fast
 
 # The name of `attend_packed` in transformers. It has no mask function there, so that transformers
@@ -159,6 +159,8 @@ def packing_reasons(model: PreTrainedModel, config: Any, *, has_kernel: bool) ->
     # A replaced forward is bound to the original module, and would run that one.
     if any("forward" in module.__dict__ for module in model.modules()):
         reasons.append("the forward of one of its modules was replaced, as by offloading")
+    if kernel_size(config):
+        reasons.append("its convolutions see only the last ancestors of a token")
     if getattr(config, "attn_logit_softcapping", None) is not None and not has_kernel:
         reasons.append("its attention caps logits")
     return [f"{reason}: use verification='model'" for reason in reasons]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache, LinearAttentionLayer
 
 from specds.models.native import CACHE_NAME as CACHE_NAME
 
-States = tuple[Tensor, Tensor]
+States = tuple[Tensor, ...]
 
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states
 # without a padded copy; 64 also keeps reallocations rare.
@@ -33,6 +33,9 @@ class TreeCache(Cache):
     a rolling window; masks hide the states outside. For transformers this is a cache without
     layers.
 
+    The inputs of convolutions are states of their layers too. A pass over trees reads those of the
+    last ancestors of each token, so that a rejected tree leaves no trace in them either.
+
     Args:
         capacity: Slots of a row to allocate at first; a full cache grows by half.
         num_rows: Rows of the request.
@@ -54,6 +57,9 @@ class TreeCache(Cache):
         self._held: dict[int, States] = {}
         self._places = torch.empty(0, dtype=torch.int64)
         self._view = (0, 0, 0)  # first row, number of rows, number of slots
+        # Tokens that a convolution sees, and their places `(num_tokens, kernel_size)` in a pass.
+        self.kernel_size = 0
+        self._of_kernels: Tensor | None = None
         super().__init__(layers=[])
 
     @property
@@ -92,7 +98,14 @@ class TreeCache(Cache):
             capacity = self.num_slots // room_for // _SLOT_MULTIPLE * _SLOT_MULTIPLE
         self._num_rows, self.capacity, self._seen = room_for, capacity, None
 
-    def place(self, places: Tensor, end: int, first_row: int = 0, num_rows: int = 1) -> None:
+    def place(
+        self,
+        places: Tensor,
+        end: int,
+        first_row: int = 0,
+        num_rows: int = 1,
+        of_kernels: Tensor | None = None,
+    ) -> None:
         """Set the places that the next pass writes, and the rows and slots that it sees.
 
         Args:
@@ -100,25 +113,52 @@ class TreeCache(Cache):
             end: The pass sees the slots before this one; 0 for its own states alone.
             first_row: First row of the pass.
             num_rows: Rows of the pass.
+            of_kernels: int64 `(num_tokens, kernel_size)`, the places that convolutions see, with -1
+                before the first token.
         """
         self._places, self._view, self._seen = places, (first_row, num_rows, end), None
+        self._of_kernels = of_kernels
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> States:
+    ) -> tuple[Tensor, Tensor]:
         """Write the states `(num_parts, num_heads, num_tokens, head_dim)` of a pass to a layer.
 
         Returns:
             The states that the pass sees, views `(num_rows, num_heads, end, head_dim)`.
         """
         states = key_states, value_states
+        keys, values = self.seen(layer_idx) if self._write(states, layer_idx) else states
+        return keys, values
+
+    def _write(self, states: States, layer: int) -> bool:
+        """Write states of a pass, and return whether it sees others."""
         if not self._blocks:
-            self._held[layer_idx] = states
-            return states
-        for slots, new in zip(self.slots[layer_idx], states, strict=True):
+            self._held[layer] = states
+            return False
+        for slots, new in zip(self.slots[layer], states, strict=True):
             # The layers of a model may be on several devices.
             slots.index_copy_(0, self._places.to(slots.device), new.transpose(1, 2).flatten(0, 1))
-        return self.seen(layer_idx) if self._view[2] else states
+        return self._view[2] > 0
+
+    def get_conv_state(self, *_: Any, **__: Any) -> None:
+        """Return None: `update_conv_state` has what a convolution sees."""
+
+    def update_conv_state(
+        self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any
+    ) -> Tensor:
+        """Write the inputs `(num_rows, num_channels, num_tokens)` of a convolution to a layer.
+
+        Returns:
+            What the tokens of a pass see, `(num_rows, num_tokens, kernel_size, num_channels)`; the
+            inputs themselves if it sees no others.
+        """
+        if not self._write((conv_states.mT[:, None],), layer_idx) or self._of_kernels is None:
+            return conv_states
+        (slots,) = self.slots[layer_idx]
+        places = self._of_kernels.to(slots.device)
+        seen = slots[places.clamp(min=0), 0] * (places >= 0)[..., None]
+        return seen.view(len(conv_states), conv_states.shape[2], -1, conv_states.shape[1])
 
     def seen(self, layer: int) -> States:
         """Return the states of a layer that the pass sees."""
@@ -139,7 +179,10 @@ class TreeCache(Cache):
         made: dict[tuple[int, int], Tensor] = {}
         for members, of_block in zip(self._members.values(), of_blocks, strict=True):
             made |= zip(members, of_block.unbind(), strict=True)
-        return {layer: (made[layer, 0], made[layer, 1]) for layer, kind in sorted(made) if not kind}
+        found: dict[int, States] = {}
+        for (layer, _), of_layer in sorted(made.items(), key=lambda item: item[0]):
+            found[layer] = *found.get(layer, ()), of_layer
+        return found
 
     def settle(self) -> None:
         """Allocate the slots after the first pass; to be called after each pass over prompts."""
@@ -150,8 +193,8 @@ class TreeCache(Cache):
                     shape = (of.shape[1], of.shape[-1]), of.dtype, of.device
                     self._members.setdefault(shape, []).append((layer, kind))
             self._allocate()
-            for layer, pair in held.items():
-                self.update(*pair, layer)
+            for layer, states in held.items():
+                self._write(states, layer)
 
     def commit(self, kept: Sequence[Sequence[int]], num_moved: int = 0) -> None:
         """Commit tokens of the last pass.
@@ -189,13 +232,20 @@ class TreeCache(Cache):
             self.copy_row(last, row)
         self.lengths.pop()
 
-    def committed(self, row: int = 0) -> DynamicCache:
-        """Copy a row's committed states to a cache of transformers."""
+    def committed(self, row: int = 0, length: int | None = None) -> DynamicCache:
+        """Copy a row's committed states, or the first of them, to a cache of transformers."""
         cache = DynamicCache()
-        kept = slice(row * self.capacity, row * self.capacity + self.lengths[row])
-        for layer, pair in self.slots.items():
-            keys, values = (of[None, kept].transpose(1, 2).clone() for of in pair)
-            cache.update(keys, values, layer)
+        start = row * self.capacity
+        kept = slice(start, start + (self.lengths[row] if length is None else length))
+        for layer, states in self.slots.items():
+            copied = [of[None, kept].transpose(1, 2).clone() for of in states]
+            if len(copied) == 1:
+                convolution = LinearAttentionLayer()
+                inputs = copied[0][:, 0].mT
+                convolution.update_conv_state(inputs, conv_kernel_size=self.kernel_size)
+                cache.layers.append(convolution)
+            else:
+                cache.update(copied[0], copied[1], layer)
         return cache
 
     def reserve(self, num_slots: int) -> None:

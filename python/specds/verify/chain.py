@@ -93,8 +93,6 @@ class ChainRunner(Runner):
         self._rows = [_Row() for _ in range(num_rows)]
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._of_few_tokens = FewTokens(model)
-        # Whether the cache itself drops the last tokens, so that nothing is fed again.
-        self._crops = False
         # Whether rows can share a pass: what other classes hold has no order that is known.
         self._joins = False
         # The rows of each pass, and their joined cache.
@@ -128,10 +126,6 @@ class ChainRunner(Runner):
             logits.append(found[1])
         layers = [layer for row in self._rows for layer in row.cache.layers]
         self._joins = all(type(layer).__module__ == cache_utils.__name__ for layer in layers)
-        is_croppable = (getattr(row.cache, "is_croppable", False) for row in self._rows)
-        self._crops = self._joins and all(is_croppable)
-        for row in self._rows if self._crops else ():
-            row.cache.activate_past_recording()
         return torch.stack(logits)
 
     def _read_prompt(self, row: _Row, ids: list[int], chunk_size: int | None = None) -> Tensor:
@@ -177,7 +171,7 @@ class ChainRunner(Runner):
             group = rows[0].group
             if len(rows) == 1:
                 rows[0].own()
-                if is_kept and not self._crops:
+                if is_kept:
                     rows[0].keep()
                 whole = rows[0]
             elif is_kept or group is None or group[1] != rows:
@@ -197,7 +191,7 @@ class ChainRunner(Runner):
         groups: list[list[_Row]] = []
         for row in sorted(self._rows, key=lambda row: -len(row.fed)):
             padding = len(groups[-1][0].fed) - len(row.fed) if groups else 0
-            if groups and self._joins and (self._crops or padding <= _MOST_PADDING):
+            if groups and self._joins and padding <= _MOST_PADDING:
                 groups[-1].append(row)
             else:
                 groups.append([row])
@@ -219,11 +213,9 @@ class ChainRunner(Runner):
                 continue
             for place, (row, num_known) in enumerate(zip(rows, known, strict=True)):
                 is_whole = num_known == width
-                if len(rows) > 1 and (is_whole or self._crops):
+                if len(rows) > 1 and is_whole:
                     row.take(part(whole.cache, place, row.length + width))
-                if self._crops:
-                    row.cache.crop(num_known - width)
-                elif not is_whole:
+                if not is_whole:
                     if len(rows) == 1:
                         row.restore()
                     row.again = row.fed[:num_known]
@@ -241,8 +233,6 @@ class ChainRunner(Runner):
         if row.again:
             row.fed, row.again = row.again, []
             self._feed([row], row, 1)
-        for layer in row.cache.layers if self._crops else ():
-            layer.record_past = False
         return row.cache
 
     def _feed(self, rows: list[_Row], whole: _Row, last: int) -> Tensor:

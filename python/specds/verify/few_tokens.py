@@ -24,12 +24,12 @@ class FewTokens:
     they call, have the tokens of the pass.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, has_kernels: bool = False) -> None:
         self._model = model
         self._sizes: list[tuple[dict[str, Any], int]] = []
         # Such a forward is bound to the original module.
         is_bound = any("forward" in of.__dict__ for of in model.modules())
-        if is_bound or model.device.type != "cpu":
+        if not has_kernels and (is_bound or model.device.type != "cpu"):
             return
         self._model = shared_copy(model)
         for module in self._model.modules():
@@ -85,12 +85,16 @@ def _convolve(
     activation: str | None = None,
     **__: Any,
 ) -> Tensor:
-    """Compute `causal_conv1d_fn` token by token, in the order of the memory."""
+    """Compute `causal_conv1d_fn` token by token, also of what each sees (see `TreeCache`)."""
     num, size = states.shape[-1], weight.shape[-1]
-    of_tokens = pad(states.mT.to(weight.dtype).float(), (0, 0, size - 1, 0))
-    made = torch.zeros(()) if bias is None else bias.float()
-    for shift, of_shift in enumerate(weight.float().unbind(1)):
-        made = torch.addcmul(made, of_tokens[:, shift : shift + num], of_shift)
+    if states.dim() == 4:
+        seen = states.to(weight.dtype).float().unbind(2)
+    else:
+        of_tokens = pad(states.mT.to(weight.dtype).float(), (0, 0, size - 1, 0))
+        seen = tuple(of_tokens[:, shift : shift + num] for shift in range(size))
+    made = torch.zeros((), device=states.device) if bias is None else bias.float()
+    for of_shift, at_shift in zip(weight.float().unbind(1), seen, strict=True):
+        made = torch.addcmul(made, at_shift, of_shift)
     made = made.to(weight.dtype)
     made = made if activation is None else ACT2FN[activation](made)
     return made.to(states.dtype).mT

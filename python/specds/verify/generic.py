@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from specds._core import TokenTree
 from specds.accept.on_device import likeliest_on_host
 from specds.verify.cache import CACHE_NAME, TreeCache
-from specds.verify.inputs import Inputs, MaskBuilder, Masks
+from specds.verify.few_tokens import FewTokens
+from specds.verify.inputs import Inputs, MaskBuilder, Masks, kernel_size
 from specds.verify.runner import Verifier
 
 # Slots allocated after the prompt: a large `max_length` that is never reached costs no memory.
@@ -58,6 +59,9 @@ class Runner(Verifier):
             self._always_masks = self._masks.has_windows
         self._num_moved = 0
         self.cache = TreeCache(self._slots, num_rows)
+        self._of_trees: Any = model
+        if self.takes_trees and (size := kernel_size(config)):
+            self.cache.kernel_size, self._of_trees = size, FewTokens(model, has_kernels=True)
 
     def fix_shape(self, num_nodes: int, num_slots: int) -> None:
         """Give all passes over trees one shape."""
@@ -97,10 +101,16 @@ class Runner(Verifier):
             # Padding goes after the prompt, where the next pass overwrites it.
             first_places = torch.tensor(rows, device="cpu")[:, None] * self.cache.capacity
             places = (first_places + positions % width).to(self._device)
+            of_kernels = positions[:, :, None] + torch.arange(
+                1 - self.cache.kernel_size, 1, device="cpu"
+            )
+            of_kernels = torch.where(of_kernels < 0, -1, of_kernels + first_places[:, :, None])
             shown = (positions >= 0).long().to(self._device) if len(rows) > 1 else None
-            self.cache.place(places.flatten(), end if start else 0, rows[0])
+            seen = end if start else 0
+            self.cache.place(places.flatten(), seen, rows[0], 1, of_kernels.flatten(0, 1))
             chunk, positions = (of.to(self._device) for of in (ids[:, start:end], positions))
-            logits = self._forward(chunk, positions.clamp(min=0), shown, last=1)
+            model = self._of_trees if start else self._model
+            logits = self._forward(chunk, positions.clamp(min=0), shown, last=1, model=model)
             self.cache.settle()
             for row, part in zip(rows, parts, strict=True):
                 self.cache.lengths[row] = min(end, len(part))
@@ -121,12 +131,14 @@ class Runner(Verifier):
     def _pass(self, inputs: Inputs, end: int) -> Tensor:
         """Return the logits at all places, from a pass that sees `end` slots of each row."""
         num_rows, width = inputs.token_ids.shape
-        self.cache.place(self._places(inputs).flatten(), end, 0, num_rows)
+        kernels = self._kernels(inputs) if self.cache.kernel_size else None
+        self.cache.place(self._places(inputs).flatten(), end, 0, num_rows, kernels)
         logits = self._logits(inputs, inputs.lengths[:, None] + inputs.depths, end)
         return logits.view(num_rows, width, -1)
 
     def _logits(self, inputs: Inputs, positions: Tensor, end: int) -> Tensor:
-        return self._forward(inputs.token_ids, positions, self._mask(inputs, end))
+        mask = self._mask(inputs, end)
+        return self._forward(inputs.token_ids, positions, mask, model=self._of_trees)
 
     def _mask(self, inputs: Inputs, end: int) -> Masks:
         """Return the mask; None if one token sees every slot, since attention is then faster."""
@@ -139,6 +151,16 @@ class Runner(Verifier):
         num_rows, width = inputs.token_ids.shape
         rows, slots = (torch.arange(n, device=inputs.lengths.device) for n in (num_rows, width))
         return (rows * self.cache.capacity + inputs.lengths)[:, None] + slots
+
+    def _kernels(self, inputs: Inputs) -> Tensor:
+        """Return the places of the last ancestors of each token, and of itself."""
+        at = [torch.arange(inputs.parents.shape[1], device=self._device).expand_as(inputs.parents)]
+        for _ in range(1, self.cache.kernel_size):
+            parents = inputs.parents.gather(1, at[-1].clamp(min=0))
+            at.append(torch.where(at[-1] > 0, parents, at[-1] - 1))
+        slots = inputs.lengths[:, None, None] + torch.stack(at[::-1], -1)
+        rows = torch.arange(len(slots), device=self._device)[:, None, None] * self.cache.capacity
+        return torch.where(slots < 0, -1, slots + rows).flatten(0, 1)
 
     def commit_rows(self, paths: Sequence[Sequence[int]]) -> None:
         self.cache.commit([self._places_of(path) for path in paths], self._num_moved)
@@ -170,7 +192,7 @@ class Runner(Verifier):
         mask: Masks,
         *,
         last: int = 0,
-        model: PreTrainedModel | None = None,
+        model: Any = None,
     ) -> Tensor:
         """Return the model's logits: of the `last` tokens if it supports that, or of all."""
         asked: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}

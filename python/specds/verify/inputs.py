@@ -19,6 +19,10 @@ LAYER_TYPES = {"full_attention", "sliding_attention", "chunked_attention"}
 """The types of layers with which a tree can be verified."""
 
 
+CONVOLUTION = "conv"
+"""The type of LFM2's layers that are convolutions over a few tokens."""
+
+
 class Inputs(NamedTuple):
     """The last tokens of some rows and their drafts; padding sees only itself, and is not seen.
 
@@ -86,6 +90,11 @@ def layer_types(config: Any) -> list[str]:
     return [kind] * int(config.num_hidden_layers)
 
 
+def kernel_size(config: Any) -> int:
+    """Return the tokens that convolutions see, by a text configuration; 0 without such layers."""
+    return int(config.conv_L_cache) if CONVOLUTION in layer_types(config) else 0
+
+
 def local_attention(layer_type: str, config: Any) -> LocalAttention:
     """Return the limits of the layers of a type, one of `LAYER_TYPES`."""
     if layer_type == "sliding_attention":
@@ -109,7 +118,8 @@ class MaskBuilder:
     def __init__(self, config: Any, dtype: torch.dtype, group: int = 1) -> None:
         # The rule by which transformers decides whether a model takes one mask or one per type.
         self._by_layer_type = hasattr(config, "layer_types")
-        kinds = sorted({*layer_types(config)})
+        kinds = sorted({*layer_types(config)} - {CONVOLUTION})
+        self._has_convolutions = kernel_size(config) > 0
         self._limits = {kind: local_attention(kind, config) for kind in kinds}
         self._hidden = max(torch.finfo(dtype).min, _HIDDEN)
         self._dtype = dtype
@@ -130,7 +140,7 @@ class MaskBuilder:
         num_rows, width = depths.shape
         positions, slots = lengths[:, None] + depths, torch.arange(end, device=depths.device)
         places = (lengths[:, None] + slots[:width])[:, None].expand_as(visible)
-        masks = {}
+        masks: dict[str, Any] = {CONVOLUTION: None} if self._has_convolutions else {}
         for kind, limit in self._limits.items():
             of_prefix, of_nodes = (slots < lengths[:, None])[:, None], visible
             if any(limit):

@@ -24,7 +24,7 @@ from specds.verify.attention import packing_reasons
 from specds.verify.cache import CACHE_NAME
 from specds.verify.fused_forward import unfused_reason
 from specds.verify.in_place import InPlaceRunner, in_place_reason
-from specds.verify.inputs import LAYER_TYPES, layer_types, local_attention
+from specds.verify.inputs import CONVOLUTION, LAYER_TYPES, layer_types, local_attention
 from specds.verify.native import NativeRunner
 from specds.verify.packed import RUNNERS
 from specds.verify.recordings import autocast_dtype
@@ -151,8 +151,8 @@ def require_support(
     why = ""
     if verification == "auto" and isinstance(model, NativeModel):
         verification = "native"
-    elif verification == "auto" and is_recurrent(model):
-        verification = "chain"
+    elif verification == "auto" and (recurrent := recurrent_backend(model)):
+        verification = recurrent
     elif verification == "auto" and model.device.type == "cpu":
         why = "; ".join(_reasons(model, "native", check_model))
         verification = "model" if why else "native"
@@ -185,7 +185,7 @@ def require_family(model: Any, verification: Verification = "auto") -> None:
     if not (isinstance(model, PreTrainedModel) or hasattr(model, "active_peft_config")):
         return
     if verification == "auto":
-        verification = "chain" if is_recurrent(model) else "model"
+        verification = recurrent_backend(model) or "model"
     runner = _runner_class(model, verification)
     if reasons := _lasting_reasons(model, runner.takes_trees):
         raise _unsupported(model, "model" if runner.takes_trees else "chain", reasons)
@@ -275,7 +275,7 @@ _OF_A_FAMILY = {
 def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     if model.config.is_encoder_decoder:
         yield "it is an encoder-decoder model"
-    if others := sorted({*layer_types(config)} - LAYER_TYPES):
+    if others := sorted({*layer_types(config)} - LAYER_TYPES - {CONVOLUTION}):
         yield f"layers of type {', '.join(others)} do not attend over a KV cache"
     elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
         yield "its recurrent state cannot drop a rejected branch"
@@ -298,6 +298,15 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
             yield f"rope type {rope_type} depends on the length of the deepest branch"
         if "mrope_section" in scaling:
             yield "its rotary positions have several dimensions (mrope)"
+
+
+def recurrent_backend(model: PreTrainedModel) -> str:
+    """Return how a model with recurrent layers is verified: convolutions alone also by trees."""
+    if not is_recurrent(model):
+        return ""
+    config = model.config.get_text_config(decoder=True)
+    has_trees = model.config.model_type.startswith("lfm") and not [*_family_reasons(model, config)]
+    return "model" if has_trees else "chain"
 
 
 def is_recurrent(model: PreTrainedModel) -> bool:
