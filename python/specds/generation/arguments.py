@@ -169,7 +169,9 @@ def require_usual_inputs(
     if getattr(prepare, "__func__", None) is GenerationMixin.prepare_inputs_for_generation:
         return
     cache = model_kwargs.get(CACHE_NAME)
-    num_known = 0 if cache is None else cache.get_seq_length()
+    # A new cache of a model without attention has no length.
+    is_known = getattr(cache, "_is_user_defined", False)
+    num_known = cast("DynamicCache", cache).get_seq_length() if is_known else 0
     num_new = input_ids.shape[1] - num_known if num_known else None
     settings = {"next_sequence_length": num_new, "is_first_iteration": True, **model_kwargs}
     passed = dict(prepare(input_ids, **settings))
