@@ -21,7 +21,7 @@ def test_check_of_supported_model_reports_method_and_sizes(run):
     code, out, _ = run("check", "demo-tiny", "--json")
     facts = json.loads(out)
     assert code == 0
-    assert (facts["accelerated"], facts["verification"]) == (True, "model")
+    assert (facts["accelerated"], facts["verification"]) == (True, "packed")
     assert facts["slower_because"] == "it has heads that are not a multiple of 16 in size"
     assert (facts["device"], facts["dtype"], facts["vocab_size"]) == ("cpu", "float32", 4096)
     assert "accelerated" in run("check", "demo-tiny")[1]

@@ -153,7 +153,7 @@ def test_reason_of_slow_verification_is_logged_once(caplog):
         for _ in range(2):
             generate(model, prompt(), random_drafter(), max_new_tokens=2)
     assert [text for text in caplog.messages if "verified by" in text] == [
-        "GPT2LMHeadModel is verified by 'model': GPT2LMHeadModel is of another family"
+        "GPT2LMHeadModel is verified by 'packed': GPT2LMHeadModel is of another family"
     ]
 
 

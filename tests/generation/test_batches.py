@@ -17,7 +17,7 @@ from models import (
     tree_generate,
 )
 from specds.generation import generate
-from specds.verify import Runner
+from specds.verify import PackedRunner
 
 PAD = 1
 
@@ -28,9 +28,9 @@ def test_finished_row_leaves_the_batch(monkeypatch):
     free = model.generate(ids, max_new_tokens=24, **GREEDY)
     eos = int(free[1, 30])
     mode = {"eos_token_id": eos, "pad_token_id": PAD, **GREEDY}
-    widths, verify = [], Runner.verify_rows
+    widths, verify = [], PackedRunner.verify_rows
     monkeypatch.setattr(
-        Runner,
+        PackedRunner,
         "verify_rows",
         lambda self, ids, trees: widths.append(len(ids)) or verify(self, ids, trees),
     )

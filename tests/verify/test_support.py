@@ -223,10 +223,10 @@ def test_check_runs_a_model_once_and_only_on_request(monkeypatch):
     refused = pytest.raises(UnsupportedModelError, match="logits differ")
     with accelerate(model, random_drafter()), refused:
         model.generate(prompt(), max_new_tokens=2)
-    assert calls == [(model, "native"), (model, "model")]
+    assert calls == [(model, "native"), (model, "packed"), (model, "model")]
     with pytest.raises(UnsupportedModelError, match="cannot verify drafts by 'PathRows': logits"):
         generate_with(model, verification=PathRows)
-    assert calls[2:] == [(model, PathRows)]
+    assert calls[3:] == [(model, PathRows)]
 
 
 def test_old_transformers_are_refused(monkeypatch):

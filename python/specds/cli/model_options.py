@@ -65,8 +65,8 @@ class Running:
         tenant: Tenant of this request in `--memory`.
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
         verification: `native`: in Rust, on a CPU; `packed`: all sequences as one packed batch, with
-            our attention; `model`: the model's own forward pass; `auto`: `native` on a CPU or
-            `packed` on an H100 if the model supports it.
+            our attention; `model`: the model's own forward pass; `auto`: the first that supports
+            the model, with `native` on a CPU alone and `packed` on a CPU or an H100.
         activations: Activations of a GGUF file on a CPU. `int8` is faster, and its text differs.
         temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
             the model's generation config.

@@ -64,11 +64,12 @@ def generate(
             requests of the model share. The text does not depend on it; acceptance lengths do.
         verification: The verification backend. `native` computes the model in Rust, after prompts;
             `packed` runs all rows as one sequence with our own attention; `model` runs the model as
-            transformers does, with a tree mask. `auto` is `native` on a CPU, `packed` on CUDA
-            devices of capability 9.0 (H100), and `model` on other devices or if these do not
-            support the model; `stats.reason` says why. Models that keep a recurrent state are
-            verified by `chain`: drafts without branches, through the model's own cache. A class of
-            a runner, such as `specds.papers.path_rows.PathRows`, is accepted too.
+            transformers does, with a tree mask. `auto` is the first of `native`, `packed` and
+            `model` that supports the model on a CPU; on CUDA devices of capability 9.0 (H100) the
+            first of the last two; on other devices `model`. `stats.reason` says why. Models that
+            keep a recurrent state are verified by `chain`: drafts without branches, through the
+            model's own cache. A class of a runner, such as `specds.papers.path_rows.PathRows`, is
+            accepted too.
         check_model: Before the model's first use, compare one forward pass over a small tree with
             forward passes over its paths (see `specds.verify.check_model`).
         synchronize_timings: Synchronize with a CUDA device at each reading of the clock, so that

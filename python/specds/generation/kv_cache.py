@@ -1,6 +1,6 @@
 """Copies of states between the caller's cache and the request's."""
 
-from typing import Any
+from typing import Any, cast
 
 from specds.verify.native import NativeRunner
 from specds.verify.runner import Verifier
@@ -48,8 +48,9 @@ def extend(past: Any, runner: Verifier) -> Any:
     from specds.verify.chain import ChainRunner
     from specds.verify.states import MarkedCache
 
-    start, cache = past.get_seq_length(), runner.cache  # type: ignore[attr-defined]
-    if isinstance(runner, ChainRunner) or cache.kernel_size:
+    # Models in place have no cache but the core's.
+    start, cache = past.get_seq_length(), cast(Any, getattr(runner, "cache", None))
+    if isinstance(runner, ChainRunner) or (cache is not None and cache.kernel_size):
         vars(past).update(vars(runner.committed()))
         if isinstance(past, MarkedCache) and isinstance(runner, ChainRunner):
             past.mark = runner.mark or past.mark
