@@ -49,7 +49,7 @@ def extend(past: Any, runner: Verifier) -> Any:
     from specds.verify.states import MarkedCache
 
     # Models in place have no cache but the core's.
-    start, cache = past.get_seq_length(), cast(Any, getattr(runner, "cache", None))
+    start, cache = past.get_seq_length(), cast("Any", getattr(runner, "cache", None))
     if isinstance(runner, ChainRunner) or (cache is not None and cache.kernel_size):
         vars(past).update(vars(runner.committed()))
         if isinstance(past, MarkedCache) and isinstance(runner, ChainRunner):
