@@ -73,7 +73,7 @@ FOREIGN = {
     *("--speculative-algorithm", "--speculative-num-draft-tokens", "--ubatch-size"),
     "--speculative-ngram-max-bfs-breadth",
     *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),
-    *("--allow-requantize", "--no-repack"),
+    *("--allow-requantize", "--no-repack", "--batch-size"),
     *(
         "--no-deps",
         "--trust-remote-code",

@@ -321,6 +321,9 @@ struct common_speculative_impl_extern : public common_speculative_impl {
 
     std::vector<specds_row> read_rows(const common_speculative_draft_params_vec & dparams) {
         std::vector<specds_row> rows;
+        const int32_t n_drafting = std::count_if(dparams.begin(), dparams.end(), [](const auto & dp) { return dp.drafting; });
+        // llama.cpp aborts if a batch is too small for the drafts and one token of each slot
+        const int32_t n_fit = ((int32_t) llama_n_batch(ctx_tgt) - (int32_t) n_seq) / std::max(1, n_drafting);
         for (uint32_t id = 0; id < n_seq; ++id) {
             const auto & dp = dparams[id];
             auto & slot = slots[id];
@@ -335,7 +338,7 @@ struct common_speculative_impl_extern : public common_speculative_impl {
             specds_row row = {};
             row.slot       = id;
             row.generation = slot.generation;
-            row.max_tokens = std::max(0, dp.n_max < 0 ? n_max : std::min(n_max, dp.n_max));
+            row.max_tokens = std::max(0, std::min({n_max, n_fit, dp.n_max < 0 ? n_max : dp.n_max}));
             row.tokens     = slot.text.data();
             row.num_tokens = slot.text.size();
             row.min_prob   = -1.0f;

@@ -113,16 +113,25 @@ def test_prompts_that_share_beginnings_are_read_from_the_cache(logs):
     assert texts[0] == texts[1]
 
 
-def test_text_beyond_the_context_continues(logs):
+@pytest.mark.parametrize("switches", [["--context-shift"], []])
+def test_text_ends_or_continues_at_the_end_of_the_context_as_without_drafts(logs, switches):
     more = {"n_predict": 300, "ignore_eos": True}
     prompt = "The list: " + ", ".join(f"item {number}" for number in range(20))
     answers = []
     for build, arguments in (("plain", []), ("extern", drafting(ALWAYS))):
-        with Server(build, [*arguments, "--context-shift"], logs(), context=256) as server:
+        with Server(build, [*arguments, *switches], logs(), context=256) as server:
             answers.append(server.complete(prompt, **more))
     assert answers[0]["truncated"]
     assert answers[1]["content"] == answers[0]["content"]
     assert accepted(answers[1]) > 30
+
+
+def test_drafts_of_all_slots_fit_into_a_small_batch(logs, plain):
+    arguments = [*drafting(ALWAYS), "--batch-size", "6"]
+    with Server("extern", arguments, logs(), slots=4) as server, ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(server.complete, 4 * [COUNT]))
+    assert {answer["content"] for answer in answers} == {plain.complete(COUNT)["content"]}
+    assert min(map(accepted, answers)) > 0
 
 
 def test_aborted_requests_free_their_slots(plain, ours):
