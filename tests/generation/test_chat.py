@@ -95,13 +95,15 @@ def test_recurrent_states_are_rolled_back_to_the_last_message(loaded, family, dr
         template = tokenizer.chat_template
         tokenizer.chat_template = template.replace("['content']", "['content'][:9]")
         assert tokenizer.chat_template != template
-    settings = {"max_new_tokens": 20, "max_nodes": 0, **GREEDY}
-    chat = Chat(model, tokenizer, check_model=False, **settings)
+    settings = {"max_new_tokens": 20, **GREEDY}
+    chat = Chat(model, tokenizer, check_model=False, max_nodes=0, **settings)
     with widths(model) as read:
         replies = replies_of(chat)
-    del settings["max_nodes"]
     assert replies == plain_chat(model, tokenizer, **settings)
-    assert chat.stats.verification == "chain"
+    drafted = Chat(model, tokenizer, FusedDrafter(), max_nodes=6, **settings)
+    assert replies == replies_of(drafted)
+    assert drafted.stats.num_draft_tokens > 0
+    assert drafted.stats.verification == ("model" if family == "lfm2" else "chain")
     whole = tokenizer.apply_chat_template(chat.messages, return_dict=True)["input_ids"]
     # Replies, which a random model's tokens are not once they are text, and nothing before them.
     assert sum(read) < len(whole) + 70

@@ -1,6 +1,7 @@
 """Chains of models that keep a recurrent state: texts, states and refusals."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from transformers import (
     NemotronHConfig,
     NemotronHForCausalLM,
 )
+from transformers.models.lfm2 import modeling_lfm2
 
 from models import (
     GREEDY,
@@ -148,6 +150,66 @@ def test_convolutions_of_a_tree_see_ancestors(monkeypatch):
 
     monkeypatch.setattr(Runner, "_kernels", by_slots)
     assert not check_model(model, verification="model").ok
+
+
+def replace_in_the_convolution(layer):
+    forward = layer.conv.forward
+    layer.conv.forward = lambda *args, **named: 3 * forward(*args, **named)
+
+
+def replace_in_the_layer(layer):
+    layer.forward = partial(type(layer).forward, layer)  # as by accelerate's hooks
+
+
+def replace_by_a_subclass(layer):
+    class Scaled(type(layer.conv)):
+        def forward(self, *args, **named):
+            return 3 * super().forward(*args, **named)
+
+    layer.conv.__class__ = Scaled
+
+
+CHANGES = [replace_in_the_convolution, replace_in_the_layer, replace_by_a_subclass]
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_convolution_is_verified_by_chains(change, is_checked):
+    model = build(*HYBRIDS["lfm2"])
+    tree_generate(model, FusedDrafter(), **GREEDY)  # a first check, before the change
+    change(model.model.layers[0])
+    expected = plain_generate(model, **GREEDY)
+    drafter = oracle_drafter(partly_wrong(expected))
+    output = tree_generate(model, drafter, check_model=is_checked, max_nodes=6, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.verification == "chain"
+    reason = "convolution is not as" if change is replace_by_a_subclass else "as by offloading"
+    assert reason in output.stats.reason
+    with pytest.raises(UnsupportedModelError, match=reason):
+        tree_generate(model, drafter, verification="model", **GREEDY)
+
+
+def test_replaced_function_of_convolutions_is_verified_by_chains(monkeypatch):
+    for name in ("causal_conv1d_fn", "causal_conv1d_update"):
+        function = getattr(modeling_lfm2, name)
+        scaled = lambda *args, of=function, **named: 3 * of(*args, **named)  # noqa: E731
+        monkeypatch.setattr(modeling_lfm2, name, scaled)
+    model = build(*HYBRIDS["lfm2"])
+    expected = plain_generate(model, **GREEDY)
+    drafter = oracle_drafter(partly_wrong(expected))
+    output = tree_generate(model, drafter, max_nodes=6, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.verification == "chain"
+
+
+def test_hook_of_a_convolution_is_called_in_passes_over_trees():
+    model = build(*HYBRIDS["lfm2"])
+    convolution = model.model.layers[0].conv
+    convolution.register_forward_hook(lambda _, __, output: 3 * output)
+    expected = plain_generate(model, **GREEDY)
+    output = tree_generate(model, oracle_drafter(expected), max_nodes=6, **GREEDY)
+    assert output.sequences.tolist() == [expected]
+    assert output.stats.verification == "model"
 
 
 @MODELS

@@ -22,9 +22,10 @@ from specds.constraints.recognition import num_grammars
 from specds.generation.options import UnsupportedRequestError
 from specds.models.native import NativeCache, NativeModel
 from specds.verify.cache import CACHE_NAME
+from specds.verify.chain import padding_error
 from specds.verify.inputs import layer_types
 from specds.verify.states import MarkedCache
-from specds.verify.support import allowed_error, is_recurrent, padding_error
+from specds.verify.support import allowed_error, is_recurrent
 
 # Model arguments that `generate` itself prepares for every decoder.
 _PREPARED_KWARGS = {

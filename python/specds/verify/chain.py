@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -256,3 +257,25 @@ class ChainRunner(Runner):
         whole.cache = cache
         logits: Tensor = output.logits
         return logits
+
+
+_padding_errors: WeakKeyDictionary[torch.nn.Module, float] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def padding_error(model: PreTrainedModel) -> float:
+    """Return the change of a model's logits by padding on the left, in parts of their spread."""
+    if model in _padding_errors:
+        return _padding_errors[model]
+    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
+    ids = torch.arange(13, 29, device=model.device)[None] * 1_000_003 % vocab_size
+    shown = torch.arange(21, device=model.device)[None] >= 5
+    padded = torch.nn.functional.pad(ids, (5, 0))
+    plain = model(ids, use_cache=False).logits[0].float()
+    positions = (shown.cumsum(-1) - 1).clamp(min=0)
+    asked = {"attention_mask": shown.long(), "use_cache": False}
+    if "position_ids" in inspect.signature(model.forward).parameters:
+        asked["position_ids"] = positions
+    found = model(padded, **asked).logits[0, 5:].float()
+    error = (found - plain).square().mean(dim=-1).sqrt().max() / plain.std()
+    return _padding_errors.setdefault(model, float(error))

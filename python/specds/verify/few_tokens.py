@@ -45,6 +45,18 @@ class FewTokens:
         return self._model(**asked)
 
 
+def unseen_reason(model: PreTrainedModel) -> str:
+    """Return why the copy of a model would not compute its convolutions; empty if it does."""
+    if any("forward" in module.__dict__ for module in model.modules()):
+        return "the forward of one of its modules was replaced, as by offloading"
+    base: Any = model
+    layers = getattr(base.get_decoder(), "layers", ())
+    convolutions = [layer.conv for layer in layers if hasattr(layer, "conv")]
+    if any(_for_few_tokens(type(of).forward) is None for of in convolutions):
+        return "a convolution is not as its family made it"
+    return ""
+
+
 def _for_few_tokens(forward: Any, depth: int = 3) -> Any:
     """Return a copy of a method, and of what it wraps, that calls other functions, or None."""
     if not isinstance(forward, FunctionType) or depth == 0:
@@ -64,8 +76,9 @@ def _for_few_tokens(forward: Any, depth: int = 3) -> Any:
 
 
 def _other(name: str, function: Any) -> Any:
-    """Return what computes a function for few tokens, or None."""
-    if not isinstance(function, FunctionType):
+    """Return what computes a function of transformers for few tokens, or None."""
+    is_theirs = str(getattr(function, "__module__", "")).startswith("transformers.")
+    if not (isinstance(function, FunctionType) and is_theirs):
         return None
     if name in _IN_PLACE_OF:
         return partial(_IN_PLACE_OF[name], function)

@@ -22,6 +22,7 @@ from specds.kernels.operations import kernel_reason
 from specds.models.native import NativeModel
 from specds.verify.attention import packing_reasons
 from specds.verify.cache import CACHE_NAME
+from specds.verify.few_tokens import unseen_reason
 from specds.verify.fused_forward import unfused_reason
 from specds.verify.in_place import InPlaceRunner, in_place_reason
 from specds.verify.inputs import CONVOLUTION, LAYER_TYPES, layer_types, local_attention
@@ -137,8 +138,8 @@ def require_support(
 
     Returns:
         The backend, its name, and why `auto` did not choose the fastest one of the device:
-        `native` on a CPU, `packed` on others. On a CUDA device, if the model is the reason, a
-        warning says so once.
+        `native` on a CPU, `packed` on others, `model` for convolutions. On a CUDA device, if the
+        model is the reason, a warning says so once.
 
     Raises:
         UnsupportedModelError: Drafts cannot be verified; the message has the reasons.
@@ -153,7 +154,8 @@ def require_support(
     if verification == "auto" and isinstance(model, NativeModel):
         verification = "native"
     elif verification == "auto" and (recurrent := recurrent_backend(model)):
-        verification = recurrent
+        why = "; ".join(_reasons(model, "model", check_model)) if recurrent == "model" else ""
+        verification = "chain" if why else recurrent
     elif verification == "auto" and model.device.type == "cpu":
         why = "; ".join(_reasons(model, "native", check_model))
         verification = "native"
@@ -171,7 +173,8 @@ def require_support(
     warns = model.device.type != "cpu"
     if warns and why not in {"", _UNPROVEN, *_warned.setdefault(model, set())}:
         _warned[model].add(why)
-        message = f"drafts are verified by 'model' and not by 'packed', which is faster: {why}"
+        faster = "model" if name == "chain" else "packed"
+        message = f"drafts are verified by {name!r} and not by {faster!r}, which is faster: {why}"
         warnings.warn(message, stacklevel=2)
     # A GGUF file that transformers has converted.
     return runner, name, why or getattr(model, "not_native", "")
@@ -255,6 +258,8 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
         reasons += filter(None, [in_place_reason(model)])
     elif verification != "model" and takes_trees:
         reasons += packing_reasons(model, config, has_kernel=_has_kernel(model, verification))
+    elif takes_trees and CONVOLUTION in layer_types(config):
+        reasons += filter(None, [unseen_reason(model)])
     return reasons
 
 
@@ -294,13 +299,17 @@ def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
         yield _OF_A_FAMILY[config.model_type]
     if "local" in getattr(config, "attention_layers", ()):
         yield "its local attention counts cache slots, not positions in the tree"
-    # One dictionary, or one per layer type.
-    parameters = getattr(config, "rope_parameters", None) or {}
-    for scaling in [of for of in parameters.values() if isinstance(of, dict)] or [parameters]:
+    for scaling in _rotations(config):
         if (rope_type := scaling.get("rope_type")) in ("dynamic", "longrope"):
             yield f"rope type {rope_type} depends on the length of the deepest branch"
         if "mrope_section" in scaling:
             yield "its rotary positions have several dimensions (mrope)"
+
+
+def _rotations(config: Any) -> list[dict[str, Any]]:
+    """Return the parameters of rotations: one dictionary, or one per layer type."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    return [of for of in parameters.values() if isinstance(of, dict)] or [parameters]
 
 
 def recurrent_backend(model: PreTrainedModel) -> str:
@@ -329,8 +338,7 @@ def _chain_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     # In half precision the check would not see it: rounding is larger.
     if config.model_type in ("nemotron_h", "zamba2"):
         yield "it bounds time steps only in passes of several tokens (0.001 of the logits' spread)"
-    parameters = getattr(config, "rope_parameters", None) or {}
-    for scaling in [of for of in parameters.values() if isinstance(of, dict)] or [parameters]:
+    for scaling in _rotations(config):
         if (rope_type := scaling.get("rope_type")) in ("dynamic", "longrope"):
             yield f"rope type {rope_type} depends on the length of a rejected draft"
 
@@ -429,25 +437,3 @@ def chain_error(model: PreTrainedModel, prompt_length: int, verification: Verifi
             place += 1 + accepted
     differences = (torch.cat(found) - plain[prompt_length:]).square().mean(dim=-1).sqrt()
     return float(differences.max() / plain[prompt_length:].std())
-
-
-_padding_errors: WeakKeyDictionary[torch.nn.Module, float] = WeakKeyDictionary()
-
-
-@torch.no_grad()
-def padding_error(model: PreTrainedModel) -> float:
-    """Return the change of a model's logits by padding on the left, in parts of their spread."""
-    if model in _padding_errors:
-        return _padding_errors[model]
-    vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)
-    ids = torch.arange(13, 29, device=model.device)[None] * 1_000_003 % vocab_size
-    shown = torch.arange(21, device=model.device)[None] >= 5
-    padded = torch.nn.functional.pad(ids, (5, 0))
-    plain = model(ids, use_cache=False).logits[0].float()
-    positions = (shown.cumsum(-1) - 1).clamp(min=0)
-    asked = {"attention_mask": shown.long(), "use_cache": False}
-    if "position_ids" in inspect.signature(model.forward).parameters:
-        asked["position_ids"] = positions
-    found = model(padded, **asked).logits[0, 5:].float()
-    error = (found - plain).square().mean(dim=-1).sqrt().max() / plain.std()
-    return _padding_errors.setdefault(model, float(error))
