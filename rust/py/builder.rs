@@ -97,16 +97,17 @@ impl DatastoreBuilder {
     ///
     /// Raises:
     ///     ValueError: An id is outside the vocabulary, or the lengths do not add up. Nothing is added.
-    #[pyo3(signature = (tokens, lengths, sources = vec![]))]
+    #[pyo3(signature = (tokens, lengths, sources = None))]
     fn add_documents(
         &self,
         py: Python<'_>,
         tokens: &Bound<'_, PyAny>,
         lengths: &Bound<'_, PyAny>,
-        sources: Vec<String>,
+        sources: Option<Vec<String>>,
     ) -> Result<()> {
         let tokens: Vec<u32> = integers(tokens, "tokens")?;
         let lengths: Vec<usize> = integers(lengths, "lengths")?;
+        let sources = sources.unwrap_or_default();
         py.detach(|| self.with(|builder| builder.add_documents(&tokens, &lengths, &sources)))
     }
 

@@ -1,6 +1,6 @@
 """Reference implementation of the node budget in plain Python, without caches."""
 
-from reference import paths
+import math
 
 
 def best_size(gains, costs, rate=None):
@@ -23,43 +23,27 @@ class Rule:
     """Statistics of a drafter in some rows, and the sizes of its drafts."""
 
     def __init__(self, num_rows, costs, reliability):
-        self.costs, self.first = costs, reliability
-        self.outcomes = []  # steps of (row, depth, promise, whether it came)
-        self.rows = [[] for _ in range(num_rows)]  # of steps: (scaled promise, came)
+        self.costs = costs
+        # Mean and variance of a bias of log odds, of the drafter and of each row.
+        self.drafter = [math.log(reliability), 1.0]
+        self.rows = [[0.0, 0.5] for _ in range(num_rows)]
         self.sums = [(0.0, 0.0)] * num_rows  # expected tokens, and the share of the step's cost
 
-    def reliability(self):
-        """By depth: the share of what was promised that came, older steps counting less."""
-        factor, factors = self.first, []
-        for depth in range(1, 17):
-            promised, came = (2.0, 2.0 * factor) if depth > 1 else (0.0, 0.0)
-            age = len(self.outcomes)
-            if depth == 1:
-                promised, came = 2.0 * 0.98**age, 2.0 * self.first * 0.98**age
-            for step, nodes in enumerate(self.outcomes):
-                for _, of_depth, promise, is_right in nodes:
-                    if min(of_depth, 16) == depth:
-                        promised += promise * 0.98 ** (age - 1 - step)
-                        came += is_right * 0.98 ** (age - 1 - step)
-            factor = min(came / promised, 2.0)
-            factors.append(factor)
-        return factors
+    def odds(self, row):
+        return math.exp(self.drafter[0] + self.rows[row][0])
 
-    def row_reliability(self, row):
-        promised = came = 4.0
-        for age, (of_step, right) in enumerate(reversed(self.rows[row])):
-            promised += of_step * 0.98**age
-            came += right * 0.98**age
-        return min(came / promised, 2.0)
+    def gains(self, row, tree):
+        odds, gains = self.odds(row), []
+        for parent, promise in zip(tree.parents, probs(tree), strict=True):
+            above = 1.0 if parent < 0 else probs(tree)[parent]
+            any_child = min(sum(probs(tree)[of] for of in children(tree, parent)) / above, 1.0)
+            one = min(promise / above, 1.0) * scaled(any_child, odds) / any_child
+            gain = one * (1.0 if parent < 0 else gains[parent])
+            gains.append(min(gain, scaled(promise, max(odds, 1.0))))
+        return gains
 
     def sizes(self, trees):
-        reliability = self.reliability()
-        gains = []
-        for row, tree in enumerate(trees):
-            factor, nodes = self.row_reliability(row), zip(probs(tree), tree.depths(), strict=True)
-            depths = [min(depth, 16) - 1 for depth in tree.depths()]
-            of_depth = [min(factor * reliability[depth], 2.0) for depth in depths]
-            gains.append([min(p * f, 1.0) for (p, _), f in zip(nodes, of_depth, strict=True)])
+        gains = [self.gains(row, tree) for row, tree in enumerate(trees)]
         num_rows, baseline = len(self.rows), self.costs[0] / len(self.rows)
         tokens, cost = (sum(of_row) for of_row in zip(*self.sums, strict=True))
         rate = max((tokens + 0.5) / (cost + 0.5 * baseline), 1 / baseline) / num_rows
@@ -72,20 +56,42 @@ class Rule:
         return [min(size, len(tree)) for tree in trees]
 
     def learn(self, trees, sizes, emitted):
-        reliability, step = self.reliability(), []
+        if any(map(len, trees)):
+            self.drafter[1] = 0.99 * self.drafter[1] + 0.01 * 1.0
         for row, (tree, size, tokens) in enumerate(zip(trees, sizes, emitted, strict=True)):
             if not len(tree):
                 continue
-            promised = right = 0.0
-            for node, (path, promise) in enumerate(zip(paths(tree), probs(tree), strict=True)):
-                if tree.parents[node] < size:
-                    came = [*path] == tokens[: len(path)]
-                    step.append((row, len(path), promise, came))
-                    promised += promise * reliability[min(len(path), 16) - 1]
-                    right += came
-            self.rows[row].append((promised, right))
-        if step:
-            self.outcomes.append(step)
+            self.rows[row][1] = 0.99 * self.rows[row][1] + 0.01 * 0.5
+            parent = -1
+            for token in tokens:
+                offered = children(tree, parent)
+                if not offered:
+                    break
+                above = 1.0 if parent < 0 else probs(tree)[parent]
+                promise = min(sum(probs(tree)[of] for of in offered) / above, 1.0)
+                right = [of for of in offered if tree.token_ids[of] == token]
+                self.note(row, promise, bool(right))
+                if not right or right[0] >= size:
+                    break
+                parent = right[0]
+
+    def note(self, row, promise, came):
+        """Update both biases, as a filter of log odds does."""
+        expected = scaled(promise, self.odds(row))
+        weight = expected * (1 - expected)
+        total = 1 + weight * (self.drafter[1] + self.rows[row][1])
+        for bias in (self.drafter, self.rows[row]):
+            bias[0] += bias[1] / total * (came - expected)
+            bias[1] -= bias[1] ** 2 * weight / total
+
+
+def scaled(prob, odds):
+    """A probability whose odds are multiplied; a drafter below 1 promises nothing for sure."""
+    return odds * prob / (odds * prob + max(1 - prob, 0.02 * (1 - odds)))
+
+
+def children(tree, parent):
+    return [node for node, of in enumerate(tree.parents) if of == parent]
 
 
 def probs(tree):

@@ -24,12 +24,12 @@ def test_counters_include_only_verified_tokens():
 
 
 def test_tokens_that_were_not_verified_lower_no_trust():
-    def size(num_verified):
-        """Return the size of a draft after steps whose only token was the first drafted one."""
+    def size(num_verified, emitted):
+        """Return the size of a draft after steps that emitted these tokens."""
         drafter = EngineDrafter(step_cost=[[1, 1.0], [9, 2.0]])
         for number in range(30):
             assert drafted(drafter, str(number)) > 0
-            drafter.sync([[*TEXT, 1]], [str(number)], num_verified=num_verified)
+            drafter.sync([[*TEXT, *emitted]], [str(number)], num_verified=num_verified)
         return drafted(drafter, "last")
 
-    assert size([0]) > 2 * size(None)
+    assert size([0], [1]) > 2 * size(None, [1, 9])
