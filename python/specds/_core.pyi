@@ -217,7 +217,7 @@ class DraftStats:
 
 @final
 class StepTimes:
-    def __new__(cls) -> Self: ...
+    def __new__(cls, token_cost: float | None = None) -> Self: ...
 
 @final
 class NodeBudget:

@@ -34,21 +34,34 @@ impl DraftStats {
 
 /// Measured times of a model's steps by the number of rows.
 #[pyclass(frozen, module = "specds")]
-#[derive(Default)]
-pub(crate) struct StepTimes(Mutex<BTreeMap<usize, budget::StepTimes>>);
+pub(crate) struct StepTimes {
+    of_rows: Mutex<BTreeMap<usize, budget::StepTimes>>,
+    token_cost: Option<f64>,
+}
 
 #[pymethods]
 impl StepTimes {
+    /// Args:
+    ///     token_cost: The cost of a further token that is usual for the backend, over a step of one token.
     #[new]
-    fn new() -> Self {
-        Self::default()
+    #[pyo3(signature = (token_cost = None))]
+    fn new(token_cost: Option<f64>) -> PyResult<Self> {
+        let token_cost = token_cost.map(|cost| from_zero(cost, "token_cost")).transpose()?;
+        Ok(Self { of_rows: Mutex::default(), token_cost })
     }
 }
 
 impl StepTimes {
     /// Calls `use_times` with the times of steps of about `num_rows` rows.
     fn with<T>(&self, num_rows: usize, use_times: impl FnOnce(&mut budget::StepTimes) -> T) -> T {
-        use_times(lock(&self.0).entry(num_rows.next_power_of_two()).or_default())
+        let num_rows = num_rows.next_power_of_two();
+        let new = || {
+            let Some(cost) = self.token_cost else { return budget::StepTimes::default() };
+            // A further token of each row, over a step of one token each.
+            let rows = f64::from(u32::try_from(num_rows).unwrap_or(u32::MAX));
+            budget::StepTimes::with_token_cost(rows * cost / (1.0 + (rows - 1.0) * cost))
+        };
+        use_times(lock(&self.of_rows).entry(num_rows).or_insert_with(new))
     }
 }
 

@@ -182,9 +182,9 @@ def draft_stats_of(drafter: Drafter) -> DraftStats:
         return new
 
 
-def step_times_of(model: Any, setting: Any) -> StepTimes:
+def step_times_of(model: Any, setting: Any, token_cost: float | None) -> StepTimes:
     """Return the times of a model's steps in a setting, which all its requests share."""
-    return _step_times.setdefault(model, {}).setdefault(setting, StepTimes())
+    return _step_times.setdefault(model, {}).setdefault(setting, StepTimes(token_cost))
 
 
 def _draft_all(

@@ -134,6 +134,8 @@ class InPlaceRunner(Runner):
     Torch is faster on prompts: their keys and values are moved to the core.
     """
 
+    token_cost = 0.08
+
     def __init__(self, model: PreTrainedModel, **sizes: int) -> None:
         super().__init__(model, **sizes)
         self._core = NativeRunner(core_of(model), num_rows=sizes.get("num_rows", 1))

@@ -20,6 +20,8 @@ class NativeRunner(Verifier):
     Memory beyond the cache does not grow with a prompt.
     """
 
+    token_cost = 0.13
+
     def __init__(self, model: GgufModel, *, num_rows: int = 1, **_: int) -> None:
         self._native = model
         self.setting = (

@@ -28,6 +28,8 @@ class Verifier:
         num_seen: Slots that each pass sees; 0 for as many as it needs.
         reason: Why passes were slower than they could be; set when the runner is closed.
         setting: Key of the times of a pass, apart from model and shape.
+        token_cost: Cost of a further token over a pass of one, from which automatic draft sizes
+            begin; None if it differs too much between devices.
     """
 
     node_steps: tuple[int, ...] = ()
@@ -37,6 +39,7 @@ class Verifier:
     num_seen = 0
     reason = ""
     setting: tuple[Any, ...] = ()
+    token_cost: float | None = None
 
     def __init__(
         self, model: Any, *, prompt_length: int, max_length: int, max_nodes: int, num_rows: int = 1

@@ -34,6 +34,8 @@ pub struct StepTimes {
     worth: Option<f64>,
     /// True if the next step is a probe.
     is_probe: bool,
+    /// True if the cost of a token was expected.
+    is_usual: bool,
 }
 
 /// The numbers of tokens that have a cost of their own: one each up to 17, then four for each power of two.
@@ -47,6 +49,10 @@ const SLOPE_ERROR: f64 = 0.25;
 const WALK: f64 = 0.2;
 /// The standard deviation of each place, because kernels prefer some sizes.
 const SINGLE: f64 = 0.1;
+/// The standard deviation of the logarithm of a token's cost that is usual for a backend.
+const TOKEN_COST_ERROR: f64 = 0.6;
+/// The standard deviation of [`WALK`] and [`SINGLE`] for such a backend.
+const USUAL_WALK: f64 = 0.05;
 /// The standard deviation of the speed from step to step.
 const DRIFT: f64 = 0.03;
 /// The standard deviation of a cost from step to step.
@@ -98,19 +104,41 @@ const LOSSES_SHARE: f64 = 0.007;
 const LEAST_GAIN: f64 = 0.1;
 
 impl Default for StepTimes {
+    /// Times of any curve.
     fn default() -> Self {
-        let doublings: Vec<_> = (0..PLACES).map(|place| tokens_of(place).log2()).collect();
+        let doublings = (0..PLACES).map(|place| tokens_of(place).log2());
+        Self::expecting(doublings.map(|d| (SLOPE * d, SLOPE_ERROR * d)), (WALK, SINGLE), false)
+    }
+}
+
+impl StepTimes {
+    /// Times of a backend where a further token usually costs this fraction of a step of one token.
+    #[must_use]
+    pub fn with_token_cost(token_cost: f64) -> Self {
+        let further = (0..PLACES).map(|place| token_cost * (tokens_of(place) - 1.0));
+        let costs = further.map(|f| (f.ln_1p(), TOKEN_COST_ERROR * f / (1.0 + f)));
+        Self::expecting(costs, (USUAL_WALK, USUAL_WALK), true)
+    }
+
+    /// Begins with a mean and a standard deviation of the logarithm of the cost of each place.
+    fn expecting(
+        costs: impl Iterator<Item = (f64, f64)>,
+        (walk, single): (f64, f64),
+        is_usual: bool,
+    ) -> Self {
+        let (mut means, errors): (Vec<_>, Vec<_>) = costs.unzip();
+        means.push(0.0);
         let mut covariance = vec![vec![0.0; PLACES + 1]; PLACES + 1];
-        for (row, a) in covariance.iter_mut().zip(&doublings) {
-            for (entry, b) in row.iter_mut().zip(&doublings) {
-                *entry = SLOPE_ERROR.powi(2) * a * b + WALK.powi(2) * a.min(*b);
+        for (a, (row, error)) in covariance.iter_mut().zip(&errors).enumerate() {
+            for (b, (entry, other)) in row.iter_mut().zip(&errors).enumerate() {
+                *entry = error * other + walk.powi(2) * tokens_of(a.min(b)).log2();
             }
         }
         for (place, row) in covariance.iter_mut().enumerate() {
-            row[place] += if place == SPEED { UNKNOWN } else { SINGLE.powi(2) };
+            row[place] += if place == SPEED { UNKNOWN } else { single.powi(2) };
         }
         Self {
-            means: doublings.iter().map(|doublings| SLOPE * doublings).chain([0.0]).collect(),
+            means,
             covariance,
             num_steps: vec![0; PLACES],
             deviations: VecDeque::new(),
@@ -120,11 +148,10 @@ impl Default for StepTimes {
             lost: 0.0,
             worth: None,
             is_probe: false,
+            is_usual,
         }
     }
-}
 
-impl StepTimes {
     /// Adds an observed step. Invalid times and steps without tokens are ignored.
     pub fn add(&mut self, num_tokens: usize, seconds: f64) {
         let worth = self.worth.take();
@@ -207,9 +234,9 @@ impl StepTimes {
         if self.last == 0 { 0.0 } else { cost * self.unit_s() }
     }
 
-    /// Returns true after [`STEPS_KNOWN`] steps.
+    /// Returns true after [`STEPS_KNOWN`] steps, or one if the cost of a token was expected.
     pub(crate) fn is_known(&self) -> bool {
-        self.num_steps.iter().sum::<usize>() >= STEPS_KNOWN
+        self.num_steps.iter().sum::<usize>() >= if self.is_usual { 1 } else { STEPS_KNOWN }
     }
 
     /// Returns true if the next step is a probe.

@@ -260,6 +260,37 @@ fn invalid_times_are_ignored() {
 }
 
 #[test]
+fn expected_token_cost_counts_after_one_step_and_is_corrected() {
+    let size = |times: &mut StepTimes| {
+        let (mut row, draft) = (RowBudget::default(), promised(honest(0.8)));
+        let (mut stats, costs) = (DraftStats::with_reliability(1.0), Costs::Measured(times));
+        stats.choose(&mut [&mut row], &[&draft], 1, costs, Passes::Padded, 0.0)[0]
+    };
+    let after_one_step = |mut times: StepTimes| {
+        times.add(1, 0.02);
+        size(&mut times)
+    };
+    assert_eq!(after_one_step(StepTimes::default()), 0);
+    let sizes = [0.1, 0.3, 0.9].map(|cost| after_one_step(StepTimes::with_token_cost(cost)));
+    assert!(sizes[0] > sizes[1] && sizes[1] > sizes[2] && sizes[2] < 2, "{sizes:?}");
+    for token_cost in [0.3, 0.01] {
+        let mut times = StepTimes::with_token_cost(0.1);
+        let mut run = || {
+            let tokens = 1 + size(&mut times);
+            times.add(tokens, 0.02 * (1.0 + token_cost * (tokens - 1) as f64));
+            tokens - 1
+        };
+        let mut last: Vec<_> = (0..60).map(|_| run()).skip(39).collect();
+        last.sort_unstable();
+        let usual = last[last.len() / 2]; // some steps measure the one without drafts
+        assert!(
+            if token_cost > 0.1 { (1..8).contains(&usual) } else { usual > sizes[0] },
+            "{last:?}"
+        );
+    }
+}
+
+#[test]
 fn packed_sizes_equal_brute_force() {
     let mut random = Random(3);
     for _ in 0..300 {
