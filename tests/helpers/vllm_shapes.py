@@ -2,6 +2,9 @@
 
 from types import SimpleNamespace
 
+TEXT = [1, 2, 3, 1, 2, 3, 1, 2]
+WHOLE = {"step_cost": "ignored", "min_prob": 0.0}  # drafts, whatever a step costs
+
 
 def runner_of(names):
     """Return a V1 runner that has these requests, without options, and verifies all drafts."""
