@@ -1,6 +1,6 @@
 """Copies of states between the caller's cache and the request's."""
 
-from typing import Any, cast
+from typing import Any
 
 from specds.verify.native import NativeRunner
 from specds.verify.runner import Verifier
@@ -30,7 +30,7 @@ def load(past: Any, runner: Verifier) -> None:
     cache.reserve(length)
     cache.place(torch.arange(length, device="cpu"), 0)
     for index, layer in enumerate(layers):
-        if hasattr(layer, "conv_states"):
+        if _is_convolution(layer):
             (states,) = layer.conv_states.values()
             cache.update_conv_state(pad(states, (length - states.shape[-1], 0)), index)
             continue
@@ -48,16 +48,20 @@ def extend(past: Any, runner: Verifier) -> Any:
     from specds.verify.chain import ChainRunner
     from specds.verify.states import MarkedCache
 
-    # Models in place have no cache but the core's.
-    start, cache = past.get_seq_length(), cast("Any", getattr(runner, "cache", None))
-    if isinstance(runner, ChainRunner) or (cache is not None and cache.kernel_size):
-        vars(past).update(vars(runner.committed()))
-        if isinstance(past, MarkedCache) and isinstance(runner, ChainRunner):
-            past.mark = runner.mark or past.mark
-        elif isinstance(past, MarkedCache) and start < past.mark_at:
-            past.mark = cache.committed(length=past.mark_at), past.mark_at
+    start, whole = past.get_seq_length(), runner.committed()
+    layers: list[Any] = whole.layers
+    if not isinstance(runner, ChainRunner) and not any(map(_is_convolution, layers)):
+        for index, layer in enumerate(layers):
+            past.update(layer.keys[:, :, start:], layer.values[:, :, start:], index)
         return past
-    layers: list[Any] = runner.committed().layers
-    for index, layer in enumerate(layers):
-        past.update(layer.keys[:, :, start:], layer.values[:, :, start:], index)
+    vars(past).update(vars(whole))
+    if isinstance(past, MarkedCache) and isinstance(runner, ChainRunner):
+        past.mark = runner.mark or past.mark
+    elif isinstance(past, MarkedCache) and start < past.mark_at:
+        cache: Any = runner.cache  # type: ignore[attr-defined]
+        past.mark = cache.committed(length=past.mark_at), past.mark_at
     return past
+
+
+def _is_convolution(layer: Any) -> bool:
+    return hasattr(layer, "conv_states")

@@ -52,8 +52,8 @@ class Shadow:
     @property
     def constraint(self) -> Constraint | None:
         """Return what is allowed after the text so far, None where nothing is known about it."""
-        is_known = self._guide is not None and not self._guide.is_lost
-        return self._guide.constraint if self._guide is not None and is_known else None
+        guide = self._guide
+        return None if guide is None or guide.is_lost else guide.constraint
 
     def follow(self, tokens: NDArray[np.uint32], start: int) -> None:
         """Read the tokens of a row from a position on, of which the first may be known."""

@@ -101,13 +101,14 @@ class Runner(Verifier):
             # Padding goes after the prompt, where the next pass overwrites it.
             first_places = torch.tensor(rows, device="cpu")[:, None] * self.cache.capacity
             places = (first_places + positions % width).to(self._device)
-            of_kernels = positions[:, :, None] + torch.arange(
-                1 - self.cache.kernel_size, 1, device="cpu"
-            )
-            of_kernels = torch.where(of_kernels < 0, -1, of_kernels + first_places[:, :, None])
+            kernels = None
+            if size := self.cache.kernel_size:
+                seen_by = positions[:, :, None] + torch.arange(1 - size, 1, device="cpu")
+                seen_by = torch.where(seen_by < 0, -1, seen_by + first_places[:, :, None])
+                kernels = seen_by.flatten(0, 1)
             shown = (positions >= 0).long().to(self._device) if len(rows) > 1 else None
             seen = end if start else 0
-            self.cache.place(places.flatten(), seen, rows[0], 1, of_kernels.flatten(0, 1))
+            self.cache.place(places.flatten(), seen, rows[0], 1, kernels)
             chunk, positions = (of.to(self._device) for of in (ids[:, start:end], positions))
             model = self._of_trees if start else self._model
             logits = self._forward(chunk, positions.clamp(min=0), shown, last=1, model=model)

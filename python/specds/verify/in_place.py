@@ -16,10 +16,9 @@ from specds.models.gguf_model import GgufModel
 from specds.verify.fused_forward import CALLED, GATES, JOINED, is_hooked, unfused_reason
 from specds.verify.generic import Runner
 from specds.verify.inputs import layer_types
+from specds.verify.linear import BITS
 from specds.verify.native import NativeRunner
 
-# Types of the same bits in numpy, which has no bfloat16.
-_BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 _MODULES = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
@@ -59,7 +58,7 @@ def _unusual(model: Any) -> str:
         is_usual = kind in (torch.nn.Linear, torch.nn.Embedding) or last not in CALLED | JOINED
         is_usual |= kind.__module__ == type(model).__module__  # scaled embeddings and rotations
         is_usual |= last == "act_fn" and GATES.get(kind) == _is_gemma(model)
-        is_plain = weight is None or (type(weight) is torch.nn.Parameter and weight.dtype in _BITS)
+        is_plain = weight is None or (type(weight) is torch.nn.Parameter and weight.dtype in BITS)
         if is_hooked(module) or not is_usual or not is_plain:
             return f"{name} is not as its family made it"
         if any(of.endswith("attention_scaling") and vars(module)[of] != 1.0 for of in vars(module)):
@@ -92,7 +91,7 @@ def core_of(model: Any) -> GgufModel:
                 is_offset = _is_gemma(model) and kind == "weight"
                 arrays[f"{name}.{kind}"] = (weight.detach().float() + is_offset).numpy()
             elif weight is not None:
-                arrays[f"{name}.{kind}"] = weight.detach().view(_BITS[weight.dtype]).numpy()
+                arrays[f"{name}.{kind}"] = weight.detach().view(BITS[weight.dtype]).numpy()
     angles = decoder.rotary_emb._buffers
     for name, kind in ("", "full_attention"), ("_swa", "sliding_attention"):
         of_kind = angles.get("inv_freq", angles.get(f"{kind}_inv_freq"))

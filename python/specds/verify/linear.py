@@ -9,7 +9,7 @@ from specds._core import has_linear_product, linear_product
 _HAS_TILES = torch.cpu._is_amx_tile_supported()
 _MAX_TOKENS = {torch.float32: 24, torch.bfloat16: 7 if _HAS_TILES else 24}
 # Types of the same bits in numpy, which has no bfloat16.
-_BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
+BITS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 _HAS_PRODUCT = has_linear_product()
 
 
@@ -17,7 +17,7 @@ def is_fast(weight: Tensor) -> bool:
     """Return whether `linear` has its own product for these weights on this CPU."""
     return (
         _HAS_PRODUCT
-        and weight.dtype in _BITS
+        and weight.dtype in BITS
         and weight.device.type == "cpu"
         and weight.shape[1] % 32 == 0
         and weight.is_contiguous()
@@ -38,7 +38,7 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if is_watched or not (is_few and fits) or states.dtype != weight.dtype:
         return torch.nn.functional.linear(states, weight, bias)
     tokens = states.detach().reshape(num_tokens, -1).float().contiguous()
-    bits = weight.detach().view(_BITS[weight.dtype]).numpy()
+    bits = weight.detach().view(BITS[weight.dtype]).numpy()
     made = torch.from_numpy(linear_product(bits, tokens.numpy(), torch.get_num_threads()))
     if bias is not None:
         made += bias  # before rounding, as in torch

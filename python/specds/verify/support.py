@@ -137,9 +137,8 @@ def require_support(
     With `check_model` each model is run once for each backend.
 
     Returns:
-        The backend, its name, and why `auto` did not choose the fastest one of the device:
-        `native` on a CPU, `packed` on others, `model` for convolutions. On a CUDA device, if the
-        model is the reason, a warning says so once.
+        The backend, its name, and why `auto` did not choose the fastest one of the device. On a
+        CUDA device, if the model is the reason, a warning says so once.
 
     Raises:
         UnsupportedModelError: Drafts cannot be verified; the message has the reasons.
@@ -150,34 +149,35 @@ def require_support(
             f"specds needs transformers 5.19 or newer, found {transformers.__version__}: "
             "run `pip install 'transformers>=5.19'`"
         )
-    why = ""
-    if verification == "auto" and isinstance(model, NativeModel):
-        verification = "native"
-    elif verification == "auto" and (recurrent := recurrent_backend(model)):
-        why = "; ".join(_reasons(model, "model", check_model)) if recurrent == "model" else ""
-        verification = "chain" if why else recurrent
-    elif verification == "auto" and model.device.type == "cpu":
-        why = "; ".join(_reasons(model, "native", check_model))
-        verification = "native"
-        if why:  # our attention is faster than the model's after long contexts
-            verification = "model" if _reasons(model, "packed", check_model) else "packed"
-    elif verification == "auto" and not _is_proven(model.device):
-        verification, why = "model", _UNPROVEN
-    elif verification == "auto":
-        why = "; ".join(_reasons(model, "packed", check_model))
-        verification = "model" if why else "packed"
-    runner = _runner_class(model, verification)
-    name = verification if isinstance(verification, str) else runner.__name__
-    if reasons := _reasons(model, verification, check_model):
+    candidates, why = _candidates(model) if verification == "auto" else ([verification], "")
+    for candidate in candidates:
+        reasons = _reasons(model, candidate, check_model)
+        if not reasons:
+            break
+        why = why or "; ".join(reasons)
+    runner = _runner_class(model, candidate)
+    name = candidate if isinstance(candidate, str) else runner.__name__
+    if reasons:
         raise _unsupported(model, name, reasons)
     warns = model.device.type != "cpu"
     if warns and why not in {"", _UNPROVEN, *_warned.setdefault(model, set())}:
         _warned[model].add(why)
-        faster = "model" if name == "chain" else "packed"
-        message = f"drafts are verified by {name!r} and not by {faster!r}, which is faster: {why}"
-        warnings.warn(message, stacklevel=2)
+        message = f"drafts are verified by {name!r} and not by {candidates[0]!r}, which is faster"
+        warnings.warn(f"{message}: {why}", stacklevel=2)
     # A GGUF file that transformers has converted.
     return runner, name, why or getattr(model, "not_native", "")
+
+
+def _candidates(model: Any) -> tuple[list[Verification], str]:
+    """Return the backends that `auto` tries, the fastest first, and why a faster one is not."""
+    if isinstance(model, NativeModel):
+        return ["native"], ""
+    if recurrent := recurrent_backend(model):
+        return ["model", "chain"] if recurrent == "model" else ["chain"], ""
+    if model.device.type == "cpu":
+        # Our attention is faster than the model's after long contexts.
+        return ["native", "packed", "model"], ""
+    return (["packed", "model"], "") if _is_proven(model.device) else (["model"], _UNPROVEN)
 
 
 def require_family(model: Any, verification: Verification = "auto") -> None:
@@ -317,7 +317,8 @@ def recurrent_backend(model: PreTrainedModel) -> str:
     if not is_recurrent(model):
         return ""
     config = model.config.get_text_config(decoder=True)
-    has_trees = model.config.model_type.startswith("lfm") and not [*_family_reasons(model, config)]
+    has_convolutions = CONVOLUTION in layer_types(config)
+    has_trees = has_convolutions and not [*_family_reasons(model, config)]
     return "model" if has_trees else "chain"
 
 

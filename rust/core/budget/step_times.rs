@@ -34,7 +34,7 @@ pub struct StepTimes {
     worth: Option<f64>,
     /// True if the next step is a probe.
     is_probe: bool,
-    /// True if the cost of a token was expected.
+    /// True if the estimates began with the usual cost of a token.
     is_usual: bool,
 }
 
@@ -51,7 +51,7 @@ const WALK: f64 = 0.2;
 const SINGLE: f64 = 0.1;
 /// The standard deviation of the logarithm of a token's cost that is usual for a backend.
 const TOKEN_COST_ERROR: f64 = 0.6;
-/// The standard deviation of [`WALK`] and [`SINGLE`] for such a backend.
+/// The value of [`WALK`] and of [`SINGLE`] for such a backend.
 const USUAL_WALK: f64 = 0.05;
 /// The standard deviation of the speed from step to step.
 const DRIFT: f64 = 0.03;
@@ -234,7 +234,7 @@ impl StepTimes {
         if self.last == 0 { 0.0 } else { cost * self.unit_s() }
     }
 
-    /// Returns true after [`STEPS_KNOWN`] steps, or one if the cost of a token was expected.
+    /// Returns true after [`STEPS_KNOWN`] steps, or after one if the usual cost of a token was given.
     pub(crate) fn is_known(&self) -> bool {
         self.num_steps.iter().sum::<usize>() >= if self.is_usual { 1 } else { STEPS_KNOWN }
     }

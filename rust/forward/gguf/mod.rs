@@ -120,7 +120,7 @@ impl Gguf {
     ///
     /// # Errors
     ///
-    /// There is no memory.
+    /// Memory cannot be mapped.
     pub fn of_arrays(
         name: &str,
         metadata: BTreeMap<String, Value>,

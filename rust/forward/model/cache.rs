@@ -108,7 +108,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// There is no such row, or the path is not one of ascending places in the last pass.
+    /// `row` is out of range, or the path is not one of ascending places in the last pass.
     pub fn commit(&mut self, row: usize, path: &[usize]) -> Result<()> {
         let shape = self.shape;
         let row = self.row(row)?;
@@ -133,7 +133,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// There is no such row, or it is shorter.
+    /// `row` is out of range, or it is shorter.
     pub fn truncate(&mut self, row: usize, length: usize) -> Result<()> {
         let row = self.row(row)?;
         if length > row.length {
@@ -150,7 +150,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// There is no such row.
+    /// `row` is out of range.
     pub fn copy_row(&mut self, source: usize, target: usize) -> Result<()> {
         let copy = self.row(source)?.clone();
         *self.row(target)? = copy;
@@ -162,7 +162,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// There is no such row, or the states are not those of whole tokens.
+    /// `row` is out of range, or the length of `states` is not a multiple of the values of a token.
     pub fn append(&mut self, row: usize, states: &[f32]) -> Result<()> {
         let shape = self.shape;
         let width = shape.num_heads * shape.head_size;
@@ -190,7 +190,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// There is no such row.
+    /// `row` is out of range.
     pub fn states(&mut self, row: usize) -> Result<Vec<f32>> {
         let shape = self.shape;
         let row = self.row(row)?;
