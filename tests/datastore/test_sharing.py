@@ -305,7 +305,7 @@ FORKS = """
 import os, signal, sys
 from specds import Memory
 memory = Memory(100)
-memory.share(sys.argv[1], every=0.001)
+memory.share(sys.argv[1], every=60)
 for number in range(20):
     memory.insert(f"tenant {number}", [number] * 50)
     if (child := os.fork()) == 0:
