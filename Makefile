@@ -135,8 +135,8 @@ bench-acceptance: dev $(VENV)-baselines/installed ## drafters and published base
 bench-engines: dev target/engines/prompts.json ## tokens per decode step in each installed engine (bench-llama-server, bench-vllm: a real model)
 	$(BENCH) -m engines
 
-bench-vllm bench-vllm-head: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
-	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_$(if $(filter %head,$@),head,real) $(ARGS)
+bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/prompts.json
+	PYTHONPATH=python:benches OMP_NUM_THREADS=1 $(VENV)-vllm/bin/python -W ignore -m engines.vllm_real $(ARGS)
 
 bench-real: dev $(VENV)-llama/installed target/llama.cpp/extern ## real models and llama.cpp on nine kinds of requests; ARGS="--models smollm2 --threads 1 --limit 3"
 	$(BENCH) -m real $(ARGS)

@@ -31,7 +31,6 @@ DRY = {
     "dtype": "float32",
     "shape": "tiny",
     "contexts": [16],
-    "slots": [64],
     "batches": [2],
     "limit": 2,
     "new_tokens": 6,
@@ -48,7 +47,6 @@ SHARES = {
     "curve": 45,
     "texts": 60,
     "curve-of-second": 60,
-    "attention": 90,
     "beside": 5,
     "refused": 15,
 }
@@ -57,7 +55,6 @@ PARTS = {
     **dict.fromkeys(("machine", "kernel", "noise", "texts", "beside", "refused"), "device"),
     **dict.fromkeys(("curve", "curve-of-second"), "curve"),
     "launches": "launches",
-    "attention": "attention",
     "answers": "forced",
     **dict.fromkeys(("real", "invariant"), "weights"),
     "hybrid": "recurrent",
@@ -185,7 +182,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kinds", **several, help="of requests to a real model; by default all")
     ways = ["generate", "compiled", "plain"]
     parser.add_argument("--ways", **several, default=ways, help="beside ours; `plain` must be one")
-    parser.add_argument("--slots", type=int, nargs="+", default=[1024, 8192, 32_768])
     parser.add_argument("--batches", type=int, nargs="*", default=[4, 16, 32])
     parser.add_argument("--limit", type=int, default=16, help="answers of a file")
     parser.add_argument("--new-tokens", type=int, default=256, help="of an answer at most")

@@ -11,7 +11,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "RELIABILITY.md"
 SECTIONS = {
     "fuzz": "Inputs",
     "faults": "Kills and faults",
-    "memory": "Memory",
     "families": "Model families",
     "third_party": "Third-party setups",
 }
