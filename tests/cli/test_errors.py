@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from datastores import build, files
-from gguf_files import gguf_of
+from gguf_models import write_tokens
 from specds import Memory
 from specds.models.load import load_tokenizer
 from specds.models.resolve import demo_models
@@ -155,7 +155,7 @@ def folder(tmp_path_factory, datastore, demo_tokenizer):
     (folder / "deep").mkdir()
     (folder / "deep/specds.json").write_text("[" * 100_000)
     Memory(4096, tokenizer="another").save(folder / "other.memory")
-    (folder / "some.gguf").write_bytes(gguf_of(["a", "b"]))
+    write_tokens(folder / "some.gguf", ["a", "b"])
     # A model of another tokenizer, whose weights are unreadable.
     shutil.copytree(folder / "other", folder / "other-model")
     (folder / "other-model/config.json").touch()

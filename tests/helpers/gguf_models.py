@@ -104,6 +104,17 @@ def write_model(
     return write_gguf(path, metadata, tensors)
 
 
+def write_tokens(path, tokens, model="gpt2", tensors=(), **more):
+    """Writes a file of a tokenizer; its other fields are there to be passed over."""
+    metadata = {
+        "general.architecture": "llama", "llama.rope.freq_base": 1e4,
+        "tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.model": model,
+        "tokenizer.ggml.token_type": [1, 1, 3], "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["a b"],
+    }  # fmt: skip
+    return write_gguf(path, metadata | more, dict(tensors))
+
+
 def byte_tokenizer(template=None):
     """The metadata of a tokenizer of single bytes, with two control tokens after them."""
     letters = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from gguf_files import gguf_of
-from gguf_models import byte_tokenizer, write_model
+from gguf_models import byte_tokenizer, write_model, write_tokens
 from real.models import FOLDER, folder_of, with_benches
 from specds._core import GgufFile
 from specds.models.gguf import GgufVocabulary
@@ -24,24 +23,25 @@ def test_the_file_alone_has_the_fingerprint_of_the_tokenizer(tmp_path, demo_toke
     tokens = in_order(demo_tokenizer.get_vocab())
     path = tmp_path / "demo.gguf"
     for fills in ([], ["[PAD4096]", "[PAD4097]"]):  # a model may have more rows than tokens
-        path.write_bytes(gguf_of([*tokens, *fills], chat_template="{{ messages }}"))
+        write_tokens(path, [*tokens, *fills], **{"tokenizer.chat_template": "{{ messages }}"})
         read = GgufVocabulary.read(path)
         assert fingerprint(read) == fingerprint(demo_tokenizer)
         assert (vocab_size(read), read.chat_template) == (4096, "{{ messages }}")
     for others in (tokens[::-1], [*tokens, "[PAD7]"], tokens[:-1]):
-        path.write_bytes(gguf_of(others))
+        write_tokens(path, others)
         assert fingerprint(GgufVocabulary.read(path)) != fingerprint(demo_tokenizer)
 
 
 @pytest.mark.parametrize(("model", "expected"), [("llama", "▁▁"), ("gpt2", "  ")])
 def test_spaces_are_spelled_as_in_the_original(tmp_path, model, expected):
     path = tmp_path / "a.gguf"
-    path.write_bytes(gguf_of(["▁a", "  ", "a b"], model))
+    write_tokens(path, ["▁a", "  ", "a b"], model)
     assert in_order(GgufVocabulary.read(path).get_vocab()) == ["▁a", expected, "a b"]
 
 
 def test_truncated_gguf_file_is_rejected(tmp_path):
-    path, whole = tmp_path / "a.gguf", gguf_of(["a", "b"])
+    path = write_tokens(tmp_path / "a.gguf", ["a", "b"])
+    whole = path.read_bytes().rstrip(b"\0")
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         with pytest.raises(ValueError, match=r"a\.gguf is not a (whole )?GGUF file"):
@@ -114,7 +114,7 @@ def test_tokenizer_of_an_unknown_kind_is_named(tmp_path):
 def test_a_file_that_is_no_model_is_named(tmp_path):
     (tmp_path / "text.gguf").write_text("hello")
     (tmp_path / "model").mkdir()
-    (tmp_path / "model/a.gguf").write_bytes(gguf_of(["a"]))
+    write_tokens(tmp_path / "model/a.gguf", ["a"])
     for name, said in {
         "text.gguf": "the file is not in the GGUF format",
         "model": r"that folder has no config\.json: name .*a\.gguf",
@@ -166,9 +166,9 @@ def test_a_real_file_is_a_model_for_each_command(tmp_path):
 
 
 def test_file_cut_within_its_tensors_is_refused(tmp_path):
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(gguf_of(["a", "b"], tensor_offsets=(0, 4096)) + bytes(5000))
+    tensors = {name: ("F32", (4, 256), bytes(4096)) for name in ("one", "other")}
+    path = write_tokens(tmp_path / "cut.gguf", ["a", "b"], tensors=tensors)
     assert GgufVocabulary.read(path).get_vocab() == {"a": 0, "b": 1}
-    path.write_bytes(gguf_of(["a", "b"], tensor_offsets=(0, 4096)) + bytes(4000))
+    path.write_bytes(path.read_bytes()[:-5000])
     with pytest.raises(ValueError, match=r"is not a whole GGUF file: .*download it again"):
         GgufVocabulary.read(path)
