@@ -3,8 +3,6 @@
 
 #![expect(clippy::print_stdout, reason = "the figures that divan has no place for")]
 
-mod fused;
-
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +26,6 @@ static BUILT: LazyLock<Built> = LazyLock::new(|| Built::new(MAX_SHARD_TOKENS));
 
 fn main() {
     check_answers();
-    fused::check_answers();
     print_sizes();
     print_replays();
     divan::main();
