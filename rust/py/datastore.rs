@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::arrays::integers;
-use crate::error::Result;
+use crate::error::{Result, detached};
 use crate::found::Match;
 
 /// A memory-mapped index over the tokens of a corpus, which is built once and never modified.
@@ -61,7 +61,7 @@ impl Datastore {
         work: impl FnOnce(&specds_index::Datastore) -> specds::Result<T> + Send,
     ) -> Result<T> {
         let opened = self.opened()?;
-        Ok(py.detach(|| work(&opened))?)
+        Ok(detached(py, || work(&opened))?)
     }
 
     /// Returns the match `of`, or the match of the pattern `of`.

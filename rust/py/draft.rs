@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use specds::draft::{self, DraftLimits};
 
 use crate::arrays::{from_zero, integers, max_nodes, rows_of_integers};
-use crate::error::{Result, lock};
+use crate::error::{Result, detached, lock};
 use crate::session::Session;
 use crate::token_tree::TokenTree;
 
@@ -30,7 +30,7 @@ impl DraftSession {
         py: Python<'_>,
         work: impl FnOnce(&mut AnySession) -> specds::Result<T> + Send,
     ) -> Result<T> {
-        py.detach(|| match lock(&self.0).as_deref_mut() {
+        detached(py, || match lock(&self.0).as_deref_mut() {
             Some(session) => Ok(work(session)?),
             None => Err(PyValueError::new_err(ENDED).into()),
         })
@@ -152,7 +152,7 @@ impl DraftSession {
     }
 
     fn finish(&self, py: Python<'_>) {
-        py.detach(|| {
+        detached(py, || {
             if let Some(mut session) = lock(&self.0).take() {
                 session.finish();
             }
@@ -210,7 +210,7 @@ pub(crate) fn draft_batch(
         max_depth,
         is_chain: false,
     });
-    let trees = py.detach(|| -> Result<_> {
+    let trees = detached(py, || -> Result<_> {
         let mut guards = lock_all(&sessions)?;
         let sessions = guards.iter_mut().filter_map(|guard| guard.as_deref_mut());
         let mut rows: Vec<(&mut AnySession, DraftLimits)> = sessions.zip(limits).collect();

@@ -11,7 +11,7 @@ use specds::draft::{self, DraftLimits};
 use specds::engine::{self, Context, EngineConfig, EngineInfo, PackedChains, PackedTrees};
 
 use crate::arrays::{self, Made, Matrix, from_zero, integers, rows_of_integers, shaped};
-use crate::error::{Result, lock};
+use crate::error::{Result, detached, lock};
 use crate::options;
 use crate::request_options::RequestOptions;
 use crate::storage::located;
@@ -137,7 +137,7 @@ impl EngineDrafter {
             })
         });
         let contexts: Vec<_> = contexts.collect();
-        py.detach(|| lock(&self.0).sync(&contexts));
+        detached(py, || lock(&self.0).sync(&contexts));
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl EngineDrafter {
             draft::TokenTree::new(tokens, parents, probs)
         });
         let chains = chains.collect::<specds_index::Result<Vec<_>>>()?;
-        py.detach(|| lock(&self.0).suggest(chains));
+        detached(py, || lock(&self.0).suggest(chains));
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl EngineDrafter {
         suggestion: Option<&TokenTree>,
     ) -> TokenTree {
         let suggestion = suggestion.map(|tree| tree.0.clone());
-        TokenTree(py.detach(|| lock(&self.0).candidates(row, max_nodes, suggestion)))
+        TokenTree(detached(py, || lock(&self.0).candidates(row, max_nodes, suggestion)))
     }
 
     /// Sets the draft of a row, of which the next `draft_chains` or `draft_trees` returns what its limits and the
@@ -228,7 +228,7 @@ impl EngineDrafter {
     ) -> Result<Chains> {
         let width = arrays::width(width, "width")?;
         min_prob.as_ref().map_or(Ok(()), PerRow::check)?;
-        let packed = py.detach(|| {
+        let packed = detached(py, || {
             let mut drafter = lock(&self.0);
             let least = drafter.min_prob();
             let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
@@ -272,7 +272,7 @@ impl EngineDrafter {
     ) -> Result<Trees> {
         let most = arrays::width(width, "width")?.saturating_sub(1);
         min_prob.as_ref().map_or(Ok(()), PerRow::check)?;
-        let packed = py.detach(|| {
+        let packed = detached(py, || {
             let mut drafter = lock(&self.0);
             let limits = (0..drafter.num_rows()).map(|row| DraftLimits {
                 max_depth: of_row(max_depth.as_ref(), row, usize::MAX),
@@ -315,14 +315,14 @@ impl EngineDrafter {
         num_nodes: usize,
     ) -> PyResult<()> {
         let (k, predictions) = rows_of_integers::<u32>(predictions, "predictions")?;
-        py.detach(|| lock(&self.0).observe_predictions(&predictions, num_nodes, k));
+        detached(py, || lock(&self.0).observe_predictions(&predictions, num_nodes, k));
         Ok(())
     }
 
     /// Ends the requests of these names; their texts go into the memory.
     fn end(&self, py: Python<'_>, names: Vec<String>) {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        py.detach(|| lock(&self.0).end(&names));
+        detached(py, || lock(&self.0).end(&names));
     }
 
     /// Ends all requests and shares the memory a last time; if that fails, `warnings` has the error.
@@ -334,7 +334,7 @@ impl EngineDrafter {
 
     /// Ends all requests; their texts go into the memory.
     fn end_all(&self, py: Python<'_>) {
-        py.detach(|| lock(&self.0).end_all());
+        detached(py, || lock(&self.0).end_all());
     }
 
     /// Messages about unusable parts of the configuration, the first refused per-request option and the last

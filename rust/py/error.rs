@@ -4,13 +4,14 @@ use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numpy::AsSliceError;
-use pyo3::PyErr;
 use pyo3::create_exception;
 use pyo3::exceptions::{
     PyBlockingIOError, PyFileExistsError, PyMemoryError, PyOSError, PyPermissionError,
     PyRuntimeError, PyValueError,
 };
+use pyo3::prelude::*;
 use specds::Error;
+use specds_index::base::forks::NoFork;
 
 create_exception!(
     specds,
@@ -66,6 +67,14 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self(exception(error))
     }
+}
+
+/// Releases the interpreter for short work that takes locks; no thread forks meanwhile.
+pub(crate) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        let _held = NoFork::begin();
+        work()
+    })
 }
 
 /// Locks shared state, also after a panic, which does not leave it inconsistent.

@@ -11,7 +11,7 @@ use specds::weights::Weights;
 use crate::arrays::integers;
 use crate::datastore::{Datastore, opened};
 use crate::draft::DraftSession;
-use crate::error::Result;
+use crate::error::{Result, detached};
 use crate::memory::Memory;
 use crate::options;
 use crate::papers::ModelTables;
@@ -64,7 +64,7 @@ impl FusedState {
         }
         if let Some(predicted) = predicted_output {
             let tokens: Vec<u32> = integers(predicted, "predicted_output")?;
-            py.detach(|| session.set_predicted_output(&tokens))?;
+            detached(py, || session.set_predicted_output(&tokens))?;
         }
         DraftSession::new(Ok(session))
     }
@@ -72,7 +72,7 @@ impl FusedState {
     /// Returns the adapted weights of a tenant as a snapshot stores them; empty if there are none.
     #[pyo3(signature = (tenant = ""))]
     fn learned<'py>(&self, py: Python<'py>, tenant: &str) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &py.detach(|| self.0.adaptation(tenant)))
+        PyBytes::new(py, &detached(py, || self.0.adaptation(tenant)))
     }
 
     /// Returns the number of accepted tokens of each source, in the order of `SOURCES`.

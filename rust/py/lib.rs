@@ -25,6 +25,23 @@ mod storage;
 mod token_tree;
 
 use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict};
+use specds_index::base::forks;
+
+/// Keeps Python from forking while a thread holds a lock of the core. Windows has no forks.
+fn observe_forks(py: Python<'_>) -> PyResult<()> {
+    let Some(register) = py.import("os")?.getattr_opt("register_at_fork")? else {
+        return Ok(());
+    };
+    let call = |work: fn()| {
+        PyCFunction::new_closure(py, None, None, move |args, _| args.py().detach(work))
+    };
+    let hooks = PyDict::new(py);
+    hooks.set_item("before", call(forks::begin_fork)?)?;
+    hooks.set_item("after_in_parent", call(forks::end_fork)?)?;
+    hooks.set_item("after_in_child", call(forks::begin_child)?)?;
+    register.call((), Some(&hooks)).map(drop)
+}
 
 /// The compiled core: datastores, lookups and the drafters that need no model.
 #[pymodule(gil_used = false)]
@@ -59,6 +76,7 @@ mod _core {
         let sources = specds::draft::Source::NAMES;
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
         module.add("DEFAULTS", super::options::defaults(module.py())?)?;
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::observe_forks(module.py())
     }
 }

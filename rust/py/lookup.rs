@@ -44,10 +44,11 @@ impl Datastore {
     ///     FormatError: A file is damaged or inconsistent; the message names the first.
     #[pyo3(signature = (*, checksums_only = false))]
     fn verify(&self, py: Python<'_>, checksums_only: bool) -> Result<()> {
-        if checksums_only {
-            return self.work(py, specds_index::Datastore::verify_checksums);
-        }
-        self.work(py, specds_index::Datastore::verify)
+        let datastore = self.opened()?;
+        // Forks need not wait: it takes no locks.
+        let verify =
+            || if checksums_only { datastore.verify_checksums() } else { datastore.verify() };
+        Ok(py.detach(verify)?)
     }
 
     /// Reads the whole datastore into memory, as far as there is room.

@@ -13,7 +13,7 @@ use specds_index::DatastoreOptions;
 use crate::arrays::{Made, integers};
 use crate::builder::report_to;
 use crate::datastore::{Datastore, opened};
-use crate::error::{Result, lock};
+use crate::error::{Result, detached, lock};
 use crate::options;
 
 /// The request cache: texts of earlier requests and the weights adapted to them, per tenant.
@@ -89,7 +89,7 @@ impl Memory {
     ///     ValueError: An id is outside the vocabulary, or the name is too long. Nothing is added.
     fn insert(&self, py: Python<'_>, tenant: &str, token_ids: &Bound<'_, PyAny>) -> Result<()> {
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
-        Ok(py.detach(|| self.memory.insert(tenant, &tokens))?)
+        Ok(detached(py, || self.memory.insert(tenant, &tokens))?)
     }
 
     /// Deletes a tenant's texts and adapted weights from this memory, and with the next `save` or exchange of
@@ -98,7 +98,7 @@ impl Memory {
     /// Processes that share the file delete the tenant at their next exchange. Open requests of the tenant store
     /// nothing any more, and later ones belong to a new tenant.
     fn forget(&self, py: Python<'_>, tenant: &str) {
-        py.detach(|| self.memory.forget(tenant));
+        detached(py, || self.memory.forget(tenant));
     }
 
     /// Deletes tenants from a file that `save` or `share` wrote.
@@ -176,7 +176,7 @@ impl Memory {
 
     /// Deletes all tenants, including those that only other processes have that share the file.
     fn clear(&self, py: Python<'_>) {
-        py.detach(|| self.memory.clear());
+        detached(py, || self.memory.clear());
     }
 
     /// Writes the memory to a file that only its owner can read. Other threads can read the memory meanwhile.
@@ -250,7 +250,7 @@ impl Memory {
 
     /// Returns the texts of a tenant, the oldest first: uint32 arrays of shape `(n,)`.
     fn texts(&self, py: Python<'_>, tenant: &str) -> Vec<Made<u32>> {
-        let texts = py.detach(|| self.memory.texts(tenant));
+        let texts = detached(py, || self.memory.texts(tenant));
         texts.into_iter().map(Made::from).collect()
     }
 

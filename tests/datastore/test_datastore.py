@@ -58,10 +58,12 @@ def test_integers_of_any_dtype_are_read(tmp_path):
     assert store.lookup(torch.tensor([1, 2])).length == 2
 
 
-def test_batches_end_in_a_forked_process(tmp_path):
+def test_batches_and_products_end_in_a_forked_process(tmp_path):
     script = """
 import os, sys
+import numpy as np
 from specds import Datastore, RestDrafter
+from specds._core import linear_product
 from specds.indexing import DatastoreBuilder
 from specds.drafters import draft_batch
 with DatastoreBuilder(sys.argv[1], vocab_size=4, separator=3) as builder:
@@ -70,6 +72,7 @@ with DatastoreBuilder(sys.argv[1], vocab_size=4, separator=3) as builder:
 def ask():
     sessions = [RestDrafter(store).session([0]) for _ in range(64)]
     trees = draft_batch(sessions, 8)
+    linear_product(np.ones((1024, 1024), np.float32), np.ones((2, 1024), np.float32), 2)
     return [tree.token_ids.tolist() for tree in trees]
 expected = ask()
 child = os.fork()

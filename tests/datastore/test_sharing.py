@@ -302,23 +302,31 @@ def test_kills_of_processes_do_not_restore_deleted_tenants(path):
 
 
 FORKS = """
-import os, signal, sys
+import os, signal, sys, threading, time
 from specds import Memory
-memory = Memory(100)
-memory.share(sys.argv[1], every=60)
+shared, own = Memory(100), Memory(100)
+for number in range(20_000):
+    shared.insert(f"tenant {number}", [1, 2])
+shared.share(sys.argv[1], every=0.001)
+text = [1] * 100_000
+insert = lambda: [own.insert("thread", text) for _ in iter(int, 1)]
+threading.Thread(target=insert, daemon=True).start()
 for number in range(20):
-    memory.insert(f"tenant {number}", [number] * 50)
+    time.sleep(number / 1000)
     if (child := os.fork()) == 0:
         signal.alarm(4)
-        memory.insert("child", [1, 2, 3])
-        del memory
+        for memory in (shared, own):
+            memory.insert("child", [1, 2, 3])
+        del memory, shared
         os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-del memory
-assert len(Memory.open(sys.argv[1], 100).texts("tenant 19")) == 1
+    assert os.waitpid(child, 0)[1] == 0, number
+    shared.insert("parent", [number] * 50)
+del shared
+assert len(Memory.open(sys.argv[1], 100).texts("parent")) == 20
 """
 
 
-def test_forked_process_drops_a_shared_memory_at_once(tmp_path):
+def test_forked_process_uses_memories_of_other_threads(tmp_path):
+    """The thread of `share` and one that inserts hold locks most of the time."""
     command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "m")]
     subprocess.run(command, check=True, timeout=60)

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::memory::store::Memory;
 use crate::memory::tenant::Tenant;
+use specds_index::base::forks::NoFork;
 use specds_index::storage::files::resolve;
 use specds_index::{Datastore, Error, Result};
 
@@ -104,8 +105,12 @@ impl Sharing {
             let mut is_running = true;
             while is_running {
                 is_running = stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout);
-                gather();
+                {
+                    let _held = NoFork::begin();
+                    gather();
+                }
                 let failure = exchange(&memory, &path, &mut datastore, &shared).err();
+                let _held = NoFork::begin();
                 lock(&shared).record(failure.map(|error| error.to_string()));
             }
         };
@@ -175,6 +180,7 @@ fn exchange(
 ) -> Result<()> {
     let now = datastore.as_deref().map(Datastore::newer).transpose()?;
     if let Some(now) = now.flatten().map(Arc::new) {
+        let _held = NoFork::begin();
         memory.remove_known(&now)?;
         lock(state).replaced = Some(Arc::clone(&now));
         *datastore = Some(now);

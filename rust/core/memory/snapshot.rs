@@ -20,6 +20,7 @@ use crate::memory::tombstones::{NewTombstones, Tombstone, Tombstones};
 use crate::memory::transfer::clear_transfers;
 use crate::weights::adaptation::TenantAdaptation;
 use specds_index::base::checks::check_tokens;
+use specds_index::base::forks::NoFork;
 use specds_index::storage::files::{
     hidden, inherit_owner, lock, map, open, open_beside, resolve, sync_parent,
 };
@@ -109,6 +110,7 @@ impl Memory {
         // The file has texts of users, so it is readable by its owner alone.
         let open = || open_beside(&partial, path).map(Some);
         let file = lock(&partial, path, MAX_LOCK_WAIT, open).map_err(|error| error.at(path))?;
+        let _held = NoFork::begin();
         let mut new = NewTombstones::default();
         let mut write = || {
             let checksum = self.write(&file, &mut new)?;

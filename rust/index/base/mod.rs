@@ -5,6 +5,7 @@
 pub mod checks;
 pub(crate) mod error;
 pub(crate) mod even_sample;
+pub mod forks;
 pub mod runs;
 pub(crate) mod search;
 pub mod threads;
