@@ -36,7 +36,6 @@ class Version:
     arguments: list[str]
 
     def specds(self, *arguments: str) -> str:
-        """Return the output of a command of this version."""
         command = [sys.executable, "-m", "specds", *arguments]
         environment = os.environ | {"PYTHONPATH": str(self.root / "python")}
         return subprocess.run(
@@ -50,7 +49,6 @@ class Version:
         return [row for row in rows if row["transcripts"] == rows[-1]["transcripts"]]
 
     def build(self, corpus: str, tokenizer: str) -> None:
-        """Build a datastore of this version for the replay."""
         kept = FOLDER / f"{self.name}-{Path(corpus).stem}.specds"
         if not kept.exists():
             self.specds("build", "--corpus", corpus, "--tokenizer", tokenizer, "--out", str(kept))

@@ -126,7 +126,6 @@ def drawn(rng: random.Random) -> dict:
 
 
 def inputs(request: dict) -> dict:
-    """Return the prompts, padded on the left."""
     width = max(request["lengths"]) + request["padding"]
     ids = torch.full((len(request["lengths"]), width), PAD)
     mask = torch.zeros_like(ids)

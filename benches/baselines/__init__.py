@@ -25,7 +25,6 @@ TAKES_DATASTORE = {
 
 
 def baselines(python: Path | None) -> dict[str, ExternalDrafter]:
-    """Return all baselines; `python` is the interpreter that has them."""
     return IN_THIS_PROCESS | {
         name: ExternalDrafter(takes_datastore, partial(open_remote, name, python))
         for name, takes_datastore in TAKES_DATASTORE.items()

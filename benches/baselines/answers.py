@@ -36,7 +36,6 @@ def prompt_lookup(context: Sequence[int], max_tokens: int, max_match: int = 2) -
 
 
 def contexts_of(requests: Sequence[Transcript], number: int = 20) -> Iterator[list[int]]:
-    """Yield some contexts of the requests, for checks."""
     places = np.linspace(0, len(requests) - 1, min(number, len(requests))).astype(int)
     for request in (requests[place] for place in places):
         whole = [*request.prompt_ids.tolist(), *request.completion_ids.tolist()]

@@ -41,7 +41,6 @@ class Corpus:
         return np.memmap(self.path, dtype="<u4", mode="r")
 
     def starts(self) -> np.ndarray:
-        """Return the first position of each document."""
         return np.append(0, np.flatnonzero(self.text() == self.separator)[:-1] + 1)
 
     def documents(self) -> list[np.ndarray]:
@@ -312,7 +311,6 @@ def start(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def answer(engine: Engine, operation: str, request: dict[str, Any]) -> dict[str, Any]:
-    """Return an engine's answer to a request."""
     if operation == "draft":
         (token_ids, parents), elapsed = engine.draft(**request)
         return {"token_ids": token_ids, "parents": parents, "elapsed_ns": elapsed}

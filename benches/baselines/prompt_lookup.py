@@ -54,7 +54,6 @@ class PromptLookupSession(Session):
         self._generator, self._token_ids = generator, [int(token) for token in prompt_ids]
 
     def draft(self, max_nodes: int, *_: Any) -> TokenTree:
-        """Draft a chain of at most `max_nodes` tokens."""
         import torch
 
         context = torch.tensor([self._token_ids])

@@ -50,7 +50,6 @@ class Server(Served):
         return answer["choices"][0]["message"]["content"], answer
 
     def stream(self, messages, max_tokens=32, **more):
-        """Return the text in its streamed parts."""
         events = self.events(messages, max_tokens, **more)
         deltas = [choice["delta"] for event in events for choice in event.get("choices", [])]
         return [delta["content"] for delta in deltas if delta.get("content")]

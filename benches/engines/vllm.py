@@ -32,7 +32,6 @@ MAX_LENGTH = 1024
 
 
 def chains(k, **options):
-    """Return options of vLLM for chains of specds."""
     ours = {"method": "custom_class", "model": "specds.integrations.vllm.Proposer"}
     method = ours if RUNNER == "0" else {"method": "ngram_gpu"}
     return {
@@ -42,7 +41,6 @@ def chains(k, **options):
 
 
 def eagle(head, k):
-    """Return options of vLLM for drafts of an EAGLE head."""
     return {"speculative_config": {"method": "eagle", "model": head, "num_speculative_tokens": k}}
 
 
@@ -109,7 +107,6 @@ class Engine:
 
     @property
     def proposer(self):
-        """Return the proposer, or None."""
         return getattr(self.runner, "drafter" if RUNNER == "0" else "speculator", None)
 
     @property

@@ -58,7 +58,6 @@ def main():
 
 
 def measured(engine, asks, asked, grammars):
-    """Return the figures of a batch."""
     before = counts(engine)
     texts = write(engine, asks, asked, grammars)
     drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))

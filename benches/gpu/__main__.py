@@ -133,7 +133,6 @@ TESTS = ("tests/kernels/test_tree_attention_on_devices.py", "tests/verify/test_g
 
 
 def free_memory() -> None:
-    """Free the memory of a part before the next."""
     import gc
 
     import torch
@@ -145,7 +144,6 @@ def free_memory() -> None:
 
 
 def tests(options: argparse.Namespace) -> Iterator[Figure]:
-    """Tests that need a GPU."""
     from gpu.figure import Figure
 
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-W", "default"]

@@ -17,8 +17,6 @@ REPEATS = 15
 
 @dataclass(frozen=True)
 class Figure:
-    """Measured value, with its threshold if it has one."""
-
     name: str
     value: float | None
     unit: str = ""
@@ -47,7 +45,6 @@ class Figure:
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine."""
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),

@@ -42,8 +42,6 @@ LARGEST_OUTSIDE, LEAST_OF_COMPILED, LEAST_IN_BATCHES = 0.05, 1.0, 0.98
 
 
 class Recorded(list[int]):
-    """Prompt with its answer."""
-
     answer_ids: list[int]
 
 

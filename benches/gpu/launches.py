@@ -41,8 +41,6 @@ _FREE = ("aten::empty", "aten::new_empty", "aten::_unsafe_view", "aten::detach")
 
 
 class _Operations(TorchDispatchMode):
-    """Counter of operations that are launches on a device."""
-
     count = 0
 
     def __torch_dispatch__(

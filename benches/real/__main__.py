@@ -93,7 +93,6 @@ def written_by_child(settings):
 
 
 def any_differs(rows):
-    """Return whether drafts changed a text."""
     texts = {
         (*setting_of(row), row["kind"], row["number"], row["way"]): row["texts"] for row in rows
     }

@@ -26,7 +26,6 @@ def _written():
 
 
 def structured_kinds() -> list[str]:
-    """Return the kinds of requests with a grammar."""
     return [*_written()]
 
 
@@ -84,7 +83,6 @@ class Grammars:
         self._made = {}
 
     def of(self, source):
-        """Return the grammar of a source of `structured.json`."""
         if source["frame"] not in self._made:
             self._made[source["frame"]] = self._compiled(source)
         return self._made[source["frame"]]
@@ -190,7 +188,6 @@ class _Asked:
         return row
 
     def logged(self, request):
-        """Return the tokens of a request and of its answer."""
         return self._ids(request) + self._call(self._drafted, request, "greedy", True)["texts"][0]
 
     def rows(self, mode, settings, answers=()):
@@ -227,7 +224,6 @@ class _Asked:
 
 
 def _shared(paths):
-    """Return the tokens with which all paths begin."""
     return [of[0] for of in takewhile(lambda of: len({*of}) == 1, zip(*paths, strict=False))]
 
 

@@ -119,7 +119,6 @@ def files(tmp_path_factory, demo_tokenizer):
 
 @pytest.fixture
 def command(run):
-    """Runs `specds bench generate`."""
     return partial(run, "bench", "generate")
 
 

@@ -29,7 +29,6 @@ def add(path, **options):
 
 
 def file_of(path, name):
-    """Return a file of the first shard."""
     return min(path.glob("shard-*")) / name
 
 

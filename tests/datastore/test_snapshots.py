@@ -37,7 +37,6 @@ def text(seed, length):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """The bytes of a small snapshot."""
     path, memory = tmp_path_factory.mktemp("snapshot") / "memory", memory_of()
     for tenant, tokens in (("ann", [1, 2, 3]), ("bob", [4]), ("ann", [5, 6])):
         memory.insert(tenant, tokens)
@@ -54,7 +53,6 @@ def sealed(content):
 
 
 def reason(path, content):
-    """Return the reason for which a file of this content is rejected."""
     path.write_bytes(content)
     with pytest.raises(FormatError) as refusal:
         opened(path)

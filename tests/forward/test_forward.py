@@ -29,7 +29,6 @@ def model_of(path, family="llama", kinds=("F32",), instructions="auto", **more):
 
 
 def chain(model, tokens, num_logits=None, **options):
-    """The logits of tokens one after the other, in one pass."""
     num_logits = len(tokens) if num_logits is None else num_logits
     return model.forward(ForwardCache(model), [(0, tokens, None, num_logits)], **options)
 

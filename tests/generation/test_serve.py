@@ -60,7 +60,6 @@ def wait_for(address, process):
 
 
 def chat(address, model, **about):
-    """Return the text of an answer."""
     asked = {"model": str(model), "messages": MESSAGES, "max_tokens": NUM_TOKENS, "temperature": 0}
     request = Request(
         f"{address}/v1/chat/completions",

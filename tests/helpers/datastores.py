@@ -21,7 +21,6 @@ def files(folder):
 
 
 def names(folder):
-    """Return the sorted names in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 

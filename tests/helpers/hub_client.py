@@ -54,5 +54,4 @@ def read(spec, options=None, token=None):
 
 
 def read_part(pickled, index):
-    """Reads one part of a pickled corpus."""
     return list(pickle.loads(pickled).parts[index])

@@ -57,8 +57,6 @@ class Weights:
 
 
 class SearchLimits(NamedTuple):
-    """Limits of the search for a draft."""
-
     matches: tuple  # of the context, and the number of occurrences that is enough
     requery_min_prob: float  # of a node that queries the datastore again
     child_ratio: float  # of the best child and its parent
@@ -75,8 +73,6 @@ EFFORTS = {
 
 
 class Request:
-    """One request, with weights of its own."""
-
     def __init__(self, documents, separator, earlier, bigrams, effort):
         self.search_limits, self.weights = EFFORTS[effort], Weights()
         self.effort = self.search_limits

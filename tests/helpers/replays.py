@@ -18,7 +18,6 @@ def transcript(prompt, completion, source="a"):
 
 
 def phrases(random, number, length, num_tokens):
-    """Phrases of random tokens."""
     return random.integers(0, num_tokens, (number, length))
 
 

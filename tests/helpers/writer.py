@@ -53,7 +53,6 @@ def prepare(job, folder):
 
 
 def save(path, texts):
-    """Saves a memory of some texts."""
     memory = Memory(100)
     for text in texts:
         memory.insert("ann", text)
@@ -61,7 +60,6 @@ def save(path, texts):
 
 
 def run(job, folder):
-    """Does a job."""
     made = documents()
     if job == "build":
         write(folder / "out", made, overwrite=True)

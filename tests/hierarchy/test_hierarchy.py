@@ -299,7 +299,6 @@ def test_suggestion_has_the_tree_and_top_tokens(num_nodes, seed):
 
 
 def tokens_of_paths(tree):
-    """Return the tokens from the context to each node."""
     paths = {-1: []}
     for node, (token, parent) in enumerate(zip(tree.token_ids, tree.parents, strict=True)):
         paths[node] = [*paths[int(parent)], int(token)]

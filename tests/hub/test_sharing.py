@@ -78,7 +78,6 @@ def put(hub, datastore):
 
 
 def sent(hub):
-    """The files that the hub sent, by name."""
     asked = (request for request in hub.requests if "GET" in request and "/resolve/" in request)
     return [request.split("/", 6)[-1] for request in asked]
 

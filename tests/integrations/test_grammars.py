@@ -197,7 +197,6 @@ def test_trees_of_sglang_hold_what_a_grammar_forces_and_nothing_forbidden(compil
 
 
 def request_of(name, grammar):
-    """Return a request of SGLang."""
     grammar.is_terminated = lambda: EOS in request.output_ids
     request = SimpleNamespace(rid=name, grammar=grammar, output_ids=[])
     request.origin_input_ids_unpadded, request.sampling_params = PROMPT, MagicMock()

@@ -45,7 +45,6 @@ def ends(context):
 
 
 def sessions(contexts):
-    """Return sessions without an adapter."""
     drafter, opened = FusedDrafter(config=FusedConfig(effort="low")), []
     for context in contexts:
         first, *others = ends(context)

@@ -155,7 +155,6 @@ def _are_of_uniforms() -> bool:
 
 
 def happens(probability: float) -> bool:
-    """Return True with this probability."""
     return float(torch.rand(())) < probability
 
 

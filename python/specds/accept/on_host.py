@@ -79,7 +79,6 @@ class Emitter:
         return self._tokens
 
     def emit(self, token: int) -> int:
-        """Append a token, and return it."""
         self.emitted.append(token)
         if self._host_stop is not None:
             max_length, eos = self._host_stop
@@ -135,7 +134,6 @@ class Sampler:
         self.logits_only = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
 
     def draw_by(self, noise: Noise, row: int) -> None:
-        """Sample with the noise of a row from now on."""
         self._noise = noise, row
 
     def __call__(
@@ -198,7 +196,6 @@ class Sampler:
 def processors_of_row(
     processors: LogitsProcessorList, row: int, num_rows: int
 ) -> LogitsProcessorList:
-    """Return the processors of a request for one of its sequences."""
     made = LogitsProcessorList()
     for processor in processors:
         ignored = getattr(processor, "prompt_ignore_length", None)

@@ -33,9 +33,7 @@ class Emits(Protocol):
         """Number of tokens, prompt included."""
         ...
 
-    def emit(self, token: int) -> int:
-        """Append a token, and return it."""
-        ...
+    def emit(self, token: int) -> int: ...
 
 
 class Chooses(Protocol):

@@ -105,5 +105,4 @@ def shown(value: Any, form: str) -> str:
 
 
 def reasons(rows: Iterable[Row]) -> list[str]:
-    """Return the distinct reasons of rows that could not be measured."""
     return list(dict.fromkeys(f"{name_of(row)}: {row['reason']}" for row in rows if row["reason"]))

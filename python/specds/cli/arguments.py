@@ -95,7 +95,6 @@ def text_of(argument: str) -> str:
 
 
 def utf8(text: str) -> str:
-    """Return the text if it is valid UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

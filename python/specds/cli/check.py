@@ -86,7 +86,6 @@ def _model_facts(model: Any) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    """Return versions, cores and devices."""
     from specds._core import has_linear_product
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -131,7 +131,6 @@ def source_text(source: dict[str, Any]) -> Text:
 
 
 def numbers(*names: str) -> list[Column]:
-    """Columns of numbers."""
     return [Column(name, justify="right") for name in names]
 
 

@@ -128,7 +128,6 @@ class Running:
 
     @property
     def drafts_from(self) -> str:
-        """Describe the drafter and its files."""
         files = [str(file) for file in (self.datastore, self.memory) if file is not None]
         return f"drafted by {self.drafter.value}" + f" from {' and '.join(files)}" * bool(files)
 

@@ -150,7 +150,6 @@ class Cutter:
         self._bits = np.left_shift(1, tokens & 31, dtype=np.uint32, casting="unsafe")
 
     def text_of(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens."""
         texts = (self._vocabulary[token] for token in token_ids)
         return b"".join(texts).decode("utf-8", errors="replace")
 

@@ -56,7 +56,6 @@ class GrammarProcessor:
         return self.starts[row if len(self.starts) > 1 else 0]
 
     def of_row(self, row: int) -> "GrammarProcessor":
-        """Return a processor for one row of the request."""
         return GrammarProcessor(self.start(row))
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:

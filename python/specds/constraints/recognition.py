@@ -52,7 +52,6 @@ def constraint_of_engine(grammar: Any) -> Constraint | None:
 
 
 def has_constraint(processor: Any) -> bool:
-    """Return whether a processor has a constraint for each row."""
     is_ours = isinstance(processor, GrammarProcessor)
     return is_ours or _is_of_xgrammar(processor) or _is_of_function(processor)
 
@@ -65,7 +64,6 @@ def num_grammars(processor: Any) -> int:
 
 
 def processor_of_row(processor: Any, row: int, num_rows: int) -> Any:
-    """Return a processor of a request for one of its rows."""
     if num_rows == 1 or not has_constraint(processor):
         return processor
     if isinstance(processor, GrammarProcessor):

@@ -108,7 +108,6 @@ def hub_corpus(spec: str, dataset: HubDataset, options: CorpusOptions, render: R
 
 
 def _builder(spec: str, name: HubName, options: CorpusOptions) -> Any:
-    """Return the metadata that `datasets` has of a dataset."""
     language = options.language
     try:
         return imported("datasets").load_dataset_builder(
@@ -130,7 +129,6 @@ def _builder(spec: str, name: HubName, options: CorpusOptions) -> Any:
 
 
 def _urls(builder: Any, spec: str, split: str) -> list[str]:
-    """The data files of a split."""
     files = {str(name): list(urls) for name, urls in (builder.config.data_files or {}).items()}
     if split not in files:
         known = ", ".join(f"`{name}`" for name in files)

@@ -168,7 +168,6 @@ class DrafterName:
 
     @property
     def takes_datastore(self) -> bool:
-        """Return whether it can use a datastore."""
         kind = KINDS[self.kind]
         return "datastore" in kind.required + kind.optional
 
@@ -207,5 +206,4 @@ def maker_of(name: DrafterName | str, inputs: DrafterInputs) -> Maker:
 
 
 def make_drafter(name: DrafterName | str, inputs: DrafterInputs) -> Drafter:
-    """Make the drafter of a name."""
     return maker_of(name, inputs)()

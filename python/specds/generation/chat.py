@@ -233,6 +233,5 @@ def prompt_of(model: Any, token_ids: Sequence[int]) -> Any:
 
 
 def _num_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """The length of the common beginning."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -50,7 +50,6 @@ class BatchStreamer:
                 self._release()
 
     def end(self) -> None:
-        """End the streamer."""
         self._release()
         self._streamer.end()
 

@@ -66,7 +66,6 @@ class Draft:
     def of_chain(
         cls, chosen: Sequence[Drawn], samples: bool, threshold: Threshold, stats: LevelStats
     ) -> Draft:
-        """Return the draft of a chain of tokens."""
         tokens = [drawn.token_id for drawn in chosen]
         probs = np.cumprod([min(drawn.prob, 1.0) for drawn in chosen])
         tree = TokenTree(tokens, range(-1, len(tokens) - 1), probs) if tokens else EMPTY_TREE

@@ -50,7 +50,6 @@ def status_of(error: BaseException | None) -> int | None:
 
 
 def unreachable(what: str, error: Exception) -> str:
-    """Return the message for an unreachable hub."""
     remedy = "unset HF_HUB_OFFLINE" if hub().constants.HF_HUB_OFFLINE else "check the network"
     return f"cannot reach the hub for `{what}`: {remedy} ({brief(error)})"
 

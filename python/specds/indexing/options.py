@@ -28,7 +28,6 @@ class ShardOptions:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
     def for_core(self) -> dict[str, Any]:
-        """Return the options of the core as keyword arguments."""
         values = asdict(self) | {"max_memory": self.sorting_memory()}
         return {name: value for name, value in values.items() if name in DEFAULTS["build"]}
 

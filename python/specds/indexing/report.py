@@ -64,7 +64,6 @@ class IngestStats:
         self.num_duplicates, self.is_full = builder.num_duplicates, builder.is_full
 
     def add(self, other: IngestStats) -> None:
-        """Add the statistics of another reader."""
         for name, value in vars(other).items():
             setattr(self, name, value if name == "is_full" else getattr(self, name) + value)
 

@@ -161,7 +161,6 @@ class GgufModel:
 
 
 def is_without_torch(model: object) -> bool:
-    """Return whether a model takes and returns arrays."""
     return type(model) is GgufModel
 
 

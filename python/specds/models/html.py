@@ -9,7 +9,6 @@ _DRAFTED = "#2da44e"
 
 
 def table(title: str, rows: Mapping[str, Any]) -> str:
-    """Return a table of names and values."""
     cells = "".join(
         f"<tr><td style='text-align:left'>{escape(name)}</td><td>{escape(str(value))}</td></tr>"
         for name, value in rows.items()
@@ -27,8 +26,6 @@ def text(tokens: Iterable[tuple[str, bool]]) -> str:
 
 
 def tree(labels: Sequence[str], parents: Sequence[int]) -> str:
-    """Return nested lists of the nodes of a tree."""
-
     def below(parent: int) -> str:
         nodes = [node for node, above in enumerate(parents) if above == parent]
         items = "".join(f"<li>{escape(labels[node])}{below(node)}</li>" for node in nodes)
@@ -38,7 +35,6 @@ def tree(labels: Sequence[str], parents: Sequence[int]) -> str:
 
 
 def datastore_html(datastore: Any) -> str:
-    """Return the table of a datastore."""
     names = ("tokenizer_name", "num_documents", "num_tokens", "num_shards", "num_bytes")
     rows = {name.replace("_", " "): getattr(datastore, name) for name in names}
     return table(f"Datastore {datastore.path}", rows)

@@ -30,7 +30,6 @@ CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_k
 def native_model(
     file: GgufFile, weights: ForwardModel, path: str | PathLike[str], activations: Activations
 ) -> NativeModel:
-    """Return the model of a file whose weights are packed."""
     settings = model_settings(file, weights.config)
     kind = settings.pop("model_type")
     config = AutoConfig.for_model(kind, name_or_path=str(path), **settings)

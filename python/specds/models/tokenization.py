@@ -136,7 +136,6 @@ class FastTokenizer:
 
 
 def _named(config: dict[str, Any]) -> dict[str, str]:
-    """Return the special tokens with a name."""
     names = [name for name in config if re.fullmatch(r"(bos|eos|unk|pad|sep|cls|mask)_token", name)]
     return {name: token for name in names for token in _contents(config[name])}
 
@@ -190,7 +189,6 @@ def _means(token: str, index: int) -> bool:
 
 
 def require_chat_template(tokenizer: Tokenizer | FastTokenizer) -> None:
-    """Reject a tokenizer without a chat template."""
     if not tokenizer.chat_template:
         raise ValueError("this tokenizer has no chat template: give it one, or use `generate`")
 

@@ -94,7 +94,6 @@ def _refuse(asked: dict[str, Any], unknown: Sequence[str], *, makes_masks: bool)
 
 
 def attend_tree(tree: Tree, layer: int, query: Tensor, *states: Tensor, **asked: Any) -> Tensor:
-    """Attend as `attend_packed` does, with the kernel."""
     by_row = query.view(query.shape[1], *tree.positions.shape, -1).transpose(0, 1)
     asked |= tree.limits[layer]._asdict()
     attended: Tensor = tree_attention(by_row, states[0], states[1], *tree[:3], **asked)

@@ -220,7 +220,6 @@ class TreeCache(Cache):
             block.index_copy_(1, write, block.index_select(1, read))
 
     def copy_row(self, source: int, target: int) -> None:
-        """Copy the states of a row to another."""
         length = self.lengths[target] = self.lengths[source]
         for block in self._by_row():
             block[:, target, :length] = block[:, source, :length]

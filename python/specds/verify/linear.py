@@ -46,7 +46,5 @@ def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 class FastLinear(torch.nn.Linear):
-    """A layer that computes by `linear`."""
-
     def forward(self, states: Tensor) -> Tensor:
         return linear(states, self.weight, self.bias)

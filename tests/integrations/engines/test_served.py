@@ -127,7 +127,6 @@ def likely(probs):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Return the answers without drafts."""
     with Server(tmp_path_factory.mktemp("plain")) as server:
         told = {name: server.said(**about) for name, about in REQUESTS.items()}
         return {**told, "at once": server.at_once()}

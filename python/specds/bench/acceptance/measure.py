@@ -193,7 +193,6 @@ _LISTS = tuple(each.name for each in fields(Trace) if each.default_factory is li
 def replay(
     session: Session, transcript: Transcript, max_nodes: int, shape: Shape = "tree"
 ) -> Trace:
-    """Replay one answer with a session that has its prompt."""
     trace, steps = Trace(num_requests=1), []
     for replayed in follow(session, transcript, max_nodes, shape):
         trace.record(replayed)

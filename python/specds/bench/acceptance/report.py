@@ -89,7 +89,6 @@ def _interval(trace: Trace) -> list[float] | None:
 
 
 def _of_predicted_output(trace: Trace) -> Row:
-    """Return the accepted and the other tokens of predicted outputs."""
     accepted = rejected = None
     if trace.num_predicted_tokens is not None:
         accepted = trace.sources["predicted_output"]
@@ -122,7 +121,6 @@ def _tenths(numbers: Sequence[int]) -> list[int]:
 
 
 def tables(document: Document) -> list[Table]:
-    """Return a table for each set of transcripts."""
     rows = document["rows"]
     shown = [
         table(f"Replay of {group}", chosen, lambda row: label(row, rows, "datastore"), FIGURES)

@@ -50,8 +50,6 @@ class Way:
 
 @dataclass(frozen=True)
 class BenchTarget:
-    """Model, and its verification backend."""
-
     model: PreTrainedModel
     verification: str = "auto"
 
@@ -129,7 +127,6 @@ def drafter_way(
     max_nodes: int | Literal["auto"],
     datastore: Datastore | None = None,
 ) -> Way:
-    """Return the way that generates with drafters made by `make`."""
     start = partial(own_calls, target, make, max_nodes)
     return Way(name, start, is_ours=True, max_nodes=max_nodes, datastore=datastore)
 
@@ -287,6 +284,5 @@ def _run(
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -34,7 +34,6 @@ _USUAL_PROMPTS = 12
 
 
 def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
-    """Measure the drafters and baselines of the options."""
     if not options.transcripts and not options.is_demo:
         raise ValueError("no prompts: pass recorded answers with --transcripts")
     given = bool(options.datastores) or options.is_demo
