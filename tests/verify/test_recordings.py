@@ -112,10 +112,10 @@ def test_slots_fit_a_request_and_not_the_product_of_maxima():
 def test_kept_resources_do_not_keep_a_model_alive():
     model = build(*FAMILIES["llama"])
     fast(model, random_drafter())
-    forward, seen = weakref.ref(kept_of(model).forward), weakref.ref(model)
+    kept, seen = weakref.ref(kept_of(model)), weakref.ref(model)
     del model
     gc.collect()
-    assert (forward(), seen()) == (None, None)
+    assert (kept(), seen()) == (None, None)
 
 
 def test_failed_start_releases_the_workspace(monkeypatch, model):

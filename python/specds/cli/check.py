@@ -65,7 +65,7 @@ def _model_facts(model: Any) -> dict[str, Any]:
             _, name, slow = require_support(model, verification="auto")
     except UnsupportedModelError as error:
         refused = str(error)
-    if name == "packed" and (why := unfused_reason(model)):
+    if name == "packed" and model.device.type != "cpu" and (why := unfused_reason(model)):
         slow = f"no fused forward: {why}"
     config = model.config.get_text_config(decoder=True)
     return {

@@ -61,7 +61,7 @@ class GenerationStats:
         baseline_step_s: Shortest time of a step without drafts; 0 before any. Of one row.
         levels: Statistics of the levels of a hierarchy by name, the lowest first.
         verification: The backend: one of `specds.verify.RUNNERS`, or a class name.
-        reason: Why a faster backend or the fused forward was not used; empty if it was.
+        reason: Why a faster backend or, on a GPU, the fused forward was not used; empty if it was.
     """
 
     num_drafts: int = 0

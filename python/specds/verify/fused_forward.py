@@ -1,4 +1,4 @@
-"""The forward of a model as one function, without the Python code between its modules."""
+"""The forward of a model by Triton's kernels, without the Python code between its modules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from specds.kernels import operations
-from specds.verify.attention import Tree, attend_packed, attend_tree
+from specds.verify.attention import Tree, attend_tree
 from specds.verify.cache import TreeCache
-from specds.verify.inputs import Masks, layer_types
+from specds.verify.inputs import layer_types
 
 _Function = Callable[[Tensor], Tensor]
 _Parts = Callable[[Tensor], Sequence[Tensor]]
@@ -85,24 +85,16 @@ def _is_plain_linear(module: torch.nn.Module) -> bool:
 
 
 class _Norm(NamedTuple):
-    """A root mean square norm, and the fastest function for it without kernels."""
+    """A root mean square norm."""
 
     weight: Tensor
     eps: float
     offset: float
-    function: _Function
 
     @classmethod
     def of(cls, norm: Any) -> _Norm:
-        weight, is_offset = norm.weight, type(norm).__name__ == "Gemma3RMSNorm"
-        eps = norm.eps if is_offset else norm.variance_epsilon
-        function: _Function = norm
-        # In half precision models round in between and `rms_norm` does not. On a CUDA device it
-        # is as accurate, and one kernel instead of eight.
-        if not is_offset and (weight.dtype == torch.float32 or weight.device.type == "cuda"):
-            normed = torch.nn.functional.rms_norm
-            function = partial(normed, normalized_shape=weight.shape, weight=weight, eps=eps)
-        return cls(weight, eps, float(is_offset), function)
+        is_offset = type(norm).__name__ == "Gemma3RMSNorm"
+        return cls(norm.weight, norm.eps if is_offset else norm.variance_epsilon, float(is_offset))
 
 
 class _Layer:
@@ -163,17 +155,13 @@ class FusedForward:
     """The fused forward of a model of a supported family (see `unfused_reason`).
 
     It calls the model's own embedding, projections, activations and rotary angles, and computes the
-    rest itself. With kernels and a `Tree`, a layer of linear projections is nine launches: two
-    norms, four products, rotation with the cache's writes, attention and the gate. Projections of
-    the same input are then one product over a copy of their weights, if the copy fits in a quarter
-    of the device's free memory.
-
-    Args:
-        model: The model.
-        has_kernels: Use the Triton kernels.
+    rest by the Triton kernels. A layer of linear projections is nine launches: two norms, four
+    products, rotation with the cache's writes, attention and the gate. Projections of the same
+    input are one product over a copy of their weights, if the copy fits in a quarter of the
+    device's free memory.
     """
 
-    def __init__(self, model: Any, *, has_kernels: bool = False) -> None:
+    def __init__(self, model: Any) -> None:
         decoder = model.model
         self._embed = decoder.embed_tokens
         self._rotary = decoder.rotary_emb
@@ -181,7 +169,7 @@ class FusedForward:
         self._head = _function(model.lm_head)
         self._angles: dict[str, _Angles] = {}
         self._joined: list[_Joined] = []
-        self._joins = has_kernels and _has_room(decoder.layers, model.device)
+        self._joins = _has_room(decoder.layers, model.device)
         kinds = layer_types(model.config)
         self._by_kind = "layer_type" in inspect.signature(self._rotary.forward).parameters
         made = zip(decoder.layers, kinds, strict=True)
@@ -202,23 +190,18 @@ class FusedForward:
             joined.refresh()
 
     def __call__(
-        self, token_ids: Tensor, positions: Tensor, seen: Masks | Tree, cache: TreeCache
+        self, token_ids: Tensor, positions: Tensor, seen: Tree, cache: TreeCache
     ) -> Tensor:
         """Return the logits of a pass, `(1, num_tokens, vocab_size)`, and cache its states."""
         self._make_angles(cache)
         residual, delta, inner = self._embed(token_ids), None, None
-        angles = self._angles
-        if not isinstance(seen, Tree):
-            at = positions[0]
-            angles = {of: (cos[at][:, None], sin[at][:, None]) for of, (cos, sin) in angles.items()}
         for index, layer in enumerate(self._layers):
-            of_layer = seen[layer.kind] if isinstance(seen, dict) else seen
-            residual, normed = _add_norm(residual, delta, inner, layer.input_norm, seen)
-            attended = _attend(layer, index, normed, angles[layer.kind], of_layer, cache)
+            residual, normed = _add_norm(residual, delta, inner, layer.input_norm)
+            attended = _attend(layer, index, normed, self._angles[layer.kind], seen, cache)
             delta, inner = layer.output(attended), layer.norm_of_attended
-            residual, normed = _add_norm(residual, delta, inner, layer.mlp_norm, seen)
-            delta, inner = _transform(layer, normed, seen), layer.norm_of_mlp
-        _, normed = _add_norm(residual, delta, inner, self._norm, seen)
+            residual, normed = _add_norm(residual, delta, inner, layer.mlp_norm)
+            delta, inner = _transform(layer, normed), layer.norm_of_mlp
+        _, normed = _add_norm(residual, delta, inner, self._norm)
         return self._head(normed)
 
     def _make_angles(self, cache: TreeCache) -> None:
@@ -245,54 +228,30 @@ def _has_room(layers: torch.nn.Module, device: torch.device) -> bool:
 
 
 def _add_norm(
-    residual: Tensor, delta: Tensor | None, inner: _Norm | None, norm: _Norm, seen: Masks | Tree
+    residual: Tensor, delta: Tensor | None, inner: _Norm | None, norm: _Norm
 ) -> tuple[Tensor, Tensor]:
     """Return the residual plus `delta`, to which an inner norm may apply, and the sum's norm."""
-    if isinstance(seen, Tree):
-        inner_weight = None if inner is None else inner.weight
-        made = operations.add_norm(residual, delta, inner_weight, *norm[:3])
-        return made[0], made[1]
-    if delta is not None:
-        residual = residual + (delta if inner is None else inner.function(delta))
-    return residual, norm.function(residual)
+    inner_weight = None if inner is None else inner.weight
+    made = operations.add_norm(residual, delta, inner_weight, *norm)
+    return made[0], made[1]
 
 
 def _attend(
-    layer: _Layer,
-    index: int,
-    normed: Tensor,
-    angles: _Angles,
-    seen: Tensor | Tree | None,
-    cache: TreeCache,
+    layer: _Layer, index: int, normed: Tensor, angles: _Angles, seen: Tree, cache: TreeCache
 ) -> Tensor:
     """Return the output of the heads, `(1, num_tokens, num_heads * head_dim)`."""
-    query, key, value = layer.query_key_value(normed)
-    scaling = layer.attention.scaling
-    if isinstance(seen, Tree):
-        norms = layer.head_norms
-        weights = (None, None) if norms is None else (norms[0].weight, norms[1].weight)
-        _, eps, offset, _ = norms[0] if norms else layer.input_norm
-        where = seen.lengths, seen.positions, *cache.slots[index], cache.capacity
-        made = query, key, value, *weights, *angles
-        rotated = operations.rotate_and_store(*made, *where, eps, offset)
-        query = rotated.transpose(0, 1)[None]
-        attended = attend_tree(seen, index, query, *cache.seen(index), scale=scaling)
-        return attended.flatten(-2)
-    by_head = (normed.shape[1], -1, layer.attention.head_dim)
-    query, key, value = query.view(by_head), key.view(by_head), value.view(by_head)
-    if layer.head_norms is not None:
-        query, key = layer.head_norms[0].function(query), layer.head_norms[1].function(key)
-    (cosines, sines), states = angles, torch.cat((query, key), dim=1)
-    rotated = states * cosines + states.roll(states.shape[-1] // 2, -1) * sines
-    query, key = rotated.split_with_sizes((query.shape[1], key.shape[1]), dim=1)
-    keys, values = cache.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None], index)
-    query = query.transpose(0, 1)[None]
-    attended, _ = attend_packed(layer.attention, query, keys, values, seen, scaling=scaling)
-    return attended.flatten(-2)
+    norms = layer.head_norms
+    weights = (None, None) if norms is None else (norms[0].weight, norms[1].weight)
+    _, eps, offset = norms[0] if norms else layer.input_norm
+    where = seen.lengths, seen.positions, *cache.slots[index], cache.capacity
+    made = *layer.query_key_value(normed), *weights, *angles
+    query = operations.rotate_and_store(*made, *where, eps, offset).transpose(0, 1)[None]
+    scale = layer.attention.scaling
+    return attend_tree(seen, index, query, *cache.seen(index), scale=scale).flatten(-2)
 
 
-def _transform(layer: _Layer, normed: Tensor, seen: Masks | Tree) -> Tensor:
+def _transform(layer: _Layer, normed: Tensor) -> Tensor:
     gates, ups = layer.gate_up(normed)
-    if isinstance(seen, Tree) and layer.is_gelu is not None:
+    if layer.is_gelu is not None:
         return layer.down(operations.gate(gates, ups, layer.is_gelu))
     return layer.down(layer.activation(gates) * ups)

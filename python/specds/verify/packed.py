@@ -106,17 +106,16 @@ class PackedRunner(Runner):
 
     def _chosen(self) -> Callable[..., Tensor]:
         work = self._work
+        if not work.has_kernels:
+            return self._by_packed_model()
         if why := unfused_reason(self._model):
             self.reason = f"no fused forward: {why}"
             return self._by_packed_model()
         if work.forward is None:
-            work.forward = FusedForward(self._model, has_kernels=work.has_kernels)
+            work.forward = FusedForward(self._model)
         else:
             work.forward.refresh()
-        # Without autograd's bookkeeping a pass of a small model takes a tenth less. An inference
-        # mode forbids later writes, as to recordings, and some subclasses of quantized weights.
-        keeps_mode = self._records or _has_subclasses(self._model)
-        return work.forward if keeps_mode else torch.inference_mode()(work.forward)
+        return work.forward
 
     def _by_packed_model(self) -> Callable[..., Tensor]:
         packed, of_pass = packed_model(self._model)
@@ -212,10 +211,6 @@ class PackedRunner(Runner):
         else:
             seen = self._mask(inputs, end)
         return self._compute(inputs.token_ids.view(1, -1), positions.view(1, -1), seen, self.cache)
-
-
-def _has_subclasses(model: PreTrainedModel) -> bool:
-    return any(type(weight) is not torch.nn.Parameter for weight in model.parameters())
 
 
 RUNNERS: dict[str, type[Verifier]] = dict(
