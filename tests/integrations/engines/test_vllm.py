@@ -1,6 +1,5 @@
 """The V1 runner of a real vLLM on a CPU: run by `make test-vllm`, in an environment of its own."""
 
-import json
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -12,7 +11,6 @@ from vllm import SamplingParams
 
 from engine_grammars import check_grammars, structured_texts
 from engines import workload
-from engines.served import Served, server_command
 from engines.vllm import Engine, chains, eagle
 from specds.integrations.adapter import Adapter
 
@@ -191,23 +189,3 @@ def test_only_rank_zero_drafts(prompts, plain, monkeypatch):
 
 def drafter_stats(worker):
     return worker.model_runner.drafter.drafter.stats()
-
-
-def test_the_documented_line_serves_sampled_requests_and_metrics(tmp_path, prompts, plain):
-    options = {"datastore": str(workload.DATASTORE)}
-    words, settings = server_command("vllm", workload.model_path(), options)
-    settings |= {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
-    settings |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_LOGGING_LEVEL": "INFO"}
-    words = (*words, "--dtype", "float32", "--enforce-eager")
-    with Served(words, tmp_path / "log", **settings) as server:
-        about = {"model": workload.model_path(), "prompt": prompts[0], "return_token_ids": True}
-        about |= {"max_tokens": 64, "ignore_eos": True}
-        with server.asked("POST", "/v1/completions", **about, temperature=0) as greedy:
-            assert json.load(greedy)["choices"][0]["token_ids"] == plain[0][:64]
-        with server.asked("POST", "/v1/completions", **about, temperature=0.8, top_k=20, seed=1):
-            metrics = server.text("/metrics")
-    told = (tmp_path / "log").read_text()
-    assert f"specds drafts at most 8 tokens per row: EngineDrafter({workload.DATASTORE}" in told
-    assert "specds patches vLLM's sampling" in told
-    assert 'specds:accepted_tokens_total{source="datastore"}' in metrics
-    assert "specds:failures_total 0.0" in metrics
