@@ -213,6 +213,13 @@ def test_flat_costs_give_full_drafts_within_seven_steps():
     assert np.median(world.verified[6:]) > 20
 
 
+def test_chains_of_auto_end_before_unlikely_tokens():
+    world = World(FLAT, lambda _: 0.6)
+    budget = AutoBudget(FLAT, DraftStats(1.0), VOCAB_SIZE, clock=lambda: world.now, is_chain=True)
+    world.decode(budget, 20)
+    assert max(world.verified) == 4  # 0.6 ** 5 is below 0.1
+
+
 def test_budget_cuts_sessions_that_ignore_limits_and_unknown_tokens():
     def unlimited(*_):
         return TokenTree([1, 2, 30, 4], [-1, 0, 1, 2], [0.9, 0.8, 0.7, 0.6])

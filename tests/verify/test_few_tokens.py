@@ -5,6 +5,7 @@ import torch
 from transformers.models.qwen3_next import modeling_qwen3_next as theirs
 
 from specds.verify import few_tokens
+from specds.verify.few_tokens import _attend_in_groups, sdpa_attention_forward
 
 NAMES = ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"]
 
@@ -34,4 +35,19 @@ def test_convolution_equals_that_of_transformers(activation, bias):
     states, weight = torch.randn(2, 6, 5), torch.randn(6, 4)
     expected = theirs.causal_conv1d_fn(states, weight, bias, activation)
     found = ours("causal_conv1d_fn")(states, weight, bias, activation)
+    torch.testing.assert_close(found, expected[..., 3:])  # those that see no padding
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_attention_in_groups_equals_that_of_transformers(dtype):
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, heads, num, 8) for heads, num in ((6, 3), (2, 9), (2, 9)))
+    mask = torch.ones(2, 1, 3, 9).tril(6).bool()
+    mask[1, ..., :2] = False  # of padding
+    mask = mask if dtype == torch.bool else torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    module = torch.nn.Module()
+    module.num_key_value_groups = 3
+    asked = {"attention_mask": mask, "scaling": 0.3}
+    found, _ = _attend_in_groups(module, query, key, value, **asked)
+    expected, _ = sdpa_attention_forward(module, query, key, value, **asked)
     torch.testing.assert_close(found, expected)

@@ -97,7 +97,8 @@ class FixedBudget:
 class AutoBudget(FixedBudget):
     """The size of each draft by the expected tokens per second; backs off while drafts slow it.
 
-    The core's `NodeBudget` decides. This class calls the sessions and reads the clock.
+    The core's `NodeBudget` decides. This class calls the sessions and reads the clock. Chains have
+    at least `MIN_CHAIN_PROB`.
 
     Args:
         costs: Measured times of steps, or the seconds of a step by the nodes of each row.
@@ -113,7 +114,8 @@ class AutoBudget(FixedBudget):
         *,
         is_chain: bool = False,
     ) -> None:
-        super().__init__(MAX_NODES, vocab_size, is_chain=is_chain)
+        min_prob = MIN_CHAIN_PROB if is_chain else 0.0
+        super().__init__(MAX_NODES, vocab_size, is_chain=is_chain, min_prob=min_prob)
         self._rule = NodeBudget(draft_stats, costs, num_rows)
         self._clock = clock
         self._learning_s = 0.0
@@ -135,8 +137,11 @@ class AutoBudget(FixedBudget):
         for row in due:
             # A draft gains tokens for its own row alone, and all rows wait for it.
             sessions[row].set_step_time(self._rule.step_s / len(sessions))
-        depths = [max_depths[row] for row in due]
-        made = _draft_all([sessions[row] for row in due], depths, self._rule.min_prob)
+        drafting, depths = [sessions[row] for row in due], [max_depths[row] for row in due]
+        if self._is_chain:
+            made = [*map(self._draft, drafting, depths)]
+        else:
+            made = _draft_all(drafting, depths, self._rule.min_prob)
         for row, tree in zip(due, made, strict=True):
             drafts[row] = tree.best_chain() if self._is_chain else tree
         # Sessions learn only if they draft in the next step, so this is a cost of drafting.

@@ -250,7 +250,7 @@ class ChainRunner(Runner):
             asked["attention_mask"] = (slots >= most - lengths).long()
         if self._keeps_logits:
             asked["logits_to_keep"] = last
-        model = self._model if width > _FEW else self._of_few_tokens
+        model = self._model if width > _FEW or most == 0 else self._of_few_tokens
         output = model(input_ids=tokens, **asked)
         if (cache := output.get(CACHE_NAME)) is None:
             raise ValueError("it keeps its states in no cache")

@@ -2,17 +2,39 @@
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
-from transformers import PreTrainedModel
+from torch.nn.functional import conv1d
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.activations import ACT2FN
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from specds.verify.attention import shared_copy
+
+# The name of `_attend_in_groups` in transformers.
+_GROUPED = "specds_grouped"
+
+
+def _attend_in_groups(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **asked: Any
+) -> tuple[Tensor, None]:
+    """Attend with the heads of a key as one longer sequence: `sdpa` repeats keys for each head."""
+    shape, has_bias = query.shape, asked.get("position_bias") is not None
+    if attention_mask is None or attention_mask.shape[1] > 1 or has_bias:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **asked)
+    grouped = query.reshape(shape[0], key.shape[1], -1, shape[3])
+    mask = attention_mask.repeat(1, 1, module.num_key_value_groups, 1)
+    made, _ = sdpa_attention_forward(_ONE_GROUP, grouped, key, value, mask, **asked)
+    return made.transpose(1, 2).reshape(*shape[:3], -1).transpose(1, 2), None
+
+
+_ONE_GROUP = torch.nn.Module()
+AttentionInterface.register(_GROUPED, _attend_in_groups)
 
 
 class FewTokens:
@@ -34,6 +56,11 @@ class FewTokens:
         self._model = shared_copy(model)
         for module in self._model.modules():
             state: dict[str, Any] = module.__dict__
+            has_groups = state.get("num_key_value_groups", 1) > 1
+            config = state.get("config") if has_groups else None
+            if getattr(config, "_attn_implementation", "") == "sdpa":
+                config = state["config"] = copy(config)
+                vars(config)["_attn_implementation_internal"] = _GROUPED
             if isinstance(size := state.get("chunk_size"), int):
                 self._sizes.append((state, size))
             if (forward := _for_few_tokens(type(module).forward)) is not None:
@@ -98,19 +125,22 @@ def _convolve(
     activation: str | None = None,
     **__: Any,
 ) -> Tensor:
-    """Compute `causal_conv1d_fn` token by token, also of what each sees (see `TreeCache`)."""
-    num, size = states.shape[-1], weight.shape[-1]
+    """Compute the last outputs of `causal_conv1d_fn`, which states before the pass are enough for.
+
+    Also of what each token sees, with a dimension more (see `TreeCache`).
+    """
+    given = states.to(weight.dtype)
     if states.dim() == 4:
-        seen = states.to(weight.dtype).float().unbind(2)
+        made = torch.zeros((), device=states.device) if bias is None else bias.float()
+        for of_shift, at_shift in zip(
+            weight.float().unbind(1), given.float().unbind(2), strict=True
+        ):
+            made = torch.addcmul(made, at_shift, of_shift)
+        made = made.to(weight.dtype).mT
     else:
-        of_tokens = pad(states.mT.to(weight.dtype).float(), (0, 0, size - 1, 0))
-        seen = tuple(of_tokens[:, shift : shift + num] for shift in range(size))
-    made = torch.zeros((), device=states.device) if bias is None else bias.float()
-    for of_shift, at_shift in zip(weight.float().unbind(1), seen, strict=True):
-        made = torch.addcmul(made, at_shift, of_shift)
-    made = made.to(weight.dtype)
+        made = conv1d(given, weight[:, None], bias, groups=len(weight))
     made = made if activation is None else ACT2FN[activation](made)
-    return made.to(states.dtype).mT
+    return made.to(states.dtype)
 
 
 def _delta_rule(
