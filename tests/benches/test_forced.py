@@ -18,13 +18,7 @@ from specds.bench.transcripts import Transcript, read_transcripts
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [
-        ("llama-2-7b", 6_738_415_616),
-        ("llama-2-70b", 68_976_648_192),
-        ("codellama-34b", 33_743_970_304),
-        ("mistral-7b", 7_241_732_096),
-        ("qwen2.5-7b", 7_615_616_512),
-    ],
+    [("llama-2-7b", 6_738_415_616), ("llama-3-8b", 8_030_261_248)],
 )
 def test_shape_has_the_weights_of_the_published_model(shape, expected):
     with torch.device("meta"):

@@ -104,7 +104,7 @@ def write_model(
     return write_gguf(path, metadata, tensors)
 
 
-def write_tokens(path, tokens, model="gpt2", tensors=(), **more):
+def write_tokens(path, tokens, model="gpt2", **more):
     """Writes a file of a tokenizer; its other fields are there to be passed over."""
     metadata = {
         "general.architecture": "llama", "llama.rope.freq_base": 1e4,
@@ -112,7 +112,7 @@ def write_tokens(path, tokens, model="gpt2", tensors=(), **more):
         "tokenizer.ggml.token_type": [1, 1, 3], "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.merges": ["a b"],
     }  # fmt: skip
-    return write_gguf(path, metadata | more, dict(tensors))
+    return write_gguf(path, metadata | more, {})
 
 
 def byte_tokenizer(template=None):
