@@ -37,7 +37,7 @@ pub(crate) struct FloatBlock {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ByteBlock {
     /// Four in each word.
-    pub(crate) states: [u32; 8],
+    pub(crate) states: [[u8; 4]; 8],
     pub(crate) scale: f32,
     /// The sums of [`FloatBlock`].
     pub(crate) sums: [f32; 3],
@@ -118,7 +118,7 @@ struct Fill<'a> {
 
 impl Job for Fill<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, simd: S) {
         let num_blocks = self.columns / 32;
         let spans: Vec<_> = self.to.spans().collect();
         let number = spans.last().map_or(0, |span| (span.start + span.size) * num_blocks);
@@ -148,7 +148,7 @@ impl Job for Fill<'_> {
                 for (block, states) in states.as_chunks().0.iter().enumerate() {
                     let place = start * num_blocks + block * size + token;
                     if is_rounded {
-                        self.to.bytes[place] = rounded(states);
+                        self.to.bytes[place] = rounded(simd, states);
                     } else {
                         let of = &mut self.to.floats[place];
                         of.sums = sums(states);
@@ -177,29 +177,27 @@ fn sums(states: &[f32; 32]) -> [f32; 3] {
 }
 
 #[inline(always)]
-fn rounded(states: &[f32; 32]) -> ByteBlock {
-    /// Added to a number it leaves the nearest whole number in the lowest bits.
-    const MAGIC: f32 = 12_582_912.0;
-    let mut most = [0_f32; 8];
-    for (place, state) in states.iter().enumerate() {
-        let size = state.abs();
-        let of = &mut most[place % 8];
-        *of = if size > *of { size } else { *of };
+fn rounded<S: Simd>(simd: S, states: &[f32; 32]) -> ByteBlock {
+    let mut most = simd.splat(0.0);
+    for lanes in states.chunks_exact(S::LANES) {
+        let lanes = simd.load(lanes);
+        most = simd.max(simd.max(lanes, simd.mul(lanes, simd.splat(-1.0))), most);
     }
-    let most = most.into_iter().fold(0.0, f32::max);
-    let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
-    let whole: [i32; 32] = std::array::from_fn(|place| {
-        (states[place] * inverse + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()).cast_signed()
-    });
-    let first: i32 = whole[..16].iter().sum();
-    let last: i32 = whole[16..].iter().sum();
+    let most = simd.greatest(most);
+    let inverse = simd.splat(if most > 0.0 { 127.0 / most } else { 0.0 });
     let scale = most / 127.0;
-    ByteBlock {
-        states: std::array::from_fn(|word| {
-            let byte = |place: usize| whole[4 * word + place].to_le_bytes()[0];
-            u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)])
-        }),
-        scale,
-        sums: [first + last, first, last].map(|sum| sum as f32 * scale),
+    let mut block = ByteBlock { scale, ..ByteBlock::default() };
+    for half in 0..2 {
+        // Whole numbers, so that their sum is exact in any order.
+        let mut sum = simd.splat(0.0);
+        for start in (16 * half..16 * half + 16).step_by(S::LANES) {
+            let whole = simd.round(simd.mul(simd.load(&states[start..]), inverse));
+            simd.store_bytes(whole, &mut block.states.as_flattened_mut()[start..]);
+            sum = simd.add(sum, simd.floats(whole));
+        }
+        block.sums[1 + half] = simd.sum(sum);
     }
+    let [_, first, last] = block.sums;
+    block.sums = [first + last, first, last].map(|sum| sum * scale);
+    block
 }

@@ -169,7 +169,7 @@ impl Block for ByteBlock {
             }
             for half in 0..2 {
                 for token in 0..T {
-                    let state = states[token].states[eight * 2 + half];
+                    let state = u32::from_le_bytes(states[token].states[eight * 2 + half]);
                     for group in 0..G {
                         let sum = sums[group][token];
                         sums[group][token] = simd.dot(sum, words[group][half], state, N::BITS);
@@ -214,6 +214,8 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
         };
         let (unit_bytes, group_bytes) = (weights.unit_bytes(), weights.group_bytes());
         let block_bytes = N::PLANE.block_bytes() * S::LANES;
+        // Processors do not predict the jump to the next tile. A single group is one stream.
+        let ahead = if G == 1 { 2048 } else { G * group_bytes };
         for group in (from..to).step_by(G) {
             let mut totals = [[simd.splat(0.0); T]; G];
             let mut states = states.iter();
@@ -234,7 +236,7 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
                     };
                     for of in blocks {
                         for line in (0..block_bytes).step_by(64) {
-                            simd.prefetch(of.as_ptr().wrapping_add(PREFETCH + line));
+                            simd.prefetch(of.as_ptr().wrapping_add(ahead + line));
                         }
                     }
                     for part in 0..N::PARTS {
@@ -273,6 +275,3 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
         }
     }
 }
-
-/// The distance to what is fetched from memory ahead of its use.
-const PREFETCH: usize = 1024;

@@ -3,6 +3,10 @@
 //! Scores are summed in the order of positions, wherever the tokens lie: a token of a tree computes what it
 //! computes alone.
 
+#![allow(clippy::needless_range_loop)] // as in the products
+
+use std::ops::Range;
+
 use super::cache::{PAGE, Page, Shape};
 use crate::simd::{Job, Simd, exp};
 
@@ -21,131 +25,236 @@ impl Visible {
     }
 }
 
-/// Heads of a token that share keys.
-pub(crate) struct Attend<'a> {
+/// A query of a token, and where goes what it attends to.
+pub(crate) struct Query<'a> {
+    pub(crate) visible: &'a Visible,
+    pub(crate) states: &'a [f32],
+    pub(crate) attended: &'a mut [f32],
+}
+
+/// Keys and values of a head of a sequence.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys<'a> {
     pub(crate) shape: Shape,
     pub(crate) pages: &'a [Page],
-    pub(crate) visible: &'a Visible,
     pub(crate) window: Option<usize>,
     pub(crate) scale: f32,
     pub(crate) head: usize,
-    /// The queries of these heads, one after the other, and what they attend to.
-    pub(crate) queries: &'a [f32],
-    pub(crate) attended: &'a mut [f32],
-    pub(crate) scores: &'a mut Vec<f32>,
 }
 
-impl Job for Attend<'_> {
+/// Queries of one sequence that share keys. Some of them take turns at each key, so that it is loaded once.
+pub(crate) struct Attend<'a, 'b> {
+    pub(crate) keys: Keys<'a>,
+    pub(crate) queries: &'b mut [Query<'a>],
+    pub(crate) scores: &'b mut Vec<f32>,
+}
+
+impl Job for Attend<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { shape, pages, visible, window, scale, head, queries, attended, scores } = self;
-        let (size, page_size) = (shape.head_size, shape.page_size());
-        let length = visible.length();
-        let start = length - window.map_or(length, |window| window.min(length));
-        let first_page = start / PAGE;
-        let last_slot = visible.path.last().map_or(visible.num_straight, |slot| slot + 1);
-        let num_scores = last_slot.next_multiple_of(PAGE) - first_page * PAGE;
-        scores.resize(scores.len().max(num_scores), 0.0);
-        let (masked, end) = (start - first_page * PAGE, length - first_page * PAGE);
-        for (query, attended) in queries.chunks_exact(size).zip(attended.chunks_exact_mut(size)) {
-            for (page, scores) in pages[first_page..].iter().zip(scores.chunks_exact_mut(PAGE)) {
-                score_page(simd, &page.keys[head * page_size..][..page_size], query, scale, scores);
-                if scores.len() < PAGE {
-                    break;
+        macro_rules! together {
+            ($queries:ident: $($number:literal)*) => {
+                match $queries.len() {
+                    $($number => if let Some(queries) = $queries.first_chunk_mut::<$number>() {
+                        attend(simd, self.keys, queries, self.scores);
+                    },)*
+                    _ => {}
                 }
-            }
-            for (place, &slot) in visible.path.iter().enumerate() {
-                scores[visible.num_straight - first_page * PAGE + place] =
-                    scores[slot - first_page * PAGE];
-            }
-            let padded = end.next_multiple_of(S::LANES);
-            let weights = &mut scores[..padded];
-            weights[..masked].fill(f32::MIN);
-            weights[end..].fill(f32::MIN);
-            let mut most = simd.splat(f32::MIN);
-            for lanes in weights.chunks_exact(S::LANES) {
-                most = simd.max(simd.load(lanes), most);
-            }
-            let mut lanes = [f32::MIN; 16];
-            simd.store(most, &mut lanes);
-            let most = simd.splat(-lanes.iter().fold(f32::MIN, |most, &lane| most.max(lane)));
-            for lanes in weights.chunks_exact_mut(S::LANES) {
-                simd.store(exp(simd, simd.add(simd.load(lanes), most)), lanes);
-            }
-            weights[..masked].fill(0.0);
-            weights[end..].fill(0.0);
-            let mut total = simd.splat(0.0);
-            for lanes in weights.chunks_exact(S::LANES) {
-                total = simd.add(total, simd.load(lanes));
-            }
-            let inverse = simd.splat(1.0 / simd.sum(total));
-            let straight = visible.num_straight.max(start);
-            for (part, attended) in attended.chunks_mut(4 * S::LANES).enumerate() {
-                let first = part * 4 * S::LANES;
-                let number = attended.len() / S::LANES;
-                let mut sums = [simd.splat(0.0); 4];
-                let mut position = start;
-                while position < straight {
-                    let values =
-                        &pages[position / PAGE].values[shape.values(head, position).start..];
-                    let end = straight.min((position / PAGE + 1) * PAGE);
-                    let weights = &weights[position - first_page * PAGE..end - first_page * PAGE];
-                    for (weight, values) in weights.iter().zip(values.chunks_exact(size)) {
-                        sums = add_values(simd, &values[first..], *weight, sums, number);
-                    }
-                    position = end;
-                }
-                for position in straight..length {
-                    let slot = visible.path[position - visible.num_straight];
-                    let values = &pages[slot / PAGE].values[shape.values(head, slot)];
-                    let weight = weights[position - first_page * PAGE];
-                    sums = add_values(simd, &values[first..], weight, sums, number);
-                }
-                for (sum, attended) in sums.iter().zip(attended.chunks_exact_mut(S::LANES)) {
-                    simd.store(simd.mul(*sum, inverse), attended);
-                }
-            }
+            };
+        }
+        // The sums of more queries do not fit in the registers.
+        for queries in self.queries.chunks_mut(S::LANES / 4) {
+            together!(queries: 1 2 3 4);
         }
     }
 }
 
 #[inline(always)]
-fn add_values<S: Simd>(
+fn attend<S: Simd, const N: usize>(
     simd: S,
-    values: &[f32],
-    weight: f32,
-    mut sums: [S::Floats; 4],
-    number: usize,
-) -> [S::Floats; 4] {
-    let weight = simd.splat(weight);
-    if number == 4 {
-        let values = &values[..4 * S::LANES];
-        for of in 0..4 {
-            sums[of] = simd.fma(simd.load(&values[of * S::LANES..]), weight, sums[of]);
+    keys: Keys<'_>,
+    queries: &mut [Query<'_>; N],
+    scores: &mut Vec<f32>,
+) {
+    let size = keys.shape.head_size;
+    let mut starts = [0; N];
+    let mut last_slot = 0;
+    for of in 0..N {
+        let visible = queries[of].visible;
+        let length = visible.length();
+        starts[of] = length - keys.window.map_or(length, |window| window.min(length));
+        last_slot =
+            last_slot.max(visible.path.last().map_or(visible.num_straight, |slot| slot + 1));
+    }
+    let first_slot = starts.iter().min().map_or(0, |start| start / PAGE * PAGE);
+    let number = last_slot.next_multiple_of(PAGE) - first_slot;
+    scores.resize(scores.len().max(N * number), 0.0);
+    for (place, page) in keys.pages[first_slot / PAGE..][..number / PAGE].iter().enumerate() {
+        let page_size = keys.shape.page_size();
+        let page = &page.keys[keys.head * page_size..][..page_size];
+        score_page(simd, keys.scale, page, queries, &mut scores[place * PAGE..], number);
+    }
+    let mut inverses = [simd.splat(0.0); N];
+    for of in 0..N {
+        let visible = queries[of].visible;
+        let weights = &mut scores[of * number..][..number];
+        for (place, &slot) in visible.path.iter().enumerate() {
+            weights[visible.num_straight - first_slot + place] = weights[slot - first_slot];
         }
-    } else {
-        for of in 0..number.min(4) {
-            sums[of] = simd.fma(simd.load(&values[of * S::LANES..]), weight, sums[of]);
+        let range = starts[of] - first_slot..visible.length() - first_slot;
+        inverses[of] = normalize(simd, weights, range);
+    }
+    // Positions that all queries see in the same slots.
+    let from = starts.iter().copied().max().unwrap_or(0);
+    let to = queries
+        .iter()
+        .map(|query| query.visible.num_straight)
+        .min()
+        .map_or(from, |to| to.max(from));
+    for first in (0..size).step_by(4 * S::LANES) {
+        let values = Values { keys, first, number: (size - first) / S::LANES, first_slot };
+        let mut sums = [[simd.splat(0.0); 4]; N];
+        let mut weights: [&[f32]; N] = [&[]; N];
+        for of in 0..N {
+            weights[of] = &scores[of * number..][..number];
+            let range = starts[of]..from.min(queries[of].visible.num_straight);
+            [sums[of]] = values.add(simd, range, [weights[of]], [sums[of]]);
+        }
+        sums = values.add(simd, from..to, weights, sums);
+        for of in 0..N {
+            let visible = queries[of].visible;
+            [sums[of]] = values.add(simd, to..visible.num_straight, [weights[of]], [sums[of]]);
+            for (position, &slot) in (visible.num_straight..).zip(&visible.path) {
+                if position >= starts[of] {
+                    let weight = weights[of][position - first_slot];
+                    [sums[of]] = values.add_slot(simd, slot, [weight], [sums[of]]);
+                }
+            }
+            for block in 0..4 {
+                if block < values.number {
+                    let to = &mut queries[of].attended[first + block * S::LANES..];
+                    simd.store(simd.mul(sums[of][block], inverses[of]), to);
+                }
+            }
         }
     }
-    sums
 }
 
-/// Writes the products of a query and each key of a page.
+/// Writes the products of the queries and each key of a page; the scores of a query are `stride` after those before.
 #[inline(always)]
-fn score_page<S: Simd>(simd: S, keys: &[f32], query: &[f32], scale: f32, scores: &mut [f32]) {
-    let num_blocks = PAGE / S::LANES;
-    let block_size = query.len() * S::LANES;
-    let mut sums = [simd.splat(0.0); PAGE / 8];
-    for (dimension, &number) in query.iter().enumerate() {
-        let number = simd.splat(number);
-        for block in 0..num_blocks {
-            let keys = simd.load(&keys[block * block_size + dimension * S::LANES..]);
-            sums[block] = simd.fma(keys, number, sums[block]);
+fn score_page<S: Simd, const N: usize>(
+    simd: S,
+    scale: f32,
+    keys: &[f32],
+    queries: &[Query<'_>; N],
+    scores: &mut [f32],
+    stride: usize,
+) {
+    let size = keys.len() / PAGE;
+    let mut states: [&[f32]; N] = [&[]; N];
+    for of in 0..N {
+        states[of] = &queries[of].states[..size];
+    }
+    // Four vectors of keys at a time.
+    for (part, keys) in keys.chunks_exact(4 * S::LANES * size).enumerate() {
+        let mut sums = [[simd.splat(0.0); 4]; N];
+        for dimension in 0..size {
+            let mut lanes = [simd.splat(0.0); 4];
+            for block in 0..4 {
+                lanes[block] = simd.load(&keys[(block * size + dimension) * S::LANES..]);
+            }
+            for of in 0..N {
+                let state = simd.splat(states[of][dimension]);
+                for block in 0..4 {
+                    sums[of][block] = simd.fma(lanes[block], state, sums[of][block]);
+                }
+            }
+        }
+        let scale = simd.splat(scale);
+        for of in 0..N {
+            let scores = &mut scores[of * stride + part * 4 * S::LANES..][..4 * S::LANES];
+            for block in 0..4 {
+                simd.store(simd.mul(sums[of][block], scale), &mut scores[block * S::LANES..]);
+            }
         }
     }
-    let scale = simd.splat(scale);
-    for (sum, scores) in sums.into_iter().zip(scores.chunks_exact_mut(S::LANES)) {
-        simd.store(simd.mul(sum, scale), scores);
+}
+
+/// Replaces the scores of a range by their powers of e, others by zero, and returns the inverse of the sum.
+#[inline(always)]
+fn normalize<S: Simd>(simd: S, scores: &mut [f32], range: Range<usize>) -> S::Floats {
+    let padded = range.end.next_multiple_of(S::LANES);
+    let scores = &mut scores[..padded];
+    scores[..range.start].fill(f32::MIN);
+    scores[range.end..].fill(f32::MIN);
+    let mut most = simd.splat(f32::MIN);
+    for lanes in scores.chunks_exact(S::LANES) {
+        most = simd.max(simd.load(lanes), most);
+    }
+    let most = simd.splat(-simd.greatest(most));
+    for lanes in scores.chunks_exact_mut(S::LANES) {
+        simd.store(exp(simd, simd.add(simd.load(lanes), most)), lanes);
+    }
+    scores[..range.start].fill(0.0);
+    scores[range.end..].fill(0.0);
+    let mut total = simd.splat(0.0);
+    for lanes in scores.chunks_exact(S::LANES) {
+        total = simd.add(total, simd.load(lanes));
+    }
+    simd.splat(1.0 / simd.sum(total))
+}
+
+/// Up to four vectors of the values of each slot.
+#[derive(Clone, Copy)]
+struct Values<'a> {
+    keys: Keys<'a>,
+    /// The place of the first number, and the number of vectors.
+    first: usize,
+    number: usize,
+    /// The slot of the first weight.
+    first_slot: usize,
+}
+
+impl Values<'_> {
+    /// Adds the values of positions that are in the slots of the same number, by the weights of each query.
+    #[inline(always)]
+    fn add<S: Simd, const N: usize>(
+        self,
+        simd: S,
+        range: Range<usize>,
+        weights: [&[f32]; N],
+        mut sums: [[S::Floats; 4]; N],
+    ) -> [[S::Floats; 4]; N] {
+        for slot in range {
+            let mut of_slot = [0.0; N];
+            for of in 0..N {
+                of_slot[of] = weights[of][slot - self.first_slot];
+            }
+            sums = self.add_slot(simd, slot, of_slot, sums);
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn add_slot<S: Simd, const N: usize>(
+        self,
+        simd: S,
+        slot: usize,
+        weights: [f32; N],
+        mut sums: [[S::Floats; 4]; N],
+    ) -> [[S::Floats; 4]; N] {
+        let Keys { shape, pages, head, .. } = self.keys;
+        let values = &pages[slot / PAGE].values[shape.values(head, slot)][self.first..];
+        // Constant places, so that the sums stay in registers.
+        for of in 0..N {
+            let weight = simd.splat(weights[of]);
+            for block in 0..4 {
+                if block < self.number {
+                    let values = simd.load(&values[block * S::LANES..]);
+                    sums[of][block] = simd.fma(values, weight, sums[of][block]);
+                }
+            }
+        }
+        sums
     }
 }

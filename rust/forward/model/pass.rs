@@ -1,6 +1,6 @@
 //! A pass: the logits of some tokens of some sequences.
 
-use super::attention::{Attend, Visible};
+use super::attention::{Attend, Keys, Query, Visible};
 use super::cache::Cache;
 use super::elementwise::{Gated, Normalize, add};
 use super::load::{Block, Model};
@@ -285,30 +285,59 @@ impl Model {
         let group = size / config.num_kv_heads;
         scratch.attended.resize(tokens.len() * size, 0.0);
         let qkv = scratch.qkv.as_slice();
-        let attend = |(first, attended): (usize, &mut [f32])| {
+        let attend = |heads: &mut [Head<'_>]| {
             let mut scores = Vec::new();
-            for (place, attended) in attended.chunks_exact_mut(group).enumerate() {
-                let (token, head) =
-                    ((first + place) / config.num_kv_heads, (first + place) % config.num_kv_heads);
-                self.with.run(Attend {
+            for alike in heads.chunk_by_mut(|a, b| (a.row, a.number) == (b.row, b.number)) {
+                let keys = Keys {
                     shape,
-                    pages: &cache.rows[tokens[token].row].pages[layer],
-                    visible: &tokens[token].visible,
+                    pages: &cache.rows[alike[0].row].pages[layer],
                     window: config.window.filter(|_| config.is_local[layer]),
                     scale: config.attention_scale,
-                    head,
-                    queries: &qkv[token * width + head * group..][..group],
-                    attended,
-                    scores: &mut scores,
-                });
+                    head: alike[0].number,
+                };
+                let mut queries = Vec::with_capacity(alike.len() * group / config.head_size);
+                for head in alike {
+                    let visible = &tokens[head.token].visible;
+                    let states = &qkv[head.token * width + head.number * group..][..group];
+                    let states = states.chunks_exact(config.head_size);
+                    let attended = head.attended.chunks_exact_mut(config.head_size);
+                    let both = states.zip(attended);
+                    queries.extend(both.map(|(states, attended)| Query {
+                        visible,
+                        states,
+                        attended,
+                    }));
+                }
+                self.with.run(Attend { keys, queries: &mut queries, scores: &mut scores });
             }
         };
-        let number = tokens.len() * config.num_kv_heads;
-        let is_long = tokens.last().is_some_and(|token| token.visible.length() * number > 1 << 10);
-        let share = if is_long { number.div_ceil(options.num_threads.max(1)) } else { number };
-        let shares = scratch.attended.chunks_mut(share * group).enumerate();
-        parallel::each(shares.map(|(place, of)| (place * share, of)).collect(), attend);
+        let heads = scratch.attended.chunks_exact_mut(group).enumerate();
+        let mut heads: Vec<_> = heads
+            .map(|(place, attended)| {
+                let token = place / config.num_kv_heads;
+                Head {
+                    row: tokens[token].row,
+                    number: place % config.num_kv_heads,
+                    token,
+                    attended,
+                }
+            })
+            .collect();
+        heads.sort_by_key(|head| (head.row, head.number));
+        let is_long =
+            tokens.last().is_some_and(|token| token.visible.length() * heads.len() > 1 << 10);
+        let num_shares = if is_long { options.num_threads.max(1) } else { 1 };
+        let share = heads.len().div_ceil(num_shares).max(1);
+        parallel::each(heads.chunks_mut(share).collect(), attend);
     }
+}
+
+/// The queries of a token that share keys.
+struct Head<'a> {
+    row: usize,
+    number: usize,
+    token: usize,
+    attended: &'a mut [f32],
 }
 
 /// Writes the outputs of a layer.

@@ -39,6 +39,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The sum of all lanes: the upper half is added to the lower one, until one is left.
     fn sum(self, value: Self::Floats) -> f32;
+    /// The greatest of all lanes.
+    fn greatest(self, value: Self::Floats) -> f32;
     /// `a * b + c`, rounded once.
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Rounds to the nearest whole number, ties to even, of those that 32 bits hold.
@@ -60,6 +62,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn shr(self, words: Self::Words, by: u32) -> Self::Words;
     /// The words as signed whole numbers.
     fn floats(self, words: Self::Words) -> Self::Floats;
+    /// Writes the words, whole numbers of 8 bits with a sign, as bytes.
+    fn store_bytes(self, words: Self::Words, to: &mut [u8]);
     /// The words as the bits of floats.
     fn bits(self, words: Self::Words) -> Self::Floats;
 

@@ -67,6 +67,10 @@ impl Simd for Portable {
         value[0]
     }
     #[inline(always)]
+    fn greatest(self, value: Self::Floats) -> f32 {
+        value.into_iter().fold(f32::MIN, f32::max)
+    }
+    #[inline(always)]
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
         std::array::from_fn(|lane| a[lane].mul_add(b[lane], c[lane]))
     }
@@ -122,6 +126,11 @@ impl Simd for Portable {
     #[inline(always)]
     fn floats(self, words: Self::Words) -> Self::Floats {
         words.map(|word| word.cast_signed() as f32)
+    }
+    #[inline(always)]
+    fn store_bytes(self, words: Self::Words, to: &mut [u8]) {
+        let to: &mut [u8; LANES] = to.first_chunk_mut().expect("a byte of each lane");
+        *to = words.map(|word| word.to_le_bytes()[0]);
     }
     #[inline(always)]
     fn bits(self, words: Self::Words) -> Self::Floats {

@@ -61,6 +61,11 @@ fn places<const N: usize>(to: &mut [f32]) -> *mut f32 {
 }
 
 #[inline(always)]
+fn byte_places<const N: usize>(to: &mut [u8]) -> *mut [u8; N] {
+    to.first_chunk_mut().expect("a byte of each lane")
+}
+
+#[inline(always)]
 fn signed(word: u32) -> i32 {
     word.cast_signed()
 }
@@ -94,6 +99,11 @@ impl Simd for Avx2 {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
+        fn greatest(value: __m256) -> f32 {
+            let four = _mm_max_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps::<1>(value));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
         fn fma(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
         fn round(value: __m256) -> __m256i { _mm256_cvtps_epi32(value) }
         fn halves(from: &[u8]) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(bytes::<16>(from).cast())) }
@@ -121,6 +131,11 @@ impl Simd for Avx2 {
             _mm256_srl_epi32(words, _mm_cvtsi32_si128(signed(by)))
         }
         fn floats(words: __m256i) -> __m256 { _mm256_cvtepi32_ps(words) }
+        fn store_bytes(words: __m256i, to: &mut [u8]) -> () {
+            let upper = _mm256_extracti128_si256::<1>(words);
+            let halves = _mm_packs_epi32(_mm256_castsi256_si128(words), upper);
+            _mm_storel_epi64(byte_places::<8>(to).cast(), _mm_packs_epi16(halves, halves));
+        }
         fn bits(words: __m256i) -> __m256 { _mm256_castsi256_ps(words) }
         fn dot(sum: __m256i, numbers: __m256i, bytes: u32, bits: u32) -> __m256i {
             let bytes = _mm256_set1_epi32(signed(bytes));
@@ -177,6 +192,10 @@ impl Simd for Avx512 {
             let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(value));
             Avx2(()).sum(_mm256_add_ps(_mm512_castps512_ps256(value), _mm256_castpd_ps(upper)))
         }
+        fn greatest(value: __m512) -> f32 {
+            let upper = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(value));
+            Avx2(()).greatest(_mm256_max_ps(_mm512_castps512_ps256(value), _mm256_castpd_ps(upper)))
+        }
         fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         fn round(value: __m512) -> __m512i { _mm512_cvtps_epi32(value) }
         fn halves(from: &[u8]) -> __m512 {
@@ -206,6 +225,9 @@ impl Simd for Avx512 {
             _mm512_srl_epi32(words, _mm_cvtsi32_si128(signed(by)))
         }
         fn floats(words: __m512i) -> __m512 { _mm512_cvtepi32_ps(words) }
+        fn store_bytes(words: __m512i, to: &mut [u8]) -> () {
+            _mm_storeu_si128(byte_places::<16>(to).cast(), _mm512_cvtepi32_epi8(words));
+        }
         fn bits(words: __m512i) -> __m512 { _mm512_castsi512_ps(words) }
         fn dot(sum: __m512i, numbers: __m512i, bytes: u32, _bits: u32) -> __m512i {
             _mm512_dpbusd_epi32(sum, numbers, _mm512_set1_epi32(signed(bytes)))
