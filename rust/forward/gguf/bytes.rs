@@ -4,8 +4,6 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use memmap2::Mmap;
-
 /// A part of a file or of an array, which its copies share.
 #[derive(Clone)]
 pub struct Bytes {
@@ -19,10 +17,13 @@ impl Bytes {
         Self { owner: Arc::new(owner), range }
     }
 
-    /// Returns a part of a file, `None` where it is not all there.
-    pub(crate) fn part(file: &Arc<Mmap>, range: Range<usize>) -> Option<Self> {
-        file.get(range.clone())?;
-        Some(Self { owner: Arc::<Mmap>::clone(file), range })
+    /// Returns a part of a map, `None` where it is not all there.
+    pub(crate) fn part<T: AsRef<[u8]> + Send + Sync + 'static>(
+        owner: &Arc<T>,
+        range: Range<usize>,
+    ) -> Option<Self> {
+        T::as_ref(owner).get(range.clone())?;
+        Some(Self { owner: Arc::<T>::clone(owner), range })
     }
 }
 

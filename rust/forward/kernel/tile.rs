@@ -205,7 +205,7 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self(Rows { weights, from, to, first, .. }, states, outputs, _) = self;
-        let scales = weights.scales;
+        let (scales, bytes): (_, &[u8]) = (weights.scales, &weights.bytes);
         // Numbers that are multiplied with their sign are not above what they mean.
         let is_offset = !(B::IS_ROUNDED && N::BITS == 8 && S::HAS_SIGNED_BYTES);
         let has_minimum = match scales {
@@ -223,7 +223,7 @@ impl<B: Block, N: Numbers, const G: usize, const T: usize> Job for Tile<'_, '_, 
                 let mut units: [&[u8]; G] = [&[]; G];
                 for of in 0..G {
                     let of_group = (group + of).min(to - 1) * group_bytes + start;
-                    units[of] = &weights.bytes[of_group..][..unit_bytes];
+                    units[of] = &bytes[of_group..][..unit_bytes];
                 }
                 for block in 0..scales.blocks() {
                     let place = scales.bytes() * S::LANES + block * block_bytes;

@@ -7,7 +7,7 @@ use super::config::{ANGLES, Config};
 use crate::error::Result;
 use crate::gguf::{Gguf, Tensor};
 use crate::simd::Instructions;
-use crate::weights::{Layer, Part};
+use crate::weights::{Arena, Layer, Packed, Part};
 
 #[derive(Debug, Clone, Copy)]
 pub struct LoadOptions {
@@ -35,6 +35,13 @@ pub(crate) struct Block {
     pub(crate) feed_forward_post_norm: Option<Vec<f32>>,
 }
 
+impl Block {
+    /// The layers in the order of packing and of a pass.
+    fn layers(&mut self) -> [&mut Layer; 4] {
+        [&mut self.qkv, &mut self.output, &mut self.gate_up, &mut self.down]
+    }
+}
+
 /// A model, ready for passes; any number of threads may share it.
 #[derive(Debug)]
 pub struct Model {
@@ -45,12 +52,14 @@ pub struct Model {
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Layer,
     pub(crate) embeddings: Tensor,
+    num_bytes: usize,
 }
 
 /// Takes tensors out of a file, and knows which are left.
 struct Loader<'a> {
     file: &'a Gguf,
     with: Instructions,
+    arena: Arena,
     left: BTreeSet<&'a str>,
 }
 
@@ -64,7 +73,10 @@ impl Model {
     pub fn load(file: Arc<Gguf>, options: LoadOptions) -> Result<Self> {
         let mut config = Config::read(&file)?;
         let with = options.instructions;
-        let mut loader = Loader { file: &file, with, left: file.tensor_names().collect() };
+        let tensors = file.tensor_names().filter_map(|name| file.tensor(name).ok()?);
+        let size = |of: Tensor| Packed::size(of.kind, of.rows, of.columns, with.lanes());
+        let arena = Arena::new(tensors.map(size).sum())?;
+        let mut loader = Loader { file: &file, with, arena, left: file.tensor_names().collect() };
         for name in ["rope_freqs.weight", ANGLES[0], ANGLES[1]] {
             loader.left.remove(name);
         }
@@ -74,18 +86,21 @@ impl Model {
         if embeddings.columns != hidden || u32::try_from(embeddings.rows).is_err() {
             return Err(file.corrupt("its embeddings are not of the size of its layers"));
         }
-        let blocks = (0..config.num_layers).map(|layer| loader.block(&config, layer));
-        let blocks = blocks.collect::<Result<_>>()?;
+        let mut blocks: Vec<_> = (0..config.num_layers)
+            .map(|layer| loader.block(&config, layer))
+            .collect::<Result<_>>()?;
         let norm = loader.vector("output_norm.weight", hidden)?;
         let is_tied = !loader.left.contains("output.weight");
         let head = if is_tied { "token_embd.weight" } else { "output.weight" };
-        let head = loader.layer(&[(head, config.vocab_size)], hidden)?;
+        let mut head = loader.layer(&[(head, config.vocab_size)], hidden)?;
         if let Some(name) = loader.left.first() {
             return Err(
                 file.unsupported(format!("has the tensor {name}, which is not computed here"))
             );
         }
-        Ok(Self { file, config, with, blocks, norm, head, embeddings })
+        let layers = blocks.iter_mut().flat_map(Block::layers).chain([&mut head]);
+        let num_bytes = loader.arena.settle(layers.flat_map(Layer::packed));
+        Ok(Self { file, config, with, blocks, norm, head, embeddings, num_bytes })
     }
 
     pub fn config(&self) -> &Config {
@@ -102,10 +117,7 @@ impl Model {
 
     /// The bytes of the packed weights.
     pub fn num_bytes(&self) -> usize {
-        let layers = |block: &Block| {
-            [&block.qkv, &block.output, &block.gate_up, &block.down].map(Layer::num_bytes)
-        };
-        self.blocks.iter().flat_map(layers).sum::<usize>() + self.head.num_bytes()
+        self.num_bytes
     }
 }
 
@@ -141,7 +153,8 @@ impl Loader<'_> {
             }
             read.push(Part { kind: tensor.kind, bytes: tensor.bytes });
         }
-        Ok(Layer::new(&read, columns, self.with, |bytes| self.file.release(bytes)))
+        let Self { file, with, arena, .. } = self;
+        Ok(Layer::new(&read, columns, *with, arena, |bytes| file.release(bytes)))
     }
 
     fn block(&mut self, config: &Config, layer: usize) -> Result<Block> {

@@ -1,7 +1,7 @@
 //! Linear layers: matrices of the file, by threads.
 
 use super::blocks::BlockType;
-use super::pack::Packed;
+use super::pack::{Arena, Packed};
 use crate::error::{Error, Result};
 use crate::gguf::Bytes;
 use crate::kernel::{Activations, Range, States, multiply, multiply_rows};
@@ -66,6 +66,7 @@ impl Layer {
         parts: &[Part],
         columns: usize,
         with: Instructions,
+        arena: &mut Arena,
         release: impl Fn(&[u8]),
     ) -> Self {
         let mut matrices = Vec::new();
@@ -77,14 +78,14 @@ impl Layer {
                 continue;
             }
             let packed = if let [one] = alike {
-                Packed::new(kind, &one.bytes, columns, with.lanes(), &release)
+                Packed::new(kind, &one.bytes, columns, with.lanes(), arena, &release)
             } else {
                 let mut joined = Vec::new();
                 for part in alike {
                     joined.extend_from_slice(&part.bytes);
                     release(&part.bytes);
                 }
-                Packed::new(kind, &joined, columns, with.lanes(), |_| ())
+                Packed::new(kind, &joined, columns, with.lanes(), arena, |_| ())
             };
             matrices.extend(packed.map(Matrix::Packed));
         }
@@ -100,13 +101,11 @@ impl Layer {
         self.num_inputs
     }
 
-    /// The bytes of packed weights.
-    pub(crate) fn num_bytes(&self) -> usize {
-        let packed = |part: &Matrix| match part {
-            Matrix::Packed(of) => of.bytes.len(),
-            Matrix::Floats(_) => 0,
-        };
-        self.parts.iter().map(packed).sum()
+    pub(crate) fn packed(&mut self) -> impl Iterator<Item = &mut Packed> {
+        self.parts.iter_mut().filter_map(|part| match part {
+            Matrix::Packed(of) => Some(of),
+            Matrix::Floats(_) => None,
+        })
     }
 
     /// Writes the products of each row with the states of each token, token after token.
@@ -223,7 +222,12 @@ impl Linear {
         if row.is_none_or(|row| !bytes.len().is_multiple_of(row)) {
             return Err(Error::invalid("columns", "must be whole blocks, and a multiple of 32"));
         }
-        Ok(Self(Layer::new(&[Part { kind, bytes }], columns, instructions, |_| ())))
+        let rows = row.map_or(0, |row| bytes.len() / row);
+        let mut arena = Arena::new(Packed::size(kind, rows, columns, instructions.lanes()))?;
+        let parts = [Part { kind, bytes }];
+        let mut layer = Layer::new(&parts, columns, instructions, &mut arena, |_| ());
+        arena.settle(layer.packed());
+        Ok(Self(layer))
     }
 
     /// Returns the products of each row with the states of each token, token after token.

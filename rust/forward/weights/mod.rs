@@ -8,4 +8,4 @@ pub use blocks::BlockType;
 pub(crate) use blocks::f16;
 pub(crate) use matrix::{Floats, Layer, Part};
 pub use matrix::{Linear, product_of_floats};
-pub(crate) use pack::{Packed, Plane, Scales};
+pub(crate) use pack::{Arena, Packed, Plane, Scales};

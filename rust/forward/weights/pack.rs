@@ -12,10 +12,19 @@
 //! `c`, of the others in the upper half of byte `c - 4`. The fifth and sixth bits are in words of their own,
 //! which are shifted to their place above four bits.
 
+use std::sync::Arc;
+
+use memmap2::MmapMut;
+
 use super::blocks::{BlockType, scale_and_minimum};
+use crate::error::{Error, Result};
+use crate::gguf::Bytes;
 
 /// The least bytes to release at once.
 const RELEASED: usize = 1 << 20;
+/// The bytes of a large page, which is filled with zeros when it is taken.
+#[cfg(target_os = "linux")]
+const LARGE_PAGE: usize = 1 << 21;
 
 /// The numbers of a block as they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +56,40 @@ pub(crate) struct Packed {
     pub(crate) lanes: usize,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    pub(crate) bytes: Vec<u8>,
+    /// None until [`Arena::settle`].
+    pub(crate) bytes: Bytes,
+}
+
+/// The memory of packed weights, side by side in the order of packing, in pages of 2 MiB where the system has them.
+///
+/// A pass in this order reads faster: there are few pages, and what is fetched ahead of the end of a matrix is the next.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    map: MmapMut,
+    /// The start of the first matrix and the ends of all.
+    ends: Vec<usize>,
+}
+
+impl Arena {
+    /// Reserves these bytes, of which only those that are written take memory.
+    pub(crate) fn new(number: usize) -> Result<Self> {
+        let map = MmapMut::map_anon(number.max(1));
+        let map = map.map_err(|_| Error::OutOfMemory("the weights"))?;
+        #[cfg(target_os = "linux")]
+        if number > LARGE_PAGE {
+            let _ = map.advise(memmap2::Advice::HugePage); // Some systems have none.
+        }
+        Ok(Self { map, ends: vec![0] })
+    }
+
+    /// Hands the memory to the matrices, in the order of packing, and returns their bytes.
+    pub(crate) fn settle<'a>(self, weights: impl Iterator<Item = &'a mut Packed>) -> usize {
+        let map = Arc::new(self.map);
+        for (packed, ends) in weights.zip(self.ends.windows(2)) {
+            packed.bytes = Bytes::part(&map, ends[0]..ends[1]).expect("a part of the map");
+        }
+        self.ends[self.ends.len() - 1]
+    }
 }
 
 impl Plane {
@@ -98,7 +140,16 @@ const fn form(kind: BlockType) -> Option<(Plane, Scales)> {
 }
 
 impl Packed {
-    /// Interleaves rows of whole blocks; the last rows are filled up with zeros. Returns `None` for floats.
+    /// The bytes that rows take once they are packed, 0 for floats.
+    pub(crate) fn size(kind: BlockType, rows: usize, columns: usize, lanes: usize) -> usize {
+        form(kind).map_or(0, |(plane, scales)| {
+            let width = scales.blocks() * 32;
+            let unit = scales.bytes() + scales.blocks() * plane.block_bytes();
+            rows.div_ceil(lanes) * lanes * (columns / width) * unit
+        })
+    }
+
+    /// Interleaves rows of whole blocks in an arena; the last rows are filled up with zeros. Returns `None` for floats.
     ///
     /// `release` is called with bytes that are not read again, so that no file is in memory twice.
     pub(crate) fn new(
@@ -106,16 +157,17 @@ impl Packed {
         bytes: &[u8],
         columns: usize,
         lanes: usize,
+        arena: &mut Arena,
         release: impl Fn(&[u8]),
     ) -> Option<Self> {
         let (plane, scales) = form(kind)?;
-        let width = (scales.blocks() * 32).max(kind.block_size());
+        let width = scales.blocks() * 32;
         let source = width / kind.block_size() * kind.block_bytes();
         let row_bytes = columns / width * source;
         let rows = bytes.len() / row_bytes.max(1);
         let zeros = vec![0; source];
-        let unit = lanes * (scales.bytes() + scales.blocks() * plane.block_bytes());
-        let mut packed = Vec::with_capacity(rows.div_ceil(lanes) * (columns / width) * unit);
+        let mut end = arena.ends[arena.ends.len() - 1];
+        let mut group = Vec::new();
         let mut released = 0;
         for first in (0..rows).step_by(lanes) {
             let read = first * row_bytes;
@@ -123,20 +175,24 @@ impl Packed {
                 release(&bytes[released..read]);
                 released = read;
             }
+            group.clear();
             for place in 0..columns / width {
                 let of_lane = |lane: usize| match first + lane {
                     row if row < rows => &bytes[row * row_bytes + place * source..][..source],
                     _ => &zeros,
                 };
                 let blocks: Vec<&[u8]> = (0..lanes).map(of_lane).collect();
-                put_scales(&mut packed, scales, &blocks);
+                put_scales(&mut group, scales, &blocks);
                 for start in (0..width).step_by(32) {
-                    put_block(&mut packed, kind, plane, &blocks, start);
+                    put_block(&mut group, kind, plane, &blocks, start);
                 }
             }
+            arena.map[end..end + group.len()].copy_from_slice(&group);
+            end += group.len();
         }
+        arena.ends.push(end);
         release(&bytes[released..]);
-        Some(Self { plane, scales, lanes, rows, columns, bytes: packed })
+        Some(Self { plane, scales, lanes, rows, columns, bytes: Bytes::new([]) })
     }
 
     /// The bytes of a unit of all lanes.
