@@ -39,6 +39,11 @@ def test_spaces_are_spelled_as_in_the_original(tmp_path, model, expected):
     assert in_order(GgufVocabulary.read(path).get_vocab()) == ["▁a", expected, "a b"]
 
 
+def test_file_without_tokens_is_rejected(tmp_path):
+    with pytest.raises(ValueError, match="holds no tokenizer"):
+        GgufVocabulary.read(write_tokens(tmp_path / "a.gguf", []))
+
+
 def test_truncated_gguf_file_is_rejected(tmp_path):
     path = write_tokens(tmp_path / "a.gguf", ["a", "b"])
     whole = path.read_bytes().rstrip(b"\0")
