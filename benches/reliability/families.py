@@ -164,7 +164,7 @@ def verdict(name: str) -> tuple[str, str, int, list[str]]:
     if not ways:
         support = found[tried[-1]]
         shown = name if support.max_error is None else f"{name} ({support.max_error:.2g})"
-        return f"refused: {_short(support.reasons[0])}", shown, 0, []
+        return f"rejected: {_short(support.reasons[0])}", shown, 0, []
     accepted, different = 0, []
     for way in ways:
         for number in range(NUM_REQUESTS):

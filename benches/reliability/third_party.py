@@ -21,6 +21,7 @@ import torch
 from models import (
     FAMILIES,
     GREEDY,
+    HYBRIDS,
     SAMPLING,
     VOCAB_SIZE,
     build,
@@ -101,6 +102,19 @@ def bitsandbytes(folder: Path) -> Tried:
     for bits in ({"load_in_8bit": True}, {"load_in_4bit": True}):
         config = BitsAndBytesConfig(**bits)
         yield from _alike(AutoModelForCausalLM.from_pretrained(folder, quantization_config=config))
+
+
+def placed(folder: Path) -> Tried:
+    """`device_map`: all weights on one device, and the last ones on the disk."""
+    from transformers import AutoModelForCausalLM
+
+    for family, of in (FAMILIES | HYBRIDS).items():
+        model, saved = build(*of), folder / family
+        model.save_pretrained(saved)
+        part = {"cpu": model.get_memory_footprint() * 3 // 4}  # has the embeddings, as it must
+        for room in (None, part):
+            options = {"device_map": "auto", "max_memory": room, "offload_folder": folder / "disk"}
+            yield from _alike(AutoModelForCausalLM.from_pretrained(saved, **options))
 
 
 def _drafts(drafter: FusedDrafter, number: int) -> list[int]:
@@ -205,11 +219,12 @@ CASES: dict[str, Callable[[Path], Tried]] = {
     "models by `torch.compile`": compiled,
     "models quantized by torchao": torchao,
     "models quantized by bitsandbytes": bitsandbytes,
+    "models placed by `device_map`": placed,
     "drafters in forked workers of a DataLoader": forks,
     "builds under a quota on the size of files": quotas,
     "builds on a disk that fills": full_disks,
     "files that unpack to 2 GiB": bombs,
-    "a folder of 100,000 small files, under kills": small_files,
+    "100,000 small files, under kills": small_files,
 }
 
 

@@ -11,7 +11,7 @@ def test_family_is_served_unchanged_or_rejected_with_a_reason(monkeypatch):
     said, _, num_accepted, different = families.verdict("roc_bert")
     assert (said, different) == ("served by `packed` and `model`", [])
     assert num_accepted > 5
-    assert families.verdict("bloom")[0].startswith("refused: its alibi biases count cache slots")
+    assert families.verdict("bloom")[0].startswith("rejected: its alibi biases count cache slots")
     assert families.verdict("qwen3_next")[0] == "served by `chain`"
     assert families.verdict("musicgen")[0].startswith("not built")
     monkeypatch.setattr(Sampler, "__call__", lambda *_: 5)

@@ -1,15 +1,20 @@
 """Streamed text: its sources, and interruption."""
 
 import io
+import os
 import signal
+import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import started
-from specds import FusedDrafter, generate, terminal
+from specds import Chat, FusedDrafter, generate, terminal
+from specds.models.load import load_model
 from specds.models.render import Spelling
 
 
@@ -84,9 +89,6 @@ def test_invalid_utf8_is_rejected(run, chat_model, monkeypatch):
 def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
     run, chat_model, tmp_path, monkeypatch
 ):
-    from specds import Chat
-    from specds.models.load import load_model
-
     loaded = load_model(str(chat_model), device="cpu")
     chat = Chat(*loaded, max_nodes=0, max_new_tokens=12, do_sample=False)
     expected = [chat.send("def add(a, b):"), chat.send("import os")]
@@ -141,3 +143,21 @@ def test_an_interrupted_reply_is_part_of_the_conversation(chat_model):
     assert out.endswith("\n")
     assert " tokens in " in err
     assert "1,500 tokens" not in err
+
+
+@pytest.mark.slow
+def test_chat_next_to_busy_processes_says_the_same(chat_model):
+    """Many turns, a long text, input that ends within a reply, and an interrupt."""
+    said = [f"def f{number}(x):" for number in range(20)]
+    said[5] = "def long(x):" + "\n    x += 1" * 250
+    chat = Chat(*load_model(str(chat_model), device="cpu"), max_new_tokens=12, do_sample=False)
+    expected = "".join(f"{chat.send(text)}\n" for text in said)
+    said[5] = f'"""{said[5]}"""'
+    busy = [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as stack:
+        for _ in range(2 * len(os.sched_getaffinity(0))):
+            stack.callback(stack.enter_context(subprocess.Popen(busy)).kill)
+        process = started("chat", "--model", chat_model, "--max-new-tokens", 12)
+        out, _ = process.communicate("\n".join(said).encode(), timeout=300)
+        assert (out.decode(), process.returncode) == (expected, 0)
+        test_an_interrupted_reply_is_part_of_the_conversation(chat_model)
