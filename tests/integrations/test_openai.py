@@ -8,6 +8,7 @@ import pytest
 from specds.integrations.openai import PredictedOutput, count_accepted
 
 CHAT = "/v1/chat/completions"
+SGLANG = {"carrier": "custom_params", "ids_field": "return_output_ids_in_sglext"}
 TEXT = "the text to edit"
 PREDICTION = {"type": "content", "content": TEXT}
 OUTPUT = list(b"the text to read")
@@ -16,8 +17,8 @@ OUTPUT = list(b"the text to read")
 class App:
     """A server whose tokens are bytes; it keeps the requests that it received."""
 
-    def __init__(self, status=200):
-        self.seen, self.status = [], status
+    def __init__(self, status=200, more=None):
+        self.seen, self.status, self.more = [], status, more or {}
 
     async def __call__(self, scope, receive, send):
         body, message = b"", {"more_body": True}
@@ -38,14 +39,17 @@ class App:
         elif b'"stream": true' in body:
             kind, stream = b"text/event-stream", ""
             for token in OUTPUT:
-                choice = {"index": 0, "delta": {"content": chr(token)}, "token_ids": [token]}
+                choice = {"index": 0, "delta": {"content": chr(token)}}
+                choice |= {} if self.more else {"token_ids": [token]}
                 stream += f"data: {json.dumps({'choices': [choice], 'usage': None})}\n\n"
+            if self.more:
+                stream += f"data: {json.dumps({'choices': [], 'usage': None, **self.more})}\n\n"
             usage = {"completion_tokens": len(OUTPUT)}
             stream += f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
             parts = [stream[start : start + 7] for start in range(0, len(stream), 7)]
         else:
             choice = {"index": 0, "message": {"content": "é"}, "token_ids": OUTPUT}
-            answer = {"choices": [choice], "usage": {}, "prompt_token_ids": [1]}
+            answer = {"choices": [choice], "usage": {}, "prompt_token_ids": [1], **self.more}
             parts = [json.dumps(answer, ensure_ascii=False)]
         size = str(sum(len(part.encode()) for part in parts)).encode()
         headers = [(b"content-type", kind)]
@@ -56,7 +60,7 @@ class App:
         await send({"type": "http.response.body"})
 
 
-def ask(app, body, path=CHAT, piece=5, method="POST"):
+def ask(app, body, path=CHAT, piece=5, method="POST", **options):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     pieces = [body[start : start + piece] for start in range(0, len(body), piece)]
     requests = [{"type": "http.request", "body": part, "more_body": True} for part in pieces]
@@ -70,7 +74,7 @@ def ask(app, body, path=CHAT, piece=5, method="POST"):
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": []}
-    asyncio.run(PredictedOutput(app)(scope, receive, send))
+    asyncio.run(PredictedOutput(app, **options)(scope, receive, send))
     start, *parts = sent
     answer = b"".join(part.get("body", b"") for part in parts)
     assert int(dict(start["headers"]).get(b"content-length", len(answer))) == len(answer)
@@ -115,6 +119,23 @@ def test_streamed_usage_has_the_tokens_of_the_prediction():
     assert "".join(choice["delta"]["content"] for choice in said).encode() == bytes(OUTPUT)
     assert not any("token_ids" in choice for choice in said)
     assert counts(json.loads(last.removeprefix("data: "))) == (14, 2)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("more", [{}, {"cached_tokens_details": 1}])
+def test_ids_of_sglang_are_counted_and_removed(is_streamed, more):
+    app = App(more={"sglext": {"output_ids": [OUTPUT], **more}})
+    _, answer = ask(app, {"prediction": PREDICTION, "stream": is_streamed}, **SGLANG)
+    received = json.loads(app.seen[-1][1])
+    assert received["custom_params"] == {"specds_predicted_output": list(TEXT.encode())}
+    assert received["return_output_ids_in_sglext"]
+    assert "return_token_ids" not in received
+    parts = [answer]
+    if is_streamed:
+        parts = [part.removeprefix(b"data: ") for part in answer.split(b"\n\n")[:-2]]
+    told = [json.loads(part) for part in parts]
+    assert counts(told[-1]) == (14, 2)
+    assert [part["sglext"] for part in told if "sglext" in part] == ([more] if more else [])
 
 
 @pytest.mark.parametrize(

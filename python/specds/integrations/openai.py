@@ -1,8 +1,8 @@
-"""Predicted outputs of the OpenAI API, as ASGI middleware for vLLM's server.
+"""Predicted outputs of the OpenAI API, as ASGI middleware for the servers of vLLM and SGLang.
 
     vllm serve MODEL --middleware specds.integrations.openai.PredictedOutput ...
 
-Both of vLLM's runners then read the field ``prediction`` of chat completions.
+Chat completions then have the field ``prediction``. SGLang's plug-in adds the middleware by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 
 _START = "http.response.start"
 _JSON = (b"content-type", b"application/json")
-_OPTION, _CARRIER, _IDS = "specds_predicted_output", "vllm_xargs", "token_ids"
+_CHAT, _TEXT = "chat/completions", "completions"
+_OPTION, _IDS, _EXTENSION = "specds_predicted_output", "token_ids", "sglext"
 
 
 class PredictedOutput:
@@ -36,16 +37,21 @@ class PredictedOutput:
     Args:
         app: The application whose routes end with `/v1/chat/completions`, `/v1/completions` and
             `/tokenize`.
+        carrier: The field of a request that has the options of specds.
+        ids_field: The field of a chat completion that requests its token ids.
     """
 
-    def __init__(self, app: _App) -> None:
-        self.app = app
+    def __init__(
+        self, app: _App, carrier: str = "vllm_xargs", ids_field: str = "return_token_ids"
+    ) -> None:
+        self.app, self._carrier = app, carrier
+        self._ids_fields = {_CHAT: ids_field, _TEXT: "return_token_ids"}
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         _, _, route = scope.get("path", "").partition("/v1/")
-        is_read = scope["type"] == "http" and route in ("chat/completions", "completions")
-        if is_read and scope["method"] == "POST":
-            exchange = _Exchange(self.app, scope, receive, send)
+        field = self._ids_fields.get(route)
+        if field and scope["type"] == "http" and scope["method"] == "POST":
+            exchange = _Exchange(self.app, scope, receive, send, self._carrier, field)
             scope, receive, send = _sized(scope), exchange.receive, exchange.send
         await self.app(scope, receive, send)
 
@@ -57,8 +63,11 @@ class _Exchange:
     costs nothing.
     """
 
-    def __init__(self, app: _App, scope: _Message, receive: _Receive, send: _Send) -> None:
+    def __init__(
+        self, app: _App, scope: _Message, receive: _Receive, send: _Send, carrier: str, field: str
+    ) -> None:
         self._app, self._scope, self._receive, self._send = app, scope, receive, send
+        self._carrier, self._field = carrier, field
         self._is_received = self._is_refused = self._is_hidden = self._is_streamed = False
         self._predicted: Sequence[int] | None = None
         self._outputs: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
@@ -76,9 +85,11 @@ class _Exchange:
                 return message
             body += message.get("body", b"")
             has_more = message.get("more_body", False)
+        if b"predict" not in body:
+            return _whole(bytes(body))  # only the server parses it
         try:
             asked = json.loads(body)
-            carrier = asked.get(_CARRIER) or {}
+            carrier = asked.get(self._carrier) or {}
             given = carrier.get(_OPTION, asked.get("prediction"))
             is_usable = _OPTION not in carrier or isinstance(given, (str, list))
         except (AttributeError, TypeError, ValueError, RecursionError):  # the server reports it
@@ -89,8 +100,8 @@ class _Exchange:
         predicted = text if isinstance(text, list) else await self._tokenized(text)
         if predicted is None:
             return {"type": "http.disconnect"}  # the client has its answer
-        self._predicted, self._is_hidden = predicted, not asked.get("return_token_ids")
-        asked |= {_CARRIER: {**carrier, _OPTION: predicted}, "return_token_ids": True}
+        self._predicted, self._is_hidden = predicted, not asked.get(self._field)
+        asked |= {self._carrier: {**carrier, _OPTION: predicted}, self._field: True}
         asked.pop("prediction", None)
         return _whole(json.dumps(asked).encode())
 
@@ -160,11 +171,15 @@ class _Exchange:
             choices = answer["choices"]
         except (KeyError, TypeError, ValueError):  # an error, or the end of the stream
             return text
-        for choice in choices:
-            self._outputs[choice["index"]].extend(choice.get(_IDS) or ())
-        for part in (answer, *choices) if self._is_hidden else ():
-            part.pop(_IDS, None)
-            part.pop("prompt_token_ids", None)
+        extension = answer.get(_EXTENSION) or {}  # SGLang's chat completions have the ids there
+        rows = enumerate(extension.get("output_ids") or ())
+        for index, ids in [*rows] or [(choice["index"], choice.get(_IDS)) for choice in choices]:
+            self._outputs[index].extend(ids or ())
+        for part in (answer, extension, *choices) if self._is_hidden else ():
+            for name in (_IDS, "prompt_token_ids", "output_ids"):
+                part.pop(name, None)
+        if not extension:
+            answer.pop(_EXTENSION, None)
         if isinstance(answer.get("usage"), dict) and not (self._is_streamed and choices):
             predicted = self._predicted or ()
             counts = [count_accepted(predicted, ids) for ids in self._outputs.values()]

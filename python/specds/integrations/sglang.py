@@ -4,8 +4,8 @@
         --speculative-algorithm NGRAM --speculative-num-draft-tokens 16
 
 SGLang calls `register` in each of its processes, through our entry point; without ``SPECDS_CONFIG``
-it changes nothing. `python -m specds.integrations.sglang --check` reports whether the installed
-SGLang is compatible.
+it changes nothing. Its server then has predicted outputs, as in `specds.integrations.openai`.
+`python -m specds.integrations.sglang --check` reports whether the installed SGLang is compatible.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ CONFIG = "SPECDS_CONFIG"
 """The environment variable with the JSON configuration of `EngineDrafter`."""
 
 _WORKER = "sglang.srt.speculative.ngram_worker"
+_SERVER = "sglang.srt.entrypoints.http_server"
 
 Trees = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
@@ -182,6 +183,7 @@ def register() -> None:
         prepare = f"{_WORKER}.NGRAMWorker._prepare_draft_tokens"
         HookRegistry.register(f"{_WORKER}.NgramCorpus", _replacement, HookType.REPLACE)
         HookRegistry.register(prepare, _begin, HookType.BEFORE)
+        HookRegistry.register(f"{_SERVER}._setup_and_run_http_server", _serve, HookType.BEFORE)
     except Exception as error:  # a plug-in that raises could end the engine
         Adapter.log.warning("specds cannot draft in this version of SGLang: %s", error)
 
@@ -214,6 +216,15 @@ def _replacement(**arguments: Any) -> SpecdsCorpus:
     return corpus
 
 
+def _serve(*_: Any, **__: Any) -> None:
+    """Add predicted outputs to the server, below the check of API keys that it adds next."""
+    from specds.integrations.openai import PredictedOutput
+
+    app: Any = importlib.import_module(_SERVER).app
+    about = {"carrier": "custom_params", "ids_field": "return_output_ids_in_sglext"}
+    app.add_middleware(PredictedOutput, **about)
+
+
 def _begin(worker: Any, batch: Any) -> None:
     """Pass the requests of a batch to the corpus, and the number of tokens it needs to SGLang."""
     worker.max_trie_depth = worker.ngram_corpus.begin(batch.reqs)
@@ -233,6 +244,8 @@ NEEDED = (
     f"{_WORKER}:NGRAMWorker._prepare_draft_tokens",
     f"{_WORKER}:NgramCorpus",
     f"{_WORKER}:eagle_sample",
+    f"{_SERVER}:_setup_and_run_http_server",
+    f"{_SERVER}:app",
     "sglang.srt.configs.model_config:ModelConfig.from_server_args",
     "sglang.srt.plugins.hook_registry:HookRegistry",
     "sglang.srt.runtime_context:get_parallel",

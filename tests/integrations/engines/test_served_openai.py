@@ -1,6 +1,7 @@
-"""Predictions of OpenAI's client in vLLM's server: an edit of a file of 60 lines."""
+"""Predictions of OpenAI's client in SGLang's or vLLM's server: an edit of a file of 60 lines."""
 
 import time
+from importlib.util import find_spec
 
 import pytest
 
@@ -16,20 +17,29 @@ pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default"), pytest.
 FILE = "".join(f"    total += weights[{n}] * prices[{n}]\n" for n in range(5, 63))
 FILE = f"def invoice(prices, weights, total=0):\n{FILE}    return total\n"
 ASK = f"Rename `invoice` to `bill` in this file. Answer with the whole file only:\n\n{FILE}"
-ARGUMENTS = (
-    "--dtype float32 --enforce-eager --max-model-len 4096 --max-num-seqs 4 "
-    "--api-key none --middleware specds.integrations.openai.PredictedOutput"
-)
+if find_spec("sglang"):
+    SERVERS, CARRIER, OPTIONS = [("sglang", 128)], "custom_params", {}
+    ARGUMENTS = (
+        "--device cpu --dtype float32 --attention-backend torch_tree --enable-metrics "
+        "--max-total-tokens 8192 --max-running-requests 4 --api-key none"
+    )
+else:
+    SERVERS, CARRIER = [("vllm", 400), ("vllm_v2", 64)], "vllm_xargs"
+    OPTIONS = {"step_cost": "ignored", "min_prob": 0.1}
+    ARGUMENTS = (
+        "--dtype float32 --enforce-eager --max-model-len 4096 --max-num-seqs 4 "
+        "--api-key none --middleware specds.integrations.openai.PredictedOutput"
+    )
 
 
-@pytest.fixture(scope="module", params=[("vllm", 400), ("vllm_v2", 64)], ids=["V1", "V2"])
+@pytest.fixture(scope="module", params=SERVERS, ids=lambda about: about[0])
 def server(request, tmp_path_factory):
     engine, num_tokens = request.param
     folder, model = tmp_path_factory.mktemp("served"), str(folder_of("smollm2"))
-    words, settings = server_command(engine, model, {"step_cost": "ignored", "min_prob": 0.1})
+    words, settings = server_command(engine, model, OPTIONS)
     (folder / "metrics").mkdir()
     settings["PROMETHEUS_MULTIPROC_DIR"] = str(folder / "metrics")
-    settings["VLLM_CPU_KVCACHE_SPACE"] = "1"
+    settings |= {"VLLM_CPU_KVCACHE_SPACE": "1", "SGLANG_USE_CPU_ENGINE": "1"}
     with Served([*words, *ARGUMENTS.split()], folder / "log", **settings) as served:
         address = f"http://127.0.0.1:{served.port}/v1"
         served.client = openai.OpenAI(base_url=address, api_key="none", max_retries=0)
@@ -59,7 +69,7 @@ def answer(server, key="none", **about):
 
 
 def test_prediction_halves_the_steps_of_an_edit_and_is_in_usage(server):
-    off = {"vllm_xargs": {"specds_off": 1}}
+    off = {CARRIER: {"specds_off": 1}}
     began = time.perf_counter()
     expected, usage, _ = answer(server, extra_body=off)
     plain_s = time.perf_counter() - began
@@ -80,7 +90,7 @@ def test_prediction_halves_the_steps_of_an_edit_and_is_in_usage(server):
         assert details.rejected_prediction_tokens > 0
     assert number(server, 'accepted_tokens_total{source="predicted_output"') > 0
     # The expected answer itself as the prediction, as text in the option.
-    own_text = {"vllm_xargs": {"specds_predicted_output": expected}}
+    own_text = {CARRIER: {"specds_predicted_output": expected}}
     text, usage, steps = answer(server, extra_body=own_text)
     assert (text, usage.completion_tokens_details.rejected_prediction_tokens) == (expected, 0)
     assert usage.completion_tokens / steps > 2
