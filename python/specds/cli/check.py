@@ -4,7 +4,6 @@ import os
 import platform
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,6 +85,8 @@ def _model_facts(model: Any) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
     from specds._core import has_linear_product
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
