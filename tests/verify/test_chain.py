@@ -232,6 +232,15 @@ def test_batch_rows_and_samples_equal_the_baseline(family, mode):
         assert torch.equal(output.sequences, expected)
 
 
+def test_padding_in_chunks_of_one_token_is_rejected():
+    # There transformers masks no padding, so that its own text depends on the padding.
+    model, ids = build(*HYBRIDS["qwen3_5"]), prompt(9)
+    mask = (torch.arange(9)[None] >= 3).long()
+    settings = {"prefill_chunk_size": 1, "pad_token_id": 1, "max_new_tokens": 9}
+    with pytest.raises(UnsupportedRequestError, match="prefill_chunk_size=1 with padding"):
+        generate(model, ids, attention_mask=mask, **settings)
+
+
 @MODELS
 def test_conversation_continues_from_its_cache(family):
     model = tiny_model(family)

@@ -229,12 +229,17 @@ def takes_past(model: PreTrainedModel) -> bool:
     return has_cache and "chunked_attention" not in kinds
 
 
-def require_padding(model: PreTrainedModel) -> None:
+def require_padding(model: PreTrainedModel, chunk_size: int | None) -> None:
     """Refuse a padded request where padding changes what the model itself computes.
 
     Raises:
         UnsupportedRequestError: With the number.
     """
+    if chunk_size == 1:
+        raise UnsupportedRequestError(
+            "prefill_chunk_size=1 with padding, which recurrent layers mask only in passes of "
+            "several tokens: use 2 or more"
+        )
     if (error := padding_error(model)) > allowed_error(model):
         raise UnsupportedRequestError(
             f"attention_mask has padding, which changes this model's own logits by {error:.2g} of "

@@ -48,7 +48,7 @@ def run(
     runner_class, name, reason = _choose_backend(options, model, len(input_ids))
     shown = require_request(model, input_ids, generation_config, model_kwargs)
     if not runner_class.takes_trees and not bool(shown.all()) and options.check_model:
-        require_padding(model)
+        require_padding(model, generation_config.prefill_chunk_size)
     past = require_past(model, shown, model_kwargs.get(CACHE_NAME))
     require_usual_inputs(model, input_ids, shown, model_kwargs)
     vocab_size = model_vocab_size(model)
