@@ -144,20 +144,17 @@ class ChainRunner(Runner):
                 self.mark = copied(row.cache), end
         return logits[0, -1]
 
-    def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
-        return self._verify(token_ids, trees)
-
     def rehearse(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:
         again = [row.again for row in self._rows]
         for row in self._rows:
             row.again = []
-        logits = self._verify(token_ids, trees, is_tried=True)
+        logits = self.verify_rows(token_ids, trees, is_tried=True)
         self._settle([0] * len(again))
         for row, tokens in zip(self._rows, again, strict=True):
             row.again = tokens
         return logits
 
-    def _verify(
+    def verify_rows(
         self, token_ids: Sequence[int], trees: Sequence[TokenTree], *, is_tried: bool = False
     ) -> list[Tensor]:
         """Return the logits of each row; with `is_tried` any pass can be undone."""
