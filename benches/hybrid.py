@@ -6,7 +6,7 @@ and every forward pass is the real arithmetic. The CPU seconds of `model.generat
 `specds.generate` are measured request by request in turn, after the prompt and with it. The
 drafter has seen the requests between those that are measured.
 
-    PYTHONPATH=benches python -m hybrid TOKENIZER ANSWERS.jsonl... [--requests 4 --tokens 100]
+    PYTHONPATH=benches python -m hybrid TOKENIZER ANSWERS.jsonl... [--requests 12 --tokens 100]
 """
 
 import math
@@ -69,7 +69,7 @@ class Forced(LogitsProcessor):
 def main(
     tokenizer: Annotated[str, typer.Argument(help="a folder or name")],
     answers: Annotated[list[Path], typer.Argument(help="recorded answers")],
-    requests: int = 4,
+    requests: int = 12,
     tokens: int = 100,
     dtype: str = "bfloat16",
     threads: int = 1,
