@@ -28,7 +28,10 @@ known = llguidance.LLTokenizer(
     n_vocab=model.config.vocab_size,
     eos_token=tokenizer.eos_token_id,
 )
-grammar = llguidance.LLMatcher(known, llguidance.LLMatcher.grammar_from_json_schema(SCHEMA))
+# Drafts gain little from a grammar with flexible whitespace.
+form = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+source = llguidance.LLMatcher.grammar_from_json_schema(SCHEMA, overrides=form)
+grammar = llguidance.LLMatcher(known, source)
 settings = {"max_new_tokens": 64, "do_sample": False, "grammar": grammar}
 output = specds.generate(model, prompt["input_ids"], max_nodes=8, **settings)
 text = tokenizer.decode(output.sequences[0, prompt["input_ids"].shape[1] :], True)

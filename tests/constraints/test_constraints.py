@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from grammars import EOS, GRAMMARS, SCHEMA, VOCABULARY, Reference, allowed_tokens
+from grammars import EOS, GRAMMARS, SCHEMA, TEXTS, VOCABULARY, Reference, allowed_tokens
 from models import VOCAB_SIZE, random_tree
+from specds import FusedDrafter
 from specds._core import TokenTree
 from specds.constraints import ConstrainedSession, GrammarProcessor, Guide
 from specds.constraints.constraint import suggestion
@@ -105,16 +106,19 @@ def test_ahead_follows_likely_spaces_where_any_whitespace_is_allowed():
 @pytest.mark.parametrize("library", [*LIBRARIES, "own"])
 def test_forbidden_nodes_of_random_trees_equal_those_of_each_path(library):
     rng = np.random.default_rng(2)
-    start = [VOCABULARY.index(char.encode()) for char in '{"level": "low", "ok": ']
+    start = [VOCABULARY.index(bytes([char])) for char in TEXTS[0]]
     num_allowed = 0
     for _ in range(30):
         constraint = constraint_of(library)
-        Guide(constraint).follow(start[: rng.integers(len(start))])
+        Guide(constraint).follow(start[: rng.integers(len(start) + 1)])
         tree = allowed_in_part(rng, constraint)
         found = forbidden(tree, constraint)
         for path in tree.paths():
-            pushed = 0
-            while pushed < len(path) and constraint.push(int(tree.token_ids[path[pushed]])):
+            pushed, tokens = 0, tree.token_ids[path].tolist()
+            # Drafts by llguidance end with the grammar.
+            while pushed < len(path) and not (library == "llguidance" and constraint.ended):
+                if not constraint.push(tokens[pushed]):
+                    break
                 pushed += 1
             constraint.pop(pushed)
             assert [found[node] for node in path] == [at >= pushed for at in range(len(path))]
@@ -152,9 +156,13 @@ def test_suggestion_of_paths_shares_their_common_beginning():
     np.testing.assert_allclose(np.array(probs) / probs[0], [1, 2 / 3, 1 / 2, 1 / 2, 1 / 3])
 
 
-def test_session_of_a_text_that_left_its_constraint_drafts_as_before():
-    from specds import FusedDrafter
+def test_suggestion_of_many_long_paths_fits_a_session():
+    tokens, parents, _ = suggestion([[start, *range(100)] for start in range(24)])
+    assert parents.count(-1) == 24
+    assert FusedDrafter().session([5]).suggest(tokens, parents)
 
+
+def test_session_of_a_text_that_left_its_constraint_drafts_as_before():
     inner, guide = FusedDrafter().session([5, 6, 5, 6, 5]), Guide(constraint_of("own"))
     session = ConstrainedSession(inner, guide, VOCAB_SIZE)
     assert len(session.draft(4)) == 0

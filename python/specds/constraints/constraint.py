@@ -19,6 +19,9 @@ MAX_BRANCHES = 24
 MAX_FORCED = 60
 """The most tokens of a forced string that are drafted."""
 
+_MAX_SUGGESTED = 1024
+"""The most nodes that a session takes."""
+
 
 class Constraint(Protocol):
     """Grammar of one text, of which some tokens were pushed."""
@@ -104,13 +107,21 @@ class MatcherConstraint:
         return bool_mask(self.words(), self._vocab_size)
 
 
-def suggestion(paths: Sequence[Path]) -> tuple[list[int], list[int], list[float]]:
-    """Return the arguments of `Session.suggest` for paths that are equally likely."""
+def suggestion(
+    paths: Sequence[Path], known_tokens: int = 1 << 32
+) -> tuple[list[int], list[int], list[float]]:
+    """Return the arguments of `Session.suggest` for paths that are equally likely.
+
+    Args:
+        known_tokens: A path ends before a token that is not below this.
+    """
     nodes: dict[tuple[int, int], int] = {}
     counts = list[int]()
     for path in paths:
         node = -1
-        for token in path:
+        for token in path[: _MAX_SUGGESTED // len(paths)]:
+            if token >= known_tokens:
+                break
             node = nodes.setdefault((node, token), len(counts))
             if node == len(counts):
                 counts.append(0)

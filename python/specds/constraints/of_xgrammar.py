@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ _MAX_CHARS = 8
 """The most characters that are followed where the next one is not forced."""
 _MAX_DIGITS = 2
 """A place with more allowed digits is a number, of which nothing can be known."""
-_MIN_SHARE = 0.1
+_MIN_SHARE = 0.2
 """The least probability of a text that is followed, if characters are equally likely."""
 _SHARE_LEFT = 0.9
 """The share that is left of a text after each character, which ends what might not end."""
@@ -53,13 +54,14 @@ class XgrammarConstraint(MatcherConstraint):
         self._stops = frozenset(matcher.stop_token_ids)
         self._words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
         self._tokens = list[int]()
+        self._before: str | None = None
 
     def push(self, token: int) -> bool:
-        if not self.ended and not self._matcher.accept_token(token):
+        if not self._num_beyond and not self._matcher.accept_token(token):
             return False
-        if self.ended or token in self._stops:
+        if self._num_beyond or token in self._stops:
             # A matcher that has accepted a stop token warns of each token that follows.
-            self._matcher.rollback(int(not self.ended))
+            self._matcher.rollback(int(not self._num_beyond))
             self._num_beyond += 1
         self._tokens.append(token)
         return True
@@ -71,11 +73,18 @@ class XgrammarConstraint(MatcherConstraint):
     def ahead(self) -> Sequence[Path]:
         if self.ended:
             return []
-        text = _STRINGS.sub("0", self._cutter.text_of(self._tokens[-_MAX_TAIL:]))
-        if spaces := _SPACES.findall(text):
-            self._cutter.spaces = dict(reversed(spaces))
-        found = self._texts(before=text)
-        return [path for text, end in found if (path := [*self._cutter(text), *end])]
+        self._before = None
+        found = self._texts()
+        return [path for text, end in found if (path := [*self._cutter.cut(text), *end])]
+
+    def _written(self) -> str:
+        """Return the text without its strings. What it has as whitespace is likely below."""
+        if self._before is None:
+            text = _STRINGS.sub("0", self._cutter.text_of(self._tokens[-_MAX_TAIL:]))
+            if spaces := _SPACES.findall(text):
+                self._cutter.spaces = dict(reversed(spaces))
+            self._before = text
+        return self._before
 
     def words(self) -> NDArray[np.uint32]:
         self._matcher.fill_next_token_bitmask(self._bits, 0)
@@ -100,14 +109,18 @@ class XgrammarConstraint(MatcherConstraint):
             # If no character may come, only a stop token may.
             few = few_of(words) or []
             return [("", [few[0]])] if 0 < len(few) <= _MAX_CHARS else []
-        space = self._cutter.space_after(before, chars) if " " in chars else None
-        if space and self._matcher.accept_string(space):
-            below = self._texts(share, before + space)
-            self._matcher.rollback(1)
-            return [(space + text, end) for text, end in below]
-        if len(chars) > 1 and (before.endswith(" ") or _NO_SPACE_BEFORE.issuperset(chars)):
-            chars = [char for char in chars if char != " "]
-        if len(chars) > _MAX_CHARS or sum(map(str.isdigit, chars)) > _MAX_DIGITS:
+        if len(chars) > _MAX_CHARS:
+            return []
+        if " " in chars:
+            text = self._written() + before
+            space = self._cutter.space_after(text, chars)
+            if space and self._matcher.accept_string(space):
+                below = self._texts(share, before + space)
+                self._matcher.rollback(1)
+                return [(space + text, end) for text, end in below]
+            if len(chars) > 1 and (text.endswith(" ") or _NO_SPACE_BEFORE.issuperset(chars)):
+                chars.remove(" ")
+        if sum(map(str.isdigit, chars)) > _MAX_DIGITS:
             return []
         found = []
         for char in chars:
@@ -140,7 +153,9 @@ class Cutter:
         self._ids: dict[bytes, int] = {}
         for token, text in enumerate(vocabulary):
             self._ids.setdefault(text, token)
-        self._known: dict[str, list[int]] = {}
+        # Requests with one schema have the same forced strings.
+        self.cut = lru_cache(1 << 12)(self._cut)
+        self._cut_word = lru_cache(1 << 14)(self._merged)
         self._vocabulary = vocabulary
         # The whitespace that the last text had first after each mark of JSON.
         self.spaces: dict[str, str] = {}
@@ -162,7 +177,7 @@ class Cutter:
         """
         text = _STRINGS.sub("0", text)
         before, indent = text.rstrip(), self.spaces.get("{")
-        is_json = before[:1] in ("{", "[") and '"' not in text and len(chars) <= _MAX_CHARS
+        is_json = before[:1] in ("{", "[") and '"' not in text
         if indent is None or not is_json:
             return None
         depth = sum(map(before.count, "{[")) - sum(map(before.count, "}]"))
@@ -181,24 +196,18 @@ class Cutter:
         allowed = (words[self._words] & self._bits).nonzero()[0]
         return [self._chars[index] for index in allowed.tolist()]
 
-    def __call__(self, text: str) -> list[int]:
+    def _cut(self, text: str) -> list[int]:
         """Return the first tokens of a string; none if a byte of it is unknown."""
         tokens = list[int]()
         # A token begins with a space or has none, unless it has several.
         for word in _WORDS.split(text):
             if len(tokens) >= MAX_FORCED:
                 break
-            tokens += self._cut_once(word)
+            tokens += self._cut_word(word)
         return tokens[:MAX_FORCED]
 
-    def _cut_once(self, word: str) -> list[int]:
-        if word not in self._known:
-            if len(self._known) > 1 << 14:
-                self._known.clear()
-            self._known[word] = self._cut(word.encode())
-        return self._known[word]
-
-    def _cut(self, word: bytes) -> list[int]:
+    def _merged(self, text: str) -> list[int]:
+        word = text.encode()
         parts = [word[index : index + 1] for index in range(min(len(word), 4 * MAX_FORCED))]
         ranks = [self._rank(*pair) for pair in pairwise(parts)]
         while ranks and (best := min(ranks)) < self.vocab_size:

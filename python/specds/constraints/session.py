@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from specds.drafters.session import RequestRules
 
 _MORE_TIMES = 3
-"""A draft before its removals has this many times the nodes, since up to three quarters go."""
+"""A draft before its removals has this many times the nodes: twice gives 5 % fewer tokens."""
 _MOST_MORE = 64
 """The most additional nodes: large drafts have likely nodes enough."""
 
@@ -40,8 +39,7 @@ class ConstrainedSession(Session):
         if not self._is_pruned:
             return self.inner.draft(max_nodes, max_depth, min_prob)
         if paths := self._guide.constraint.ahead():
-            known = [[*takewhile(self._known_tokens.__gt__, path)] for path in paths]
-            self.inner.suggest(*suggestion(known))
+            self.inner.suggest(*suggestion(paths, self._known_tokens))
         tree = self.inner.draft(num_candidates(max_nodes), max_depth, min_prob)
         return tree.pruned(forbidden(tree, self._guide.constraint), max_nodes)
 
@@ -92,11 +90,17 @@ def forbidden(tree: TokenTree, constraint: Constraint, *, ends: bool = False) ->
     Args:
         ends: Whether everything is forbidden after the end of the grammar.
     """
-    tokens, depths = tree.token_ids.tolist(), tree.depths().tolist()
+    tokens, is_forbidden = tree.token_ids.tolist(), [True] * len(tree)
+    num_allowed = getattr(constraint, "num_allowed", None)
+    if num_allowed is not None and not constraint.ended:
+        for path in (nodes.tolist() for nodes in tree.paths()):
+            for node in path[: num_allowed([tokens[node] for node in path])]:
+                is_forbidden[node] = False
+        return is_forbidden
+    depths = tree.depths().tolist()
     children = [list[int]() for _ in range(len(tokens) + 1)]
     for node, parent in enumerate(tree.parents.tolist()):
         children[parent].append(node)  # those of the root are the last
-    is_forbidden = [True] * len(tokens)
     push, depth = constraint.push, 0
     waiting = children[-1][::-1]
     while waiting:
