@@ -100,7 +100,7 @@ def _complete(
         return
     new_ids = output.sequences[0, ids.shape[1] :].tolist()
     report = {
-        "text": at.tokenizer.decode(new_ids),
+        "text": at.tokenizer.decode(new_ids, skip_special_tokens=at.grammar is not None),
         "token_ids": new_ids,
         "drafted": output.drafted_by_row[0],
         "stats": output.stats.to_dict(),

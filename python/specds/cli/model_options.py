@@ -255,7 +255,8 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     writer = Writer(
         tokenizer,
         by_source=running.by_source,
-        hidden=tokenizer.all_special_ids if is_chat else (),
+        # A text by a grammar does not include the end token.
+        hidden=tokenizer.all_special_ids if is_chat or running.json_schema or running.regex else (),
         is_silent=is_silent,
     )
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
