@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from budget_rule import best_size
+from budget_rule import Rule, best_size
 from models import Drafter
 from specds._core import DraftStats, StepTimes, TokenTree
 from specds.decoding.budget import MAX_NODES, AutoBudget, FixedBudget
@@ -173,9 +173,9 @@ def test_auto_budget_size_equals_brute_force(drafts, increments):
     budget = AutoBudget(cost, DraftStats(1.0), VOCAB_SIZE, len(sessions))
     least = np.float32(budget._rule.min_prob)
     trees = budget.draft(sessions, [9] * len(sessions))
-    costs = relative(cost)
-    gains = [[prob for prob in map(np.float32, probs) if prob >= least] for probs in drafts]
-    assert max(map(len, trees)) == best_size(gains, costs)
+    rule = Rule(1, cost, 1.0)
+    gains = [rule.gains(0, Listed(probs).draft(63, min_prob=least)) for probs in drafts]
+    assert max(map(len, trees)) == best_size(gains, relative(cost))
 
 
 def test_sessions_draft_once_and_get_the_baseline_step_time():

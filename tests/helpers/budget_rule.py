@@ -27,17 +27,22 @@ class Rule:
         # Mean and variance of a bias of log odds, of the drafter and of each row.
         self.drafter = [math.log(reliability), 1.0]
         self.rows = [[0.0, 0.5] for _ in range(num_rows)]
+        self.sure = [1.0, 16.0]  # rejections of sure nodes, and these nodes
         self.sums = [(0.0, 0.0)] * num_rows  # expected tokens, and the share of the step's cost
 
     def odds(self, row):
         return math.exp(self.drafter[0] + self.rows[row][0])
+
+    def risk(self):
+        return self.sure[0] / self.sure[1]
 
     def gains(self, row, tree):
         odds, gains = self.odds(row), []
         for parent, promise in zip(tree.parents, probs(tree), strict=True):
             above = 1.0 if parent < 0 else probs(tree)[parent]
             any_child = min(sum(probs(tree)[of] for of in children(tree, parent)) / above, 1.0)
-            one = min(promise / above, 1.0) * scaled(any_child, odds) / any_child
+            expected = scaled(min(any_child, 1 - self.risk()), odds)
+            one = min(promise / above, 1.0) * expected / any_child
             gain = one * (1.0 if parent < 0 else gains[parent])
             gains.append(min(gain, scaled(promise, max(odds, 1.0))))
         return gains
@@ -58,6 +63,9 @@ class Rule:
     def learn(self, trees, sizes, emitted):
         if any(map(len, trees)):
             self.drafter[1] = 0.99 * self.drafter[1] + 0.01 * 1.0
+            self.sure = [
+                0.99 * of + 0.01 * first for of, first in zip(self.sure, (1, 16), strict=True)
+            ]
         for row, (tree, size, tokens) in enumerate(zip(trees, sizes, emitted, strict=True)):
             if not len(tree):
                 continue
@@ -76,8 +84,11 @@ class Rule:
                 parent = right[0]
 
     def note(self, row, promise, came):
-        """Update both biases, as a filter of log odds does."""
-        expected = scaled(promise, self.odds(row))
+        """Update both biases, as a filter of log odds does, and the risk of sure nodes."""
+        most = 1 - self.risk()
+        expected = scaled(min(promise, most), self.odds(row))
+        if promise > most:
+            self.sure = [self.sure[0] + (not came), self.sure[1] + 1]
         weight = expected * (1 - expected)
         total = 1 + weight * (self.drafter[1] + self.rows[row][1])
         for bias in (self.drafter, self.rows[row]):
@@ -86,8 +97,8 @@ class Rule:
 
 
 def scaled(prob, odds):
-    """A probability whose odds are multiplied; a drafter below 1 promises nothing for sure."""
-    return odds * prob / (odds * prob + max(1 - prob, 0.02 * (1 - odds)))
+    """A probability whose odds are multiplied."""
+    return odds * prob / (odds * prob + 1 - prob)
 
 
 def children(tree, parent):

@@ -12,8 +12,8 @@ const OF_ROW: f64 = 0.5;
 const KEPT: f64 = 0.99;
 /// The upper bound of the factor of a probability.
 const MOST: f64 = 2.0;
-/// The probability of a rejection where a drafter that is not reliable promises none.
-const LEAST_RISK: f64 = 0.02;
+/// The rejections of sure nodes, and these nodes, that are assumed at first.
+const FIRST_SURE: (f64, f64) = (1.0, 16.0);
 
 /// A bias of log odds.
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +27,14 @@ struct Bias {
 /// A rejection says little of a node that was likely, and nothing of its descendants. The children of verified nodes
 /// count although they are not verified, because every step shows their outcome. So a drafter can gain reliability
 /// although none of its nodes are verified.
+///
+/// No node is surer than such nodes were before: a copy of an earlier text may end anywhere, which no length of it shows.
 #[derive(Debug, Clone)]
-pub(crate) struct Reliability(Bias);
+pub(crate) struct Reliability {
+    bias: Bias,
+    /// The rejections of sure nodes, and these nodes; older ones count less.
+    sure: (f64, f64),
+}
 
 /// The reliability of one row relative to that over all rows.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +54,7 @@ impl Default for Reliability {
 
 impl From<f64> for Reliability {
     fn from(first: f64) -> Self {
-        Self(Bias { mean: first.ln(), variance: OF_DRAFTER })
+        Self { bias: Bias { mean: first.ln(), variance: OF_DRAFTER }, sure: FIRST_SURE }
     }
 }
 
@@ -60,7 +66,7 @@ impl Default for RowReliability {
 
 impl Reliability {
     fn odds(&self, row: RowReliability) -> f64 {
-        (self.0.mean + row.0.mean).exp()
+        (self.bias.mean + row.0.mean).exp()
     }
 
     /// Returns the largest factor that a probability of these rows may need, at least 1.
@@ -77,7 +83,8 @@ impl Reliability {
             let parent = usize::try_from(parent).ok();
             let (before, gain) = parent.map_or((1.0, 1.0), |at| (promises[at], gains[at]));
             let any = share(sums[parent.map_or(0, |at| at + 1)], before);
-            let one = share(promise, before) * scaled(any, odds) / any.max(f64::MIN_POSITIVE);
+            let expected = scaled(any.min(1.0 - self.risk()), odds);
+            let one = share(promise, before) * expected / any.max(f64::MIN_POSITIVE);
             gains.push((gain * one).min(scaled(promise, odds.max(1.0))));
         }
         gains
@@ -90,7 +97,10 @@ impl Reliability {
     ) {
         let mut outcomes = outcomes.filter(|outcome| !outcome.1.is_empty()).peekable();
         if outcomes.peek().is_some() {
-            self.0.forget(OF_DRAFTER);
+            self.bias.forget(OF_DRAFTER);
+            let (rejected, all) = self.sure;
+            let kept = |of, first| KEPT * of + (1.0 - KEPT) * first;
+            self.sure = (kept(rejected, FIRST_SURE.0), kept(all, FIRST_SURE.1));
         }
         for (row, tree, num_verified, emitted) in outcomes {
             row.0.forget(OF_ROW);
@@ -110,13 +120,23 @@ impl Reliability {
         }
     }
 
+    /// The least probability of a rejection.
+    fn risk(&self) -> f64 {
+        self.sure.0 / self.sure.1
+    }
+
     /// Takes whether any child of an accepted node was accepted.
     fn note(&mut self, row: &mut RowReliability, promise: f64, came: bool) {
-        let expected = scaled(promise, self.odds(*row));
-        let error = f64::from(u8::from(came)) - expected;
+        let came = f64::from(u8::from(came));
+        let most = 1.0 - self.risk();
+        let expected = scaled(promise.min(most), self.odds(*row));
+        if promise > most {
+            self.sure = (self.sure.0 + 1.0 - came, self.sure.1 + 1.0);
+        }
+        let error = came - expected;
         let weight = expected * (1.0 - expected);
-        let total = 1.0 + weight * (self.0.variance + row.0.variance);
-        for bias in [&mut self.0, &mut row.0] {
+        let total = 1.0 + weight * (self.bias.variance + row.0.variance);
+        for bias in [&mut self.bias, &mut row.0] {
             bias.mean += bias.variance / total * error;
             bias.variance -= bias.variance.powi(2) * weight / total;
         }
@@ -129,8 +149,7 @@ fn share(promise: f64, before: f64) -> f64 {
 
 /// Returns a probability whose odds are multiplied.
 fn scaled(prob: f64, odds: f64) -> f64 {
-    let risk = (1.0 - prob).max(LEAST_RISK * (1.0 - odds));
-    odds * prob / (odds * prob + risk)
+    odds * prob / (odds * prob + 1.0 - prob)
 }
 
 /// Returns the probabilities of a tree, or 1 for each node if the drafter gives none, and their sum over the children of
