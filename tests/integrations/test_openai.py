@@ -133,9 +133,9 @@ def test_ids_of_sglang_are_counted_and_removed(is_streamed, more):
     parts = [answer]
     if is_streamed:
         parts = [part.removeprefix(b"data: ") for part in answer.split(b"\n\n")[:-2]]
-    told = [json.loads(part) for part in parts]
-    assert counts(told[-1]) == (14, 2)
-    assert [part["sglext"] for part in told if "sglext" in part] == ([more] if more else [])
+    events = [json.loads(part) for part in parts]
+    assert counts(events[-1]) == (14, 2)
+    assert [part["sglext"] for part in events if "sglext" in part] == ([more] if more else [])
 
 
 @pytest.mark.parametrize(

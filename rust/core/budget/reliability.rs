@@ -12,7 +12,7 @@ const OF_ROW: f64 = 0.5;
 const KEPT: f64 = 0.99;
 /// The upper bound of the factor of a probability.
 const MOST: f64 = 2.0;
-/// The rejections of sure nodes, and these nodes, that are assumed at first.
+/// The number of rejections, and of outcomes, of sure nodes that is assumed before the first outcome.
 const FIRST_SURE: (f64, f64) = (1.0, 16.0);
 
 /// A bias of log odds.
@@ -28,11 +28,12 @@ struct Bias {
 /// count although they are not verified, because every step shows their outcome. So a drafter can gain reliability
 /// although none of its nodes are verified.
 ///
-/// No node is surer than such nodes were before: a copy of an earlier text may end anywhere, which no length of it shows.
+/// The measured acceptance of the surest nodes is the upper bound of every probability: a copy of an earlier text may
+/// end at any token, however much of it was accepted.
 #[derive(Debug, Clone)]
 pub(crate) struct Reliability {
     bias: Bias,
-    /// The rejections of sure nodes, and these nodes; older ones count less.
+    /// The number of rejections, and of outcomes, of the surest nodes; older outcomes count less.
     sure: (f64, f64),
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct RowReliability(Bias);
 
 impl Bias {
     fn forget(&mut self, first: f64) {
-        self.variance = KEPT * self.variance + (1.0 - KEPT) * first;
+        self.variance = kept(self.variance, first);
     }
 }
 
@@ -99,7 +100,6 @@ impl Reliability {
         if outcomes.peek().is_some() {
             self.bias.forget(OF_DRAFTER);
             let (rejected, all) = self.sure;
-            let kept = |of, first| KEPT * of + (1.0 - KEPT) * first;
             self.sure = (kept(rejected, FIRST_SURE.0), kept(all, FIRST_SURE.1));
         }
         for (row, tree, num_verified, emitted) in outcomes {
@@ -120,7 +120,7 @@ impl Reliability {
         }
     }
 
-    /// The least probability of a rejection.
+    /// Returns the lower bound of the probability of a rejection.
     fn risk(&self) -> f64 {
         self.sure.0 / self.sure.1
     }
@@ -141,6 +141,11 @@ impl Reliability {
             bias.variance -= bias.variance.powi(2) * weight / total;
         }
     }
+}
+
+/// Returns what a step keeps of an estimate; the rest returns to its first value.
+fn kept(estimate: f64, first: f64) -> f64 {
+    KEPT * estimate + (1.0 - KEPT) * first
 }
 
 fn share(promise: f64, before: f64) -> f64 {

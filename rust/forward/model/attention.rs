@@ -25,7 +25,7 @@ impl Visible {
     }
 }
 
-/// A query of a token, and where goes what it attends to.
+/// A query of a token, and the place of its output.
 pub(crate) struct Query<'a> {
     pub(crate) visible: &'a Visible,
     pub(crate) states: &'a [f32],
@@ -42,7 +42,7 @@ pub(crate) struct Keys<'a> {
     pub(crate) head: usize,
 }
 
-/// Queries of one sequence that share keys. Some of them take turns at each key, so that it is loaded once.
+/// Queries of one sequence that share keys. Several of them are computed together, so that each key is loaded once.
 pub(crate) struct Attend<'a, 'b> {
     pub(crate) keys: Keys<'a>,
     pub(crate) queries: &'b mut [Query<'a>],

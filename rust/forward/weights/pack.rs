@@ -56,7 +56,7 @@ pub(crate) struct Packed {
     pub(crate) lanes: usize,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    /// None until [`Arena::settle`].
+    /// Empty until [`Arena::settle`] assigns them.
     pub(crate) bytes: Bytes,
 }
 
