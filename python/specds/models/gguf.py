@@ -58,7 +58,7 @@ def tokens_of(file: GgufFile, path: str | PathLike[str]) -> list[str]:
         ValueError: The file has no tokens.
     """
     tokens = field(file, "tokenizer.ggml.tokens")
-    if not (isinstance(tokens, list) and tokens and all(isinstance(each, str) for each in tokens)):
+    if not (isinstance(tokens, list) and tokens and isinstance(tokens[0], str)):
         raise ValueError(f"{path} holds no tokenizer: pass one with --tokenizer")
     if field(file, "tokenizer.ggml.model") == "llama":
         # The original spells spaces alone by SentencePiece's own sign.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specds._core import GgufFile, merges_of
 from specds._lazy import imported
@@ -109,6 +114,20 @@ def _byte_level(file: GgufFile, tokens: list[str], tokenizers: Any) -> Any:
     return backend
 
 
+class _Merges(Sequence[tuple[str, str]]):
+    """Pairs of tokens, made as they are read: those of Gemma 3 in a list take 0.1 GB."""
+
+    def __init__(self, tokens: list[str], pairs: NDArray[np.int64]) -> None:
+        self._tokens, self._pairs = tokens, pairs.ravel().data
+
+    def __len__(self) -> int:
+        return len(self._pairs) // 2
+
+    def __getitem__(self, place: Any) -> Any:
+        left, right = self._pairs[2 * place], self._pairs[2 * place + 1]
+        return self._tokens[left], self._tokens[right]
+
+
 def _of_sentencepiece(file: GgufFile, tokens: list[str], types: list[int], tokenizers: Any) -> Any:
     """Build a tokenizer whose merges follow from the scores of its tokens."""
     scores = field(file, "tokenizer.ggml.scores", [])
@@ -118,11 +137,10 @@ def _of_sentencepiece(file: GgufFile, tokens: list[str], types: list[int], token
     normal = [
         score if type_ == NORMAL else None for score, type_ in zip(scores, types, strict=True)
     ]
-    pairs = merges_of(tokens, normal).tolist()
     unknown = token_id(file, "unknown", len(tokens))
     model = tokenizers.models.BPE(
         vocab=numbers,
-        merges=[(tokens[left], tokens[right]) for left, right in pairs],
+        merges=_Merges(tokens, merges_of(tokens, normal)),
         unk_token=None if unknown is None else tokens[unknown],
         fuse_unk=True,
         byte_fallback=True,
@@ -178,8 +196,10 @@ def pretrained_tokenizer(file: GgufFile, path: str | PathLike[str]) -> PreTraine
         UnknownTokenizerError: The tokenizer is of a kind that is not built here.
     """
     backend = build_backend(file, path)
+    # transformers copies what it is given, by way of JSON.
+    given = SimpleNamespace(__deepcopy__=lambda _: backend)
     wrapped: PreTrainedTokenizerBase = imported("transformers").PreTrainedTokenizerFast(
-        tokenizer_object=backend,
+        tokenizer_object=given,
         chat_template=field(file, "tokenizer.chat_template"),
         clean_up_tokenization_spaces=False,
         name_or_path=str(path),
