@@ -74,14 +74,7 @@ FOREIGN = {
     "--speculative-ngram-max-bfs-breadth",
     *("--spec-type", "--spec-extern-lib", "--spec-extern-config", "--spec-extern-n-max"),
     *("--allow-requantize", "--no-repack", "--batch-size"),
-    *(
-        "--no-deps",
-        "--trust-remote-code",
-        "--release",
-        "--test",
-        "--check",
-        "--open",
-    ),
+    *("--no-deps", "--trust-remote-code", "--release", "--test", "--check", "--open"),
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*\w")
 COMMAND = re.compile(r"(?:^    (?:[^`\n]*\| )?|`|&& |-m )specds ((?:[a-z-]+ )+)([^`|\n]*)", re.M)

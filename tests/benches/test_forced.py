@@ -17,8 +17,7 @@ from specds.bench.transcripts import Transcript, read_transcripts
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"),
-    [("llama-2-7b", 6_738_415_616), ("llama-3-8b", 8_030_261_248)],
+    ("shape", "expected"), [("llama-2-7b", 6_738_415_616), ("llama-3-8b", 8_030_261_248)]
 )
 def test_shape_has_the_weights_of_the_published_model(shape, expected):
     with torch.device("meta"):

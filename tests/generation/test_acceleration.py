@@ -9,12 +9,7 @@ from types import MethodType, SimpleNamespace
 import pytest
 import torch
 import transformers
-from transformers import (
-    DynamicCache,
-    GenerationConfig,
-    TextIteratorStreamer,
-    pipeline,
-)
+from transformers import DynamicCache, GenerationConfig, TextIteratorStreamer, pipeline
 
 from datastores import build as build_datastore
 from models import FAMILIES, GREEDY, SAMPLING, build, prompt, random_drafter

@@ -57,10 +57,7 @@ REFUSED = {
     "model": ({"model": "gpt2"}, "model must be a model of transformers, got str: load it by"),
     "name": ({"drafter": "fused"}, "drafter must be a drafter or a datastore, and `fused` is a"),
     **{
-        f"max_nodes {number!r}": (
-            {"max_nodes": number},
-            f"of 0 or more, got {number!r}",
-        )
+        f"max_nodes {number!r}": ({"max_nodes": number}, f"of 0 or more, got {number!r}")
         for number in (-1, 1.5, True, "all", None)
     },
     "way": ({"verification": "twice"}, "or 'chain' or 'native', got 'twice'"),

@@ -6,15 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from models import (
-    FAMILIES,
-    VOCAB_SIZE,
-    build,
-    decodes_alike,
-    prompt,
-    tiny_model,
-    unpackable,
-)
+from models import FAMILIES, VOCAB_SIZE, build, decodes_alike, prompt, tiny_model, unpackable
 from passes import WIDE_SHAPE, Allocations, rows_tree
 from specds.drafters.session import EMPTY_TREE
 from specds.papers.path_rows import PathRows

@@ -47,8 +47,7 @@ StopOption = Annotated[
     ),
 ]
 NewTokens = Annotated[
-    int,
-    typer.Option(metavar="TOKENS", min=1, max=1_000_000, help="Maximum number of new tokens."),
+    int, typer.Option(metavar="TOKENS", min=1, max=1_000_000, help="Maximum number of new tokens.")
 ]
 
 

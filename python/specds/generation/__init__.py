@@ -18,13 +18,6 @@ from specds.generation.options import UnsupportedRequestError
 if TYPE_CHECKING:
     from specds.generation.acceleration import accelerate, undo
 
-__all__ = [
-    "Chat",
-    "GenerationOutput",
-    "UnsupportedRequestError",
-    "accelerate",
-    "generate",
-    "undo",
-]
+__all__ = ["Chat", "GenerationOutput", "UnsupportedRequestError", "accelerate", "generate", "undo"]
 
 __getattr__ = lazy(__name__, "acceleration")

@@ -9,12 +9,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, Literal, final
 
-from transformers import (
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessorList,
-    PreTrainedModel,
-)
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
 
 from specds._core import Memory
 from specds.constraints.processor import add_grammar

@@ -5,12 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
-from transformers import (
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessorList,
-    PreTrainedModel,
-)
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
 from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode

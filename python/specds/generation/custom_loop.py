@@ -74,10 +74,7 @@ def as_transformers(
         return sequences
     states: dict[str, Any] = {CACHE_NAME: output.cache}
     made: GenerateDecoderOnlyOutput = GenerateDecoderOnlyOutput(
-        sequences=output.sequences,
-        scores=output.scores,
-        logits=output.logits,
-        **states,
+        sequences=output.sequences, scores=output.scores, logits=output.logits, **states
     )
     return made
 

@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from specds._core import Datastore, GgufFile
 from specds.models.chat_template import render
 from specds.models.gguf import field, token_id
-from specds.models.gguf_tokenizer import (
-    UnknownTokenizerError,
-    build_backend,
-    special_tokens,
-)
+from specds.models.gguf_tokenizer import UnknownTokenizerError, build_backend, special_tokens
 
 if TYPE_CHECKING:
     import numpy as np

@@ -187,13 +187,7 @@ class Runner(Verifier):
         return likeliest_on_host(joined, num_predictions, known_tokens)
 
     def _forward(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        mask: Masks,
-        *,
-        last: int = 0,
-        model: Any = None,
+        self, token_ids: Tensor, positions: Tensor, mask: Masks, *, last: int = 0, model: Any = None
     ) -> Tensor:
         """Return the model's logits: of the `last` tokens if it supports that, or of all."""
         asked: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}

@@ -29,12 +29,7 @@ from specds.verify.inputs import CONVOLUTION, LAYER_TYPES, layer_types, local_at
 from specds.verify.native import NativeRunner
 from specds.verify.packed import RUNNERS
 from specds.verify.recordings import autocast_dtype
-from specds.verify.runner import (
-    UnsupportedModelError,
-    Verification,
-    Verifier,
-    require_verification,
-)
+from specds.verify.runner import UnsupportedModelError, Verification, Verifier, require_verification
 
 _ATTENTION = {"sdpa", "eager"}
 # Enough slots for three splits of the attention kernel, whose results are merged.

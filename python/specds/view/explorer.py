@@ -25,10 +25,7 @@ class Explorer:
     """Computes the answers for a datastore; threads can share it."""
 
     def __init__(
-        self,
-        datastore: Datastore,
-        tokenizer: Tokenizer,
-        transcripts: Sequence[Transcript] = (),
+        self, datastore: Datastore, tokenizer: Tokenizer, transcripts: Sequence[Transcript] = ()
     ) -> None:
         self._datastore = datastore
         self._transcripts = transcripts
