@@ -9,7 +9,6 @@ mod forgetting;
 mod fuzz;
 mod layers;
 mod memory;
-mod papers;
 mod random;
 
 use std::path::Path;
