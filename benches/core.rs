@@ -1,16 +1,16 @@
-//! Build, lookup and draft on the Python standard library, or on the Python files below the folder
-//! that `SPECDS_BENCH_CORPUS` names. Answers are compared with scans before anything is timed.
+//! Times of builds, lookups and drafts on the Python standard library, or on the Python files below the
+//! folder that `SPECDS_BENCH_CORPUS` names.
 
-#![expect(clippy::print_stdout, reason = "the figures that divan has no place for")]
+#![expect(clippy::print_stdout, reason = "the figures")]
 
 use std::collections::HashMap;
+use std::hint::black_box;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use divan::{Bencher, counter::ItemsCount};
 use specds::draft::{DraftLimits, Session, TokenTree};
 use specds::papers::rest::{RestConfig, RestSession};
 use specds_index::{Datastore, DatastoreBuilder, DatastoreOptions, MAX_SHARD_TOKENS};
@@ -25,10 +25,9 @@ static CORPUS: LazyLock<Corpus> = LazyLock::new(Corpus::read);
 static BUILT: LazyLock<Built> = LazyLock::new(|| Built::new(MAX_SHARD_TOKENS));
 
 fn main() {
-    check_answers();
-    print_sizes();
+    print_build();
+    print_lookups();
     print_replays();
-    divan::main();
 }
 
 /// Token ids of files: every 50th is held out, to draft for.
@@ -140,40 +139,7 @@ fn build(path: &Path, max_shard_tokens: u64) -> Datastore {
     builder.finish().expect("a datastore")
 }
 
-/// The beginnings of held-out files, up to 25 consecutive ones each.
-fn contexts() -> Vec<&'static [u32]> {
-    let beginnings = |file: &'static Vec<u32>| {
-        let middle = file.len() / 2;
-        (middle..file.len().min(middle + 25)).map(move |end| &file[..end])
-    };
-    CORPUS.held_out.iter().flat_map(beginnings).collect()
-}
-
-fn end(context: &[u32]) -> &[u32] {
-    &context[context.len().saturating_sub(RestConfig::default().max_match)..]
-}
-
-fn check_answers() {
-    for context in contexts().into_iter().map(end).step_by(97).take(12) {
-        let found = BUILT.datastore.lookup(context, 16, 1);
-        let found = found.expect("known tokens");
-        let occurrences = |length: usize| {
-            let pattern = &context[context.len() - length..];
-            let windows = CORPUS.documents.iter().flat_map(|document| document.windows(length));
-            windows.filter(|window| *window == pattern).count() as u64
-        };
-        let next = BUILT.datastore.continuations(&found, 1);
-        if found.length > 0 {
-            assert_eq!(found.count(), occurrences(found.length));
-            assert!(next.iter().all(|&(_, count)| count <= found.count()));
-        }
-        if found.length < context.len() {
-            assert_eq!(occurrences(found.length + 1), 0, "no match is longer");
-        }
-    }
-}
-
-fn print_sizes() {
+fn print_build() {
     let num_tokens = CORPUS.num_tokens() as f64;
     let seconds = BUILT.elapsed.as_secs_f64();
     let bytes_per_token = BUILT.datastore.num_bytes() as f64 / num_tokens;
@@ -182,6 +148,21 @@ fn print_sizes() {
     println!("corpus: {millions:.1} M tokens in {num_files} files");
     println!("build: {seconds:.2} s, {rate:.1} M tokens a second");
     println!("size: {bytes_per_token:.3} bytes a token");
+}
+
+/// Mean times of opening the datastore, and of looking up a thousand contexts that the caches of the processor have.
+fn print_lookups() {
+    let (path, most) = (BUILT.datastore.path(), RestConfig::default().max_match);
+    let start = Instant::now();
+    (0..100).for_each(|_| drop(Datastore::open(path).expect("a datastore")));
+    let open_us = start.elapsed().as_secs_f64() * 1e4;
+    let contexts = CORPUS.held_out.iter().flat_map(|file| file.windows(most)).take(1000);
+    let start = Instant::now();
+    for context in contexts.cycle().take(10_000) {
+        black_box(BUILT.datastore.lookup(context, most, 1).expect("known tokens"));
+    }
+    let lookup_us = start.elapsed().as_secs_f64() * 1e2;
+    println!("open: {open_us:.0} µs, look up: {lookup_us:.2} µs");
 }
 
 /// Times of drafts over held-out files, from one shard and from several.
@@ -250,40 +231,4 @@ fn num_accepted(tree: &TokenTree, tokens: &[u32]) -> usize {
         }
     }
     depth
-}
-
-#[divan::bench(sample_count = 3)]
-fn build_datastore(bencher: Bencher) {
-    let num_tokens = ItemsCount::new(CORPUS.num_tokens());
-    bencher.counter(num_tokens).bench(|| Built::new(MAX_SHARD_TOKENS));
-}
-
-#[divan::bench]
-fn open_datastore(bencher: Bencher) {
-    bencher.bench(|| Datastore::open(BUILT.datastore.path()).expect("a datastore"));
-}
-
-#[divan::bench]
-fn look_up(bencher: Bencher) {
-    let contexts = contexts();
-    let mut contexts = contexts.iter().cycle();
-    bencher
-        .with_inputs(|| end(contexts.next().expect("a context")))
-        .bench_local_values(|context| BUILT.datastore.lookup(context, 16, 1));
-}
-
-/// The first draft of a session: lookup without a hint, memory not yet allocated.
-#[divan::bench(args = [16, 64])]
-fn draft(bencher: Bencher, max_nodes: usize) {
-    let contexts = contexts();
-    let mut contexts = contexts.iter().cycle();
-    let input = || {
-        let mut session = session(&BUILT.datastore);
-        let context = contexts.next().expect("a context");
-        session.observe(context, None).expect("known tokens");
-        session
-    };
-    bencher
-        .with_inputs(input)
-        .bench_local_values(|mut session| session.draft(DraftLimits::nodes(max_nodes)));
 }
