@@ -1,19 +1,15 @@
 """Streamed text: its sources, and interruption."""
 
 import io
-import os
 import signal
-import subprocess
 import sys
 import time
-from contextlib import ExitStack
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import started
-from specds import Chat, FusedDrafter, generate, terminal
+from specds import Chat, FusedDrafter, generate
 from specds.models.load import load_model
 from specds.models.render import Spelling
 
@@ -37,12 +33,6 @@ def test_a_character_of_several_tokens_waits_for_the_last():
     spelling = Spelling(Bytes())
     assert [spelling.of(byte) for byte in "é!".encode()] == ["", "é", "!"]
     assert [spelling.of(byte) for byte in b"\xe2\x82"] + [spelling.of(None)] == ["", "", "�"]
-
-
-def test_control_characters_do_nothing_to_a_terminal():
-    with terminal.out.capture() as captured:
-        terminal.out.print("a\x1b[31mb\r\n\tc", end="")
-    assert captured.get() == "a␛[31mb\n        c"
 
 
 def test_steps_tell_what_drafted_each_token(tiny_model):
@@ -143,21 +133,3 @@ def test_an_interrupted_reply_is_part_of_the_conversation(chat_model):
     assert out.endswith("\n")
     assert " tokens in " in err
     assert "1,500 tokens" not in err
-
-
-@pytest.mark.slow
-def test_chat_next_to_busy_processes_says_the_same(chat_model):
-    """Many turns, a long text, input that ends within a reply, and an interrupt."""
-    said = [f"def f{number}(x):" for number in range(20)]
-    said[5] = "def long(x):" + "\n    x += 1" * 250
-    chat = Chat(*load_model(str(chat_model), device="cpu"), max_new_tokens=12, do_sample=False)
-    expected = "".join(f"{chat.send(text)}\n" for text in said)
-    said[5] = f'"""{said[5]}"""'
-    busy = [sys.executable, "-c", "while True: pass"]
-    with ExitStack() as stack:
-        for _ in range(2 * len(os.sched_getaffinity(0))):
-            stack.callback(stack.enter_context(subprocess.Popen(busy)).kill)
-        process = started("chat", "--model", chat_model, "--max-new-tokens", 12)
-        out, _ = process.communicate("\n".join(said).encode(), timeout=300)
-        assert (out.decode(), process.returncode) == (expected, 0)
-        test_an_interrupted_reply_is_part_of_the_conversation(chat_model)

@@ -26,17 +26,6 @@ def test_text_matches_the_json_schema_of_a_file(run, tmp_path):
     assert json.loads(report["text"])["size"] in ("small", "large")
 
 
-def test_text_matches_the_regular_expression(run):
-    code, out, _ = run(
-        *("generate", "--model", "demo-tiny", "--max-new-tokens", "40"),
-        *("--regex", "[a-c]{3}", "def main(", "--json"),
-    )
-    assert code == 0
-    text = json.loads(out)["text"]
-    assert len(text) == 3
-    assert {*text} <= {*"abc"}
-
-
 @pytest.mark.parametrize(
     ("option", "value", "pattern"),
     [

@@ -320,24 +320,6 @@ def test_tokens_outside_the_vocabulary_of_the_engine_are_not_drafted(tmp_path):
     assert drafter.draft_chains(3)[0].tolist() == [[1, -1, -1]]
 
 
-def test_drafts_do_not_depend_on_the_number_of_threads(tmp_path):
-    def drafted(num_threads):
-        drafter, _ = drafters(tmp_path, memory_scope="shared", num_threads=num_threads)
-        random, drafts = np.random.default_rng(1), []
-        rows = [random.integers(0, 4, 9).tolist() for _ in range(17)]
-        for step in range(30):
-            sync(drafter, *(np.array(row, np.uint32) for row in rows))
-            drafts += [
-                part.tolist() for part in (*drafter.draft_chains(5), *drafter.draft_trees(9))
-            ]
-            for row in rows:
-                row += random.integers(0, 3, 2).tolist()
-            rows.append(rows.pop(step % len(rows)) if step % 3 else [1, 2])
-        return drafts
-
-    assert drafted(1) == drafted(2)
-
-
 def test_datastore_of_another_tokenizer_is_refused(tmp_path):
     store = build(tmp_path / "d", [[0, 1]], tokenizer_fingerprint="xxh3:ours")
     EngineDrafter(datastore=store.path, tokenizer="xxh3:ours")
