@@ -73,7 +73,7 @@ CHAT_TEMPLATE = (
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """Runs the command in this process: `run(*arguments) -> (exit code, stdout, stderr)`."""
+    """Run the command in this process: `run(*arguments) -> (exit code, stdout, stderr)`."""
 
     from specds.cli import main
 

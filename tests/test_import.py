@@ -41,7 +41,7 @@ def test_every_public_name_is_there_and_documented(name):
 
 
 @pytest.mark.parametrize("name", sorted(CORE | MEMBERS))
-def test_help_tells_what_each_name_of_the_core_does_and_takes(name):
+def test_help_documents_each_name_of_the_core_and_its_arguments(name):
     value = (CORE | MEMBERS)[name]
     text = inspect.getdoc(value)
     assert text

@@ -22,10 +22,10 @@ RECORDS = {
     "n_grammys": (NGrammysConfig, set()),
     "rest": (RestConfig, {"max_nodes"}),
 }
-"""Which options are Python's own."""
+"""The dataclass of each record, and its options that the core does not have."""
 
 CORES = {"tokenizer_name", "tokenizer_fingerprint", "corpus", "plan"}
-"""What a build tells the core that is no option of its caller."""
+"""Options of the core's builds that callers do not set."""
 
 STUB = ast.parse(Path(specds.__file__).with_name("_core.pyi").read_text(encoding="utf-8"))
 
@@ -108,7 +108,7 @@ ITSELF.append(ITSELF)
         ({"match": 16}, "`match` is invalid: unknown field `match`, expected `max_match`"),
     ],
 )
-def test_a_wrong_option_is_refused_by_its_name(given, message):
+def test_invalid_option_is_named_in_the_error(given, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         specds._core.prompt_lookup_session(**given)
 

@@ -83,7 +83,7 @@ specds.build_datastore(5, None, "a")
 """
 
 
-def test_a_users_program_is_checked_by_mypy(tmp_path, monkeypatch):
+def test_program_of_a_user_is_checked_by_mypy(tmp_path, monkeypatch):
     """A user's settings, without torch's own types."""
     monkeypatch.setenv("MYPYPATH", str(Path(specds.__file__).parents[1]))
     monkeypatch.chdir(tmp_path)

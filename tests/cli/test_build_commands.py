@@ -47,7 +47,9 @@ SKIP = "--corpus rows.jsonl --on-bad-row skip"
         (f"{SKIP} --keep-duplicates --max-tokens 0.2k", 1, "rows.jsonl on_bad_row=skip"),
     ],
 )
-def test_a_build_is_told_to_people_and_programs(run, corpora, options, num_documents, corpus):
+def test_build_report_is_printed_as_a_table_and_as_json(
+    run, corpora, options, num_documents, corpus
+):
     build = ["build", "--tokenizer", "demo", "--out", "o", *options.split()]
     code, out, _ = run(*build)
     assert (code, "bytes/token" in out, "tokens/s" in out) == (0, True, False)
@@ -85,7 +87,7 @@ def test_add_merge_and_compact(run, tmp_path, datastore):
         assert run("verify", tmp_path / name)[0] == 0
 
 
-def test_an_interrupted_build_says_whether_anything_is_kept(tmp_path):
+def test_interrupted_build_reports_what_is_kept(tmp_path):
     words = ["build", "--corpus", "stdlib", "--tokenizer", "demo", "--out", "o.specds"]
     build = started(*words, cwd=tmp_path, text=True)
     deadline = time.monotonic() + 60

@@ -55,7 +55,7 @@ def test_figures_follow_each_reply_until_they_are_switched_off(run, chat_model, 
     assert "\n12 tokens in" in err
 
 
-def test_options_of_sampling_are_the_models_own_unless_given(run, chat_model, tmp_path):
+def test_sampling_options_default_to_those_of_the_model(run, chat_model, tmp_path):
     options = ("--max-new-tokens", 12, "--json", "def add(a, b):")
 
     def text(folder, *more):

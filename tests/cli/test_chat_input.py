@@ -28,7 +28,7 @@ def test_lines_and_quoted_texts_are_messages(monkeypatch, typed, expected):
     assert list(messages({})) == expected
 
 
-def test_a_word_behind_a_slash_is_done_or_refused_but_never_sent(monkeypatch, capsys):
+def test_slash_command_is_run_or_rejected_and_never_sent(monkeypatch, capsys):
     typed = "/claer\n/clear\n/retry it \n/save\n/help\n/exit now\nmore\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     cleared = []
@@ -54,7 +54,7 @@ for said in messages({}, "some model"):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have another readline")
-def test_pasted_lines_are_one_message_behind_a_banner_of_two_lines():
+def test_pasted_lines_are_one_message_after_a_banner_of_two_lines():
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", PROGRAM]
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)

@@ -14,7 +14,7 @@ SPECDS = [sys.executable, "-m", "specds"]
 
 
 def imported_by(*arguments):
-    """Which heavy modules a command imports."""
+    """Return the heavy modules that a command imports."""
     program = (
         "import sys; from specds.cli import main\n"
         "try: main()\n"

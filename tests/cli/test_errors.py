@@ -169,7 +169,7 @@ def folder(tmp_path_factory, datastore, demo_tokenizer):
     [(*row, 2) for row in USAGE] + [(*row, 1) for row in FAILURES],
     ids=lambda value: str(value)[:70],
 )
-def test_an_error_is_one_line_and_changes_nothing(run, monkeypatch, folder, command, message, code):
+def test_error_is_one_line_and_changes_nothing(run, monkeypatch, folder, command, message, code):
     monkeypatch.chdir(folder)
     before = files(folder)
     got, out, err = run(*shlex.split(command))

@@ -31,7 +31,7 @@ def test_help_fits_width_and_shows_no_python_types(run, monkeypatch, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=NAMES)
-def test_each_option_says_what_it_wants_and_what_it_is_for(command):
+def test_each_option_has_a_metavar_and_a_help_text(command):
     parameters = GROUPS
     for name in command:
         parameters = parameters.commands[name]

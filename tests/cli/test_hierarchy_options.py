@@ -12,7 +12,7 @@ from specds.models.load import load_model
 GENERATE = ["generate", "--model", "demo-small", "import os\n\ndef main(", "--json"]
 
 
-def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(run):
+def test_hierarchy_keeps_the_text_and_reports_its_levels(run):
     options = ["--max-new-tokens", 12]
     alone = json.loads(run(*GENERATE, *options, "--max-nodes", 0)[1])
     code, out, _ = run(*GENERATE, *options, "--drafter", "hierarchy:demo-tiny")
@@ -29,7 +29,7 @@ def test_a_hierarchy_writes_what_the_model_writes_and_says_what_its_levels_did(r
     )
 
 
-def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypatch):
+def test_bigrams_of_the_model_draft_for_the_smallest_level(run, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path))
     options = ["--max-new-tokens", 12, "--drafter", "hierarchy:demo-tiny", "--model-tables"]
     code, out, _ = run(*GENERATE, *options)
@@ -37,7 +37,7 @@ def test_the_models_bigrams_draft_for_the_smallest_model(run, tmp_path, monkeypa
     assert json.loads(out)["stats"]["levels"]["retrieval"]["num_drafted"] > 0
 
 
-def test_hierarchies_are_measured_beside_other_drafters(run, datastore):
+def test_bench_measures_hierarchies_with_other_drafters(run, datastore):
     options = ["--datastore", datastore, "--baseline", "plain", "--limit", 1, "--runs", 1]
     options += ["--max-new-tokens", 8, "--modes", "greedy", "--max-nodes", 4, "--json"]
     names = "prompt-lookup,hierarchy:demo-tiny+joined=yes"

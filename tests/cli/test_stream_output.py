@@ -35,7 +35,7 @@ def test_a_character_of_several_tokens_waits_for_the_last():
     assert [spelling.of(byte) for byte in b"\xe2\x82"] + [spelling.of(None)] == ["", "", "�"]
 
 
-def test_steps_tell_what_drafted_each_token(tiny_model):
+def test_steps_have_the_source_of_each_token(tiny_model):
     model, tokenizer = tiny_model
     ids = tokenizer("import os\nimport os\nimport os\n", return_tensors="pt")["input_ids"]
     steps = []
@@ -76,7 +76,7 @@ def test_invalid_utf8_is_rejected(run, chat_model, monkeypatch):
         assert run(*command) == (1, "", "error: the text is not UTF-8\n")
 
 
-def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
+def test_chat_equals_decoding_without_drafts_and_keeps_its_memory(
     run, chat_model, tmp_path, monkeypatch
 ):
     loaded = load_model(str(chat_model), device="cpu")
@@ -100,7 +100,7 @@ def test_a_chat_says_what_plain_decoding_says_and_keeps_its_memory(
 
 
 def interrupted(arguments, shown, said=None):
-    """Runs a command, interrupts it when some text was shown; what it wrote, and its exit code."""
+    """Run a command and interrupt it after some output; return its output, errors and exit code."""
     process = started(*arguments)
     if said:
         process.stdin.write(said)

@@ -45,7 +45,7 @@ def test_stdlib_leaves_out_modules_with_their_tests():
     assert not belongs_to("jsonpath.py", ("json",))
 
 
-def test_folder_reads_source_files_in_order_and_tells_what_it_leaves_out(tmp_path):
+def test_folder_yields_source_files_in_order_and_skipped_files_with_reasons(tmp_path):
     write(
         tmp_path,
         {
@@ -102,7 +102,7 @@ EVERYTHING = ["x.log", "x.py", "a/x.log", "a/x.py", "a/b/x.log", "a/b/x.py"]
         ({".gitignore": b"# x.py\n\n\xff\n"}, set()),
     ],
 )
-def test_gitignore_files_are_honoured_as_git_does(tmp_path, ignores, ignored):
+def test_gitignore_files_exclude_the_files_that_git_ignores(tmp_path, ignores, ignored):
     write(tmp_path, dict.fromkeys(EVERYTHING, "x") | ignores)
     assert names(tmp_path) == [name for name in EVERYTHING if name not in ignored]
 
@@ -116,7 +116,7 @@ def test_include_and_exclude_choose_files(tmp_path):
     assert corpus.name == f"{tmp_path} include=*.py exclude=tests/"
 
 
-def test_folder_of_rows_is_read_as_rows_and_beside_source_as_both(tmp_path):
+def test_row_files_of_a_folder_are_read_as_rows_and_source_files_as_text(tmp_path):
     row = '{"text": "from a row"}\n'
     rows = {"b/a.ndjson": row * 2, "a.jsonl": row, "chats.json": f"[{row}, {row}]"}
     write(tmp_path, {"README.md": "# Rows", **rows})
@@ -132,7 +132,7 @@ def test_folder_of_rows_is_read_as_rows_and_beside_source_as_both(tmp_path):
 
 
 @pytest.mark.parametrize("pattern", ["*a*a*a*a*b", "**/a/**/a/**/a/**/b"])
-def test_pattern_that_would_take_minutes_is_refused(tmp_path, pattern):
+def test_pattern_with_exponential_cost_is_rejected(tmp_path, pattern):
     write(tmp_path, {"a" * 100: "x", ".gitignore": pattern})
     with pytest.raises(CorpusError, match=r"gitignore: the pattern .* has \d stars"):
         read(tmp_path)
@@ -142,16 +142,14 @@ def test_pattern_that_would_take_minutes_is_refused(tmp_path, pattern):
 
 
 @pytest.mark.parametrize("pattern", ["[z-a]", "!", "\\"])
-def test_pattern_that_is_none_is_passed_over_in_a_gitignore_and_refused_as_an_option(
-    tmp_path, pattern
-):
+def test_invalid_pattern_is_ignored_in_a_gitignore_and_rejected_as_an_option(tmp_path, pattern):
     write(tmp_path, {"b.py": "x", "c.log": "x", ".gitignore": f"{pattern}\n*.log\n"})
     assert names(tmp_path) == ["b.py"]
     with pytest.raises(CorpusError, match="--include or --exclude: "):
         read(tmp_path, include=(pattern,))
 
 
-def test_odd_entries_of_a_folder_do_not_end_the_reading(tmp_path):
+def test_odd_entries_of_a_folder_are_skipped(tmp_path):
     write(tmp_path, {"ok.py": "x"})
     (tmp_path / "itself.py").symlink_to(tmp_path / "itself.py")
     os.mkfifo(tmp_path / "pipe.py")
@@ -171,13 +169,13 @@ def test_odd_entries_of_a_folder_do_not_end_the_reading(tmp_path):
     subprocess.run(["rm", "-r", tmp_path / "d"], check=True)
 
 
-def test_a_pipe_is_refused_as_a_corpus(tmp_path):
+def test_pipe_is_rejected_as_a_corpus(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(CorpusError, match=r"pipe.jsonl is not a regular file"):
         read(tmp_path / "pipe.jsonl")
 
 
-def test_a_name_that_is_no_unicode_becomes_text_in_the_name_of_the_corpus(tmp_path):
+def test_path_with_invalid_utf8_gives_a_valid_corpus_name(tmp_path):
     path = tmp_path / os.fsdecode(b"\xff.jsonl")
     path.write_text('{"text": "a"}')
     corpus = open_corpus(str(path))
@@ -202,7 +200,7 @@ def test_file_that_is_not_text_is_refused_or_skipped(tmp_path, content):
     assert read(tmp_path / "data.txt", on_bad_row="skip") == skipped
 
 
-def test_a_text_that_unpacks_to_more_than_any_document_is_not_unpacked(tmp_path, monkeypatch):
+def test_packed_text_above_the_size_limit_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr("specds.corpora.files._LARGEST_TEXT", 1000)
     path, packed = tmp_path / "data.txt.gz", gzip.compress(b"a text " * 200)
     path.write_bytes(packed)
@@ -214,7 +212,7 @@ def test_a_text_that_unpacks_to_more_than_any_document_is_not_unpacked(tmp_path,
     assert len(read(tmp_path / "plain.txt")) == 1
 
 
-def test_sample_is_a_share_and_depends_on_the_text_alone(tmp_path):
+def test_sample_is_a_fraction_and_depends_only_on_the_text(tmp_path):
     write(tmp_path, {f"{number}.txt": f"text {number % 500}" for number in range(1000)})
     items = read(tmp_path, sample=0.3)
     kept = {item.name: item.text for item in items if isinstance(item, Document)}
@@ -239,7 +237,7 @@ def test_parts_can_be_pickled_and_read_again(tmp_path):
 @pytest.mark.parametrize(
     "spec", ["wikipedia", "data/answers.jsonl", "./nowhere", "a/b/c", "logs/answers.txt", ""]
 )
-def test_unknown_corpus_says_what_is_expected(spec):
+def test_unknown_corpus_error_lists_the_known_ones(spec):
     with pytest.raises(CorpusError, match=f"no corpus `{spec}`: expected `stdlib`, `ultrachat`"):
         open_corpus(spec)
 
@@ -254,12 +252,12 @@ def test_unknown_corpus_says_what_is_expected(spec):
         ({"sample": float("nan")}, "sample must be above 0 and at most 1: nan"),
     ],
 )
-def test_option_without_meaning_is_refused(options, message):
+def test_invalid_option_is_rejected(options, message):
     with pytest.raises(ValueError, match=message):
         CorpusOptions(**options)
 
 
-def test_language_is_of_the_stack_alone(tmp_path):
+def test_language_is_an_option_of_the_stack_only(tmp_path):
     with pytest.raises(CorpusError, match="a language can be chosen of `the-stack`, `bigcode"):
         open_corpus(str(tmp_path), CorpusOptions(language="python"))
     with pytest.raises(CorpusError, match="choose one with --language"):
@@ -270,7 +268,7 @@ def test_language_is_of_the_stack_alone(tmp_path):
     ("package", "spec"),
     [("pathspec", "folder"), ("pyarrow", "rows.parquet"), ("datasets", "ultrachat")],
 )
-def test_missing_package_says_how_to_install_it(tmp_path, monkeypatch, package, spec):
+def test_missing_package_error_has_the_install_command(tmp_path, monkeypatch, package, spec):
     write(tmp_path, {"folder/.gitignore": "x", "folder/a.py": "a", "rows.parquet": ""})
     monkeypatch.chdir(tmp_path)
     for name in [n for n in sys.modules if n.partition(".")[0] == package]:

@@ -25,7 +25,7 @@ def client(tmp_path_factory):
 
 @pytest.fixture
 def serve(client):
-    """Puts a dataset on the hub."""
+    """Put a dataset on the hub."""
     hub, _ = client
 
     def put(name, files, **faults):
@@ -39,7 +39,7 @@ def serve(client):
 
 @pytest.fixture
 def read(client):
-    """Reads a corpus in the other process: itself, and the items of each part."""
+    """Read a corpus in the other process; return it and the items of each part."""
 
     def run(spec, token=None, **options):
         _, pool = client
@@ -148,7 +148,7 @@ def stack():
     }
 
 
-def test_the_stack_is_read_by_language_by_who_may(serve, read):
+def test_gated_stack_is_read_by_language_with_a_token(serve, read):
     serve("bigcode/the-stack-dedup", stack(), gated=True)
     pickled, parts = read("the-stack", token=TOKEN, language="Python")
     assert texts(parts) == [["python 0"], ["python 1"]]
@@ -158,14 +158,14 @@ def test_the_stack_is_read_by_language_by_who_may(serve, read):
 
 
 @pytest.mark.parametrize("path", ["bigcode/the-stack", "bigcode/the-stack-dedup"])
-def test_the_stack_is_read_by_language_by_its_ids_too(serve, read, path):
+def test_stack_is_read_by_language_under_both_ids(serve, read, path):
     serve(path, stack())
     assert texts(read(path, language="rust")[1]) == [["rust 0"], ["rust 1"]]
     with pytest.raises(CorpusError, match=f"`{path}` is split by language: choose one"):
         read(path)
 
 
-def test_any_dataset_is_read_by_its_id(serve, read):
+def test_dataset_is_read_by_its_id(serve, read):
     serve("org/name", {"a.csv": b"id,body\n1,first\n2,second\n"})
     with pytest.raises(CorpusError, match=r"files such as `a.csv`.* try --revision refs/convert"):
         read("org/name")
@@ -175,7 +175,7 @@ def test_any_dataset_is_read_by_its_id(serve, read):
 
 @pytest.mark.parametrize("num_drops", [1, 3])
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "json"])
-def test_connection_that_drops_is_taken_up_again(client, serve, read, kind, num_drops):
+def test_dropped_connection_is_resumed(client, serve, read, kind, num_drops):
     hub, _ = client
     rows = [{"text": f"{number} " * 200} for number in range(3000)]
     content = {
@@ -196,7 +196,7 @@ def test_connection_that_drops_is_taken_up_again(client, serve, read, kind, num_
 @pytest.mark.parametrize(
     ("kind", "place"), [("jsonl", ":2"), ("json", ": row 2"), ("parquet", ": row 2")]
 )
-def test_malformed_row_is_told_by_its_position_or_skipped(serve, read, kind, place):
+def test_malformed_row_is_reported_with_its_position_or_skipped(serve, read, kind, place):
     rows = [{"text": "a", "n": 1}, {"text": 2, "n": 2}, {"text": "c", "n": 3}]
     turns = [[{"role": role, "content": "a"}] for role in ("user", None, "user")]
     content = {
@@ -272,7 +272,7 @@ def test_part_is_of_the_commit_that_was_opened(client, serve, read, kind):
         pool.submit(hub_client.read_part, pickled, 0).result(60)
 
 
-def test_config_is_chosen_of_those_there_are(serve, read):
+def test_config_is_selected_from_those_of_the_dataset(serve, read):
     files = {f"{name}.jsonl": jsonl([{"text": name}]) for name in ("one", "two")}
     configs = [{"config_name": name, "data_files": f"{name}.jsonl"} for name in ("one", "two")]
     card = "---\n" + json.dumps({"configs": configs}) + "\n---\n"  # YAML too
@@ -285,7 +285,7 @@ def test_config_is_chosen_of_those_there_are(serve, read):
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_split_is_chosen_of_those_there_are(serve, read, kind):
+def test_split_is_selected_from_those_of_the_dataset(serve, read, kind):
     store = STORES[kind]
     serve("org/name", {f"{name}.{kind}": store([{"text": name}]) for name in ("train", "test")})
     assert texts(read("org/name", split="test")[1]) == [["test"]]

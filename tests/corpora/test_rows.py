@@ -168,7 +168,7 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("row", "options", "reason", "detail"), BAD_ROWS)
-def test_bad_row_is_told_by_its_line_or_skipped(tmp_path, row, options, reason, detail):
+def test_bad_row_is_reported_with_its_line_or_skipped(tmp_path, row, options, reason, detail):
     fine = '{"text": "fine", "chat": ["fine"]}\n'
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{fine}\n{row}\n{fine}")
@@ -307,7 +307,7 @@ def test_damaged_parquet_file_is_an_error_that_names_it(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), FileNotFoundError(2, "no such file")])
-def test_errors_of_networks_and_systems_are_no_damage(error):
+def test_errors_of_networks_and_systems_are_not_reported_as_damage(error):
     with pytest.raises(type(error)), readable("rows.jsonl"):
         raise error
 

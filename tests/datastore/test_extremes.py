@@ -186,7 +186,7 @@ OF = {
 
 
 def use(made):
-    """Uses the object that a call returned."""
+    """Use the object that a call returned."""
     match made:
         case core.NodeBudget():
             made.choose([TREE, TREE], 0.01)

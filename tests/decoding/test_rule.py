@@ -56,7 +56,7 @@ def test_leaving_row_gives_its_number_to_the_last():
     assert budget.drafts == [True, False]
 
 
-def test_costs_of_zero_and_trust_that_is_none_are_refused():
+def test_zero_costs_and_invalid_trust_are_rejected():
     with pytest.raises(ValueError, match="must be points"):
         NodeBudget(DraftStats(), [2.0, 0.0], 1)
     with pytest.raises(ValueError, match="`reliability` must be a finite number of at least 0"):

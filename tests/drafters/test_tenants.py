@@ -22,7 +22,7 @@ def drafter_of(memory=None, store=None):
 
 
 def steps(drafter, tenant, text, group=None):
-    """Writes a text as a model would, and yields the draft of each step."""
+    """Generate a text as a model would, and yield the draft of each step."""
     session, last, rest = drafter.session(text[:4], tenant, group=group), text[3], text[4:]
     while rest:
         tree = session.draft(16)
@@ -59,7 +59,7 @@ TEXTS = st.lists(PHRASES, min_size=2, max_size=29).map(lambda parts: [*chain(*pa
 
 
 def poison(seed):
-    """Made to mislead: what follows the same beginning is another token each time."""
+    """Return a misleading text: a different token follows the same beginning each time."""
     following = np.random.default_rng(seed).integers(0, VOCAB_SIZE, 500).tolist()
     return [token for other in following for token in (1, 2, 3, other)]
 

@@ -148,7 +148,7 @@ def test_metadata_is_read(tmp_path):
     assert len(file.keys()) == 13
 
 
-def test_unknown_architectures_and_tensors_are_refused_by_name(tmp_path):
+def test_unknown_architectures_and_tensors_are_named_in_the_error(tmp_path):
     path = write_model(tmp_path / "model.gguf", "llama")
     contents = path.read_bytes()
     for old, new, reason in [

@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def serve(tmp_path):
-    """Starts `transformers serve` with these arguments: `serve(...) -> (process, address)`."""
+    """Start `transformers serve` with these arguments: `serve(...) -> (process, address)`."""
     for package in ("accelerate", "fastapi", "openai", "uvicorn"):
         pytest.importorskip(package, reason=f"transformers[serving] needs {package}")
     processes = []

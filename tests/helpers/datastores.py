@@ -25,7 +25,7 @@ def names(folder):
 
 
 def until(holds):
-    """Waits for what other threads do, a minute at most."""
+    """Wait at most a minute until a condition holds, on which other threads work."""
     end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end

@@ -86,7 +86,7 @@ class ToyModel:
         return torch.stack([self.probs(text) for text in texts]).log()
 
     def commit(self, path):
-        """Keeps nothing of a text."""
+        """Do nothing: the model has no cache."""
 
     def law(self, start, length, temperature=1.0):
         """The law of the `length` tokens that follow the tokens `start`."""

@@ -32,7 +32,7 @@ def log_in(token):
 
 
 def call(function, arguments, options, token=None):
-    """Calls a function, as ``specds.hub.pull``, as the owner of a token."""
+    """Call a function, such as ``specds.hub.pull``, as the owner of a token."""
     log_in(token)
     module, _, name = function.rpartition(".")
     try:
@@ -45,7 +45,7 @@ def call(function, arguments, options, token=None):
 
 
 def read(spec, options=None, token=None):
-    """Opens and reads a corpus: its pickle, then the items of each part."""
+    """Open and read a corpus; return its pickle and the items of each part."""
     from specds.corpora import open_corpus
 
     log_in(token)

@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # one packet an answer: a second one would wait for the first to be seen
 
     def log_message(self, *arguments: Any) -> None:
-        """Says nothing on standard error."""
+        """Print nothing on standard error."""
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)

@@ -188,12 +188,12 @@ class Session(drafters.Session):
 
 
 def random_drafter():
-    """Random trees: mostly wrong, of every size."""
+    """Return a drafter of random trees of every size, which are mostly wrong."""
     return Drafter(lambda rng, _, n: random_tree(rng, int(rng.integers(n + 1))))
 
 
 def oracle_drafter(sequence, num_wrong=0):
-    """Knows the true tokens `sequence`, and drafts them as a chain.
+    """Return a drafter that knows the true tokens `sequence` and drafts them as a chain.
 
     With `num_wrong`, each true node gets as many wrong siblings before it, and each of those
     wrong children, so that the accepted nodes are never next to one another.
@@ -220,7 +220,7 @@ def oracle_drafter(sequence, num_wrong=0):
 
 
 def mixed_drafter(sequence):
-    """Random trees with a few true tokens along one path; sometimes nothing at all."""
+    """Return a drafter of random trees with a few true tokens along one path; some are empty."""
     truth = [int(token) for token in sequence]
 
     def grow(rng, position, max_nodes):

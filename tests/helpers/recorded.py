@@ -11,7 +11,7 @@ from specds.verify import packed, recordings
 
 
 def record(monkeypatch, *nodes, slots=None):
-    """Has a CPU run what a GPU does, by passes of these numbers of nodes."""
+    """Make a CPU record passes as a GPU does, with these numbers of nodes."""
     monkeypatch.setattr(recordings, "recorder", lambda _: Recorded)
     monkeypatch.setattr(packed, "NODES", nodes)
     if slots is not None:

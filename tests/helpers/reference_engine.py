@@ -38,7 +38,7 @@ class ReferenceEngineDrafter:
         self.rows, self.absent, self.num_opened = {}, {}, 0
 
     def sync(self, contexts):
-        """Takes the contexts of the rows by the names of their requests."""
+        """Take the contexts of the rows by the names of their requests."""
         present = {name: request for name, request in self.rows.items() if request}
         known, self.rows = {**self.absent, **present}, dict.fromkeys(contexts)
         for name, context in contexts.items():

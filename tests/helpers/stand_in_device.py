@@ -35,13 +35,13 @@ class StandInDevice:
             self._is_busy = False
 
     def begin(self, compute):
-        """Starts a pass, and leaves the caller to what it does meanwhile."""
+        """Start a pass in a thread."""
         self.num_waits += self._has_waited
         self._is_busy = True
         self._passes.put(compute)
 
     def synchronize(self):
-        """Waits for the pass that was begun last, as an event of CUDA does."""
+        """Wait for the last pass, as a CUDA event does."""
         while self._is_busy:
             sleep(0)
         if self._failure is not None:
@@ -50,7 +50,7 @@ class StandInDevice:
 
     @contextmanager
     def in_use(self):
-        """Has passes on the CPU go to this device."""
+        """Run the passes of the CPU on this device."""
         thread = Thread(target=self._work, daemon=True)
         thread.start()
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Has a CPU run the programs of `specds.kernels`, by Triton's interpreter."""
+"""The programs of `specds.kernels` on a CPU, by Triton's interpreter."""
 
 import importlib
 from contextlib import contextmanager, suppress

@@ -13,7 +13,7 @@ INSTALLED = ("numpy", "rich", "typer", "tokenizers", "jinja2")
 
 
 def make_environment(folder):
-    """Makes a folder with links to these packages and to all that they need."""
+    """Make a folder with links to these packages and to their requirements."""
     folder.mkdir()
     waiting, known = [*INSTALLED], set()
     while waiting:
@@ -39,7 +39,7 @@ def make_environment(folder):
 
 
 def run_without_torch(environment, *words, said="", **options):
-    """Runs Python in it: `-c CODE`, or `-m specds ...`."""
+    """Run Python in it: `-c CODE`, or `-m specds ...`."""
     paths = os.pathsep.join([str(environment), str(ROOT / "python")])
     return subprocess.run(
         [sys.executable, "-S", "-W", "error", *map(str, words)],

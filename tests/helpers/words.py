@@ -28,9 +28,9 @@ FOLDERS += ("python", "tests", "benches", "examples", "integrations", "scripts")
 _SUFFIXES = (".md", ".py", ".pyi", ".rs", ".c", ".h", ".cpp", ".sh")
 _LIST_HEADING = "## Word list"
 _QUESTION_WORDS = "What|Whether|How|Where|When|Why|Who|Whom|Whose"
-_FIRST_WORD = re.compile(rf"(?:{_QUESTION_WORDS}|Of|As|The same)\b(?! `?--)")
+_FIRST_WORD = re.compile(rf"(?:{_QUESTION_WORDS}|Which|Of|As|The same)\b(?! `?--)")
 _HEADING = re.compile(rf"(?:{_QUESTION_WORDS}|Which)\b|.*\?$")
-_TEST_NAME = re.compile(r"test_(?:what|it|no|of|at|nothing|who|whom|how|where|whether)_")
+_TEST_NAME = re.compile(r"test (?:what|it|no|of|at|nothing|who|whom|how|where|whether) ")
 _RUST_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -81,7 +81,7 @@ def _of_python(text: str, strings: bool) -> Iterator[Fragment]:
                 for offset, line in enumerate(lines[1:], 1):
                     yield Fragment(first.lineno + offset, line, "prose")
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            yield Fragment(node.lineno, node.name, "test")
+            yield Fragment(node.lineno, node.name.replace("_", " "), "test")
     for node in ast.walk(tree):
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
         if strings and is_text and id(node) not in docstrings and len(node.value.split()) > 2:

@@ -36,7 +36,7 @@ def write(path, chosen, *, max_shard_tokens=1500, **options):
 
 
 def prepare(job, folder):
-    """Writes what a job begins with."""
+    """Write the files with which a job begins."""
     made = documents()
     if job == "add":
         write(folder / "out", made[:200])

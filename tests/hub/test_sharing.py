@@ -42,7 +42,7 @@ def hub(process):
 
 @pytest.fixture
 def call(process):
-    """Calls a function of `specds.hub` in the other process."""
+    """Call a function of `specds.hub` in the other process."""
 
     def run(function, *arguments, token=TOKEN, **options):
         asked = f"specds.hub.{function}", arguments, options, token
@@ -64,7 +64,7 @@ def datastore(tmp_path):
 
 @pytest.fixture
 def put(hub, datastore):
-    """Puts the datastore on the hub, as it is or changed: `put(name, {path: change})`."""
+    """Put the datastore on the hub, unchanged or changed: `put(name, {path: change})`."""
 
     def put(name, changes=None, **faults):
         made = files(datastore)
@@ -196,7 +196,7 @@ def test_pull_repairs_damaged_cache(hub, call, put):
     Datastore(call("pull", "org/decays")).verify()
 
 
-def test_gated_datastore_says_how_to_log_in(call, put):
+def test_gated_datastore_error_says_how_to_log_in(call, put):
     put("org/gated", gated=True)
     for token in (None, "hf_token_of_a_stranger"):
         message = "`org/gated` is gated: accept its terms at .*, then log in with `hf auth login`"
@@ -241,7 +241,7 @@ def test_dataset_without_manifest_raises(hub, call):
 
 
 def resealed(lie):
-    """Changes what a manifest says of its first shard, and makes its checksum right again."""
+    """Return a change of the first shard's entry in a manifest, with a valid checksum."""
 
     def written(manifest):
         return (json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode()

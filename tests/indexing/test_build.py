@@ -47,7 +47,7 @@ def corpus(texts=TEXTS):
     return Corpus("texts", (Part(tuple(texts)),))
 
 
-def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_tokenizer):
+def test_report_counts_documents_read_indexed_and_left_out(tmp_path, demo_tokenizer):
     seen = []
     progress = lambda *told, **counts: seen.append((*told, counts))  # noqa: E731
     made = corpus([*TEXTS, "", ""])
@@ -71,9 +71,7 @@ def test_the_report_says_what_was_read_indexed_and_left_out(tmp_path, demo_token
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_interrupt_keeps_the_tokens_of_a_single_shard(
-    tmp_path, demo_tokenizer, monkeypatch, error
-):
+def test_interrupt_keeps_the_tokens_of_a_single_shard(tmp_path, demo_tokenizer, monkeypatch, error):
     given, encode = [], local.encode_batch
     monkeypatch.setattr(local, "_BATCH_BYTES", 100)
     noted = lambda tokenizer, texts: given.append(len(texts)) or encode(tokenizer, texts)  # noqa: E731
@@ -96,9 +94,7 @@ def test_an_interrupt_keeps_the_tokens_of_a_single_shard(
 
 
 @pytest.mark.parametrize("cut", [0, 7])
-def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
-    tmp_path, demo_tokenizer, monkeypatch, cut
-):
+def test_resumed_build_skips_parts_that_were_read(tmp_path, demo_tokenizer, monkeypatch, cut):
     monkeypatch.setattr(local, "_BATCH_BYTES", 100)
     log = tmp_path / "log"
     texts = [("", *TEXTS[i : i + 8]) for i in range(0, 40, 8)]
@@ -125,7 +121,7 @@ def test_a_build_that_goes_on_does_not_read_the_parts_that_it_is_through(
     assert report.skipped == {"empty": 5}
 
 
-def test_another_corpus_does_not_go_on_where_the_last_one_failed(tmp_path, demo_tokenizer):
+def test_build_of_another_corpus_does_not_resume_a_failed_one(tmp_path, demo_tokenizer):
     options = BuildOptions(max_shard_tokens=60)
     broken = Corpus("broken", (Part(tuple(TEXTS)), Part(("x",), 0)))
     with pytest.raises(RuntimeError):
@@ -148,7 +144,7 @@ def of_files(folder):
 
 
 @pytest.mark.parametrize("changed", ["a.txt", "b.jsonl", "c/d.py"])
-def test_a_stopped_build_does_not_go_on_with_a_corpus_that_has_changed(
+def test_stopped_build_rejects_a_corpus_that_has_changed(
     tmp_path, demo_tokenizer, monkeypatch, changed
 ):
     monkeypatch.setattr(local, "_BATCH_BYTES", 100)

@@ -28,7 +28,7 @@ def add(builder, documents):
 
 
 def kill(builder):
-    """Ends a build as a kill does: nothing is tidied up, but the lock is gone."""
+    """End a build as a kill does: all files remain, and the lock is released."""
     staging = builder.staging_folder
     left = files(staging)
     with builder:
@@ -122,7 +122,7 @@ def test_overwriting_replaces_a_datastore_under_its_readers_and_nothing_else(tmp
     assert names(tmp_path) == ["d", "file", "folder"]
 
 
-def test_a_refused_call_adds_nothing_and_the_build_goes_on(tmp_path):
+def test_rejected_call_adds_nothing_and_the_build_continues(tmp_path):
     rows = [
         ([1, 4], [2], "token 4 is outside the vocabulary of 4"),
         ([1, 2**32 - 1], [1, 1], "token 4294967295"),
@@ -146,7 +146,7 @@ def test_a_refused_call_adds_nothing_and_the_build_goes_on(tmp_path):
     store.verify()
 
 
-def test_unusable_options_are_refused_by_name(tmp_path):
+def test_unusable_options_are_named_in_the_error(tmp_path):
     for argument, change in (
         ("vocab_size", {"vocab_size": 0}),
         ("vocab_size", {"vocab_size": 2**24}),
@@ -188,7 +188,7 @@ def test_memory_bounds_the_shards(tmp_path, vocab_size, bytes_a_token):
 
 @CASES
 @given(DOCUMENTS, st.lists(st.integers(0, 11), max_size=3), st.booleans())
-def test_a_killed_build_goes_on_to_the_same_bytes(
+def test_killed_build_resumes_to_the_same_bytes(
     tmp_path_factory, documents, kills, drop_duplicates
 ):
     folder, options = tmp_path_factory.mktemp("killed"), {"drop_duplicates": drop_duplicates}
@@ -210,7 +210,7 @@ def test_a_killed_build_goes_on_to_the_same_bytes(
     assert files(folder / "d") == files(folder / "other")
 
 
-def test_a_text_is_taken_up_at_its_last_checkpoint(tmp_path):
+def test_killed_build_resumes_at_its_last_checkpoint(tmp_path):
     documents = [[(i * j + j // 7) % 4 for j in range(200_000)] for i in range(3)] * 17
     builder = planned(tmp_path / "d", 1 << 30)
     add(builder, documents[:45])
@@ -228,7 +228,7 @@ OTHER_PLANS = [{"max_shard_tokens": 5}, {"plan": "another corpus"}, {"plan": Non
 
 
 @pytest.mark.parametrize("other", [*OTHER_PLANS, {"drop_duplicates": True}, {}], ids=str)
-def test_a_build_of_another_plan_or_without_one_begins_anew(tmp_path, other):
+def test_build_with_another_plan_or_without_one_starts_again(tmp_path, other):
     builder = planned(tmp_path / "d")
     add(builder, [[1, 2], [1, 2], [3]])
     kill(builder)
@@ -244,7 +244,7 @@ REPEATED = [[1, 2], [3], [1, 2], [1], [2], [3]]
     [(2, 100, 2), (3, 100, 3), (100, 5, 2), (100, 6, 2), (100, 7, 3), (100, 2, 0)],
 )
 @pytest.mark.parametrize("killed_at", [0, 2, 4])
-def test_limits_hold_exactly_also_after_a_kill_and_duplicates_do_not_count(
+def test_limits_are_exact_after_a_kill_and_ignore_duplicates(
     tmp_path, max_documents, max_tokens, num_documents, killed_at
 ):
     options = {"max_documents": max_documents, "max_tokens": max_tokens, "drop_duplicates": True}
@@ -272,7 +272,7 @@ def append(path, documents, **options):
         return builder.finish()
 
 
-def test_appended_documents_are_shards_of_their_own_under_readers_of_the_old(tmp_path):
+def test_appended_documents_are_new_shards_that_open_readers_do_not_see(tmp_path):
     old = build(tmp_path / "d", [[1, 2], [3]], corpus=["a\tline"])
     new = append(tmp_path / "d", [[1, 3], [3]])
     new.verify()
@@ -306,7 +306,7 @@ def test_appending_and_merging_need_datastores_of_the_same_tokenizer(tmp_path):
     assert files(tmp_path) == before
 
 
-def test_a_merged_datastore_has_all_shards_once_also_where_it_was_a_source(tmp_path):
+def test_merged_datastore_has_each_shard_once_even_if_it_was_a_source(tmp_path):
     small = {"max_shard_tokens": 4, "corpus": ["one line"]}
     sources = [tmp_path / "a", tmp_path / "b"]
     for path, documents in zip(sources, ([[1, 2], [1, 2, 3]], [[1, 2, 3], [3]]), strict=True):
@@ -324,7 +324,7 @@ def test_a_merged_datastore_has_all_shards_once_also_where_it_was_a_source(tmp_p
 
 @CASES
 @given(DOCUMENTS, st.integers(9, 19), st.integers(9, 59), st.booleans())
-def test_a_compacted_datastore_is_that_of_one_build(
+def test_compacted_datastore_equals_that_of_one_build(
     tmp_path_factory, documents, before, after, drop_duplicates
 ):
     folder, documents = tmp_path_factory.mktemp("compacted"), [*documents, [0]]
@@ -339,7 +339,7 @@ def test_a_compacted_datastore_is_that_of_one_build(
     assert files(folder / "d") == files(folder / "other")
 
 
-def test_a_compaction_serves_its_readers_and_one_that_is_stopped_is_taken_up(tmp_path):
+def test_compaction_serves_its_readers_and_resumes_after_a_stop(tmp_path):
     path, expected = tmp_path / "d", {2: 2, 3: 1}
     old = build(path, [[1, 2], [1, 3], [1, 2]], max_shard_tokens=3)
     before, asked = files(path), []

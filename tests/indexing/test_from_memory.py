@@ -32,7 +32,7 @@ def store(tmp_path):
     return build(tmp_path / "d", [[1]], vocab_size=100, separator=99).path
 
 
-def test_a_tenants_texts_go_to_the_datastore_and_leave_the_memory(tmp_path, log):
+def test_texts_of_a_tenant_move_from_the_memory_to_the_datastore(tmp_path, log):
     build(tmp_path / "d", [[1, 2, 3, 4]], vocab_size=100, separator=99)
     before = Datastore(tmp_path / "d")
     of_bob = [[11, 12], [3, 4, 99, 1, 2], [3, 4, 99, 50]]
@@ -79,7 +79,7 @@ def test_failure_before_publish_keeps_the_memory(store, log):
     assert {*log.parent.iterdir()} == {Path(store), log}
 
 
-def test_a_tenant_that_is_deleted_meanwhile_is_not_added(store, log):
+def test_tenant_deleted_meanwhile_is_not_added(store, log):
     remember(log, ann=[[5, 6]], bob=[[7, 8]])
     before = files(store)
     with pytest.raises(ValueError, match="was deleted meanwhile"):
@@ -119,7 +119,7 @@ def test_mismatched_input_is_rejected_without_changes(tmp_path, store, log):
     assert files(store) == before
 
 
-def test_the_command_makes_a_datastore_of_a_servers_memory(run, tmp_path, log, demo_tokenizer):
+def test_command_makes_a_datastore_of_the_memory_of_a_server(run, tmp_path, log, demo_tokenizer):
     path = tmp_path / "log.specds"
     drafter = FusedDrafter.resume(log, tokenizer=demo_tokenizer)
     ids = np.array(demo_tokenizer("def add(a, b):\n    return a + b\n")["input_ids"])

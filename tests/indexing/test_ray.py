@@ -203,7 +203,7 @@ def test_error_of_a_part_is_raised_as_it_was(
     assert not list(tmp_path.iterdir())
 
 
-def test_error_behind_a_limit_is_not_met(cluster, tmp_path):
+def test_error_after_a_limit_is_not_raised(cluster, tmp_path):
     damaged = Made(1, midway=partial(fail, CorpusError, ["damaged"]))
     build(tmp_path / "local", made(Made(0)), "local", max_documents=9)
     build(tmp_path / "ray", made(Made(0), damaged), max_documents=9)
@@ -217,7 +217,7 @@ def test_empty_corpora_are_refused(cluster, tmp_path):
         assert not list(tmp_path.iterdir())
 
 
-def test_build_goes_on_after_the_driver_was_killed(cluster, tmp_path):
+def test_build_resumes_after_the_driver_was_killed(cluster, tmp_path):
     options = {"drop_duplicates": False}
     local = build(tmp_path / "local", made(), "local", **options)
     program = (
@@ -262,7 +262,7 @@ def killer(cluster, tmp_path):
     add_worker(cluster)
 
 
-def test_work_of_a_killed_worker_is_done_again(killer, tmp_path):
+def test_work_of_a_killed_worker_is_repeated(killer, tmp_path):
     options = {"drop_duplicates": False}
     build(tmp_path / "local", made(), "local", **options)
     held = Made(2, midway=partial(hold, tmp_path))

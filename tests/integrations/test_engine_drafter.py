@@ -152,7 +152,7 @@ def test_finished_requests_are_stored_once_and_rolled_back_ones_never(tmp_path):
 
 
 def serve(drafter, prompt, answer):
-    """Generates an answer as an engine would, and returns the number of steps."""
+    """Generate an answer as an engine would, and return the number of steps."""
     text, end = [*prompt, answer[0]], len(prompt) + len(answer)
     for number in range(1, 100):
         sync(drafter, text)

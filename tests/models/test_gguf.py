@@ -116,7 +116,7 @@ def test_tokenizer_of_an_unknown_kind_is_named(tmp_path):
         build_backend(GgufFile(path), path)
 
 
-def test_a_file_that_is_no_model_is_named(tmp_path):
+def test_file_that_is_not_a_model_is_named_in_the_error(tmp_path):
     (tmp_path / "text.gguf").write_text("hello")
     (tmp_path / "model").mkdir()
     write_tokens(tmp_path / "model/a.gguf", ["a"])

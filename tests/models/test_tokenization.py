@@ -17,7 +17,7 @@ from specds.models.load import load_encoder, load_tokenizer
 from specds.models.tokenization import FastTokenizer, encode_batch, fingerprint, vocab_size
 
 
-def test_fingerprint_tells_vocabularies_apart(demo_tokenizer):
+def test_fingerprint_differs_between_vocabularies(demo_tokenizer):
     again = load_tokenizer("demo")
     assert fingerprint(again) == fingerprint(demo_tokenizer)
     assert vocab_size(again) == 4096

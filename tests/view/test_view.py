@@ -51,7 +51,7 @@ def ask(address, method, path, body=None, **headers):
         return response.status, response.read().decode()
 
 
-def test_a_text_is_answered_with_its_match_and_all_drafts(served):
+def test_text_is_answered_with_its_match_and_all_drafts(served):
     asked = json.dumps({"text": "zz\ndef add(a, b):\n    return", "nodes": 6})
     status, told = ask(served, "POST", "/explore", asked)
     found = json.loads(told)
@@ -136,7 +136,7 @@ def test_invalid_request_is_rejected(served, method, path, body, status):
     assert ask(served, method, path, body)[0] == status
 
 
-def test_an_address_that_is_none_is_answered(served):
+def test_malformed_address_is_answered_with_404(served):
     with closing(socket.create_connection(served, timeout=30)) as connection:
         host = f"Host: {served[0]}:{served[1]}"
         connection.sendall(f"GET http://[::1/ HTTP/1.1\r\n{host}\r\n\r\n".encode())
@@ -169,7 +169,7 @@ def test_long_text_is_tokenized_at_its_end(served):
     assert 0 < json.loads(told)["num_tokens"] <= 2048
 
 
-def test_only_this_machine_is_answered(served):
+def test_requests_of_other_hosts_are_rejected(served):
     assert served[0] == "127.0.0.1"
     assert ask(served, "GET", "/about")[0] == 200
     assert ask(served, "GET", "/about", Host=f"localhost:{served[1]}")[0] == 200
@@ -181,7 +181,7 @@ def test_only_this_machine_is_answered(served):
     assert ask(served, "POST", "/explore", asked, Origin="null")[0] == 403
 
 
-def test_the_page_needs_nothing_else():
+def test_page_needs_no_other_files():
     text = page().decode()
     assert "{{" not in text
     assert not re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?(?:https?:)?//", text)
