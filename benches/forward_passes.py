@@ -120,7 +120,7 @@ def timed(run: Callable[[int], None], number: int) -> float:
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Times a pass of llama.cpp for each number of tokens that is read."""
+    """Time a pass of llama.cpp for each number of tokens that is read."""
     run = llama_pass(arguments.model, arguments.threads, arguments.repacked)
     for line in sys.stdin:
         print(timed(run, int(line)), flush=True)

@@ -194,7 +194,7 @@ def require(running: Running) -> "list[ModelRef]":
 
 
 MEMORY_MAGIC = b"SPECDS\0M"
-"""How the files begin that `FusedDrafter.save` writes."""
+"""The first bytes of a file of `FusedDrafter.save`."""
 
 
 @contextmanager

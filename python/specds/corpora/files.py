@@ -22,12 +22,12 @@ from specds.corpora.rows import BadRowError, Render, Row, RowReader
 
 _CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26
-"""Characters, or bytes of a line; where so much is not one row, a bracket is missing."""
+"""Characters of a row, or bytes of a line; in a longer one, a bracket is missing."""
 _LARGEST_TEXT = 1 << 28
 """Bytes of a packed text, which is one document: a small file may unpack to any size."""
 
 Spent: TypeAlias = "Callable[[], int]"
-"""Says how many bytes were read since it was last asked."""
+"""A function that returns the number of bytes that were read since its last call."""
 
 
 def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:

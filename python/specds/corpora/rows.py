@@ -84,10 +84,10 @@ def render_with(tokenizer: Tokenizer) -> Render:
 
 
 MESSAGES_FIELDS = ("messages", "conversations", "conversation", "data")
-"""Where a conversation is looked for, in this order."""
+"""Fields of a conversation, the first of which that a row has is read."""
 
 TEXT_FIELDS = ("text", "content", "completion", "response", "answer", "output")
-"""Where text is looked for, in this order; a `prompt` goes before its `completion`."""
+"""Fields of a text, likewise; a `prompt` precedes its `completion`."""
 
 _READ_FIELDS = {*MESSAGES_FIELDS, *TEXT_FIELDS, "prompt"}
 

@@ -123,7 +123,7 @@ class Chat:
         return str(reply)
 
     def stream(self, text: str, **settings: Any) -> Iterator[str]:
-        """Sends a message and yields the pieces of the reply as they are written.
+        """Send a message and yield the pieces of the reply as they are written.
 
         The turn starts with the first piece. Leaving the loop early ends the reply there.
 

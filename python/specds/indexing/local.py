@@ -181,7 +181,7 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Does the work on two items at a time, and yields the results in the order of the items.
+    """Work on two items at a time, and yield the results in the order of the items.
 
     The tokenizer uses all cores only while it encodes: a second batch fills the gaps.
     """

@@ -18,7 +18,7 @@ fn adapt(words: &mut Vec<Word>, token: u32, config: &AdedConfig) {
         Some(word) => word.prob = (word.prob + config.increment).min(config.max_prob),
         None => words.push(Word { token, prob: config.increment }),
     }
-    words.sort_by(Word::compare); // linear in what is sorted but for a word
+    words.sort_by(Word::compare); // takes linear time, because only one word is out of order
 }
 
 /// A matrix of tri-grams with adapted rows, for one or several requests.

@@ -8,8 +8,8 @@ use crate::papers::aded::trigrams::{Prefix, TrigramOptions, Trigrams, Word};
 const REPORT: u64 = 1 << 18;
 
 impl Trigrams {
-    /// Counts the n-grams of a datastore. O(n) time, and no memory but the matrix and the tokens, 2 or 3 bytes
-    /// each.
+    /// Counts the n-grams of a datastore in O(n) time. The memory is that of the matrix and of the tokens, 2
+    /// or 3 bytes each.
     pub fn build(
         datastore: &Datastore,
         options: TrigramOptions,

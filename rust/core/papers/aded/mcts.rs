@@ -47,16 +47,16 @@ struct SearchNode<'a> {
 ///
 /// Where the paper is ambiguous, this implementation follows its stated results:
 ///
-/// * A sentence has `depth` tokens, not counting the root, the last token of the context.
-/// * `Q(s, a)` is the mean of what was backed up ("the average reward", Appendix E), 0 before the
-///   first visit. A sum would grow with each visit, so that soon one child alone was visited.
-/// * An expansion continues with `children.last()`: the likeliest word, as PUCT would have it. Of
-///   equals, PUCT takes the likelier one, then the smaller token.
-/// * Sentences are the paths to leaves that were visited, by the sum of what was backed up to the
-///   leaf; of equals, the one that was found first comes first.
+/// * A sentence has `depth` tokens, without the root, which is the last token of the context.
+/// * `Q(s, a)` is the mean of the scores that were backed up ("the average reward", Appendix E), and 0
+///   before the first visit. A sum would grow with each visit, so one child would soon get all visits.
+/// * An expansion continues with `children.last()`, the likeliest word. Children with equal PUCT are
+///   ordered by probability, then by token.
+/// * Sentences are the paths to visited leaves, ordered by the sum of the scores that were backed up to
+///   the leaf, then by the time of the first visit.
 ///
-/// Only children that were visited have nodes: of the others, PUCT takes the likeliest one first, so
-/// the visited ones are the first of a row, at any time.
+/// Only visited children have nodes. PUCT visits the children of a row in the order of their
+/// probabilities, so the visited ones are always the first of the row.
 pub(crate) struct Search<'a> {
     reader: &'a Reader<'a>,
     config: &'a AdedConfig,
@@ -176,9 +176,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The nodes of the best sentences, at most `max_nodes`, by the sum of what was backed up to them: no
-    /// child has more than its parent. A node's probability is its share of all that was backed up: with
-    /// the paper's large `c1`, visits follow the probabilities of words.
+    /// Returns at most `max_nodes` nodes of the best sentences, ordered by the sum of the scores that were
+    /// backed up to them; no child has a larger sum than its parent. A node's probability is its fraction of
+    /// the sum of the root: with the paper's large `c1`, visits follow the probabilities of words.
     pub(crate) fn tree(&self, max_nodes: usize) -> TokenTree {
         let nodes = &self.nodes;
         let by_score =
@@ -223,8 +223,8 @@ fn sample(row: &[Word], random: &mut SplitMix64) -> Option<Word> {
     row.iter().find(is_it).or(Some(last)).copied()
 }
 
-/// ADED's ablation: the likeliest word at each place. However often that is done, it is one sentence. A
-/// node's probability is that of its path.
+/// Drafts the likeliest word at each position, ADED's ablation. This gives one sentence, and the
+/// probability of a node is that of its path.
 pub(crate) fn greedy(reader: &Reader<'_>, root: Prefix, depth: usize) -> TokenTree {
     let (mut prefix, mut prob) = (root, 1.0);
     let mut tree = TokenTree::default();

@@ -1,6 +1,6 @@
-//! ADED (Liu et al., 2024): drafts from tri-grams that learn.
+//! ADED (Liu et al., 2024): drafts from adaptive tri-grams.
 //!
-//! `trigrams` is the matrix, `count` makes it, `adaptive` learns, `mcts` searches.
+//! `count` builds the matrix of `trigrams`, `adaptive` updates it, and `mcts` searches it for sentences.
 
 pub(crate) mod adaptive;
 mod config;

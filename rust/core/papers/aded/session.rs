@@ -74,7 +74,8 @@ impl Session for AdedSession {
         Ok(())
     }
 
-    /// A node's probability is its share of what the search backed up; of a greedy draft, that of its path.
+    /// A node's probability is its fraction of the scores that the search backed up, or that of its path in a
+    /// greedy draft.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let config = &self.config;
         let tree = match self.prefix() {

@@ -20,8 +20,8 @@ pub struct TrigramOptions {
 }
 
 impl Default for TrigramOptions {
-    /// "The threshold for the elimination of tri-gram probability" can be no count, as the paper's corpora
-    /// differ in size by six, nor a probability: its authors' program takes the 12 likeliest words.
+    /// The paper's threshold is not a count, because its corpora differ sixfold in size, nor a probability:
+    /// the program of its authors keeps the 12 likeliest words.
     fn default() -> Self {
         Self { order: 3, max_words: 12 }
     }
