@@ -1,5 +1,7 @@
 """Outputs for callers, streamers and stopping criteria, compared with `model.generate`."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -101,3 +103,16 @@ def test_stats_of_requests_add_up():
 def test_sequences_are_int64_for_all_prompt_dtypes():
     output = decodes_alike(tiny_model("llama"), ids=prompt().to(torch.int32))
     assert output.sequences.dtype == torch.int64
+
+
+def test_speedup_compares_with_the_shortest_step_without_drafts():
+    stats = GenerationStats(num_drafts=3, num_accepted_tokens=6, prefill_s=1.0, total_s=5.0)
+    assert stats.speedup == 0
+    assert "baseline" not in str(stats)
+    for seconds in (2.0, 1.0, 3.0):
+        stats.record_baseline_step(seconds)
+    assert stats.speedup == 2.0  # 1 + 9 * 1.0 s without drafts
+    assert str(stats).endswith("; 2.0 times the baseline")
+    slow = replace(stats, baseline_step_s=stats.baseline_step_s / 4)
+    assert "(slower; max_nodes=0 decodes without drafts)" in str(slow)
+    assert (GenerationStats() + stats).baseline_step_s == 1.0

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from specds import EngineDrafter, FusedConfig, FusedDrafter
-from specds.integrations import llama_cpp, sglang, vllm, vllm_v2
-from vllm_shapes import config_of, runner_of, step_of
+from specds.integrations import sglang, vllm_v2
+from vllm_shapes import config_of, step_of
 
 OPTIONS = {"effort": "low", "step_cost": "ignored", "min_prob": 0.0}
 NUM_STEPS, STEP, K = 4, 3, 8
@@ -66,16 +66,6 @@ def engine_drafter(contexts):
     return drafter
 
 
-def vllm_proposer(contexts):
-    proposer = vllm.Proposer(config_of(2 * len(contexts[0]), K, **OPTIONS))
-    proposer.runner = runner_of([str(row) for row in range(len(contexts))])
-    tokens = np.stack(contexts).view(np.int32)
-    for end in ends(contexts[0]):
-        lengths = np.full(len(contexts), end, np.int32)
-        proposer.propose([[1]] * len(contexts), lengths, tokens)
-    return proposer
-
-
 def vllm_speculator(contexts):
     num_rows, size = len(contexts), len(contexts[0])
     of_gpu = lambda array: SimpleNamespace(gpu=torch.from_numpy(array))  # noqa: E731
@@ -99,13 +89,6 @@ def vllm_speculator(contexts):
     return speculator
 
 
-def llama_model(contexts):
-    model = llama_cpp.DraftModel(OPTIONS, K)
-    for end in ends(contexts[0]):
-        model(contexts[0][:end].view(np.intc))
-    return model
-
-
 def sglang_corpus(contexts):
     corpus = sglang.SpecdsCorpus(OPTIONS, K + 1)
     names = [str(row) for row in range(len(contexts))]
@@ -115,11 +98,9 @@ def sglang_corpus(contexts):
 
 
 @pytest.mark.skipif(not hasattr(LIBC, "mallinfo2"), reason="needs mallinfo2 of glibc 2.33")
-@pytest.mark.parametrize(
-    "make", [engine_drafter, vllm_proposer, vllm_speculator, llama_model, sglang_corpus]
-)
+@pytest.mark.parametrize("make", [engine_drafter, vllm_speculator, sglang_corpus])
 def test_memory_of_an_adapter_outside_sessions_is_constant(make):
-    random, num_rows = np.random.default_rng(0), 1 if make is llama_model else 4
+    random, num_rows = np.random.default_rng(0), 4
 
     def stepped(contexts):
         """Return an adapter that has a session of each context and missed no step."""
