@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from models import FAMILIES, VOCAB_SIZE, prompt, random_tree, tiny_model
 from reference import path_to
@@ -100,3 +101,21 @@ def test_cache_rows_grow_leave_and_are_copied(data):
             expected[1] = [*expected[0]]
         for layer in range(2):
             assert [slots(cache, row, layer) for row in range(len(expected))] == expected
+
+
+@pytest.mark.skipif(torch.__version__.startswith("2.7."), reason="it asks for a driver")
+def test_states_are_on_the_devices_of_their_layers():
+    with FakeTensorMode(), torch.no_grad():  # of devices that are not here
+        cache = TreeCache(8)
+        for width in (3, 2, 40):
+            start = cache.length
+            cache.reserve(start + width)
+            end = start + width if start else 0
+            cache.place(torch.arange(start, start + width, device="cuda:0"), end)
+            for layer in range(2):
+                states = torch.zeros(1, 2, width, 4, device=f"cuda:{layer}")
+                for seen in cache.update(states, states, layer):
+                    assert seen.shape == (1, 2, start + width, 4)
+                    assert seen.device == states.device
+            cache.settle()
+            cache.commit([[0, *range(2, width)]])  # which moves
