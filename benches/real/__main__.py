@@ -14,7 +14,7 @@ from real.kinds import every_kind, kinds
 from real.measure import CONVERTED, MODES, NATIVE, NEW_TOKENS, WAYS, undrafted
 from real.models import FOLDER, MODELS, gguf_of, with_benches
 from real.structured import DRAFTS, GRAMMARS, GUIDED, print_structured, structured_kinds
-from real.tables import print_summary, print_tables, setting_of
+from real.tables import print_summary, setting_of
 
 
 def main(arguments=None):
@@ -24,8 +24,6 @@ def main(arguments=None):
     if any("grammar" in row for row in rows):
         print_structured(rows)
         return int(not all(row["same"] for row in rows))
-    if given.details:
-        print_tables(rows)
     print_summary(rows)
     return int(any_differs(rows))
 
@@ -68,7 +66,6 @@ def parsed(arguments):
     parser.add_argument("--out", default=rows, **of_files, help="rows are appended to this file")
     shown = "print tables of these rows, and measure nothing"
     parser.add_argument("--rows", default=[], nargs="+", **of_files, help=shown)
-    parser.add_argument("--details", action="store_true", help="also a table of each kind")
     given = parser.parse_args(arguments)
     given.structured = not {*given.kinds}.isdisjoint(of_grammars)
     if given.structured and not {*given.kinds} <= {*of_grammars}:

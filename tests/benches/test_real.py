@@ -5,6 +5,7 @@ import json
 import pytest
 
 from real import __main__ as bench
+from real import tables
 from real.models import FOLDER
 
 REQUEST = {"model": "m", "threads": 1, "instructions": "auto", "mode": "greedy", "kind": "chat"}
@@ -28,7 +29,7 @@ def rows(**texts):
 
 
 def test_ratios_compare_tokens_per_second(capsys):
-    bench.print_tables(rows())
+    tables.print_tables(rows())
     printed = capsys.readouterr().out
     assert "| all | llama.cpp | 1.0 | 2.00 | 2.00 to 2.00 " in printed
     line = "| chat | specds | 2.0 | 4.00 | 4.00 to 4.00 | 2/5 | 2.00 | 1.86 "
