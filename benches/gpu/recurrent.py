@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -17,11 +18,12 @@ from models import HYBRIDS, build, oracle_drafter, plain_generate, prompt, rando
 from specds import FusedDrafter, generate
 from specds.bench.generation.measure import synchronize
 from specds.drafters import TokenTree
-from specds.verify.states import Kept
+from specds.verify.states import copied, restored
 from specds.verify.support import require_support
 
 NODES = (0, 1, 3, 7, 15, 31)
 REPEATS = 9
+_STATES = ("conv_states", "recurrent_states")
 
 
 @torch.no_grad()
@@ -73,8 +75,12 @@ def _costs(model: Any, context: int) -> Iterator[Figure]:
     for size, each in medians.items():
         name = f"{size} nodes of a chain after {context:,} tokens, over none"
         yield Figure(name, each / medians[0], "x", note=f"{1e3 * each:.2f} ms")
-    kept = Kept(runner.committed())
-    for name, act in (("keep", kept.keep), ("restore", kept.restore)):
+    cache = runner.committed()
+    before = copied(cache, is_short=True)
+    states = [vars(layer).get(name, {}) for layer in before.layers for name in _STATES]
+    held = [of for each in states for of in each.values()]
+    keep, restore = partial(copied, cache, is_short=True), partial(restored, cache, before)
+    for name, act in (("keep", keep), ("restore", restore)):
         times = []
         for _ in range(REPEATS):
             synchronize(model.device)
@@ -84,7 +90,7 @@ def _costs(model: Any, context: int) -> Iterator[Figure]:
             synchronize(model.device)
             times.append((perf_counter() - started, launched))
         whole, launched = (1e6 * median(of) for of in zip(*times, strict=True))
-        size_mb = sum(of.nbytes for of in kept._buffers) / 1e6
+        size_mb = sum(of.nbytes for of in held) / 1e6
         note = f"{size_mb:.1f} MB, {launched:.0f} us until it is in the stream"
         yield Figure(f"{name} the states", whole, "us", note=note)
 

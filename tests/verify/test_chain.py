@@ -34,9 +34,8 @@ from specds._core import TokenTree
 from specds.generation import UnsupportedRequestError, generate
 from specds.verify import UnsupportedModelError, check_model
 from specds.verify.cache import CACHE_NAME
-from specds.verify.chain import ChainRunner
+from specds.verify.chain import ChainRunner, restored
 from specds.verify.generic import Runner
-from specds.verify.states import Kept
 
 MODES = pytest.mark.parametrize("mode", [GREEDY, SAMPLING], ids=["greedy", "sampling"])
 MODELS = pytest.mark.parametrize("family", HYBRIDS)
@@ -266,12 +265,13 @@ def test_unrestored_state_changes_the_text(monkeypatch, mode):
     drafter = oracle_drafter(partly_wrong(expected))
     assert check_model(model, verification="chain").ok
 
-    def forget(kept):
-        for holder, key, length in kept._cut:
-            holder[key] = holder[key][..., :length, :]
-        return False
+    def forget(cache, before):
+        for kept, now in zip(before.layers, cache.layers, strict=True):
+            names = vars(now).keys() & {"conv_states", "recurrent_states"}
+            vars(kept).update({name: vars(now)[name] for name in names})
+        return restored(cache, before)
 
-    monkeypatch.setattr(Kept, "restore", forget)
+    monkeypatch.setattr("specds.verify.chain.restored", forget)
     assert not check_model(model, verification="chain").ok
     output = tree_generate(model, drafter, num_tokens=48, check_model=False, max_nodes=6, **mode)
     assert output.sequences.tolist() != [expected]

@@ -4,36 +4,32 @@ import inspect
 from collections.abc import Callable
 from copy import copy
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv1d
+from torch.nn.functional import conv1d, scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from specds.verify.attention import shared_copy
 
-# The name of `_attend_in_groups` in transformers.
-_GROUPED = "specds_grouped"
-
 
 def _attend_in_groups(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **asked: Any
 ) -> tuple[Tensor, None]:
     """Attend with the heads of a key as one longer sequence: `sdpa` repeats keys for each head."""
-    shape, has_bias = query.shape, asked.get("position_bias") is not None
-    if attention_mask is None or attention_mask.shape[1] > 1 or has_bias:
+    if attention_mask is None or attention_mask.shape[1] > 1 or "position_bias" in asked:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **asked)
-    grouped = query.reshape(shape[0], key.shape[1], -1, shape[3])
+    grouped = query.reshape(len(query), key.shape[1], -1, query.shape[3])
     mask = attention_mask.repeat(1, 1, module.num_key_value_groups, 1)
-    made, _ = sdpa_attention_forward(_ONE_GROUP, grouped, key, value, mask, **asked)
-    return made.transpose(1, 2).reshape(*shape[:3], -1).transpose(1, 2), None
+    made = scaled_dot_product_attention(grouped, key, value, mask, scale=asked.get("scaling"))
+    return made.reshape(*query.shape[:3], -1).transpose(1, 2), None
 
 
-_ONE_GROUP = torch.nn.Module()
+_GROUPED = "specds_grouped"
 AttentionInterface.register(_GROUPED, _attend_in_groups)
 
 
@@ -41,9 +37,8 @@ class FewTokens:
     """A model's passes over so few tokens that its usual chunks, of 64 to 256, are mostly padding.
 
     The copy that runs them shares all weights. On a CPU its linear layers are those of
-    `specds.verify.linear`, the functions in `_IN_PLACE_OF` have others in their places, and the
-    chunks of other recurrent layers, which are an attribute or an argument of the function that
-    they call, have the tokens of the pass.
+    `specds.verify.linear`. `_IN_PLACE_OF` has other functions, and other recurrent layers have an
+    attribute or call functions with an argument for the size of chunks.
     """
 
     def __init__(self, model: PreTrainedModel, *, has_kernels: bool = False) -> None:
@@ -56,8 +51,7 @@ class FewTokens:
         self._model = shared_copy(model)
         for module in self._model.modules():
             state: dict[str, Any] = module.__dict__
-            has_groups = state.get("num_key_value_groups", 1) > 1
-            config = state.get("config") if has_groups else None
+            config = state.get("config") if state.get("num_key_value_groups", 1) > 1 else None
             if getattr(config, "_attn_implementation", "") == "sdpa":
                 config = state["config"] = copy(config)
                 vars(config)["_attn_implementation_internal"] = _GROUPED
@@ -72,71 +66,53 @@ class FewTokens:
         return self._model(**asked)
 
 
-def unseen_reason(model: PreTrainedModel) -> str:
+def unseen_reason(model: Any) -> str:
     """Return why the copy of a model would not compute its convolutions; empty if it does."""
     if any("forward" in module.__dict__ for module in model.modules()):
         return "the forward of one of its modules was replaced, as by offloading"
-    base: Any = model
-    layers = getattr(base.get_decoder(), "layers", ())
-    convolutions = [layer.conv for layer in layers if hasattr(layer, "conv")]
-    if any(_for_few_tokens(type(of).forward) is None for of in convolutions):
-        return "a convolution is not as its family made it"
+    for layer in getattr(model.get_decoder(), "layers", ()):
+        if hasattr(layer, "conv") and _for_few_tokens(type(layer.conv).forward) is None:
+            return "a convolution is not as its family made it"
     return ""
 
 
-def _for_few_tokens(forward: Any, depth: int = 3) -> Any:
-    """Return a copy of a method, and of what it wraps, that calls other functions, or None."""
-    if not isinstance(forward, FunctionType) or depth == 0:
+def _for_few_tokens(forward: Any) -> Any:
+    """Return a copy of a method, without what wraps it, that calls other functions, or None."""
+    if not isinstance(forward := inspect.unwrap(forward), FunctionType):
         return None
-    named = {name: forward.__globals__.get(name) for name in forward.__code__.co_names}
+    code, scope = forward.__code__, forward.__globals__
+    named = {name: scope.get(name) for name in code.co_names}
     others = {name: new for name, of in named.items() if (new := _other(name, of)) is not None}
-    cells = forward.__closure__ or ()
-    inner = [_for_few_tokens(cell.cell_contents, depth - 1) for cell in cells]
-    if not others and not any(inner):
+    if not others:
         return None
-    pairs = zip(cells, inner, strict=True)
-    made = tuple(cell if new is None else CellType(new) for cell, new in pairs)
-    scope = {**forward.__globals__, **others}
-    short = FunctionType(forward.__code__, scope, forward.__name__, forward.__defaults__, made)
+    short = FunctionType(code, scope | others, None, forward.__defaults__, forward.__closure__)
     short.__kwdefaults__ = forward.__kwdefaults__
     return short
 
 
 def _other(name: str, function: Any) -> Any:
     """Return what computes a function of transformers for few tokens, or None."""
-    is_theirs = str(getattr(function, "__module__", "")).startswith("transformers.")
-    if not (isinstance(function, FunctionType) and is_theirs):
+    if not isinstance(function, FunctionType) or str(function.__module__)[:13] != "transformers.":
         return None
     if name in _IN_PLACE_OF:
         return partial(_IN_PLACE_OF[name], function)
     parameter = inspect.signature(function).parameters.get("chunk_size")
-    if parameter is None or not isinstance(parameter.default, int):
+    if not isinstance(getattr(parameter, "default", None), int):
         return None
-    return lambda query, *args, **named: function(
-        query, *args, **{"chunk_size": query.shape[1], **named}
-    )
+    return lambda of, *args, **named: function(of, *args, **{"chunk_size": of.shape[1], **named})
 
 
 def _convolve(
-    _: Any,
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    **__: Any,
+    _: Any, states: Tensor, weight: Tensor, bias: Any = None, activation: Any = None, **__: Any
 ) -> Tensor:
-    """Compute the last outputs of `causal_conv1d_fn`, which states before the pass are enough for.
+    """Compute the last outputs of `causal_conv1d_fn`, those that see no padding.
 
-    Also of what each token sees, with a dimension more (see `TreeCache`).
+    With a dimension more, states are what each token sees (see `TreeCache`).
     """
     given = states.to(weight.dtype)
     if states.dim() == 4:
-        made = torch.zeros((), device=states.device) if bias is None else bias.float()
-        for of_shift, at_shift in zip(
-            weight.float().unbind(1), given.float().unbind(2), strict=True
-        ):
-            made = torch.addcmul(made, at_shift, of_shift)
-        made = made.to(weight.dtype).mT
+        made = (given.float() * weight.float().t()).sum(2)
+        made = (made if bias is None else made + bias).to(weight.dtype).mT
     else:
         made = conv1d(given, weight[:, None], bias, groups=len(weight))
     made = made if activation is None else ACT2FN[activation](made)
@@ -144,21 +120,12 @@ def _convolve(
 
 
 def _delta_rule(
-    function: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    initial_state: Tensor | None = None,
-    **asked: Any,
+    function: Any, query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, **asked: Any
 ) -> tuple[Tensor, Tensor]:
     """Compute the gated delta rule in one chunk, and write the state in its own memory."""
-    if initial_state is None or not asked.get("use_qk_l2norm_in_kernel"):
-        made: tuple[Tensor, Tensor] = function(
-            query, key, value, g=g, beta=beta, initial_state=initial_state, **asked
-        )
-        return made
+    state = asked.get("initial_state")
+    if state is None or not asked.get("use_qk_l2norm_in_kernel"):
+        return function(query, key, value, g=g, beta=beta, **asked)  # type: ignore[no-any-return]
     num, times = key.shape[1], value.shape[2] // key.shape[2]
     both = torch.cat((key, query), 1).transpose(1, 2).float()
     both = both * (both.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
@@ -166,7 +133,7 @@ def _delta_rule(
     keys = both[:, :, :num]
     values, decay, rate = (of.transpose(1, 2).float() for of in (value, g, beta))
     decay, rate = decay.cumsum(-1)[..., None], rate[..., None]
-    state = initial_state.float()
+    state = state.float()
     halves = *both.shape[:2], 2, num, -1
     read, out = ((both @ state).view(halves) * decay.exp()[:, :, None]).unbind(2)
     of_pairs = (decay - decay.mT).tril().exp()[:, :, None]
@@ -174,10 +141,9 @@ def _delta_rule(
     system, known = of_keys * rate, (values - read) * rate
     new = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True)
     out = (out + of_queries.tril() @ new) * query.shape[-1] ** -0.5
-    last = decay[:, :, -1:]
-    state.mul_(last.exp())
+    state.mul_(decay[:, :, -1:].exp())
     # A product that is added in place makes no other copy of the state.
-    keys = keys * (last - decay).exp()
+    keys = keys * (decay[:, :, -1:] - decay).exp()
     state.flatten(0, 1).baddbmm_(keys.mT.flatten(0, 1), new.flatten(0, 1))
     return out.transpose(1, 2).to(query.dtype), state
 

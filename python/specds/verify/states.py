@@ -1,12 +1,8 @@
-"""The states in a model's own cache: kept and restored, copied, joined for several rows and split.
-
-What a cache holds decides, not its class: dictionaries and lists of tensors in its layers, or in
-the cache itself.
-"""
+"""The states in a model's own cache, whatever holds them: copied, restored, joined and split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
@@ -26,15 +22,11 @@ _SEEN = "cumulative_length"
 class MarkedCache(DynamicCache):
     """The cache of a conversation, with the states at an earlier place to return to.
 
-    Attributes:
-        mark_at: Tokens after which a pass over a prompt copies the states.
-        mark: The copy, and its number of tokens.
+    A pass over a prompt copies them after `mark_at` tokens; `mark` has them and that number.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.mark_at = 0
-        self.mark: tuple[Any, int] | None = None
+    mark_at = 0
+    mark: tuple[Any, int] | None = None
 
     def rolled_back(self, length: int) -> MarkedCache:
         """Return the longest states within the first tokens: these, those of the mark, or none."""
@@ -46,113 +38,64 @@ class MarkedCache(DynamicCache):
         return earlier
 
 
-def _leaves(holder: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the dictionaries and lists that hold states, each with the key of one value in it."""
-    for key, value in [*(holder.items() if isinstance(holder, dict) else enumerate(holder))]:
-        if isinstance(value, (dict, list)) and key != "layers":
-            yield from _leaves(value)
-        elif key != "layers":
-            yield holder, key
+def _made(caches: Sequence[Any], make: Callable[..., Any], key: Any = "layers", of: Any = 0) -> Any:
+    """Return a new cache, whose values `make` makes of those at the same place in others.
 
-
-class Kept:
-    """The states of a cache as they are now."""
-
-    def __init__(self, cache: Any) -> None:
-        self._cache = cache
-        self._buffers: list[Tensor] = []
-        self.keep()
-
-    def keep(self) -> None:
-        """Keep the present states, in the same memory where it fits."""
-        self._cut: list[tuple[Any, Any, int]] = []
-        self._copied: list[tuple[Any, Any]] = []
-        self._rest: list[tuple[Any, Any, Any]] = []
-        for of in (*self._cache.layers, self._cache):
-            for holder, key in _leaves(vars(of)):
-                value = holder[key]
-                if not isinstance(value, Tensor) or value.dim() == 0 or value.numel() == 0:
-                    self._rest.append((holder, key, value))
-                elif key not in _GROWING:
-                    self._copied.append((holder, key))
-                elif _SEEN in holder:
-                    self._rest.append((holder, key, value))
-                else:
-                    self._cut.append((holder, key, value.shape[_GROWING[key][1]]))
-        now = [holder[key] for holder, key in self._copied]
-        if now and [of.shape for of in now] == [of.shape for of in self._buffers]:
-            torch._foreach_copy_(self._buffers, now)
-        else:
-            self._buffers = [of.clone() for of in now]
-
-    def restore(self) -> bool:
-        """Restore the states of the cache, and return whether they are still kept.
-
-        On a CUDA device they are written in place, in the order of the stream, since graphs may
-        hold their addresses. On a CPU the two copies trade places, which costs nothing.
-        """
-        for holder, key, length in self._cut:
-            holder[key] = holder[key].narrow(_GROWING[key][1], 0, length)
-        for holder, key, value in self._rest:
-            holder[key] = value
-        now = [holder[key] for holder, key in self._copied]
-        pairs = [*zip(now, self._buffers, strict=True)]
-        if now and all(of.is_cuda and of.shape == kept.shape for of, kept in pairs):
-            torch._foreach_copy_(now, self._buffers)
-            return True
-        for (holder, key), kept in zip(self._copied, self._buffers, strict=True):
-            holder[key] = kept
-        self._buffers = now
-        return False
-
-
-def _made(caches: Sequence[Any], make: Callable[[Any, Any, list[Any]], Any]) -> Any:
-    """Return a cache whose values are made of those at the same place of others."""
-
-    def mapped(key: Any, values: list[Any], holder: Any) -> Any:
-        first = values[0]
-        if isinstance(first, dict):
-            return {of: mapped(of, [each[of] for each in values], first) for of in first}
-        if isinstance(first, list):
-            return [mapped(key, [*each], first) for each in zip(*values, strict=True)]
-        return make(holder, key, values)
-
-    def copied(holders: Sequence[Any]) -> Any:
-        other = copy(holders[0])
-        for key in vars(other).keys() - {"layers"}:
-            values = [vars(of)[key] for of in holders]
-            vars(other)[key] = mapped(key, values, vars(holders[0]))
-        return other
-
-    whole = copied(caches)
-    whole.layers = [copied(layers) for layers in zip(*(of.layers for of in caches), strict=True)]
+    It is called with these, their name `key`, and the dictionary `of` that has the first of them.
+    """
+    first = caches[0]
+    if isinstance(first, dict):
+        return {at: _made([each[at] for each in caches], make, key or at, first) for at in first}
+    if isinstance(first, list):
+        return [_made(each, make, key, of) for each in zip(*caches, strict=False)]
+    if key != "layers":
+        return make(caches, key, of)
+    whole = copy(first)
+    vars(whole).update(_made([vars(each) for each in caches], make, ""))
     return whole
 
 
-def copied(cache: Any) -> Any:
-    """Return a copy that passes can write to."""
+def copied(cache: Any, *, is_short: bool = False) -> Any:
+    """Return a copy that passes can write to; with `is_short`, of what grows only the length."""
 
-    def make(_: Any, key: Any, values: list[Any]) -> Any:
-        is_written = isinstance(values[0], Tensor) and key not in _GROWING
-        return values[0].clone() if is_written else values[0]
+    def make(values: Sequence[Any], key: Any, of: Any) -> Any:
+        (value,) = values
+        if not isinstance(value, Tensor) or value.numel() == 0:
+            return value
+        if key not in _GROWING:
+            return value.clone()
+        return value.shape[_GROWING[key][1]] if is_short and _SEEN not in of else value
 
     return _made([cache], make)
+
+
+def restored(cache: Any, before: Any) -> Any:
+    """Return a cache as it was before a pass, from a short copy, which becomes a part of it.
+
+    On a CUDA device states are written in place, since graphs may hold their addresses.
+    """
+
+    def make(values: Sequence[Any], key: Any, _: Any) -> Any:
+        kept, now = values
+        if key in _GROWING and isinstance(kept, int):
+            return now.narrow(_GROWING[key][1], 0, kept)
+        is_fixed = isinstance(kept, Tensor) and now.is_cuda and now.shape == kept.shape
+        return now.copy_(kept) if is_fixed else kept
+
+    return _made([before, cache], make)
 
 
 def joined(caches: Sequence[Any]) -> Any:
     """Return a new cache of several rows; shorter ones are padded on the left, as by `generate`."""
 
-    def make(_: Any, key: Any, values: list[Any]) -> Any:
-        if key == _SEEN:
-            return max(values)
+    def make(values: Sequence[Any], key: Any, _: Any) -> Any:
         if not isinstance(values[0], Tensor) or values[0].dim() < 2:
-            return values[0]
+            return max(values) if key == _SEEN else values[0]
         row, token = _GROWING.get(key, (0, 0))
         if key in _GROWING:
             most = max(of.shape[token] for of in values)
-            room = [(0, 0) * (-1 - token) + (most - of.shape[token], 0) for of in values]
-            values = [pad(of, size) for of, size in zip(values, room, strict=True)]
-        return torch.cat(values, row)
+            values = [pad(of, (0, 0) * (-1 - token) + (most - of.shape[token], 0)) for of in values]
+        return torch.cat([*values], row)
 
     return _made(caches, make)
 
@@ -160,17 +103,12 @@ def joined(caches: Sequence[Any]) -> Any:
 def part(cache: Any, row: int, length: int) -> Any:
     """Return a row of a joined cache as views, of the last `length` tokens."""
 
-    def make(_: Any, key: Any, values: list[Any]) -> Any:
+    def make(values: Sequence[Any], key: Any, _: Any) -> Any:
         (value,) = values
-        if key == _SEEN:
-            return length
         if not isinstance(value, Tensor) or value.dim() < 2:
-            return value
+            return length if key == _SEEN else value
         rows, token = _GROWING.get(key, (0, 0))
-        value = value.narrow(rows, row, 1)
-        if key in _GROWING:
-            size = value.shape[token]
-            value = value.narrow(token, size - min(size, length), min(size, length))
-        return value
+        value, size = value.narrow(rows, row, 1), min(value.shape[token], length)
+        return value.narrow(token, -size, size) if key in _GROWING else value
 
     return _made([cache], make)
