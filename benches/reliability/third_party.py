@@ -196,7 +196,7 @@ def bombs(folder: Path) -> Tried:
 
 
 def small_files(folder: Path) -> Tried:
-    """Files of a line each, in 100 folders; the build is killed until it has enough time."""
+    """Build from files of a line each; a build is killed, and the next one has twice the time."""
     for number in range(NUM_SMALL_FILES):
         path = folder / "src" / str(number % 100) / f"{number}.py"
         if number < 100:

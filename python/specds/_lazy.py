@@ -29,7 +29,7 @@ def advice(package: str) -> str:
 
 
 def imported(module: str) -> Any:
-    """A module that is of an extra, or imports what is."""
+    """Import a module that needs an extra; if the extra is missing, say how to install it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

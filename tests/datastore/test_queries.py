@@ -140,7 +140,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_short_patterns_are_counted_across_keys(tmp_path, name):
-    """The texts have many keys and so few different patterns that all of them meet keys."""
+    """The texts have few different patterns: each occurs on both sides of a key of the index."""
     documents = [[*text.tolist(), 3] for text in TEXTS[name]]
     store = build(tmp_path / "d", [d[:-1] for d in documents], separator=3, max_shard_tokens=4000)
     store.verify()

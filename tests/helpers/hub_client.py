@@ -9,14 +9,14 @@ from importlib import import_module
 
 
 def prepare(endpoint: str, home: str) -> None:
-    """Turns a fresh process to a hub; before its client is imported, which reads this once."""
+    """Point a fresh process at a hub, before it imports the client: that reads settings once."""
     os.environ.pop("HF_HUB_OFFLINE", None)
     os.environ |= {
         "HF_ENDPOINT": endpoint,
         "HF_HOME": home,
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_DISABLE_XET": "1",  # what it sends to is another server
+        "HF_HUB_DISABLE_XET": "1",  # it would send files to another server
         "NO_PROXY": "127.0.0.1",
     }
     sleep = time.sleep  # clients wait a second before they try again, and more the next time

@@ -35,7 +35,7 @@ class Repository:
 
     @property
     def commit(self) -> str:
-        """Another one where anything is different, for clients remember what a commit holds."""
+        """The id of these files; other files have another, as clients cache a commit's files."""
         return _digest(repr(sorted(self.files.items())).encode())
 
 

@@ -35,7 +35,7 @@ FAMILIES = ["llama", "mistral", "gemma3", "gpt2"]
 
 @cache
 def like(family, noise, dtype=torch.float32):
-    """A model that agrees with the target of its family the less, the more noise there is."""
+    """The target of a family with noise in its weights: the more noise, the less they agree."""
     model = copy.deepcopy(tiny_model(family))
     with torch.random.fork_rng():
         torch.manual_seed(int(noise * 1000))
@@ -170,7 +170,7 @@ def test_retrieval_with_draft_after_serves_every_pass():
         assert output.sequences.tolist() == [expected]
         found.append(output.stats.levels)
     alone, on_trial = (levels["same"] for levels in found)
-    # Ten tokens a draft: three at a time, where else all but the first three come one by one.
+    # A draft has ten tokens: three a pass, or without `draft_after` one a pass after the first.
     assert on_trial.num_forwards < 0.6 * alone.num_forwards
     assert on_trial.num_drafted == alone.num_drafted
     beneath = found[1]["retrieval"]
@@ -236,7 +236,7 @@ def test_retrieval_drafter_may_have_another_vocabulary_size(known, joined):
 
 
 def changed(**settings):
-    """A level with another configuration, in training where that has dropout."""
+    """A level with other settings; in training mode if they have a dropout."""
     level = copy.deepcopy(like("llama", 0.1))
     vars(level.config).update(settings)
     return level.train("attention_dropout" in settings)
@@ -247,7 +247,7 @@ def drafts_with(*levels):
 
 
 def drafts_elsewhere():
-    """The check of a model reads its weights, so it moves after it."""
+    """Draft with a level that moves to another device once it was checked: checks read weights."""
     drafter = HierarchyDrafter([copy.deepcopy(FITS)])
     drafter._models["level 0"].to("meta")
     tree_generate(tiny_model("llama"), drafter)

@@ -17,7 +17,7 @@ LOOP = [1, 2, 3, 4, 5, 6, 7] * 40
 
 
 class Decoding:
-    """A greedy text after its first eight tokens, whose head knows `num_known` tokens."""
+    """Greedy decoding of a text from its ninth token; the head drafts `num_known` tokens right."""
 
     def __init__(self, monkeypatch, text, num_known, ranks=1):
         self.text, self.num_known, self.at, self.now = text, num_known, 8, 0.0

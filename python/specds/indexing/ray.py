@@ -101,7 +101,7 @@ def _plan(corpus: Corpus, tokenizer: Tokenizer, options: BuildOptions) -> str:
 
 
 def _load_checkpoints(folder: Path, plan: str, num_groups: int) -> list[Path]:
-    """The notes of the groups: of a stopped build of the same plan, or of a new one."""
+    """Return the groups' note files: those of a stopped build of this plan, or of a new build."""
     begun = next(folder.glob(f"{plan}-*"), None)
     if begun is None:
         shutil.rmtree(folder, ignore_errors=True)

@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._tell(answer)
 
     def parse_request(self) -> bool:
-        """Reject other sites: under a name of their own for this address, and their scripts."""
+        """Reject requests under another host name or from scripts of other sites."""
         if not super().parse_request():
             return False
         _, port = self.connection.getsockname()

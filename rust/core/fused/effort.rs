@@ -22,7 +22,7 @@ impl Effort {
     const NORMAL_FROM_S: f64 = 0.008;
 
     #[must_use]
-    /// Return the effort for a target model with this step time.
+    /// Returns the effort for a target model with this step time.
     pub fn for_steps_of(seconds: f64) -> Self {
         if seconds < Self::NORMAL_FROM_S { Self::Low } else { Self::Normal }
     }
