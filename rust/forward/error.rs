@@ -29,7 +29,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn invalid(name: &'static str, reason: impl Into<String>) -> Self {
+    pub fn invalid(name: &'static str, reason: impl Into<String>) -> Self {
         Self::Invalid { name, reason: reason.into() }
     }
 }

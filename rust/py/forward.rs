@@ -112,7 +112,7 @@ impl ForwardModel {
     fn new(py: Python<'_>, file: &GgufFile, instructions: &str) -> Result<Self> {
         let instructions = Instructions::named(instructions).ok_or_else(|| {
             let reason = format!("are {instructions:?}, which this processor does not have");
-            Error::Invalid { name: "instructions", reason }
+            Error::invalid("instructions", reason)
         })?;
         let file = Arc::clone(&file.0);
         Ok(Self(py.detach(|| Model::load(file, LoadOptions { instructions }))?))
@@ -170,7 +170,7 @@ impl ForwardModel {
             "int8" => Activations::Int8,
             other => {
                 let reason = format!("must be `float32` or `int8`, not {other:?}");
-                return Err(Error::Invalid { name: "activations", reason }.into());
+                return Err(Error::invalid("activations", reason).into());
             }
         };
         let read = |(row, tokens, parents, num_logits): &Asked<'py>| {
@@ -245,14 +245,13 @@ impl AsRef<[u8]> for Memory {
 }
 
 impl Weights<'_> {
-    fn tensor(&self) -> Result<Tensor> {
+    pub(crate) fn tensor(&self) -> Result<Tensor> {
         let is_plain = match self {
             Self::F32(of) => of.is_c_contiguous(),
             Self::BF16(of) => of.is_c_contiguous(),
         };
         if !is_plain {
-            let reason = "must be contiguous, row after row".to_owned();
-            return Err(Error::Invalid { name: "arrays", reason }.into());
+            return Err(Error::invalid("arrays", "must be contiguous, row after row").into());
         }
         let (array, kind, bytes): (&Bound<'_, PyAny>, _, &[u8]) = match self {
             Self::F32(of) => (of.as_any(), BlockType::F32, cast_slice(of.as_slice()?)),
@@ -286,7 +285,7 @@ impl ForwardCache {
     fn new(model: &ForwardModel, num_rows: usize) -> Result<Self> {
         if num_rows > MAX_ROWS {
             let reason = format!("must be at most {MAX_ROWS}");
-            return Err(Error::Invalid { name: "num_rows", reason }.into());
+            return Err(Error::invalid("num_rows", reason).into());
         }
         Ok(Self { cache: Mutex::new(Cache::new(&model.0, num_rows)) })
     }
@@ -294,14 +293,7 @@ impl ForwardCache {
     /// The number of committed tokens of a row.
     fn length(&self, row: usize) -> Result<usize> {
         let length = lock(&self.cache).length(row);
-        let reason = || "must be a row of the cache".to_owned();
-        Ok(length.ok_or_else(|| Error::Invalid { name: "row", reason: reason() })?)
-    }
-
-    /// The bytes of the keys and values.
-    #[getter]
-    fn num_bytes(&self) -> usize {
-        lock(&self.cache).num_bytes()
+        Ok(length.ok_or_else(|| Error::invalid("row", "must be a row of the cache"))?)
     }
 
     /// Commits a path of tokens of the row's last pass, by their places in it.
@@ -320,8 +312,7 @@ impl ForwardCache {
     /// keys and then their values.
     fn append(&self, row: usize, states: PyReadonlyArrayDyn<'_, f32>) -> Result<()> {
         if !states.is_c_contiguous() {
-            let reason = "must be contiguous".to_owned();
-            return Err(Error::Invalid { name: "states", reason }.into());
+            return Err(Error::invalid("states", "must be contiguous").into());
         }
         Ok(lock(&self.cache).append(row, states.as_slice()?)?)
     }

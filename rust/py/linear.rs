@@ -1,20 +1,13 @@
 //! `specds._core.linear_product`, a linear layer for few tokens.
 
-use bytemuck::cast_slice;
 use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
-use specds_forward::weights::{BlockType, product_of_floats};
-use specds_forward::{Error, Instructions};
+use specds_forward::weights::Layer;
+use specds_forward::{Activations, Error, Instructions};
 
 use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
-
-/// The weights of a layer, in 32 or 16 bits.
-#[derive(FromPyObject)]
-pub(crate) enum Array<'py> {
-    F32(PyReadonlyArray2<'py, f32>),
-    BF16(PyReadonlyArray2<'py, u16>),
-}
+use crate::forward::Weights;
 
 /// Multiplies each token's states by each row of the weights.
 ///
@@ -34,22 +27,22 @@ pub(crate) enum Array<'py> {
 #[pyfunction]
 pub(crate) fn linear_product(
     py: Python<'_>,
-    weights: Array<'_>,
+    weights: Weights<'_>,
     states: PyReadonlyArray2<'_, f32>,
     num_threads: usize,
 ) -> Result<Matrix<f32>> {
-    let (shape, kind, bytes) = match &weights {
-        Array::F32(of) => (of.as_array().dim(), BlockType::F32, cast_slice(of.as_slice()?)),
-        Array::BF16(of) => (of.as_array().dim(), BlockType::BF16, cast_slice(of.as_slice()?)),
-    };
-    let (num_tokens, columns) = states.as_array().dim();
-    let states = states.as_slice()?;
-    if columns != shape.1 {
-        let reason = format!("must have {} columns, as the weights", shape.1);
-        return Err(Error::Invalid { name: "states", reason }.into());
+    let weights = weights.tensor()?;
+    let ([num_tokens, columns], num_outputs) = (states.as_array().dim().into(), weights.rows);
+    if columns != weights.columns {
+        let reason = format!("must have {} columns, as the weights", weights.columns);
+        return Err(Error::invalid("states", reason).into());
     }
-    let made = py.detach(|| product_of_floats(kind, bytes, columns, states, num_threads))?;
-    shaped([num_tokens, shape.0], made)
+    let states = states.as_slice()?;
+    let made = py.detach(|| {
+        let layer = Layer::of(weights, Instructions::available()[0])?;
+        layer.product(states, Activations::Float32, num_threads)
+    });
+    shaped([num_tokens, num_outputs], made?)
 }
 
 /// Returns whether this processor has the vector instructions that make `linear_product` fast.

@@ -4,6 +4,14 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use memmap2::MmapMut;
+
+use crate::error::{Error, Result};
+
+/// The bytes of a large page, which is filled with zeros when it is taken.
+#[cfg(target_os = "linux")]
+const LARGE_PAGE: usize = 1 << 21;
+
 /// A part of a file or of an array, which its copies share.
 #[derive(Clone)]
 pub struct Bytes {
@@ -39,4 +47,14 @@ impl fmt::Debug for Bytes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Bytes({:?})", self.range)
     }
+}
+
+/// Maps zeros, of which only those that are written take memory: pages of 2 MiB where the system has them.
+pub(crate) fn zeros(number: usize, of: &'static str) -> Result<MmapMut> {
+    let map = MmapMut::map_anon(number.max(1)).map_err(|_| Error::OutOfMemory(of))?;
+    #[cfg(target_os = "linux")]
+    if number > LARGE_PAGE {
+        let _ = map.advise(memmap2::Advice::HugePage); // Some systems have none.
+    }
+    Ok(map)
 }

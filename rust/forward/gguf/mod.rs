@@ -24,6 +24,7 @@ use memmap2::{Mmap, MmapMut};
 use crate::error::{Error, Result};
 use crate::weights::BlockType;
 pub use bytes::Bytes;
+pub(crate) use bytes::zeros;
 pub use merges::merges;
 use reader::Reader;
 

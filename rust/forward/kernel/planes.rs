@@ -1,41 +1,13 @@
 //! Numbers of a block, from the planes of bits that hold them.
 
 use crate::simd::Simd;
-use crate::weights::{Plane, Scales};
-
-/// A plane, known to the compiler.
-pub(crate) trait Numbers {
-    const PLANE: Plane;
-    /// The bits of a number.
-    const BITS: u32;
-    /// Two where each 16 columns have a scale.
-    const PARTS: usize = 1;
-}
-
-macro_rules! planes {
-    ($($name:ident $bits:literal $parts:literal),*) => {
-        $(pub(crate) struct $name;
-        impl Numbers for $name {
-            const PLANE: Plane = Plane::$name;
-            const BITS: u32 = $bits;
-            const PARTS: usize = $parts;
-        })*
-    };
-}
-
-planes!(Bits4 4 1, Bits5 5 1, Bits6 6 2, Bits8 8 1);
-
-/// The place of the four bits of a column among eight.
-const fn nibble(column: usize) -> u32 {
-    [0, 8, 16, 24, 4, 12, 20, 28][column]
-}
+use crate::weights::{Scales, nibble};
 
 /// A column of eight is unpacked as its number times 2 to this power: a shift less.
-pub(crate) const fn shift(plane: Plane, column: usize) -> u32 {
-    match plane {
-        Plane::Bits4 if column < 7 => nibble(column),
-        Plane::Bits4 => 0,
-        _ if column % 4 < 3 => nibble(column % 4),
+pub(crate) const fn shift(bits: u32, column: usize) -> u32 {
+    match bits {
+        4 if column < 7 => nibble(column),
+        _ if bits > 4 && column % 4 < 3 => nibble(column % 4),
         _ => 0,
     }
 }
@@ -47,16 +19,20 @@ fn word<S: Simd>(simd: S, block: &[u8], place: usize) -> S::Words {
 
 /// Four columns in the bytes of a word, then the next four; `eight` counts eights of columns.
 #[inline(always)]
-pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
-    if N::BITS == 8 {
+pub(crate) fn bytes<S: Simd, const BITS: u32>(
+    simd: S,
+    block: &[u8],
+    eight: usize,
+) -> [S::Words; 2] {
+    if BITS == 8 {
         return [word(simd, block, 2 * eight), word(simd, block, 2 * eight + 1)];
     }
     let low = word(simd, block, eight);
     let (first, second) = (simd.and(low, 0x0f0f_0f0f), simd.and(simd.shr(low, 4), 0x0f0f_0f0f));
-    if N::BITS == 4 {
+    if BITS == 4 {
         return [first, second];
     }
-    let bits = N::BITS - 4;
+    let bits = BITS - 4;
     let per_word = 4 / bits as usize;
     let high = word(simd, block, 4 + eight / per_word);
     let place = [0, 1, 2, 3][eight % per_word] * bits;
@@ -68,20 +44,24 @@ pub(crate) fn bytes<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) ->
 
 /// The words that [`column`] takes the columns of an eight from.
 #[inline(always)]
-pub(crate) fn loaded<S: Simd, N: Numbers>(simd: S, block: &[u8], eight: usize) -> [S::Words; 2] {
-    if N::BITS == 4 { [word(simd, block, eight); 2] } else { bytes::<S, N>(simd, block, eight) }
+pub(crate) fn loaded<S: Simd, const BITS: u32>(
+    simd: S,
+    block: &[u8],
+    eight: usize,
+) -> [S::Words; 2] {
+    if BITS == 4 { [word(simd, block, eight); 2] } else { bytes::<S, BITS>(simd, block, eight) }
 }
 
 /// A column of an eight, times 2 to the power of [`shift`].
 #[inline(always)]
-pub(crate) fn column<S: Simd, N: Numbers>(
+pub(crate) fn column<S: Simd, const BITS: u32>(
     simd: S,
     loaded: [S::Words; 2],
     column: usize,
 ) -> S::Floats {
-    match N::PLANE {
-        Plane::Bits4 if column == 7 => simd.floats(simd.shr(loaded[0], 28)),
-        Plane::Bits4 => simd.floats(simd.and(loaded[0], 0xf << nibble(column))),
+    match BITS {
+        4 if column == 7 => simd.floats(simd.shr(loaded[0], 28)),
+        4 => simd.floats(simd.and(loaded[0], 0xf << nibble(column))),
         _ if column % 4 == 3 => simd.floats(simd.shr(loaded[column / 4], 24)),
         _ => simd.floats(simd.and(loaded[column / 4], 0xff << nibble(column % 4))),
     }

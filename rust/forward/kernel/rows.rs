@@ -3,15 +3,16 @@
 //! As in tiles, the sum of a row and a token is added up in one order. Here this order depends on the number of
 //! lanes.
 
-use super::states::{FloatBlock, Span, States};
+use super::states::{Block, Floats, Span, States};
 use super::tile::{CHUNK_BYTES, Range};
+use crate::gguf::Tensor;
 use crate::simd::{Instructions, Job, Simd};
-use crate::weights::{BlockType, Floats};
+use crate::weights::BlockType;
 
 /// Writes the products of some rows with the states of all tokens; the groups of the range are rows.
 pub(crate) fn multiply_rows(
     with: Instructions,
-    weights: Floats<&[u8]>,
+    weights: &Tensor,
     states: &States,
     range: Range<'_, '_>,
 ) {
@@ -53,7 +54,7 @@ struct Rows<'a> {
 struct Tile<'a, 'b, 'c, const R: usize, const T: usize> {
     kind: BlockType,
     rows: Rows<'a>,
-    states: &'a [[FloatBlock; T]],
+    states: &'a [[Block<Floats>; T]],
     outputs: &'b mut [&'c mut [f32]],
 }
 

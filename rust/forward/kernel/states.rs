@@ -1,8 +1,9 @@
 //! The states of tokens, as kernels take them: tile after tile, and in a tile block after block.
 
-use super::planes::shift;
+use std::ops::Range;
+
+use super::planes::{bytes, column, loaded, shift};
 use crate::simd::{Instructions, Job, Simd};
-use crate::weights::Plane;
 
 /// Numbers of tokens that there are kernels for; more sums than of the last do not fit in the registers.
 pub(crate) const SIZES: [usize; 6] = [1, 2, 3, 5, 7, 9];
@@ -26,27 +27,23 @@ pub enum Activations {
 
 /// 32 states of a token.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct FloatBlock {
-    /// Times a power of two that [`shift`] takes off.
-    pub(crate) states: [f32; 32],
+pub(crate) struct Block<T> {
+    pub(crate) states: T,
+    /// Rounded states are multiples of it.
+    pub(crate) scale: f32,
     /// The sums of all 32 states, and of the first and the last 16.
     pub(crate) sums: [f32; 3],
 }
 
-/// 32 rounded states of a token.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ByteBlock {
-    /// Four in each word.
-    pub(crate) states: [[u8; 4]; 8],
-    pub(crate) scale: f32,
-    /// The sums of [`FloatBlock`].
-    pub(crate) sums: [f32; 3],
-}
+/// Times a power of two that [`shift`] takes off.
+pub(crate) type Floats = [f32; 32];
+/// Four rounded states in each word.
+pub(crate) type Rounded = [[u8; 4]; 8];
 
 #[derive(Debug, Default)]
 pub(crate) struct States {
-    pub(crate) floats: Vec<FloatBlock>,
-    pub(crate) bytes: Vec<ByteBlock>,
+    pub(crate) floats: Vec<Block<Floats>>,
+    pub(crate) rounded: Vec<Block<Rounded>>,
     pub(crate) num_tokens: usize,
     form: Option<Form>,
 }
@@ -59,37 +56,31 @@ enum Form {
     Rounded,
 }
 
-impl Form {
-    fn of(plane: Option<Plane>, activations: Activations) -> Self {
-        match (plane, activations) {
-            (None, _) => Self::Raw,
-            (_, Activations::Int8) => Self::Rounded,
-            (Some(Plane::Bits4), _) => Self::Nibbles,
-            _ => Self::Bytes,
-        }
-    }
-}
-
 impl States {
     /// Begins with the states of other tokens.
     pub(crate) fn clear(&mut self) {
         self.form = None;
     }
 
-    /// Brings the states, row after row, into the form that weights of a plane need, or floats.
+    /// Brings the states, row after row, into the form that weights of some bits need, or floats: 0 bits.
     pub(crate) fn fill(
         &mut self,
         with: Instructions,
         states: &[f32],
         columns: usize,
-        plane: Option<Plane>,
+        bits: u32,
         activations: Activations,
     ) {
-        let form = Form::of(plane, activations);
+        let form = match (bits, activations) {
+            (0, _) => Form::Raw,
+            (_, Activations::Int8) => Form::Rounded,
+            (4, _) => Form::Nibbles,
+            _ => Form::Bytes,
+        };
         if self.form != Some(form) {
             self.form = Some(form);
             self.num_tokens = states.len() / columns;
-            with.run(Fill { to: self, from: states, columns, plane });
+            with.run(Fill { to: self, from: states, columns, bits });
         }
     }
 
@@ -98,7 +89,7 @@ impl States {
     }
 
     /// All tiles; only the last one can be filled up.
-    pub(crate) fn spans(&self) -> impl Iterator<Item = Span> {
+    pub(crate) fn spans(&self) -> impl Iterator<Item = Span> + use<> {
         let most = SIZES[SIZES.len() - 1];
         let num_tokens = self.num_tokens;
         (0..num_tokens).step_by(most).map(move |start| {
@@ -113,50 +104,179 @@ struct Fill<'a> {
     to: &'a mut States,
     from: &'a [f32],
     columns: usize,
-    plane: Option<Plane>,
+    bits: u32,
 }
 
 impl Job for Fill<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let num_blocks = self.columns / 32;
-        let spans: Vec<_> = self.to.spans().collect();
-        let number = spans.last().map_or(0, |span| (span.start + span.size) * num_blocks);
-        let is_rounded = self.to.is_rounded();
-        let factors: [f32; 32] = std::array::from_fn(|column| {
-            let shift = self.plane.map_or(0, |plane| shift(plane, column % 8));
-            f32::from_bits((127 - shift) << 23) // 2 to the power of -shift
+        let Self { to, from, columns, bits } = self;
+        let factors: Floats = std::array::from_fn(|column| {
+            f32::from_bits((127 - shift(bits, column % 8)) << 23) // 2 to the power of -shift
         });
-        if is_rounded {
-            self.to.bytes.resize(number, ByteBlock::default());
+        if to.is_rounded() {
+            fill::<S, Rounded>(simd, to, from, columns, &factors);
         } else {
-            self.to.floats.resize(number, FloatBlock::default());
+            fill::<S, Floats>(simd, to, from, columns, &factors);
         }
-        for Span { start, num_tokens, size } in spans {
-            for token in num_tokens..size {
-                for place in (start * num_blocks + token..(start + size) * num_blocks).step_by(size)
-                {
-                    if is_rounded {
-                        self.to.bytes[place] = ByteBlock::default();
-                    } else {
-                        self.to.floats[place] = FloatBlock::default();
+    }
+}
+
+#[inline(always)]
+fn fill<S: Simd, T: Numbers>(
+    simd: S,
+    states: &mut States,
+    from: &[f32],
+    columns: usize,
+    factors: &[f32; 32],
+) {
+    let num_blocks = columns / 32;
+    for Span { start, num_tokens, size } in states.spans() {
+        let to = T::all(states);
+        to.resize(to.len().max((start + size) * num_blocks), Block::default());
+        let tile = &mut to[start * num_blocks..];
+        for token in 0..num_tokens {
+            let states = &from[(start + token) * columns..][..columns];
+            for (block, states) in states.as_chunks().0.iter().enumerate() {
+                tile[block * size + token] = T::block(simd, states, factors);
+            }
+        }
+        for token in num_tokens..size {
+            for block in 0..num_blocks {
+                tile[block * size + token] = Block::default();
+            }
+        }
+    }
+}
+
+/// The states of a block, which weights are multiplied with.
+pub(crate) trait Numbers: Copy + Default {
+    const IS_ROUNDED: bool;
+
+    fn all(states: &mut States) -> &mut Vec<Block<Self>>;
+
+    fn block<S: Simd>(simd: S, states: &[f32; 32], factors: &[f32; 32]) -> Block<Self>;
+
+    /// Returns the products of the columns of a part of a block, before its scale.
+    fn products<S: Simd, const BITS: u32, const G: usize, const T: usize>(
+        simd: S,
+        blocks: [&[u8]; G],
+        states: &[Block<Self>; T],
+        eights: Range<usize>,
+    ) -> [[S::Floats; T]; G];
+}
+
+impl Numbers for Floats {
+    const IS_ROUNDED: bool = false;
+
+    fn all(states: &mut States) -> &mut Vec<Block<Self>> {
+        &mut states.floats
+    }
+
+    #[inline(always)]
+    fn block<S: Simd>(_: S, states: &[f32; 32], factors: &[f32; 32]) -> Block<Self> {
+        let scaled = std::array::from_fn(|column| states[column] * factors[column]);
+        Block { states: scaled, scale: 1.0, sums: sums(states) }
+    }
+
+    #[inline(always)]
+    fn products<S: Simd, const BITS: u32, const G: usize, const T: usize>(
+        simd: S,
+        blocks: [&[u8]; G],
+        states: &[Block<Self>; T],
+        eights: Range<usize>,
+    ) -> [[S::Floats; T]; G] {
+        let mut sums = [[simd.splat(0.0); T]; G];
+        for eight in eights {
+            let mut words = [[simd.splat_word(0); 2]; G];
+            for group in 0..G {
+                words[group] = loaded::<S, BITS>(simd, blocks[group], eight);
+            }
+            macro_rules! columns {
+                ($($column:literal)*) => {
+                    $(let mut weights = [simd.splat(0.0); G];
+                    for group in 0..G {
+                        weights[group] = column::<S, BITS>(simd, words[group], $column);
+                    }
+                    for token in 0..T {
+                        let state = simd.splat(states[token].states[eight * 8 + $column]);
+                        for group in 0..G {
+                            sums[group][token] = simd.fma(weights[group], state, sums[group][token]);
+                        }
+                    })*
+                };
+            }
+            columns!(0 1 2 3 4 5 6 7);
+        }
+        sums
+    }
+}
+
+impl Numbers for Rounded {
+    const IS_ROUNDED: bool = true;
+
+    fn all(states: &mut States) -> &mut Vec<Block<Self>> {
+        &mut states.rounded
+    }
+
+    #[inline(always)]
+    fn block<S: Simd>(simd: S, states: &[f32; 32], _: &[f32; 32]) -> Block<Self> {
+        let mut most = simd.splat(0.0);
+        for lanes in states.chunks_exact(S::LANES) {
+            let lanes = simd.load(lanes);
+            most = simd.max(simd.max(lanes, simd.mul(lanes, simd.splat(-1.0))), most);
+        }
+        let most = simd.greatest(most);
+        let inverse = simd.splat(if most > 0.0 { 127.0 / most } else { 0.0 });
+        let scale = most / 127.0;
+        let mut block: Block<Self> = Block { scale, ..Block::default() };
+        for half in 0..2 {
+            // Whole numbers, so that their sum is exact in any order.
+            let mut sum = simd.splat(0.0);
+            for start in (16 * half..16 * half + 16).step_by(S::LANES) {
+                let whole = simd.round(simd.mul(simd.load(&states[start..]), inverse));
+                simd.store_bytes(whole, &mut block.states.as_flattened_mut()[start..]);
+                sum = simd.add(sum, simd.floats(whole));
+            }
+            block.sums[1 + half] = simd.sum(sum);
+        }
+        let [_, first, last] = block.sums;
+        block.sums = [first + last, first, last].map(|sum| sum * scale);
+        block
+    }
+
+    #[inline(always)]
+    fn products<S: Simd, const BITS: u32, const G: usize, const T: usize>(
+        simd: S,
+        blocks: [&[u8]; G],
+        states: &[Block<Self>; T],
+        eights: Range<usize>,
+    ) -> [[S::Floats; T]; G] {
+        let mut sums = [[simd.splat_word(0); T]; G];
+        for eight in eights {
+            let mut words = [[simd.splat_word(0); 2]; G];
+            for group in 0..G {
+                words[group] = bytes::<S, BITS>(simd, blocks[group], eight);
+            }
+            for half in 0..2 {
+                for token in 0..T {
+                    let state = u32::from_le_bytes(states[token].states[eight * 2 + half]);
+                    for group in 0..G {
+                        let sum = sums[group][token];
+                        sums[group][token] = simd.dot(sum, words[group][half], state, BITS);
                     }
                 }
             }
-            for token in 0..num_tokens {
-                let states = &self.from[(start + token) * self.columns..][..self.columns];
-                for (block, states) in states.as_chunks().0.iter().enumerate() {
-                    let place = start * num_blocks + block * size + token;
-                    if is_rounded {
-                        self.to.bytes[place] = rounded(simd, states);
-                    } else {
-                        let of = &mut self.to.floats[place];
-                        of.sums = sums(states);
-                        of.states = std::array::from_fn(|column| states[column] * factors[column]);
-                    }
-                }
+        }
+        let mut products = [[simd.splat(0.0); T]; G];
+        for token in 0..T {
+            let factor = simd.splat(states[token].scale);
+            for group in 0..G {
+                let sum = simd.floats(simd.finish(sums[group][token], BITS));
+                products[group][token] = simd.mul(sum, factor);
             }
         }
+        products
     }
 }
 
@@ -174,30 +294,4 @@ fn sums(states: &[f32; 32]) -> [f32; 3] {
     };
     let (first, last) = (of_half(0), of_half(16));
     [first + last, first, last]
-}
-
-#[inline(always)]
-fn rounded<S: Simd>(simd: S, states: &[f32; 32]) -> ByteBlock {
-    let mut most = simd.splat(0.0);
-    for lanes in states.chunks_exact(S::LANES) {
-        let lanes = simd.load(lanes);
-        most = simd.max(simd.max(lanes, simd.mul(lanes, simd.splat(-1.0))), most);
-    }
-    let most = simd.greatest(most);
-    let inverse = simd.splat(if most > 0.0 { 127.0 / most } else { 0.0 });
-    let scale = most / 127.0;
-    let mut block = ByteBlock { scale, ..ByteBlock::default() };
-    for half in 0..2 {
-        // Whole numbers, so that their sum is exact in any order.
-        let mut sum = simd.splat(0.0);
-        for start in (16 * half..16 * half + 16).step_by(S::LANES) {
-            let whole = simd.round(simd.mul(simd.load(&states[start..]), inverse));
-            simd.store_bytes(whole, &mut block.states.as_flattened_mut()[start..]);
-            sum = simd.add(sum, simd.floats(whole));
-        }
-        block.sums[1 + half] = simd.sum(sum);
-    }
-    let [_, first, last] = block.sums;
-    block.sums = [first + last, first, last].map(|sum| sum * scale);
-    block
 }

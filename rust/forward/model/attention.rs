@@ -36,7 +36,7 @@ pub(crate) struct Query<'a> {
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     pub(crate) shape: Shape,
-    pub(crate) pages: &'a [Page],
+    pub(crate) pages: &'a [Page<'a>],
     pub(crate) window: Option<usize>,
     pub(crate) scale: f32,
     pub(crate) head: usize,

@@ -7,7 +7,7 @@ use super::config::{ANGLES, Config};
 use crate::error::Result;
 use crate::gguf::{Gguf, Tensor};
 use crate::simd::Instructions;
-use crate::weights::{Arena, Layer, Packed, Part};
+use crate::weights::{Arena, Layer, Packed};
 
 #[derive(Debug, Clone, Copy)]
 pub struct LoadOptions {
@@ -74,8 +74,7 @@ impl Model {
         let mut config = Config::read(&file)?;
         let with = options.instructions;
         let tensors = file.tensor_names().filter_map(|name| file.tensor(name).ok()?);
-        let size = |of: Tensor| Packed::size(of.kind, of.rows, of.columns, with.lanes());
-        let arena = Arena::new(tensors.map(size).sum())?;
+        let arena = Arena::new(tensors.map(|of| Packed::size(&of, with.lanes())).sum())?;
         let mut loader = Loader { file: &file, with, arena, left: file.tensor_names().collect() };
         for name in ["rope_freqs.weight", ANGLES[0], ANGLES[1]] {
             loader.left.remove(name);
@@ -151,7 +150,7 @@ impl Loader<'_> {
             if !columns.is_multiple_of(32) {
                 return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
             }
-            read.push(Part { kind: tensor.kind, bytes: tensor.bytes });
+            read.push(tensor);
         }
         let Self { file, with, arena, .. } = self;
         Ok(Layer::new(&read, columns, *with, arena, |bytes| file.release(bytes)))

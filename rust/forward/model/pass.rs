@@ -278,8 +278,7 @@ impl Model {
         let width = size + 2 * of_keys;
         for (token, row) in tokens.iter().zip(scratch.qkv.chunks_exact(width)) {
             let (keys, values) = row[size..].split_at(of_keys);
-            let pages = &mut cache.rows[token.row].pages[layer];
-            shape.put(pages, token.slot, keys, values);
+            cache.rows[token.row].put(shape, layer, token.slot, keys, values);
         }
         let cache = &*cache;
         let group = size / config.num_kv_heads;
@@ -288,9 +287,11 @@ impl Model {
         let attend = |heads: &mut [Head<'_>]| {
             let mut scores = Vec::new();
             for alike in heads.chunk_by_mut(|a, b| (a.row, a.number) == (b.row, b.number)) {
+                let last = tokens[alike[alike.len() - 1].token].slot;
+                let pages = cache.rows[alike[0].row].pages(shape, layer, last + 1);
                 let keys = Keys {
                     shape,
-                    pages: &cache.rows[alike[0].row].pages[layer],
+                    pages: &pages,
                     window: config.window.filter(|_| config.is_local[layer]),
                     scale: config.attention_scale,
                     head: alike[0].number,

@@ -6,6 +6,5 @@ mod pack;
 
 pub use blocks::BlockType;
 pub(crate) use blocks::f16;
-pub(crate) use matrix::{Floats, Layer, Part};
-pub use matrix::{Linear, product_of_floats};
-pub(crate) use pack::{Arena, Packed, Plane, Scales};
+pub use matrix::Layer;
+pub(crate) use pack::{Arena, Packed, Scales, block_bytes, nibble};

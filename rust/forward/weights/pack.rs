@@ -17,23 +17,11 @@ use std::sync::Arc;
 use memmap2::MmapMut;
 
 use super::blocks::{BlockType, scale_and_minimum};
-use crate::error::{Error, Result};
-use crate::gguf::Bytes;
+use crate::error::Result;
+use crate::gguf::{Bytes, Tensor, zeros};
 
 /// The least bytes to release at once.
 const RELEASED: usize = 1 << 20;
-/// The bytes of a large page, which is filled with zeros when it is taken.
-#[cfg(target_os = "linux")]
-const LARGE_PAGE: usize = 1 << 21;
-
-/// The numbers of a block as they are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Plane {
-    Bits4,
-    Bits5,
-    Bits6,
-    Bits8,
-}
 
 /// The scales of a unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -51,7 +39,8 @@ pub(crate) enum Scales {
 /// Rows of weights in interleaved blocks.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    pub(crate) plane: Plane,
+    /// The bits of a number: 4, 5, 6 or 8.
+    pub(crate) bits: u32,
     pub(crate) scales: Scales,
     pub(crate) lanes: usize,
     pub(crate) rows: usize,
@@ -60,9 +49,9 @@ pub(crate) struct Packed {
     pub(crate) bytes: Bytes,
 }
 
-/// The memory of packed weights, side by side in the order of packing, in pages of 2 MiB where the system has them.
+/// The memory of packed weights, side by side in the order of packing.
 ///
-/// A pass in this order reads faster: there are few pages, and what is fetched ahead of the end of a matrix is the next.
+/// A pass in this order reads faster: pages are few, and what is fetched ahead of the end of a matrix is the next.
 #[derive(Debug)]
 pub(crate) struct Arena {
     map: MmapMut,
@@ -71,15 +60,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Reserves these bytes, of which only those that are written take memory.
     pub(crate) fn new(number: usize) -> Result<Self> {
-        let map = MmapMut::map_anon(number.max(1));
-        let map = map.map_err(|_| Error::OutOfMemory("the weights"))?;
-        #[cfg(target_os = "linux")]
-        if number > LARGE_PAGE {
-            let _ = map.advise(memmap2::Advice::HugePage); // Some systems have none.
-        }
-        Ok(Self { map, ends: vec![0] })
+        Ok(Self { map: zeros(number, "the weights")?, ends: vec![0] })
     }
 
     /// Hands the memory to the matrices, in the order of packing, and returns their bytes.
@@ -89,18 +71,6 @@ impl Arena {
             packed.bytes = Bytes::part(&map, ends[0]..ends[1]).expect("a part of the map");
         }
         self.ends[self.ends.len() - 1]
-    }
-}
-
-impl Plane {
-    /// The bytes of 32 columns of a row.
-    pub(crate) const fn block_bytes(self) -> usize {
-        match self {
-            Self::Bits4 => 16,
-            Self::Bits5 => 20,
-            Self::Bits6 => 24,
-            Self::Bits8 => 32,
-        }
     }
 }
 
@@ -122,30 +92,39 @@ impl Scales {
             _ => 1,
         }
     }
+
+    /// The bytes of a unit, for each row.
+    pub(crate) const fn unit_bytes(self, bits: u32) -> usize {
+        self.bytes() + self.blocks() * block_bytes(bits)
+    }
 }
 
-/// The form that blocks are packed in; those of floats are not packed.
-const fn form(kind: BlockType) -> Option<(Plane, Scales)> {
+/// The bytes of 32 columns of a row.
+pub(crate) const fn block_bytes(bits: u32) -> usize {
+    4 * bits as usize
+}
+
+/// The bits and the scales that blocks are packed in; those of floats are not packed.
+const fn form(kind: BlockType) -> Option<(u32, Scales)> {
     Some(match kind {
         BlockType::F32 | BlockType::F16 | BlockType::BF16 => return None,
-        BlockType::Q4_0 => (Plane::Bits4, Scales::Half(8.0)),
-        BlockType::Q4_1 => (Plane::Bits4, Scales::HalfAndMinimum),
-        BlockType::Q5_0 => (Plane::Bits5, Scales::Half(16.0)),
-        BlockType::Q5_1 => (Plane::Bits5, Scales::HalfAndMinimum),
-        BlockType::Q8_0 => (Plane::Bits8, Scales::Half(128.0)),
-        BlockType::Q4K => (Plane::Bits4, Scales::Super),
-        BlockType::Q5K => (Plane::Bits5, Scales::Super),
-        BlockType::Q6K => (Plane::Bits6, Scales::Signed),
+        BlockType::Q4_0 => (4, Scales::Half(8.0)),
+        BlockType::Q4_1 => (4, Scales::HalfAndMinimum),
+        BlockType::Q5_0 => (5, Scales::Half(16.0)),
+        BlockType::Q5_1 => (5, Scales::HalfAndMinimum),
+        BlockType::Q8_0 => (8, Scales::Half(128.0)),
+        BlockType::Q4K => (4, Scales::Super),
+        BlockType::Q5K => (5, Scales::Super),
+        BlockType::Q6K => (6, Scales::Signed),
     })
 }
 
 impl Packed {
-    /// The bytes that rows take once they are packed, 0 for floats.
-    pub(crate) fn size(kind: BlockType, rows: usize, columns: usize, lanes: usize) -> usize {
-        form(kind).map_or(0, |(plane, scales)| {
-            let width = scales.blocks() * 32;
-            let unit = scales.bytes() + scales.blocks() * plane.block_bytes();
-            rows.div_ceil(lanes) * lanes * (columns / width) * unit
+    /// The bytes that a matrix takes once it is packed, 0 for floats.
+    pub(crate) fn size(of: &Tensor, lanes: usize) -> usize {
+        form(of.kind).map_or(0, |(bits, scales)| {
+            let units = of.rows.div_ceil(lanes) * (of.columns / of.kind.block_size());
+            units * lanes * scales.unit_bytes(bits)
         })
     }
 
@@ -160,9 +139,8 @@ impl Packed {
         arena: &mut Arena,
         release: impl Fn(&[u8]),
     ) -> Option<Self> {
-        let (plane, scales) = form(kind)?;
-        let width = scales.blocks() * 32;
-        let source = width / kind.block_size() * kind.block_bytes();
+        let (bits, scales) = form(kind)?;
+        let (width, source) = (kind.block_size(), kind.block_bytes());
         let row_bytes = columns / width * source;
         let rows = bytes.len() / row_bytes.max(1);
         let zeros = vec![0; source];
@@ -184,7 +162,7 @@ impl Packed {
                 let blocks: Vec<&[u8]> = (0..lanes).map(of_lane).collect();
                 put_scales(&mut group, scales, &blocks);
                 for start in (0..width).step_by(32) {
-                    put_block(&mut group, kind, plane, &blocks, start);
+                    put_block(&mut group, kind, bits, &blocks, start);
                 }
             }
             arena.map[end..end + group.len()].copy_from_slice(&group);
@@ -192,17 +170,12 @@ impl Packed {
         }
         arena.ends.push(end);
         release(&bytes[released..]);
-        Some(Self { plane, scales, lanes, rows, columns, bytes: Bytes::new([]) })
-    }
-
-    /// The bytes of a unit of all lanes.
-    pub(crate) fn unit_bytes(&self) -> usize {
-        self.lanes * (self.scales.bytes() + self.scales.blocks() * self.plane.block_bytes())
+        Some(Self { bits, scales, lanes, rows, columns, bytes: Bytes::new([]) })
     }
 
     /// The bytes of as many rows as there are lanes.
     pub(crate) fn group_bytes(&self) -> usize {
-        self.columns / (32 * self.scales.blocks()) * self.unit_bytes()
+        self.bytes.len() / self.rows.div_ceil(self.lanes).max(1)
     }
 }
 
@@ -213,26 +186,21 @@ fn put_scales(packed: &mut Vec<u8>, scales: Scales, blocks: &[&[u8]]) {
         Scales::HalfAndMinimum => [0, 2].into_iter().for_each(put),
         Scales::Super => {
             [0, 2].into_iter().for_each(put);
-            for part in 0..8 {
-                packed.extend(blocks.iter().map(|of| scale_and_minimum(of, part).0));
-            }
-            for part in 0..8 {
-                packed.extend(blocks.iter().map(|of| scale_and_minimum(of, part).1));
-            }
+            let parts = |part| blocks.iter().map(move |of| scale_and_minimum(of, part));
+            packed.extend((0..8).flat_map(parts).map(|both| both.0));
+            packed.extend((0..8).flat_map(parts).map(|both| both.1));
         }
         Scales::Signed => {
             put(208);
-            for part in 192..208 {
-                packed.extend(blocks.iter().map(|of| of[part]));
-            }
+            packed.extend((192..208).flat_map(|part| blocks.iter().map(move |of| of[part])));
         }
     }
 }
 
 /// Writes 32 columns of each lane.
-fn put_block(packed: &mut Vec<u8>, kind: BlockType, plane: Plane, blocks: &[&[u8]], start: usize) {
+fn put_block(packed: &mut Vec<u8>, kind: BlockType, bits: u32, blocks: &[&[u8]], start: usize) {
     let number = |block: &[u8], column: usize| u32::from(kind.number(block, start + column));
-    if plane == Plane::Bits8 {
+    if bits == 8 {
         for word in (0..32).step_by(4) {
             let bytes = |block: &&[u8]| -> [u8; 4] {
                 std::array::from_fn(|byte| kind.number(block, start + word + byte))
@@ -248,13 +216,13 @@ fn put_block(packed: &mut Vec<u8>, kind: BlockType, plane: Plane, blocks: &[&[u8
             (0..8).fold(0_u32, low).to_le_bytes()
         }));
     }
-    let bits = if plane == Plane::Bits5 { 1 } else { 2 };
-    let per_word = 32 / bits;
-    for word in (0..32).step_by(per_word).take(usize::from(plane != Plane::Bits4) * bits) {
+    let bits = bits as usize - 4;
+    let per_word = 32 / bits.max(1);
+    for word in (0..32).step_by(per_word).take(bits) {
         packed.extend(blocks.iter().flat_map(|block| {
             let high = |all, column: usize| {
                 let (eight, column) = (column / 8, column % 8);
-                let shift = nibble(column) + bits * (eight % (per_word / 8));
+                let shift = nibble(column) as usize + bits * (eight % (per_word / 8));
                 all | number(block, word + eight * 8 + column) >> 4 << shift
             };
             (0..per_word).fold(0_u32, high).to_le_bytes()
@@ -263,6 +231,6 @@ fn put_block(packed: &mut Vec<u8>, kind: BlockType, plane: Plane, blocks: &[&[u8
 }
 
 /// The place of the bits of a column among eight.
-const fn nibble(column: usize) -> usize {
-    if column < 4 { 8 * column } else { 8 * (column - 4) + 4 }
+pub(crate) const fn nibble(column: usize) -> u32 {
+    [0, 8, 16, 24, 4, 12, 20, 28][column]
 }

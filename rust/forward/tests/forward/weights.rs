@@ -1,8 +1,8 @@
 //! Products of each type of weights, against plain code.
 
 use proptest::prelude::*;
-use specds_forward::gguf::Bytes;
-use specds_forward::weights::{BlockType, Linear};
+use specds_forward::gguf::{Bytes, Tensor};
+use specds_forward::weights::{BlockType, Layer};
 use specds_forward::{Activations, Instructions};
 
 /// A type, the places of the halves of a block, and the sum of the weights of one block, plain and by place, as
@@ -85,7 +85,9 @@ proptest! {
         let states: Vec<f32> = (0..num_tokens * columns).map(state).collect();
         let mut by_instructions = Vec::new();
         for instructions in Instructions::available() {
-            let matrix = Linear::new(kind, Bytes::new(bytes.clone()), columns, instructions).unwrap();
+            let bytes = Bytes::new(bytes.clone());
+            let matrix = Tensor { kind, rows: num_rows, columns, bytes };
+            let matrix = Layer::of(matrix, instructions).unwrap();
             for activations in [Activations::Float32, Activations::Int8] {
                 let outputs = matrix.product(&states, activations, num_threads).unwrap();
                 for (token, states) in states.chunks_exact(columns).enumerate() {
@@ -121,9 +123,11 @@ fn parts_of_blocks_and_of_tokens_are_refused() {
         (BlockType::F32, 64, 16),
         (BlockType::F32, 0, 0),
     ] {
-        assert!(Linear::new(kind, Bytes::new(vec![0; bytes]), columns, with).is_err());
+        let bytes = Bytes::new(vec![0; bytes]);
+        assert!(Layer::of(Tensor { kind, rows: 1, columns, bytes }, with).is_err());
     }
-    let matrix = Linear::new(BlockType::Q4_0, Bytes::new([0; 36]), 32, with).unwrap();
+    let matrix = Tensor { kind: BlockType::Q4_0, rows: 2, columns: 32, bytes: Bytes::new([0; 36]) };
+    let matrix = Layer::of(matrix, with).unwrap();
     assert!(matrix.product(&[0.0; 40], Activations::Float32, 1).is_err());
     assert_eq!(matrix.product(&[0.0; 32], Activations::Float32, 9).unwrap(), [0.0; 2]);
 }
