@@ -279,7 +279,7 @@ def test_unrestored_state_changes_the_text(monkeypatch, mode):
 
 def test_options_that_need_one_width_are_refused():
     for options in ({"stream_interval": 9}, {"shape_invariant": True}):
-        with pytest.raises(UnsupportedRequestError, match="recurrent states"):
+        with pytest.raises(UnsupportedRequestError, match=r"recurrent states.*: leave them out"):
             generate(tiny_model("bamba"), prompt(), max_nodes=4, max_new_tokens=2, **options)
 
 
@@ -327,8 +327,12 @@ def test_hybrid_is_the_target_of_a_hierarchy_and_no_level():
     output = tree_generate(hybrid, HierarchyDrafter([model]), max_nodes=6, num_tokens=32, **GREEDY)
     assert output.sequences.tolist() == [expected]
     assert output.stats.num_draft_tokens > 0
-    with pytest.raises(UnsupportedModelError, match="cannot verify"):
-        tree_generate(model, HierarchyDrafter([hybrid]), max_nodes=6, **GREEDY)
+    for levels in ([hybrid], {"small": model, "level 0": hybrid}):
+        with pytest.raises(UnsupportedModelError, match=r"^level 0, .* use it as the target"):
+            HierarchyDrafter(levels)
+    convolutions = HierarchyDrafter([tiny_model("lfm2")])
+    output = tree_generate(hybrid, convolutions, max_nodes=6, num_tokens=32, **GREEDY)
+    assert output.sequences.tolist() == [expected]
 
 
 def test_accelerated_generate_drafts_chains():

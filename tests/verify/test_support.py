@@ -29,7 +29,7 @@ from specds.generation import accelerate, generate
 from specds.papers.path_rows import PathRows
 from specds.verify import RUNNERS, PackedRunner, Runner, Support, UnsupportedModelError, check_model
 from specds.verify.inputs import LocalAttention
-from specds.verify.support import is_recurrent, require_support
+from specds.verify.support import is_recurrent, require_support, unsupported_reasons
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "eos_token_id")
 _HEADS = ("num_attention_heads", "num_key_value_heads", "pad_token_id")
@@ -82,8 +82,11 @@ def test_unsupported_family_is_refused_with_its_reason(name):
     # `auto` runs recurrent models by chains, which a meta device cannot check.
     ways = ("packed", "model") if is_recurrent(model) else ("auto", "packed", "model")
     for verification in ways:
-        with pytest.raises(UnsupportedModelError, match=f"cannot verify .*{reason}"):
+        with pytest.raises(UnsupportedModelError, match=f"cannot verify .*{reason}") as refused:
             require_support(model, verification=verification)
+        can_chain = is_recurrent(model) and not unsupported_reasons(model, "chain")
+        assert ("use verification='chain'" in str(refused.value)) is can_chain
+        assert not is_recurrent(model) or "verification='model'" not in str(refused.value)
 
 
 def test_encoder_decoder_model_is_refused():

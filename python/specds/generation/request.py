@@ -123,7 +123,7 @@ def _choose_backend(
     if not backend[0].takes_trees and (options.stream_interval or options.shape_invariant):
         raise UnsupportedRequestError(
             "stream_interval and shape_invariant cannot be used with recurrent states: the width "
-            "of a pass depends on what was accepted before"
+            "of a pass depends on what was accepted before: leave them out"
         )
     is_fixed = backend[1] in ("model", "native") or (backend[1] == "packed" and is_cpu)
     if options.shape_invariant and not (is_fixed and num_rows == 1):

@@ -17,7 +17,8 @@ from specds.hierarchy.levels import CachedModel, Level, ModelLevel, RetrievalLev
 from specds.models.load import load_model
 from specds.models.resolve import ModelRef
 from specds.models.tokenization import fingerprint, model_vocab_size
-from specds.verify.support import require_support
+from specds.verify.runner import UnsupportedModelError
+from specds.verify.support import recurrent_backend, require_support
 
 # Maximum nodes of retrieved trees that the lowest model verifies.
 _RETRIEVED_NODES = 16
@@ -157,7 +158,12 @@ class HierarchyDrafter:
                 "first"
             )
         self._retrieval = others
-        for model in self._models.values():
+        for name, model in self._models.items():
+            if recurrent_backend(model) == "chain":
+                raise UnsupportedModelError(
+                    f"{name}, {type(model).__name__}, has recurrent states, and a level drops "
+                    "branches: use it as the target, and another model as a level"
+                )
             require_support(model)
 
     @property

@@ -251,7 +251,7 @@ def unsupported_reasons(model: PreTrainedModel, verification: Verification = "mo
         )
     if issubclass(runner_class, InPlaceRunner):
         reasons += filter(None, [in_place_reason(model)])
-    elif verification != "model" and takes_trees:
+    elif verification != "model" and takes_trees and recurrent_backend(model) != "chain":
         reasons += packing_reasons(model, config, has_kernel=_has_kernel(model, verification))
     elif takes_trees and CONVOLUTION in layer_types(config):
         reasons += filter(None, [unseen_reason(model)])
@@ -278,10 +278,11 @@ _OF_A_FAMILY = {
 def _family_reasons(model: PreTrainedModel, config: Any) -> Iterator[str]:
     if model.config.is_encoder_decoder:
         yield "it is an encoder-decoder model"
+    way_out = "" if [*_chain_reasons(model, config)] else ": use verification='chain'"
     if others := sorted({*layer_types(config)} - LAYER_TYPES - {CONVOLUTION}):
-        yield f"layers of type {', '.join(others)} do not attend over a KV cache"
+        yield f"layers of type {', '.join(others)} do not attend over a KV cache{way_out}"
     elif model._is_stateful or not model._supports_default_dynamic_cache():  # type: ignore[operator]
-        yield "its recurrent state cannot drop a rejected branch"
+        yield f"its recurrent state cannot drop a rejected branch{way_out}"
     nested = getattr(config, "attn_config", None)  # of mpt
     has_alibi = getattr(config, "alibi", False) or getattr(nested, "alibi", False)
     if has_alibi or config.model_type == "bloom":
