@@ -133,6 +133,10 @@ impl DraftSession {
         parents: Option<&Bound<'_, PyAny>>,
         probs: Option<PyArrayLike1<'_, f32, AllowTypeChange>>,
     ) -> Result<bool> {
+        if let Ok(tree) = token_ids.cast::<TokenTree>() {
+            let tree = tree.get().0.clone();
+            return self.work(py, |session| session.suggest(tree));
+        }
         let tokens: Vec<u32> = integers(token_ids, "token_ids")?;
         let parents = match parents {
             Some(parents) => integers(parents, "parents")?,

@@ -92,7 +92,7 @@ impl Session {
     /// sources. A proposal is used while the text follows it, and replaces the one before.
     ///
     /// Args:
-    ///     token_ids: Any integer dtype, shape `(n,)`; at most 1,024.
+    ///     token_ids: Any integer dtype, shape `(n,)`, at most 1,024; or a `TokenTree` that replaces all arguments.
     ///     parents: Any integer dtype, shape `(n,)`, as those of a `TokenTree`; a chain by default.
     ///     probs: float32, shape `(n,)`, in [0, 1]: the probability of each token after its parent; 1 by default.
     ///

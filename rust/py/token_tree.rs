@@ -1,6 +1,8 @@
 //! `specds.TokenTree`.
 
 use numpy::{AllowTypeChange, PyArrayLike1};
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use specds::draft;
 
@@ -36,6 +38,17 @@ impl TokenTree {
             None => vec![0.0; token_ids.len()],
         };
         Ok(Self(draft::TokenTree::new(token_ids, parents, probs)?))
+    }
+
+    /// Returns the tree of equally likely paths, whose probabilities are those after each node's parent.
+    ///
+    /// Args:
+    ///     paths: The token ids of each path. Long paths are cut: a session takes at most 1,024 nodes.
+    ///     known_tokens: A path ends before a token that is not below this.
+    #[staticmethod]
+    #[pyo3(signature = (paths, known_tokens = u32::MAX))]
+    fn of_paths(paths: Vec<Vec<u32>>, known_tokens: u32) -> Self {
+        Self(draft::TokenTree::of_paths(&paths, known_tokens))
     }
 
     fn __len__(&self) -> usize {
@@ -145,17 +158,20 @@ impl TokenTree {
         Bound::new(slf.py(), Self(tree))
     }
 
-    /// Returns the `max_nodes` likeliest nodes without some nodes and all below them.
+    /// Returns the `max_nodes` likeliest of the nodes that a constraint allows.
     ///
-    /// The siblings of a removed node share its probability in proportion to theirs.
+    /// The siblings of a forbidden node share its probability in proportion to theirs.
     ///
     /// Args:
-    ///     removed: bool, shape `(n,)`.
+    ///     constraint: A `specds.constraints.Constraint` of the text so far, which is the same afterwards.
     ///     max_nodes: Maximum number of nodes.
+    ///     ends: Whether everything is forbidden after the end of the grammar.
     ///
     /// Raises:
-    ///     ValueError: `removed` has another length.
-    fn pruned(&self, removed: Vec<bool>, max_nodes: usize) -> Result<Self> {
+    ///     TypeError: The object is not a constraint.
+    #[pyo3(signature = (constraint, max_nodes, *, ends = false))]
+    fn allowed(&self, constraint: &Bound<'_, PyAny>, max_nodes: usize, ends: bool) -> Result<Self> {
+        let removed = removed(&self.0, constraint, ends)?;
         Ok(Self(self.0.pruned(&removed, max_nodes)?))
     }
 
@@ -163,4 +179,56 @@ impl TokenTree {
     fn best_chain(&self) -> Self {
         Self(self.0.best_chain())
     }
+}
+
+/// Returns for each node whether it is forbidden or below one that is.
+fn removed(
+    tree: &draft::TokenTree,
+    constraint: &Bound<'_, PyAny>,
+    ends: bool,
+) -> PyResult<Vec<bool>> {
+    let py = constraint.py();
+    if !constraint.hasattr(intern!(py, "push"))? {
+        let reason = "`constraint` must be a `specds.constraints.Constraint`";
+        return Err(PyTypeError::new_err(reason));
+    }
+    let has_ended = || constraint.getattr(intern!(py, "ended"))?.is_truthy();
+    let mut removed = vec![true; tree.len()];
+    let mut paths = tree.paths();
+    if !has_ended()?
+        && let Some(num_allowed) = constraint.getattr_opt(intern!(py, "num_allowed"))?
+    {
+        for path in paths {
+            let tokens: Vec<u32> = path.iter().map(|&node| tree.token_ids()[node]).collect();
+            let count: usize = num_allowed.call1((tokens,))?.extract()?;
+            path.iter().take(count).for_each(|&node| removed[node] = false);
+        }
+        return Ok(removed);
+    }
+    let push = constraint.getattr(intern!(py, "push"))?;
+    let pop = |count: usize| match count {
+        0 => Ok(None),
+        _ => constraint.call_method1(intern!(py, "pop"), (count,)).map(Some),
+    };
+    // Neighbors have the most nodes in common, each of which is pushed once.
+    paths.sort_unstable();
+    let (mut pushed, mut forbidden) = (Vec::new(), None);
+    for path in paths {
+        let shared = path.iter().zip(&pushed).take_while(|(node, of)| node == of).count();
+        pop(pushed.len() - shared)?;
+        pushed.truncate(shared);
+        for &node in &path[shared..] {
+            let is_allowed = forbidden != Some(node)
+                && !(ends && has_ended()?)
+                && push.call1((tree.token_ids()[node],))?.is_truthy()?;
+            if !is_allowed {
+                forbidden = Some(node);
+                break;
+            }
+            removed[node] = false;
+            pushed.push(node);
+        }
+    }
+    pop(pushed.len())?;
+    Ok(removed)
 }

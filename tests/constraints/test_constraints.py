@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from grammars import EOS, GRAMMARS, SCHEMA, TEXTS, VOCABULARY, Reference, allowed_tokens
+from grammars import EOS, GRAMMARS, SCHEMA, TEXTS, VOCABULARY, Reference, Without, allowed_tokens
 from models import VOCAB_SIZE, random_tree
 from specds import FusedDrafter
 from specds._core import TokenTree
 from specds.constraints import ConstrainedSession, GrammarProcessor, Guide
-from specds.constraints.constraint import suggestion
 from specds.constraints.of_function import FunctionConstraint
-from specds.constraints.session import forbidden
 
 LIBRARIES = ["xgrammar", "llguidance"]
 
@@ -112,7 +110,7 @@ def test_forbidden_nodes_of_random_trees_equal_those_of_each_path(library):
         constraint = constraint_of(library)
         Guide(constraint).follow(start[: rng.integers(len(start) + 1)])
         tree = allowed_in_part(rng, constraint)
-        found = forbidden(tree, constraint)
+        found = {*texts_of(tree.allowed(constraint, len(tree)))}
         for path in tree.paths():
             pushed, tokens = 0, tree.token_ids[path].tolist()
             # Drafts by llguidance end with the grammar.
@@ -121,9 +119,16 @@ def test_forbidden_nodes_of_random_trees_equal_those_of_each_path(library):
                     break
                 pushed += 1
             constraint.pop(pushed)
-            assert [found[node] for node in path] == [at >= pushed for at in range(len(path))]
+            are_in = [(*tokens[: at + 1],) in found for at in range(len(path))]
+            assert are_in == [at < pushed for at in range(len(path))]
             num_allowed += pushed
     assert num_allowed > 30
+
+
+def texts_of(tree):
+    for path in tree.paths():
+        tokens = tree.token_ids[path].tolist()
+        yield from ((*tokens[: end + 1],) for end in range(len(path)))
 
 
 def allowed_in_part(rng, constraint):
@@ -141,25 +146,24 @@ def allowed_in_part(rng, constraint):
 
 def test_pruned_tree_shares_the_probability_of_removed_nodes():
     tree = TokenTree([1, 2, 3, 4, 5], [-1, -1, 0, 0, 1], [0.5, 0.25, 0.25, 0.2, 0.2])
-    pruned = tree.pruned([True, False, False, False, False], 9)
+    pruned = tree.allowed(Without(1), 9)
     assert pruned.token_ids.tolist() == [2, 5]
     assert pruned.parents.tolist() == [-1, 0]
     np.testing.assert_allclose(pruned.probs, [0.5, 0.4], rtol=1e-6)
-    assert len(tree.pruned([False] * 5, 3)) == 3
-    with pytest.raises(ValueError, match="removed"):
-        tree.pruned([True], 2)
+    assert len(tree.allowed(Without(9), 3)) == 3
 
 
-def test_suggestion_of_paths_shares_their_common_beginning():
-    tokens, parents, probs = suggestion([[1, 2, 3], [1, 2, 4], [1, 5]])
-    assert (tokens, parents) == ([1, 2, 3, 4, 5], [-1, 0, 1, 1, 0])
-    np.testing.assert_allclose(np.array(probs) / probs[0], [1, 2 / 3, 1 / 2, 1 / 2, 1 / 3])
+def test_tree_of_paths_shares_their_common_beginning():
+    tree = TokenTree.of_paths([[1, 2, 3], [1, 2, 4], [1, 5], [1, 9, 2]], known_tokens=9)
+    assert (*tree.token_ids, *tree.parents) == (1, 2, 3, 4, 5, -1, 0, 1, 1, 0)
+    np.testing.assert_allclose(tree.probs / tree.probs[0], [1, 1 / 2, 1 / 2, 1 / 2, 1 / 4])
+    assert len(TokenTree.of_paths([])) == len(TokenTree.of_paths([[]])) == 0
 
 
-def test_suggestion_of_many_long_paths_fits_a_session():
-    tokens, parents, _ = suggestion([[start, *range(100)] for start in range(24)])
-    assert parents.count(-1) == 24
-    assert FusedDrafter().session([5]).suggest(tokens, parents)
+def test_tree_of_many_long_paths_fits_a_session():
+    tree = TokenTree.of_paths([[start, *range(100)] for start in range(24)])
+    assert (tree.parents == -1).sum() == 24
+    assert FusedDrafter().session([5]).suggest(tree)
 
 
 def test_session_of_a_text_that_left_its_constraint_drafts_as_before():

@@ -10,6 +10,7 @@ import pytest
 
 from datastores import build
 from gguf_models import write_model
+from grammars import Without
 from specds import _core as core
 
 REFUSALS = (ValueError, TypeError, KeyError, OverflowError, OSError, MemoryError)
@@ -56,7 +57,6 @@ SAMPLES = {
     "path": lambda path: path,
     "patterns": [ROW, ROW],
     "probs": [0.5, 0.5, 0.5],
-    "removed": [False, True, False],
     "reported": np.zeros((1, 9), np.int64),
     "rules": None,
     "scores": np.zeros((2, 3), np.float32),
@@ -101,6 +101,9 @@ OF_ONE_CALL = {
     "GgufFile.of_arrays.fields": {"general.architecture": "llama"},
     "GgufFile.path": lambda path: gguf(path),
     "TokenTree.accept.predictions": [1, 2, 1, 2],
+    "TokenTree.allowed.constraint": Without(1),
+    "TokenTree.of_paths.known_tokens": VOCAB_SIZE,
+    "TokenTree.of_paths.paths": [[1, 2], [1, 3]],
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),
     "EngineDrafter.datastore": lambda path: path,
     "Memory.move_to.datastore": lambda path: path.parent / "moved",

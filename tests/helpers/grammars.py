@@ -30,6 +30,18 @@ TEXTS = [
 ]
 
 
+class Without:
+    """Constraint that forbids one token everywhere."""
+
+    ended = False
+
+    def __init__(self, token):
+        self.push = lambda other: other != token
+
+    def pop(self, count):
+        pass
+
+
 class Reference:
     """The constraint of the texts by plain code: every token is compared with every text."""
 

@@ -10,7 +10,6 @@ from specds.constraints.constraint import (
     Guide,
     MaskingConstraint,
     Path,
-    suggestion,
 )
 from specds.constraints.processor import GrammarProcessor
 from specds.constraints.recognition import (
@@ -19,7 +18,7 @@ from specds.constraints.recognition import (
     has_constraint,
     processor_of_row,
 )
-from specds.constraints.session import ConstrainedSession, forbidden, num_candidates
+from specds.constraints.session import ConstrainedSession, num_candidates
 
 __all__ = [
     "ConstrainedSession",
@@ -30,9 +29,7 @@ __all__ = [
     "Path",
     "constraint_of",
     "constraint_of_engine",
-    "forbidden",
     "has_constraint",
     "num_candidates",
     "processor_of_row",
-    "suggestion",
 ]

@@ -1,5 +1,6 @@
 """Interface of constraints, and the tree of what they force."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,17 +11,13 @@ from numpy.typing import NDArray
 Path = Sequence[int]
 """Tokens that follow each other."""
 
-FORCED_PROB = 0.97
-"""The probability of a forced token: a model may split a forced string in another way."""
-
 MAX_BRANCHES = 24
 """The most continuations that are drafted where several are allowed."""
 
 MAX_FORCED = 60
 """The most tokens of a forced string that are drafted."""
 
-_MAX_SUGGESTED = 1024
-"""The most nodes that a session takes."""
+_USED = re.compile(rb"[^\0]")
 
 
 class Constraint(Protocol):
@@ -91,8 +88,8 @@ class MatcherConstraint:
     def ended(self) -> bool:
         return self._num_beyond > 0
 
-    def words(self) -> NDArray[np.uint32]:
-        """Return the bit mask of the allowed tokens."""
+    def bits(self) -> bytes:
+        """Return the allowed tokens as a bit mask, the first token in the lowest bit."""
         raise NotImplementedError
 
     def pop(self, count: int) -> None:
@@ -104,44 +101,25 @@ class MatcherConstraint:
     def mask(self) -> NDArray[np.bool_]:
         if self.ended:
             return np.ones(self._vocab_size, dtype=bool)
-        return bool_mask(self.words(), self._vocab_size)
+        words = np.frombuffer(self.bits(), np.uint8)
+        return np.unpackbits(words, count=self._vocab_size, bitorder="little").astype(bool)
 
 
-def suggestion(
-    paths: Sequence[Path], known_tokens: int = 1 << 32
-) -> tuple[list[int], list[int], list[float]]:
-    """Return the arguments of `Session.suggest` for paths that are equally likely.
-
-    Args:
-        known_tokens: A path ends before a token that is not below this.
-    """
-    nodes: dict[tuple[int, int], int] = {}
-    counts = list[int]()
-    for path in paths:
-        node = -1
-        for token in path[: _MAX_SUGGESTED // len(paths)]:
-            if token >= known_tokens:
-                break
-            node = nodes.setdefault((node, token), len(counts))
-            if node == len(counts):
-                counts.append(0)
-            counts[node] += 1
-    parents = [parent for parent, _ in nodes]
-    of_parent = (len(paths) if parent < 0 else counts[parent] for parent in parents)
-    probs = [FORCED_PROB * count / total for count, total in zip(counts, of_parent, strict=True)]
-    return [token for _, token in nodes], parents, probs
-
-
-def few_of(words: NDArray[np.uint32]) -> list[int] | None:
-    """Return the tokens of a bit mask, uint32 `(n,)`; None if there are more than a few."""
-    used = np.flatnonzero(words)
-    if len(used) > MAX_BRANCHES:
+def few_of(bits: bytes) -> list[int] | None:
+    """Return the tokens of a bit mask; None if there are more than a few."""
+    # Without numpy, whose code a forward pass leaves in no cache.
+    if len(bits) - bits.count(0) > MAX_BRANCHES:
         return None
-    bits = np.unpackbits(words[used].view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
-    at, bit = np.nonzero(bits)
-    return None if len(at) > MAX_BRANCHES else (32 * used[at] + bit).tolist()
+    found = [
+        8 * of.start() + bit
+        for of in _USED.finditer(bits)
+        for bit in range(8)
+        if of[0][0] >> bit & 1
+    ]
+    return None if len(found) > MAX_BRANCHES else found
 
 
-def bool_mask(words: NDArray[np.uint32], vocab_size: int) -> NDArray[np.bool_]:
-    """Return the bits of a mask, bool `(vocab_size,)`."""
-    return np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little").astype(bool)
+def some_of(bits: bytes) -> list[int]:
+    """Return three tokens of a bit mask that are far apart; none if it has few."""
+    found = [_USED.search(bits, place * len(bits) // 4) for place in (1, 2, 3)]
+    return [8 * of.start() + of[0][0].bit_length() - 1 for of in found if of] if all(found) else []

@@ -5,11 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path as File
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specds._lazy import imported
-from specds.constraints.constraint import MAX_FORCED, MatcherConstraint, Path, few_of
+from specds.constraints.constraint import MAX_FORCED, MatcherConstraint, Path, few_of, some_of
 
 
 class LlguidanceConstraint(MatcherConstraint):
@@ -30,6 +27,9 @@ class LlguidanceConstraint(MatcherConstraint):
         if resets:
             matcher.reset()
         super().__init__(matcher, vocab_size=8 * len(matcher.compute_bitmask()))
+        # Tokens of the last free text. Where they are allowed is free text too, whose mask may
+        # take a millisecond.
+        self._free = list[int]()
 
     def push(self, token: int) -> bool:
         if not self.ended and self._matcher.try_consume_tokens([token]) == 1:
@@ -74,11 +74,17 @@ class LlguidanceConstraint(MatcherConstraint):
         self._matcher.rollback(1)
         return found
 
-    def words(self) -> NDArray[np.uint32]:
-        return np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
+    def bits(self) -> bytes:
+        return bytes(self._matcher.compute_bitmask())
 
     def _few(self) -> list[int]:
-        return few_of(self.words()) or []
+        """Return the allowed tokens, none if there are many."""
+        if self._free and all(self._matcher.validate_tokens([token]) for token in self._free):
+            return []
+        bits = self.bits()
+        few = few_of(bits)
+        self._free = self._free if few is not None else some_of(bits)
+        return few or []
 
 
 def grammar_source(json_schema: str | None, regex: str | None) -> str | None:

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specds.constraints.constraint import (
     MAX_BRANCHES,
@@ -19,9 +18,9 @@ from specds.constraints.constraint import (
 
 _MAX_CHARS = 8
 """The most characters that are followed where the next one is not forced."""
-_MAX_DIGITS = 2
-"""A place with more allowed digits is a number, of which nothing can be known."""
-_MIN_SHARE = 0.2
+_FREE = ("012", "xqz", "XQZ")
+"""A place that allows all of one of these has a number or free text, of which nothing is known."""
+_MIN_SHARE = 0.25
 """The least probability of a text that is followed, if characters are equally likely."""
 _SHARE_LEFT = 0.9
 """The share that is left of a text after each character, which ends what might not end."""
@@ -49,10 +48,9 @@ class XgrammarConstraint(MatcherConstraint):
         self._cutter = Cutter.of(compiled.tokenizer_info)
         matcher = xgrammar.GrammarMatcher(compiled) if matcher is None else matcher
         super().__init__(matcher, self._cutter.vocab_size)
-        self._bits = xgrammar.allocate_token_bitmask(1, self._cutter.vocab_size)
+        self._bits = np.zeros((1, -(-self._cutter.vocab_size // 32)), np.int32)
         self._num_beyond = int(matcher.is_terminated())
         self._stops = frozenset(matcher.stop_token_ids)
-        self._words: NDArray[np.uint32] = self._bits.numpy()[0].view(np.uint32)
         self._tokens = list[int]()
         self._before: str | None = None
 
@@ -86,16 +84,28 @@ class XgrammarConstraint(MatcherConstraint):
             self._before = text
         return self._before
 
-    def words(self) -> NDArray[np.uint32]:
+    def bits(self) -> bytes:
         self._matcher.fill_next_token_bitmask(self._bits, 0)
-        return self._words
+        return self._bits.tobytes()
+
+    def _is_free(self) -> bool:
+        """Return whether much may come; a mask of some texts takes milliseconds."""
+        return any(all(map(self._allows, chars)) for chars in _FREE)
+
+    def _allows(self, char: str) -> bool:
+        if is_allowed := self._matcher.accept_string(char):
+            self._matcher.rollback(1)
+        return bool(is_allowed)
 
     def _texts(self, share: float = 1.0, before: str = "") -> list[tuple[str, list[int]]]:
         """Return the likely continuations, each with the stop token that must follow, if any."""
+        if self._is_free():
+            return [("", [])]
         forced = self._matcher.find_jump_forward_string()
         if forced and not self._matcher.accept_string(forced):
             return [(forced, [])]
-        below = self._branches(share, before + forced) if share > _MIN_SHARE else []
+        is_last = share <= _MIN_SHARE or (forced and self._is_free())
+        below = [] if is_last else self._branches(share, before + forced)
         if forced:
             self._matcher.rollback(1)
         if not 0 < len(below) <= MAX_BRANCHES:
@@ -103,11 +113,11 @@ class XgrammarConstraint(MatcherConstraint):
         return [(forced + text, end) for text, end in below]
 
     def _branches(self, share: float, before: str) -> list[tuple[str, list[int]]]:
-        words = self.words()
-        chars = self._cutter.chars_of(words)
+        bits = self.bits()
+        chars = self._cutter.chars_of(bits)
         if not chars:
             # If no character may come, only a stop token may.
-            few = few_of(words) or []
+            few = few_of(bits) or []
             return [("", [few[0]])] if 0 < len(few) <= _MAX_CHARS else []
         if len(chars) > _MAX_CHARS:
             return []
@@ -120,8 +130,6 @@ class XgrammarConstraint(MatcherConstraint):
                 return [(space + text, end) for text, end in below]
             if len(chars) > 1 and (text.endswith(" ") or _NO_SPACE_BEFORE.issuperset(chars)):
                 chars.remove(" ")
-        if sum(map(str.isdigit, chars)) > _MAX_DIGITS:
-            return []
         found = []
         for char in chars:
             if self._matcher.accept_string(char):
@@ -160,9 +168,10 @@ class Cutter:
         # The whitespace that the last text had first after each mark of JSON.
         self.spaces: dict[str, str] = {}
         chars = [chr(code) for code in range(32, 127) if bytes([code]) in self._ids]
-        tokens = np.array([self._ids[char.encode()] for char in chars], int)
-        self._chars, self._words = chars, tokens >> 5
-        self._bits = np.left_shift(1, tokens & 31, dtype=np.uint32, casting="unsafe")
+        tokens = (self._ids[char.encode()] for char in chars)
+        self._chars = [
+            (char, token >> 3, 1 << (token & 7)) for char, token in zip(chars, tokens, strict=True)
+        ]
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         texts = (self._vocabulary[token] for token in token_ids)
@@ -191,10 +200,9 @@ class Cutter:
         is_in = text[len(before) :]
         return usual[len(is_in) :] if usual is not None and usual.startswith(is_in) else None
 
-    def chars_of(self, words: NDArray[np.uint32]) -> list[str]:
+    def chars_of(self, bits: bytes) -> list[str]:
         """Return the ASCII characters that a bit mask allows."""
-        allowed = (words[self._words] & self._bits).nonzero()[0]
-        return [self._chars[index] for index in allowed.tolist()]
+        return [char for char, at, bit in self._chars if bits[at] & bit]
 
     def _cut(self, text: str) -> list[int]:
         """Return the first tokens of a string; none if a byte of it is unknown."""
@@ -207,16 +215,16 @@ class Cutter:
         return tokens[:MAX_FORCED]
 
     def _merged(self, text: str) -> list[int]:
-        word = text.encode()
+        word, rank = text.encode(), self._ids.get
+        if (whole := rank(word)) is not None:
+            return [whole]
+        unknown = self.vocab_size
         parts = [word[index : index + 1] for index in range(min(len(word), 4 * MAX_FORCED))]
-        ranks = [self._rank(*pair) for pair in pairwise(parts)]
-        while ranks and (best := min(ranks)) < self.vocab_size:
+        ranks = [rank(left + right, unknown) for left, right in pairwise(parts)]
+        while ranks and (best := min(ranks)) < unknown:
             at = ranks.index(best)
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
             del ranks[at]
             for near in range(max(at - 1, 0), min(at + 1, len(ranks))):
-                ranks[near] = self._rank(parts[near], parts[near + 1])
+                ranks[near] = rank(parts[near] + parts[near + 1], unknown)
         return [self._ids[part] for part in parts if part in self._ids]
-
-    def _rank(self, left: bytes, right: bytes) -> int:
-        return self._ids.get(left + right, self.vocab_size)

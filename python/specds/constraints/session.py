@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from specds._core import Session, TokenTree
-from specds.constraints.constraint import Constraint, Guide, suggestion
+from specds.constraints.constraint import Guide
 
 if TYPE_CHECKING:
     from specds.drafters.session import RequestRules
@@ -39,9 +39,9 @@ class ConstrainedSession(Session):
         if not self._is_pruned:
             return self.inner.draft(max_nodes, max_depth, min_prob)
         if paths := self._guide.constraint.ahead():
-            self.inner.suggest(*suggestion(paths, self._known_tokens))
+            self.inner.suggest(TokenTree.of_paths(paths, self._known_tokens))
         tree = self.inner.draft(num_candidates(max_nodes), max_depth, min_prob)
-        return tree.pruned(forbidden(tree, self._guide.constraint), max_nodes)
+        return tree.allowed(self._guide.constraint, max_nodes)
 
     def observe(
         self, token_ids: Sequence[int] | NDArray[Any], num_verified: int | None = None
@@ -82,37 +82,3 @@ class ConstrainedSession(Session):
 def num_candidates(max_nodes: int) -> int:
     """Return the number of nodes to draft where forbidden ones are removed."""
     return min(_MORE_TIMES * max_nodes, max_nodes + _MOST_MORE)
-
-
-def forbidden(tree: TokenTree, constraint: Constraint, *, ends: bool = False) -> list[bool]:
-    """Return for each node whether it is forbidden or below one that is.
-
-    Args:
-        ends: Whether everything is forbidden after the end of the grammar.
-    """
-    tokens, is_forbidden = tree.token_ids.tolist(), [True] * len(tree)
-    num_allowed = getattr(constraint, "num_allowed", None)
-    if num_allowed is not None and not constraint.ended:
-        for path in (nodes.tolist() for nodes in tree.paths()):
-            for node in path[: num_allowed([tokens[node] for node in path])]:
-                is_forbidden[node] = False
-        return is_forbidden
-    depths = tree.depths().tolist()
-    children = [list[int]() for _ in range(len(tokens) + 1)]
-    for node, parent in enumerate(tree.parents.tolist()):
-        children[parent].append(node)  # those of the root are the last
-    push, depth = constraint.push, 0
-    waiting = children[-1][::-1]
-    while waiting:
-        node = waiting.pop()
-        if depth >= depths[node]:
-            constraint.pop(depth + 1 - depths[node])
-            depth = depths[node] - 1
-        if not (ends and constraint.ended) and push(tokens[node]):
-            is_forbidden[node] = False
-            depth += 1
-            if children[node]:
-                waiting += reversed(children[node])
-    if depth:
-        constraint.pop(depth)
-    return is_forbidden

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specds._core import EngineDrafter, TokenTree
-from specds.constraints import Constraint, forbidden, num_candidates, suggestion
+from specds.constraints import Constraint, num_candidates
 from specds.integrations.metrics import publish
 
 if TYPE_CHECKING:
@@ -166,10 +166,9 @@ class Adapter:
         for row, constraint in enumerate(constraints):
             if constraint is None:
                 continue
-            forced = TokenTree(*suggestion(constraint.ahead()))
+            forced = TokenTree.of_paths(constraint.ahead())
             tree = self.drafter.candidates(row, num_candidates(self.max_nodes), forced)
-            removed = forbidden(tree, constraint, ends=True)
-            self.drafter.choose(row, tree.pruned(removed, len(tree)))
+            self.drafter.choose(row, tree.allowed(constraint, len(tree), ends=True))
 
     def chains(self, num_left: Iterable[int]) -> list[list[int]]:
         """Draft a chain of at most `max_nodes` tokens for each row.

@@ -2,6 +2,8 @@
 
 use specds_index::{Error, Result};
 
+use crate::fused::suggestion::Suggestion;
+
 /// The source of a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
@@ -87,6 +89,33 @@ impl TokenTree {
             return Err(Error::invalid("token_ids", reason));
         }
         Ok(Self { sources: vec![Source::Other; token_ids.len()], token_ids, parents, probs })
+    }
+
+    /// Returns the tree of paths that are equally likely, for [`Session::suggest`](crate::draft::Session): its
+    /// probabilities are those after each parent. A path ends before a token that is not below `known_tokens`.
+    #[must_use]
+    pub fn of_paths(paths: &[Vec<u32>], known_tokens: u32) -> Self {
+        /// The probability of what must come: a model may split a forced string in another way.
+        const FORCED: f32 = 0.97;
+        let (mut tree, mut counts) = (Self::default(), Vec::new());
+        let most = Suggestion::MAX_NODES / paths.len().max(1);
+        for path in paths {
+            let mut parent = -1;
+            for &token in path.iter().take(most).take_while(|&&token| token < known_tokens) {
+                let node = tree.child(parent, token).unwrap_or(tree.len());
+                if node == tree.len() {
+                    tree.push(token, parent, 0.0, Source::Other);
+                    counts.push(0.0);
+                }
+                counts[node] += 1.0;
+                parent = i32::try_from(node).unwrap_or(i32::MAX);
+            }
+        }
+        for node in 0..tree.len() {
+            let of_parent = tree.parent(node).map_or(paths.len() as f32, |parent| counts[parent]);
+            tree.probs[node] = FORCED * counts[node] / of_parent;
+        }
+        tree
     }
 
     pub(crate) fn with_capacity(capacity: usize) -> Self {

@@ -13,7 +13,7 @@ pub(crate) struct Suggestion {
 
 impl Suggestion {
     /// The maximum size of a proposal, because each node of a draft scans all its nodes.
-    const MAX_NODES: usize = 1024;
+    pub(crate) const MAX_NODES: usize = 1024;
 
     pub(crate) fn new(tree: TokenTree) -> Result<Self> {
         let (most, found) = (Self::MAX_NODES, tree.len());
