@@ -27,21 +27,23 @@ class Rule:
         # Mean and variance of a bias of log odds, of the drafter and of each row.
         self.drafter = [math.log(reliability), 1.0]
         self.rows = [[0.0, 0.5] for _ in range(num_rows)]
-        self.sure = [1.0, 16.0]  # rejections of sure nodes, and these nodes
+        self.sure = [3.0, 8.0]  # rejections of sure nodes, and these nodes
         self.sums = [(0.0, 0.0)] * num_rows  # expected tokens, and the share of the step's cost
 
     def odds(self, row):
         return math.exp(self.drafter[0] + self.rows[row][0])
 
-    def risk(self):
-        return self.sure[0] / self.sure[1]
+    def most(self, num_sure=0):
+        return 1 - self.sure[0] / (self.sure[1] + num_sure)
 
     def gains(self, row, tree):
-        odds, gains = self.odds(row), []
+        odds, gains, nums_sure = self.odds(row), [], []
         for parent, promise in zip(tree.parents, probs(tree), strict=True):
             above = 1.0 if parent < 0 else probs(tree)[parent]
             any_child = min(sum(probs(tree)[of] for of in children(tree, parent)) / above, 1.0)
-            expected = scaled(min(any_child, 1 - self.risk()), odds)
+            num_sure = 0 if parent < 0 else nums_sure[parent]
+            nums_sure.append(num_sure + (any_child > self.most(num_sure)))
+            expected = scaled(min(any_child, self.most(num_sure)), odds)
             one = min(promise / above, 1.0) * expected / any_child
             gain = one * (1.0 if parent < 0 else gains[parent])
             gains.append(min(gain, scaled(promise, max(odds, 1.0))))
@@ -64,7 +66,7 @@ class Rule:
         if any(map(len, trees)):
             self.drafter[1] = 0.99 * self.drafter[1] + 0.01 * 1.0
             self.sure = [
-                0.99 * of + 0.01 * first for of, first in zip(self.sure, (1, 16), strict=True)
+                0.99 * of + 0.01 * first for of, first in zip(self.sure, (3, 8), strict=True)
             ]
         for row, (tree, size, tokens) in enumerate(zip(trees, sizes, emitted, strict=True)):
             if not len(tree):
@@ -85,7 +87,7 @@ class Rule:
 
     def note(self, row, promise, came):
         """Update both biases, as a filter of log odds does, and the risk of sure nodes."""
-        most = 1 - self.risk()
+        most = self.most()
         expected = scaled(min(promise, most), self.odds(row))
         if promise > most:
             self.sure = [self.sure[0] + (not came), self.sure[1] + 1]

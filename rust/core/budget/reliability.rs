@@ -13,7 +13,7 @@ const KEPT: f64 = 0.99;
 /// The upper bound of the factor of a probability.
 const MOST: f64 = 2.0;
 /// The number of rejections, and of outcomes, of sure nodes that is assumed before the first outcome.
-const FIRST_SURE: (f64, f64) = (1.0, 16.0);
+const FIRST_SURE: (f64, f64) = (3.0, 8.0);
 
 /// A bias of log odds.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,8 @@ struct Bias {
 /// although none of its nodes are verified.
 ///
 /// The measured acceptance of the surest nodes is the upper bound of every probability: a copy of an earlier text may
-/// end at any token, however much of it was accepted.
+/// end at any token, however much of it was accepted. A node is only reached if the nodes before it were accepted, so
+/// the sure ones among them count as accepted (the predictive probability of Pólya's urn).
 #[derive(Debug, Clone)]
 pub(crate) struct Reliability {
     bias: Bias,
@@ -80,11 +81,15 @@ impl Reliability {
         let odds = self.odds(row);
         let (promises, sums) = promises(tree);
         let mut gains = Vec::with_capacity(promises.len());
+        let mut nums_sure = Vec::with_capacity(promises.len());
         for (&parent, &promise) in tree.parents().iter().zip(&promises) {
             let parent = usize::try_from(parent).ok();
             let (before, gain) = parent.map_or((1.0, 1.0), |at| (promises[at], gains[at]));
             let any = share(sums[parent.map_or(0, |at| at + 1)], before);
-            let expected = scaled(any.min(1.0 - self.risk()), odds);
+            let num_sure = parent.map_or(0.0, |at| nums_sure[at]);
+            let most = self.most_prob(num_sure);
+            nums_sure.push(num_sure + f64::from(u8::from(any > most)));
+            let expected = scaled(any.min(most), odds);
             let one = share(promise, before) * expected / any.max(f64::MIN_POSITIVE);
             gains.push((gain * one).min(scaled(promise, odds.max(1.0))));
         }
@@ -120,15 +125,15 @@ impl Reliability {
         }
     }
 
-    /// Returns the lower bound of the probability of a rejection.
-    fn risk(&self) -> f64 {
-        self.sure.0 / self.sure.1
+    /// Returns the upper bound of a probability, after this number of sure nodes that were accepted.
+    fn most_prob(&self, num_sure: f64) -> f64 {
+        1.0 - self.sure.0 / (self.sure.1 + num_sure)
     }
 
     /// Takes whether any child of an accepted node was accepted.
     fn note(&mut self, row: &mut RowReliability, promise: f64, came: bool) {
         let came = f64::from(u8::from(came));
-        let most = 1.0 - self.risk();
+        let most = self.most_prob(0.0);
         let expected = scaled(promise.min(most), self.odds(*row));
         if promise > most {
             self.sure = (self.sure.0 + 1.0 - came, self.sure.1 + 1.0);
