@@ -362,5 +362,5 @@ def test_vllm_models_without_rollback_are_rejected_by_name(
     if reason is None:
         vllm.require_rollback(model)
     else:
-        with pytest.raises(ValueError, match=f"specds cannot draft for org/name: .*{reason}"):
+        with pytest.raises(ValueError, match=f"for org/name: .*{reason}.*; start vLLM without"):
             vllm.require_rollback(model)

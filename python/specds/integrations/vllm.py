@@ -56,7 +56,8 @@ def require_rollback(model: Any) -> None:
     elif release and (int(release[1]), int(release[2])) < (0, 32):
         reason = "it has recurrent layers, which vLLM before 0.32 does not roll back"
     if reason is not None:
-        raise ValueError(f"specds cannot draft for {model.model}: {reason}")
+        message = f"specds cannot draft for {model.model}: {reason}"
+        raise ValueError(f"{message}; start vLLM without speculative_config")
 
 
 class VllmAdapter(Adapter):
