@@ -27,7 +27,7 @@ class Rule:
         # Mean and variance of a bias of log odds, of the drafter and of each row.
         self.drafter = [math.log(reliability), 1.0]
         self.rows = [[0.0, 0.5] for _ in range(num_rows)]
-        self.sure = [3.0, 8.0]  # rejections of sure nodes, and these nodes
+        self.sure = [2.0, 8.0]  # rejections of sure nodes, and these nodes
         self.sums = [(0.0, 0.0)] * num_rows  # expected tokens, and the share of the step's cost
 
     def odds(self, row):
@@ -66,7 +66,7 @@ class Rule:
         if any(map(len, trees)):
             self.drafter[1] = 0.99 * self.drafter[1] + 0.01 * 1.0
             self.sure = [
-                0.99 * of + 0.01 * first for of, first in zip(self.sure, (3, 8), strict=True)
+                0.99 * of + 0.01 * first for of, first in zip(self.sure, (2, 8), strict=True)
             ]
         for row, (tree, size, tokens) in enumerate(zip(trees, sizes, emitted, strict=True)):
             if not len(tree):

@@ -13,7 +13,7 @@ const KEPT: f64 = 0.99;
 /// The upper bound of the factor of a probability.
 const MOST: f64 = 2.0;
 /// The number of rejections, and of outcomes, of sure nodes that is assumed before the first outcome.
-const FIRST_SURE: (f64, f64) = (3.0, 8.0);
+const FIRST_SURE: (f64, f64) = (2.0, 8.0);
 
 /// A bias of log odds.
 #[derive(Debug, Clone, Copy)]
