@@ -11,7 +11,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, Bytes, Gguf, Tensor, Value};
-use specds_forward::model::{self, Cache, Input, LoadOptions, Model, PassOptions};
+use specds_forward::model::{self, Cache, Input, Model, PassOptions};
 use specds_forward::weights::BlockType;
 use specds_forward::{Activations, Error, Instructions};
 
@@ -115,7 +115,7 @@ impl ForwardModel {
             Error::invalid("instructions", reason)
         })?;
         let file = Arc::clone(&file.0);
-        Ok(Self(py.detach(|| Model::load(file, LoadOptions { instructions }))?))
+        Ok(Self(py.detach(|| Model::load(file, instructions))?))
     }
 
     /// Shapes of the model, by name.

@@ -38,10 +38,8 @@ pub(crate) fn linear_product(
         return Err(Error::invalid("states", reason).into());
     }
     let states = states.as_slice()?;
-    let made = py.detach(|| {
-        let layer = Layer::of(weights, Instructions::available()[0])?;
-        layer.product(states, Activations::Float32, num_threads)
-    });
+    let layer = Layer::of(weights, Instructions::available()[0])?;
+    let made = py.detach(|| layer.product(states, Activations::Float32, num_threads));
     shaped([num_tokens, num_outputs], made?)
 }
 

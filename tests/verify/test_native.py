@@ -21,6 +21,7 @@ from specds import (
 from specds._core import GgufFile
 from specds.models.native import NativeCache
 from specds.verify import check_model
+from specds.verify.in_place import modules_of
 from specds.verify.native import NativeRunner
 
 FAMILIES = {
@@ -211,51 +212,25 @@ def test_stream_interval_and_shape_invariant_keep_the_text(load):
     options_hide_nothing(load, prefill_chunk_size=5)
 
 
+@torch.no_grad()
 def transformers_model(model, path):
     """A model of transformers with the dequantized weights of a file."""
     file, config = GgufFile(path), copy.deepcopy(model.config)
-    names = set(file.tensors())
     config._attn_implementation = "eager"
     other = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    parts = {
-        "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-        "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-        "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-        "ffn_norm": "post_attention_layernorm",
-    }  # fmt: skip
-    if config.model_type == "gemma3_text":
-        parts |= {
-            "ffn_norm": "pre_feedforward_layernorm",
-            "post_ffw_norm": "post_feedforward_layernorm",
-        }
-        parts["post_attention_norm"] = "post_attention_layernorm"
-    weights = {}
-    for name in names:
+    modules = modules_of(other) | {"output": other.lm_head}
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    for name in file.tensors():
         tensor = torch.from_numpy(file.tensor(name))
-        if not name.startswith("blk."):
-            of = {
-                "token_embd": "model.embed_tokens",
-                "output_norm": "model.norm",
-                "output": "lm_head",
-            }
-            ours = f"{of[name.removesuffix('.weight')]}.weight"
-        else:
-            _, layer, part, kind = name.split(".")
-            ours = f"model.layers.{layer}.{parts[part]}.{kind}"
-            heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-            if config.model_type == "llama" and part in heads:
-                # llama.cpp rotates neighbors, transformers halves.
-                rows = tensor.view(heads[part], -1, 2, tensor.shape[1])
-                tensor = rows.transpose(1, 2).reshape(tensor.shape)
-        is_vector = ours.endswith(("norm.weight", "bias"))
-        tensor = tensor[0] if is_vector else tensor
-        if is_vector and config.model_type == "gemma3_text":
-            tensor = tensor - 1
-        weights[ours] = tensor
-    if "lm_head.weight" not in weights:
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
-    other.load_state_dict(weights, strict=True)
+        module, kind = name.rsplit(".", 1)
+        weight = modules[module]._parameters[kind]
+        of_layer = module.rpartition(".")[2]
+        if config.model_type == "llama" and of_layer in heads:
+            # llama.cpp rotates neighbors, transformers halves.
+            rows = tensor.view(heads[of_layer], -1, 2, tensor.shape[1])
+            tensor = rows.transpose(1, 2)
+        offset = int(weight.dim() == 1 and config.model_type == "gemma3_text")
+        weight.copy_(tensor.reshape(weight.shape) - offset)
     return other
 
 

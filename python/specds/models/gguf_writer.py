@@ -12,7 +12,7 @@ import numpy as np
 
 # A type's number in GGUF, by its name in safetensors.
 _TYPES = {"F32": (0, "<f4"), "F16": (1, "<f2"), "BF16": (30, "<u2")}
-_SIZES = {
+SIZES = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers",
@@ -23,12 +23,17 @@ _SIZES = {
     "attention.value_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }
-_PARTS = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+"""Fields of a configuration by their names in GGUF."""
+LAYER_PARTS = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+"""Parts of a layer by their names in transformers."""
+_PARTS = LAYER_PARTS | {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
 }  # fmt: skip
 _ROTATED = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 
@@ -42,7 +47,7 @@ def write_llama(folder: Path, path: Path) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config.get("model_type") != "llama" or not (folder / "model.safetensors").is_file():
         raise ValueError(f"{folder} is not a Llama model in one file of safetensors")
-    metadata = {f"llama.{name}": config[ours] for name, ours in _SIZES.items()}
+    metadata = {f"llama.{name}": config[ours] for name, ours in SIZES.items()}
     metadata["llama.rope.freq_base"] = float(config["rope_parameters"]["rope_theta"])
     data = (folder / "model.safetensors").read_bytes()
     (length,) = struct.unpack_from("<Q", data)

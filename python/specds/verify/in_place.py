@@ -13,21 +13,15 @@ from transformers.cache_utils import DynamicCache
 
 from specds._core import ForwardModel, GgufFile, TokenTree
 from specds.models.gguf_model import GgufModel
+from specds.models.gguf_writer import LAYER_PARTS, SIZES
 from specds.verify.fused_forward import CALLED, GATES, JOINED, is_hooked, unfused_reason
 from specds.verify.generic import Runner
 from specds.verify.inputs import layer_types
 from specds.verify.linear import BITS
 from specds.verify.native import NativeRunner
 
-_MODULES = {
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}  # fmt: skip
 # Of layers with two norms around the MLP, the norm after attention is applied to its output.
-_GEMMA = _MODULES | {
+_GEMMA = LAYER_PARTS | {
     "post_attention_layernorm": "post_attention_norm",
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -70,14 +64,9 @@ def _is_gemma(model: Any) -> bool:
     return str(model.config.model_type).startswith("gemma")
 
 
-def core_of(model: Any) -> GgufModel:
-    """Return a model of the core over the matrices of a model, where they lie; vectors are copied.
-
-    Raises:
-        ValueError: The core does not compute a model of such shapes, or a matrix is not contiguous.
-    """
-    arrays: dict[str, NDArray[Any]] = {}
-    decoder, names = model.model, _GEMMA if _is_gemma(model) else _MODULES
+def modules_of(model: Any) -> dict[str, Any]:
+    """Return the modules with weights by the names of GGUF, without a tied head."""
+    decoder, names = model.model, _GEMMA if _is_gemma(model) else LAYER_PARTS
     modules = {"token_embd": decoder.embed_tokens, "output_norm": decoder.norm}
     if model.lm_head.weight is not decoder.embed_tokens.weight:
         modules["output"] = model.lm_head
@@ -85,14 +74,24 @@ def core_of(model: Any) -> GgufModel:
         inside = dict(layer.named_modules())
         found = names.keys() & inside.keys()
         modules |= {f"blk.{number}.{names[name]}": inside[name] for name in found}
-    for name, module in modules.items():
+    return modules
+
+
+def core_of(model: Any) -> GgufModel:
+    """Return a model of the core over the matrices of a model, where they lie; vectors are copied.
+
+    Raises:
+        ValueError: The core does not compute a model of such shapes, or a matrix is not contiguous.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, module in modules_of(model).items():
         for kind, weight in module._parameters.items():
             if weight is not None and weight.dim() == 1:
                 is_offset = _is_gemma(model) and kind == "weight"
                 arrays[f"{name}.{kind}"] = (weight.detach().float() + is_offset).numpy()
             elif weight is not None:
                 arrays[f"{name}.{kind}"] = weight.detach().view(BITS[weight.dtype]).numpy()
-    angles = decoder.rotary_emb._buffers
+    angles = model.model.rotary_emb._buffers
     for name, kind in ("", "full_attention"), ("_swa", "sliding_attention"):
         of_kind = angles.get("inv_freq", angles.get(f"{kind}_inv_freq"))
         if of_kind is not None:
@@ -107,13 +106,10 @@ def core_of(model: Any) -> GgufModel:
 def _fields(model: Any) -> dict[str, Any]:
     """Return the fields that the file of a model would have."""
     config, attention = model.config, model.model.layers[0].self_attn
-    fields: dict[str, Any] = {
-        "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
-        "block_count": config.num_hidden_layers,
-        "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
+    fields = {name: getattr(config, ours, None) for name, ours in SIZES.items()}
+    fields |= {
         "attention.key_length": attention.head_dim,
+        "attention.value_length": attention.head_dim,
         "attention.scale": float(attention.scaling),
         "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
     }

@@ -82,10 +82,6 @@ pub struct Gguf {
 
 impl Gguf {
     /// Opens a file and reads its metadata and the table of its tensors, not the tensors.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or is not a whole GGUF file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
@@ -118,10 +114,6 @@ impl Gguf {
     }
 
     /// Returns what a file with these fields and tensors would be; `name` is its path in errors.
-    ///
-    /// # Errors
-    ///
-    /// Memory cannot be mapped.
     pub fn of_arrays(
         name: &str,
         metadata: BTreeMap<String, Value>,
@@ -174,10 +166,6 @@ impl Gguf {
     }
 
     /// Returns the tensor of this name, `None` where the file has none.
-    ///
-    /// # Errors
-    ///
-    /// Its type is not one that this crate reads, or its bytes are not all in the file.
     pub fn tensor(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(entry) = self.tensors.get(name) else {
             return Ok(self.arrays.get(name).cloned());

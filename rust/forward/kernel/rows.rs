@@ -5,14 +5,13 @@
 
 use super::states::{Block, Floats, Span, States};
 use super::tile::{CHUNK_BYTES, Range};
-use crate::gguf::Tensor;
 use crate::simd::{Instructions, Job, Simd};
-use crate::weights::BlockType;
+use crate::weights::{BlockType, Packed};
 
 /// Writes the products of some rows with the states of all tokens; the groups of the range are rows.
 pub(crate) fn multiply_rows(
     with: Instructions,
-    weights: &Tensor,
+    weights: &Packed,
     states: &States,
     range: Range<'_, '_>,
 ) {
@@ -26,13 +25,15 @@ pub(crate) fn multiply_rows(
         for Span { start, num_tokens, size } in states.spans() {
             let states = &states.floats[start * num_blocks..(start + size) * num_blocks];
             let outputs = &mut outputs[start..start + num_tokens];
-            let rows = Rows { bytes, row_bytes, first: from - groups.start };
+            let (kind, first) = (weights.kind, from - groups.start);
             macro_rules! tiles {
                 ($($tokens:literal $rows:literal),*) => {
                     match size {
                         $($tokens => {
                             let states = states.as_chunks().0;
-                            with.run(Tile::<$rows, $tokens> { kind: weights.kind, rows, states, outputs });
+                            with.run(Tile::<$rows, $tokens> {
+                                kind, bytes, row_bytes, first, states, outputs,
+                            });
                         })*
                         _ => {}
                     }
@@ -43,17 +44,12 @@ pub(crate) fn multiply_rows(
     }
 }
 
-#[derive(Clone, Copy)]
-struct Rows<'a> {
+struct Tile<'a, 'b, 'c, const R: usize, const T: usize> {
+    kind: BlockType,
     bytes: &'a [u8],
     row_bytes: usize,
     /// The place of the first output.
     first: usize,
-}
-
-struct Tile<'a, 'b, 'c, const R: usize, const T: usize> {
-    kind: BlockType,
-    rows: Rows<'a>,
     states: &'a [[Block<Floats>; T]],
     outputs: &'b mut [&'c mut [f32]],
 }
@@ -73,7 +69,7 @@ impl<const R: usize, const T: usize> Tile<'_, '_, '_, R, T> {
     /// Multiplies numbers of some bytes, which are halves or the first bytes of floats.
     #[inline(always)]
     fn by_kind<S: Simd, const SIZE: usize, const IS_HALF: bool>(self, simd: S) {
-        let Self { rows: Rows { bytes, row_bytes, first }, states, outputs, .. } = self;
+        let Self { bytes, row_bytes, first, states, outputs, .. } = self;
         let num_rows = bytes.len() / row_bytes.max(1);
         for row in (0..num_rows).step_by(R) {
             let mut sums = [[simd.splat(0.0); T]; R];

@@ -23,10 +23,18 @@ impl Visible {
     pub(crate) fn length(&self) -> usize {
         self.num_straight + self.path.len()
     }
+
+    /// The end of the slots.
+    pub(crate) fn end(&self) -> usize {
+        self.path.last().map_or(self.num_straight, |slot| slot + 1)
+    }
 }
 
 /// A query of a token, and the place of its output.
 pub(crate) struct Query<'a> {
+    pub(crate) row: usize,
+    /// The head of its keys.
+    pub(crate) head: usize,
     pub(crate) visible: &'a Visible,
     pub(crate) states: &'a [f32],
     pub(crate) attended: &'a mut [f32],
@@ -43,13 +51,13 @@ pub(crate) struct Keys<'a> {
 }
 
 /// Queries of one sequence that share keys. Several of them are computed together, so that each key is loaded once.
-pub(crate) struct Attend<'a, 'b> {
+pub(crate) struct Attend<'a, 'b, 'c> {
     pub(crate) keys: Keys<'a>,
-    pub(crate) queries: &'b mut [Query<'a>],
+    pub(crate) queries: &'b mut [Query<'c>],
     pub(crate) scores: &'b mut Vec<f32>,
 }
 
-impl Job for Attend<'_, '_> {
+impl Job for Attend<'_, '_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         macro_rules! together {
@@ -83,8 +91,7 @@ fn attend<S: Simd, const N: usize>(
         let visible = queries[of].visible;
         let length = visible.length();
         starts[of] = length - keys.window.map_or(length, |window| window.min(length));
-        last_slot =
-            last_slot.max(visible.path.last().map_or(visible.num_straight, |slot| slot + 1));
+        last_slot = last_slot.max(visible.end());
     }
     let first_slot = starts.iter().min().map_or(0, |start| start / PAGE * PAGE);
     let number = last_slot.next_multiple_of(PAGE) - first_slot;

@@ -9,17 +9,6 @@ use crate::gguf::{Gguf, Tensor};
 use crate::simd::Instructions;
 use crate::weights::{Arena, Layer, Packed};
 
-#[derive(Debug, Clone, Copy)]
-pub struct LoadOptions {
-    pub instructions: Instructions,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self { instructions: Instructions::available()[0] }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) attention_norm: Vec<f32>,
@@ -64,15 +53,9 @@ struct Loader<'a> {
 }
 
 impl Model {
-    /// Packs the weights of a file; embeddings and floats stay in it.
-    ///
-    /// # Errors
-    ///
-    /// The architecture, a type of weights or a tensor is not one of those that are computed, or the file
-    /// contradicts itself.
-    pub fn load(file: Arc<Gguf>, options: LoadOptions) -> Result<Self> {
+    /// Packs the weights of a file for these instructions; embeddings and floats stay in it.
+    pub fn load(file: Arc<Gguf>, with: Instructions) -> Result<Self> {
         let mut config = Config::read(&file)?;
-        let with = options.instructions;
         let tensors = file.tensor_names().filter_map(|name| file.tensor(name).ok()?);
         let arena = Arena::new(tensors.map(|of| Packed::size(&of, with.lanes())).sum())?;
         let mut loader = Loader { file: &file, with, arena, left: file.tensor_names().collect() };
@@ -93,12 +76,11 @@ impl Model {
         let head = if is_tied { "token_embd.weight" } else { "output.weight" };
         let mut head = loader.layer(&[(head, config.vocab_size)], hidden)?;
         if let Some(name) = loader.left.first() {
-            return Err(
-                file.unsupported(format!("has the tensor {name}, which is not computed here"))
-            );
+            let reason = format!("has the tensor {name}, which is not computed here");
+            return Err(file.unsupported(reason));
         }
         let layers = blocks.iter_mut().flat_map(Block::layers).chain([&mut head]);
-        let num_bytes = loader.arena.settle(layers.flat_map(Layer::packed));
+        let num_bytes = loader.arena.settle(layers.flat_map(|layer| &mut layer.parts));
         Ok(Self { file, config, with, blocks, norm, head, embeddings, num_bytes })
     }
 

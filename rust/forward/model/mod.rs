@@ -9,5 +9,5 @@ mod pass;
 
 pub use cache::Cache;
 pub use config::Config;
-pub use load::{LoadOptions, Model};
+pub use load::Model;
 pub use pass::{Input, PassOptions};

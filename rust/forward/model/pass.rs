@@ -62,11 +62,6 @@ impl Model {
     ///
     /// Keys and values stay in the cache until the next pass of the row; [`Cache::commit`] makes some of them
     /// part of the sequence.
-    ///
-    /// # Errors
-    ///
-    /// A row is not in the cache or there twice, a token is not in the vocabulary, parents are not before their
-    /// children, or the memory of the cache cannot be had.
     pub fn forward(
         &self,
         cache: &mut Cache,
@@ -102,10 +97,8 @@ impl Model {
         for (place, input) in inputs.iter().enumerate() {
             let is_new = inputs[..place].iter().all(|before| before.row != input.row);
             let Some(length) = cache.length(input.row).filter(|_| is_new) else {
-                return Err(Error::invalid(
-                    "row",
-                    "must be a row of the cache, and each another one",
-                ));
+                let reason = "must be a row of the cache, and each another one";
+                return Err(Error::invalid("row", reason));
             };
             if input.num_logits > input.tokens.len() {
                 return Err(Error::invalid("num_logits", "must be at most the number of tokens"));
@@ -119,26 +112,20 @@ impl Model {
                     let reason = format!("hold {token}, the vocabulary {}", self.config.vocab_size);
                     return Err(Error::invalid("tokens", reason));
                 }
-                let parent = match input.parents {
+                let parent = match input.parents.map(|parents| parents[place]) {
                     None => place.checked_sub(1),
-                    Some(parents) => match parents[place] {
-                        -1 => None,
-                        parent => match usize::try_from(parent) {
-                            Ok(parent) if parent < place => Some(parent),
-                            _ => {
-                                return Err(Error::invalid(
-                                    "parents",
-                                    "must be before their children",
-                                ));
-                            }
-                        },
-                    },
+                    Some(-1) => None,
+                    Some(parent) => {
+                        let parent = usize::try_from(parent).ok().filter(|&parent| parent < place);
+                        let reason = "must be before their children";
+                        Some(parent.ok_or_else(|| Error::invalid("parents", reason))?)
+                    }
                 };
                 let slot = length + place;
-                let mut visible = parent.map_or_else(
-                    || Visible { num_straight: length, path: Vec::new() },
-                    |parent: usize| tokens[first + parent].visible.clone(),
-                );
+                let mut visible = match parent {
+                    Some(parent) => tokens[first + parent].visible.clone(),
+                    None => Visible { num_straight: length, path: Vec::new() },
+                };
                 if visible.path.is_empty() && visible.num_straight == slot {
                     visible.num_straight += 1;
                 } else {
@@ -281,64 +268,36 @@ impl Model {
             cache.rows[token.row].put(shape, layer, token.slot, keys, values);
         }
         let cache = &*cache;
-        let group = size / config.num_kv_heads;
         scratch.attended.resize(tokens.len() * size, 0.0);
         let qkv = scratch.qkv.as_slice();
-        let attend = |heads: &mut [Head<'_>]| {
+        let of_query = |(place, attended)| {
+            let (token, head) = (place / config.num_heads, place % config.num_heads);
+            let Token { row, ref visible, .. } = tokens[token];
+            let states = &qkv[token * width + head * config.head_size..][..config.head_size];
+            let head = head / (config.num_heads / config.num_kv_heads);
+            Query { row, head, visible, states, attended }
+        };
+        let attended = scratch.attended.chunks_exact_mut(config.head_size).enumerate();
+        let mut queries: Vec<_> = attended.map(of_query).collect();
+        queries.sort_by_key(|query| (query.row, query.head));
+        let attend = |queries: &mut [Query<'_>]| {
             let mut scores = Vec::new();
-            for alike in heads.chunk_by_mut(|a, b| (a.row, a.number) == (b.row, b.number)) {
-                let last = tokens[alike[alike.len() - 1].token].slot;
-                let pages = cache.rows[alike[0].row].pages(shape, layer, last + 1);
-                let keys = Keys {
-                    shape,
-                    pages: &pages,
-                    window: config.window.filter(|_| config.is_local[layer]),
-                    scale: config.attention_scale,
-                    head: alike[0].number,
-                };
-                let mut queries = Vec::with_capacity(alike.len() * group / config.head_size);
-                for head in alike {
-                    let visible = &tokens[head.token].visible;
-                    let states = &qkv[head.token * width + head.number * group..][..group];
-                    let states = states.chunks_exact(config.head_size);
-                    let attended = head.attended.chunks_exact_mut(config.head_size);
-                    let both = states.zip(attended);
-                    queries.extend(both.map(|(states, attended)| Query {
-                        visible,
-                        states,
-                        attended,
-                    }));
-                }
-                self.with.run(Attend { keys, queries: &mut queries, scores: &mut scores });
+            for queries in queries.chunk_by_mut(|a, b| (a.row, a.head) == (b.row, b.head)) {
+                let Query { row, head, .. } = queries[0];
+                let end = queries.iter().map(|query| query.visible.end()).max();
+                let pages = cache.rows[row].pages(shape, layer, end.unwrap_or(0));
+                let window = config.window.filter(|_| config.is_local[layer]);
+                let keys =
+                    Keys { shape, pages: &pages, window, scale: config.attention_scale, head };
+                self.with.run(Attend { keys, queries, scores: &mut scores });
             }
         };
-        let heads = scratch.attended.chunks_exact_mut(group).enumerate();
-        let mut heads: Vec<_> = heads
-            .map(|(place, attended)| {
-                let token = place / config.num_kv_heads;
-                Head {
-                    row: tokens[token].row,
-                    number: place % config.num_kv_heads,
-                    token,
-                    attended,
-                }
-            })
-            .collect();
-        heads.sort_by_key(|head| (head.row, head.number));
-        let is_long =
-            tokens.last().is_some_and(|token| token.visible.length() * heads.len() > 1 << 10);
+        let most = tokens.last().map_or(0, |token| token.visible.length());
+        let is_long = most * tokens.len() * config.num_kv_heads > 1 << 10;
         let num_shares = if is_long { options.num_threads.max(1) } else { 1 };
-        let share = heads.len().div_ceil(num_shares).max(1);
-        parallel::each(heads.chunks_mut(share).collect(), attend);
+        let share = queries.len().div_ceil(num_shares).max(1);
+        parallel::each(queries.chunks_mut(share).collect(), attend);
     }
-}
-
-/// The queries of a token that share keys.
-struct Head<'a> {
-    row: usize,
-    number: usize,
-    token: usize,
-    attended: &'a mut [f32],
 }
 
 /// Writes the outputs of a layer.
@@ -349,7 +308,7 @@ fn apply(
     prepared: &mut States,
     outputs: &mut Vec<f32>,
 ) {
-    let num_tokens = states.len() / layer.num_inputs();
-    outputs.resize(num_tokens * layer.num_outputs(), 0.0);
+    let num_tokens = states.len() / layer.num_inputs;
+    outputs.resize(num_tokens * layer.num_outputs, 0.0);
     layer.multiply(states, options.activations, options.num_threads, prepared, outputs);
 }

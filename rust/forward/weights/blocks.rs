@@ -16,61 +16,46 @@ pub enum BlockType {
     Q6K,
 }
 
-/// Number in GGUF, name, weights and bytes of a block.
-const TYPES: [(BlockType, u32, &str, usize, usize); 11] = [
-    (BlockType::F32, 0, "F32", 1, 4),
-    (BlockType::F16, 1, "F16", 1, 2),
-    (BlockType::Q4_0, 2, "Q4_0", 32, 18),
-    (BlockType::Q4_1, 3, "Q4_1", 32, 20),
-    (BlockType::Q5_0, 6, "Q5_0", 32, 22),
-    (BlockType::Q5_1, 7, "Q5_1", 32, 24),
-    (BlockType::Q8_0, 8, "Q8_0", 32, 34),
-    (BlockType::Q4K, 12, "Q4_K", 256, 144),
-    (BlockType::Q5K, 13, "Q5_K", 256, 176),
-    (BlockType::Q6K, 14, "Q6_K", 256, 210),
-    (BlockType::BF16, 30, "BF16", 1, 2),
+/// Number in GGUF, weights and bytes of a block.
+const TYPES: [(BlockType, u32, usize, usize); 11] = [
+    (BlockType::F32, 0, 1, 4),
+    (BlockType::F16, 1, 1, 2),
+    (BlockType::Q4_0, 2, 32, 18),
+    (BlockType::Q4_1, 3, 32, 20),
+    (BlockType::Q5_0, 6, 32, 22),
+    (BlockType::Q5_1, 7, 32, 24),
+    (BlockType::Q8_0, 8, 32, 34),
+    (BlockType::Q4K, 12, 256, 144),
+    (BlockType::Q5K, 13, 256, 176),
+    (BlockType::Q6K, 14, 256, 210),
+    (BlockType::BF16, 30, 1, 2),
 ];
 
-/// Types that are refused, by the name that their users know.
-const REFUSED: [(u32, &str); 16] = [
-    (10, "Q2_K"),
-    (11, "Q3_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (20, "IQ4_NL"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
-    (28, "F64"),
-    (29, "IQ1_M"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
-    (39, "MXFP4"),
-    (40, "NVFP4"),
-];
+/// Numbers and names of types that are refused.
+const REFUSED: &str = "10 Q2_K,11 Q3_K,16 IQ2_XXS,17 IQ2_XS,18 IQ3_XXS,19 IQ1_S,20 IQ4_NL,21 IQ3_S,22 IQ2_S,\
+    23 IQ4_XS,28 F64,29 IQ1_M,34 TQ1_0,35 TQ2_0,39 MXFP4,40 NVFP4";
 
 impl BlockType {
     pub fn from_number(number: u32) -> Option<Self> {
         TYPES.iter().find(|row| row.1 == number).map(|row| row.0)
     }
 
-    /// Returns the name of any type, also of those that are not read.
+    /// Returns the name of a type that is refused, as its users know it.
     pub fn name_of(number: u32) -> String {
-        let read = TYPES.iter().map(|row| (row.1, row.2));
-        let mut all = read.chain(REFUSED);
-        all.find(|row| row.0 == number).map_or_else(|| number.to_string(), |row| row.1.to_owned())
+        let mut known = REFUSED.split(',').filter_map(|row| row.split_once(' '));
+        known
+            .find(|row| row.0.parse() == Ok(number))
+            .map_or(number.to_string(), |row| row.1.to_owned())
     }
 
     /// The number of weights of a block.
     pub fn block_size(self) -> usize {
-        self.row().3
+        self.row().2
     }
 
     /// The number of bytes of a block.
     pub fn block_bytes(self) -> usize {
-        self.row().4
+        self.row().3
     }
 
     /// The number of bytes of a row of weights, `None` where it ends within a block.
@@ -79,7 +64,7 @@ impl BlockType {
         columns.is_multiple_of(self.block_size()).then(|| blocks.checked_mul(self.block_bytes()))?
     }
 
-    fn row(self) -> &'static (Self, u32, &'static str, usize, usize) {
+    fn row(self) -> &'static (Self, u32, usize, usize) {
         let place = TYPES.iter().position(|row| row.0 == self);
         &TYPES[place.expect("each type has a row")]
     }

@@ -2,7 +2,7 @@
 
 use super::pack::{Arena, Packed};
 use crate::error::{Error, Result};
-use crate::gguf::Tensor;
+use crate::gguf::{Bytes, Tensor};
 use crate::kernel::{Activations, Range, States, multiply, multiply_rows};
 use crate::parallel;
 use crate::simd::Instructions;
@@ -10,37 +10,13 @@ use crate::simd::Instructions;
 /// Fewer products take less time than a thread needs to begin.
 const LEAST_PART: usize = 1 << 16;
 
-#[derive(Debug)]
-enum Matrix {
-    Packed(Packed),
-    /// Rows of floats, where they lie.
-    Floats(Tensor),
-}
-
 /// Matrices whose outputs lie side by side.
 #[derive(Debug)]
 pub struct Layer {
-    parts: Vec<Matrix>,
-    num_inputs: usize,
-    num_outputs: usize,
+    pub(crate) parts: Vec<Packed>,
+    pub(crate) num_inputs: usize,
+    pub(crate) num_outputs: usize,
     with: Instructions,
-}
-
-impl Matrix {
-    fn num_rows(&self) -> usize {
-        match self {
-            Self::Packed(of) => of.rows,
-            Self::Floats(of) => of.rows,
-        }
-    }
-
-    /// The rows of a group, which are not divided.
-    fn group(&self) -> usize {
-        match self {
-            Self::Packed(of) => of.lanes,
-            Self::Floats(_) => 1,
-        }
-    }
 }
 
 impl Layer {
@@ -55,25 +31,23 @@ impl Layer {
         release: impl Fn(&[u8]),
     ) -> Self {
         let mut matrices = Vec::new();
-        for alike in parts.chunk_by(|one, other| one.kind == other.kind) {
-            let kind = alike[0].kind;
-            if kind.block_size() == 1 {
-                matrices.extend(alike.iter().cloned().map(Matrix::Floats));
+        let is_alike =
+            |of: &Tensor, next: &Tensor| of.kind == next.kind && of.kind.block_size() > 1;
+        for alike in parts.chunk_by(is_alike) {
+            if let [one] = alike {
+                matrices.push(Packed::new(one, with.lanes(), arena, &release));
                 continue;
             }
-            let packed = if let [one] = alike {
-                Packed::new(kind, &one.bytes, columns, with.lanes(), arena, &release)
-            } else {
-                let mut joined = Vec::new();
-                for part in alike {
-                    joined.extend_from_slice(&part.bytes);
-                    release(&part.bytes);
-                }
-                Packed::new(kind, &joined, columns, with.lanes(), arena, |_| ())
-            };
-            matrices.extend(packed.map(Matrix::Packed));
+            let mut joined = Vec::new();
+            for part in alike {
+                joined.extend_from_slice(&part.bytes);
+                release(&part.bytes);
+            }
+            let rows = alike.iter().map(|part| part.rows).sum();
+            let joined = Tensor { rows, bytes: Bytes::new(joined), ..alike[0] };
+            matrices.push(Packed::new(&joined, with.lanes(), arena, |_| ()));
         }
-        let num_outputs = matrices.iter().map(Matrix::num_rows).sum();
+        let num_outputs = matrices.iter().map(|of| of.rows).sum();
         Self { parts: matrices, num_inputs: columns, num_outputs, with }
     }
 
@@ -86,7 +60,7 @@ impl Layer {
         }
         let mut arena = Arena::new(Packed::size(&tensor, with.lanes()))?;
         let mut layer = Self::new(&[tensor], columns, with, &mut arena, |_| ());
-        arena.settle(layer.packed());
+        arena.settle(layer.parts.iter_mut());
         Ok(layer)
     }
 
@@ -105,21 +79,6 @@ impl Layer {
         Ok(outputs)
     }
 
-    pub(crate) fn num_outputs(&self) -> usize {
-        self.num_outputs
-    }
-
-    pub(crate) fn num_inputs(&self) -> usize {
-        self.num_inputs
-    }
-
-    pub(crate) fn packed(&mut self) -> impl Iterator<Item = &mut Packed> {
-        self.parts.iter_mut().filter_map(|part| match part {
-            Matrix::Packed(of) => Some(of),
-            Matrix::Floats(_) => None,
-        })
-    }
-
     /// Writes the products of each row with the states of each token, token after token.
     pub(crate) fn multiply(
         &self,
@@ -132,25 +91,18 @@ impl Layer {
         prepared.clear();
         let mut start = 0;
         for part in &self.parts {
-            let bits = match part {
-                Matrix::Packed(of) => of.bits,
-                Matrix::Floats(_) => 0,
-            };
-            prepared.fill(self.with, states, self.num_inputs, bits, activations);
-            let places = start..start + part.num_rows();
+            prepared.fill(self.with, states, self.num_inputs, part.bits, activations);
+            let places = start..start + part.rows;
             start = places.end;
-            let rows = outputs.chunks_exact_mut(self.num_outputs);
+            let rows = outputs.chunks_exact_mut(self.num_outputs.max(1));
             let rows = rows.map(|of_token| &mut of_token[places.clone()]);
             let work = places.len() * self.num_inputs * prepared.num_tokens;
             let number = num_threads.min(work / LEAST_PART).max(1);
-            let shares = shares(places.len(), part.group(), rows.collect(), number);
+            let shares = shares(places.len(), part.lanes, rows.collect(), number);
             let prepared = &*prepared;
+            let multiply = if part.bits > 0 { multiply } else { multiply_rows };
             parallel::each(shares, |(groups, mut outputs)| {
-                let range = Range { groups, outputs: &mut outputs };
-                match part {
-                    Matrix::Packed(of) => multiply(self.with, of, prepared, range),
-                    Matrix::Floats(of) => multiply_rows(self.with, of, prepared, range),
-                }
+                multiply(self.with, part, prepared, Range { groups, outputs: &mut outputs });
             });
         }
     }

@@ -36,12 +36,14 @@ pub(crate) enum Scales {
     Signed,
 }
 
-/// Rows of weights in interleaved blocks.
+/// Rows of weights in interleaved blocks, or floats where they lie.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    /// The bits of a number: 4, 5, 6 or 8.
+    pub(crate) kind: BlockType,
+    /// The bits of a number are 4, 5, 6 or 8, those of floats 0.
     pub(crate) bits: u32,
     pub(crate) scales: Scales,
+    /// A group has this many rows, and is not divided.
     pub(crate) lanes: usize,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
@@ -67,7 +69,7 @@ impl Arena {
     /// Hands the memory to the matrices, in the order of packing, and returns their bytes.
     pub(crate) fn settle<'a>(self, weights: impl Iterator<Item = &'a mut Packed>) -> usize {
         let map = Arc::new(self.map);
-        for (packed, ends) in weights.zip(self.ends.windows(2)) {
+        for (packed, ends) in weights.filter(|of| of.bits > 0).zip(self.ends.windows(2)) {
             packed.bytes = Bytes::part(&map, ends[0]..ends[1]).expect("a part of the map");
         }
         self.ends[self.ends.len() - 1]
@@ -104,10 +106,10 @@ pub(crate) const fn block_bytes(bits: u32) -> usize {
     4 * bits as usize
 }
 
-/// The bits and the scales that blocks are packed in; those of floats are not packed.
-const fn form(kind: BlockType) -> Option<(u32, Scales)> {
-    Some(match kind {
-        BlockType::F32 | BlockType::F16 | BlockType::BF16 => return None,
+/// The bits and the scales that blocks are packed in.
+const fn form(kind: BlockType) -> (u32, Scales) {
+    match kind {
+        BlockType::F32 | BlockType::F16 | BlockType::BF16 => (0, Scales::Half(0.0)),
         BlockType::Q4_0 => (4, Scales::Half(8.0)),
         BlockType::Q4_1 => (4, Scales::HalfAndMinimum),
         BlockType::Q5_0 => (5, Scales::Half(16.0)),
@@ -116,33 +118,33 @@ const fn form(kind: BlockType) -> Option<(u32, Scales)> {
         BlockType::Q4K => (4, Scales::Super),
         BlockType::Q5K => (5, Scales::Super),
         BlockType::Q6K => (6, Scales::Signed),
-    })
+    }
 }
 
 impl Packed {
-    /// The bytes that a matrix takes once it is packed, 0 for floats.
+    /// The bytes that a matrix takes in an arena.
     pub(crate) fn size(of: &Tensor, lanes: usize) -> usize {
-        form(of.kind).map_or(0, |(bits, scales)| {
-            let units = of.rows.div_ceil(lanes) * (of.columns / of.kind.block_size());
-            units * lanes * scales.unit_bytes(bits)
-        })
+        let (bits, scales) = form(of.kind);
+        let units = of.rows.div_ceil(lanes) * (of.columns / of.kind.block_size());
+        if bits == 0 { 0 } else { units * lanes * scales.unit_bytes(bits) }
     }
 
-    /// Interleaves rows of whole blocks in an arena; the last rows are filled up with zeros. Returns `None` for floats.
+    /// Interleaves rows of whole blocks in an arena; the last rows are filled up with zeros.
     ///
     /// `release` is called with bytes that are not read again, so that no file is in memory twice.
     pub(crate) fn new(
-        kind: BlockType,
-        bytes: &[u8],
-        columns: usize,
+        of: &Tensor,
         lanes: usize,
         arena: &mut Arena,
         release: impl Fn(&[u8]),
-    ) -> Option<Self> {
-        let (bits, scales) = form(kind)?;
+    ) -> Self {
+        let &Tensor { kind, rows, columns, ref bytes } = of;
+        let (bits, scales) = form(kind);
+        if bits == 0 {
+            return Self { kind, bits, scales, lanes: 1, rows, columns, bytes: bytes.clone() };
+        }
         let (width, source) = (kind.block_size(), kind.block_bytes());
         let row_bytes = columns / width * source;
-        let rows = bytes.len() / row_bytes.max(1);
         let zeros = vec![0; source];
         let mut end = arena.ends[arena.ends.len() - 1];
         let mut group = Vec::new();
@@ -170,7 +172,7 @@ impl Packed {
         }
         arena.ends.push(end);
         release(&bytes[released..]);
-        Some(Self { bits, scales, lanes, rows, columns, bytes: Bytes::new([]) })
+        Self { kind, bits, scales, lanes, rows, columns, bytes: Bytes::new([]) }
     }
 
     /// The bytes of as many rows as there are lanes.

@@ -1,11 +1,12 @@
 //! Files that are cut, forged or no GGUF: an error of one sentence, and no more memory than the file.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use specds_forward::Instructions;
 use specds_forward::gguf::{Gguf, Value};
-use specds_forward::model::{Cache, Input, LoadOptions, Model, PassOptions};
+use specds_forward::model::{Cache, Input, Model, PassOptions};
+use tempfile::NamedTempFile;
 
 fn text(of: &str) -> Vec<u8> {
     [&(of.len() as u64).to_le_bytes(), of.as_bytes()].concat()
@@ -20,48 +21,32 @@ fn array(kind: u32, length: u64, values: &[u8]) -> Vec<u8> {
 }
 
 fn header(num_tensors: u64, num_fields: u64) -> Vec<u8> {
-    [
-        b"GGUF".as_slice(),
-        &3_u32.to_le_bytes(),
-        &num_tensors.to_le_bytes(),
-        &num_fields.to_le_bytes(),
-    ]
-    .concat()
+    [&b"GGUF\x03\0\0\0"[..], &num_tensors.to_le_bytes(), &num_fields.to_le_bytes()].concat()
 }
 
 fn tensor(name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
-    let mut bytes =
-        [&text(name), &u32::try_from(dimensions.len()).unwrap().to_le_bytes()[..]].concat();
-    for size in dimensions {
-        bytes.extend(size.to_le_bytes());
-    }
-    [bytes, kind.to_le_bytes().to_vec(), offset.to_le_bytes().to_vec()].concat()
+    let number = u32::try_from(dimensions.len()).unwrap();
+    let sizes: Vec<u8> = dimensions.iter().flat_map(|size| size.to_le_bytes()).collect();
+    let places = [&kind.to_le_bytes()[..], &offset.to_le_bytes()].concat();
+    [text(name), number.to_le_bytes().to_vec(), sizes, places].concat()
 }
 
-struct File(#[expect(dead_code, reason = "deleted when dropped")] tempfile::TempDir, PathBuf);
-
-fn file(bytes: &[u8]) -> File {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    fs::write(&path, bytes).unwrap();
-    File(folder, path)
+fn file(bytes: &[u8]) -> NamedTempFile {
+    let file = NamedTempFile::new().unwrap();
+    fs::write(file.path(), bytes).unwrap();
+    file
 }
 
 fn error(bytes: &[u8]) -> String {
-    Gguf::open(&file(bytes).1).expect_err("a damaged file").to_string()
+    Gguf::open(file(bytes)).expect_err("a damaged file").to_string()
 }
 
 /// A whole model of one layer, with weights in `Q4_0`.
 fn model() -> Vec<u8> {
-    let sizes = [
-        ("embedding_length", 32_u32),
-        ("feed_forward_length", 32),
-        ("block_count", 1),
-        ("attention.head_count", 2),
-    ];
+    let sizes = ["embedding_length", "feed_forward_length", "block_count", "attention.head_count"];
     let mut bytes = header(11, 5 + sizes.len() as u64);
     bytes.extend(field("general.architecture", 8, &text("llama")));
-    for (key, size) in sizes {
+    for (key, size) in sizes.into_iter().zip([32_u32, 32, 1, 2]) {
         bytes.extend(field(&format!("llama.{key}"), 4, &size.to_le_bytes()));
     }
     bytes.extend(field("tokenizer.ggml.tokens", 9, &array(8, 2, &[text("a"), text("b")].concat())));
@@ -69,37 +54,34 @@ fn model() -> Vec<u8> {
     bytes.extend(field("tokenizer.ggml.added", 9, &array(7, 2, &[0, 1])));
     bytes.extend(field("large", 10, &u64::MAX.to_le_bytes()));
     let mut offset = 0;
-    for (name, rows) in [("token_embd", 40), ("output_norm", 0)] {
-        bytes.extend(layer_tensor(name, rows, &mut offset));
+    let mut put = |name: &str, rows: u64| {
+        let (name, place) = (format!("{name}.weight"), offset);
+        offset += if rows == 0 { 128 } else { (rows * 18).next_multiple_of(32) };
+        bytes.extend(match rows {
+            0 => tensor(&name, &[32], 0, place),
+            rows => tensor(&name, &[32, rows], 2, place),
+        });
+    };
+    put("token_embd", 40);
+    put("output_norm", 0);
+    for name in ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"] {
+        put(&format!("blk.0.{name}"), 32);
     }
-    let layer = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
-    for name in layer {
-        bytes.extend(layer_tensor(&format!("blk.0.{name}"), 32, &mut offset));
-    }
-    for name in ["attn_norm", "ffn_norm"] {
-        bytes.extend(layer_tensor(&format!("blk.0.{name}"), 0, &mut offset));
-    }
+    put("blk.0.attn_norm", 0);
+    put("blk.0.ffn_norm", 0);
+    let end = bytes.len().next_multiple_of(32) + usize::try_from(offset).unwrap();
     bytes.resize(bytes.len().next_multiple_of(32), 0);
-    let end = bytes.len() + usize::try_from(offset).unwrap();
     bytes.resize(end, 0x2c);
     bytes
 }
 
-/// A matrix of these rows, or a vector for none.
-fn layer_tensor(name: &str, rows: u64, offset: &mut u64) -> Vec<u8> {
-    let place = *offset;
-    *offset += if rows == 0 { 128 } else { (rows * 18).next_multiple_of(32) };
-    let name = format!("{name}.weight");
-    if rows == 0 { tensor(&name, &[32], 0, place) } else { tensor(&name, &[32, rows], 2, place) }
-}
-
 /// Opens a file, loads its model and runs it.
-fn use_all(file: &File) -> Result<(), specds_forward::Error> {
-    let gguf = Arc::new(Gguf::open(&file.1)?);
+fn use_all(file: &NamedTempFile) -> Result<(), specds_forward::Error> {
+    let gguf = Arc::new(Gguf::open(file)?);
     for name in gguf.tensor_names() {
         let _ = gguf.tensor(name);
     }
-    let model = Model::load(gguf, LoadOptions::default())?;
+    let model = Model::load(gguf, Instructions::available()[0])?;
     let mut cache = Cache::new(&model, 1);
     let input = Input { row: 0, tokens: &[1, 2, 3], parents: None, num_logits: 3 };
     let logits = model.forward(&mut cache, &[input], PassOptions::default())?;
@@ -111,7 +93,7 @@ fn use_all(file: &File) -> Result<(), specds_forward::Error> {
 fn whole_file_is_read() {
     let file = file(&model());
     use_all(&file).unwrap();
-    let gguf = Gguf::open(&file.1).unwrap();
+    let gguf = Gguf::open(&file).unwrap();
     let value = |key: &str| gguf.metadata().get(key).unwrap().clone();
     assert_eq!(value("tokenizer.ggml.tokens"), Value::Texts(vec!["a".to_owned(), "b".to_owned()]));
     assert_eq!(value("tokenizer.ggml.scores"), Value::Floats(vec![0.0; 2]));
@@ -158,7 +140,7 @@ fn tensors_outside_of_the_file_are_refused() {
         let file =
             file(&[header(1, 0), tensor("t", dimensions, kind, offset), vec![0; 64]].concat());
         // What lies outside of the file is refused at once, the rest when it is asked for.
-        let opened = Gguf::open(&file.1).and_then(|gguf| gguf.tensor("t").map(drop));
+        let opened = Gguf::open(&file).and_then(|gguf| gguf.tensor("t").map(drop));
         let error = opened.expect_err("a tensor outside of the file").to_string();
         let is_size = error.contains("is not all in the file") && reason == "part of a block";
         assert!(error.contains(reason) || is_size, "{error}");
@@ -205,7 +187,7 @@ fn damaged_files_are_answered_or_refused() {
 #[test]
 fn sparse_files_take_no_memory() {
     let file = file(&[header(0, 1), field("k", 9, &array(9, 16 << 20, &[]))].concat());
-    fs::OpenOptions::new().write(true).open(&file.1).unwrap().set_len(1 << 40).unwrap();
-    assert!(Gguf::open(&file.1).is_err());
-    assert!(Gguf::open(file.1.parent().unwrap()).is_err());
+    file.as_file().set_len(1 << 40).unwrap();
+    assert!(Gguf::open(&file).is_err());
+    assert!(Gguf::open(std::env::temp_dir()).is_err());
 }

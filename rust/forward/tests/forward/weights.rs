@@ -129,5 +129,8 @@ fn parts_of_blocks_and_of_tokens_are_refused() {
     let matrix = Tensor { kind: BlockType::Q4_0, rows: 2, columns: 32, bytes: Bytes::new([0; 36]) };
     let matrix = Layer::of(matrix, with).unwrap();
     assert!(matrix.product(&[0.0; 40], Activations::Float32, 1).is_err());
+    let empty = Tensor { kind: BlockType::F32, rows: 0, columns: 32, bytes: Bytes::new([]) };
+    let empty = Layer::of(empty, with).unwrap();
+    assert_eq!(empty.product(&[0.0; 64], Activations::Float32, 1).unwrap(), []);
     assert_eq!(matrix.product(&[0.0; 32], Activations::Float32, 9).unwrap(), [0.0; 2]);
 }
