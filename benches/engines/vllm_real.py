@@ -2,22 +2,26 @@
 
     make bench-vllm ARGS="--limit 2"
     make bench-vllm ARGS="--kinds schema tools --limit 5 --ways plain specds"
+    make bench-vllm ARGS="--new-tokens 32 --at-once --ways plain specds bound"
 
 Kinds at once, some requests of each, then each kind alone, two requests at a time. All ways run in
 one process and take turns at each batch. CPU seconds, the prompts included. Requests of `schema`
-and `tools` have grammars, and are all at once.
+and `tools` have grammars, and are all at once. The bound verifies those drafted tokens alone that
+the baseline text has: no choice of draft sizes can gain more.
 """
 
 from contextlib import ExitStack
 from time import process_time
 
+from engines.workload import WHOLE
 from real.kinds import encode, every_kind, log, messages, parser
 from real.models import folder_of
 from real.structured import json_schema, requests, structured_kinds
 from real.tables import print_tables
 
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 5}
-WAYS = ("plain", "specds", "n-grams")  # the last one's kernels break an engine that starts later
+# The last one's kernels break an engine that starts later.
+WAYS = ("plain", "specds", "bound", "n-grams")
 
 
 def main():
@@ -25,29 +29,33 @@ def main():
     from specds.integrations import adapter
 
     options = parser(__doc__, WAYS, every_kind(), limit=2, more=structured_kinds())
+    options.set_defaults(ways=[way for way in WAYS if way != "bound"])
     options.add_argument("--at-once", action="store_true", help="no kind alone but those with logs")
     asked = options.parse_args()
     adapter.perf_counter = process_time  # other programs then mislead no budget
-    specds = {"additional_config": {"specds": {"memory_scope": "shared", **asked.options}}}
+    ours = {"memory_scope": "shared", **asked.options}
     limits = {"prompt_lookup_min": 3, "prompt_lookup_max": 5}
     about = {
         "plain": {},
-        "specds": {**chains(8), **specds},
+        "specds": {**chains(8), "additional_config": {"specds": ours}},
+        "bound": {**chains(8), "additional_config": {"specds": {**ours, **WHOLE}}},
         "n-grams": {"speculative_config": {**NGRAMS, **limits}},
     }
     usual = {"model": str(folder_of("smollm2")), "max_num_seqs": 10, "max_model_len": 2048}
     usual["disable_log_stats"] = False
-    rows, order = [], [way for way in WAYS if way in asked.ways]
+    rows, answers, order = [], {}, [way for way in WAYS if way in asked.ways]
     with ExitStack() as stack:
         engines = {way: stack.enter_context(Engine(**usual, **about[way])) for way in order}
+        if "bound" in engines:
+            verify_right_tokens(engines["bound"].proposer, answers)
         for engine in engines.values():  # the first steps cost more
             write(engine, [[{"role": "user", "content": "Hello."}]], asked, [{"regex": "Yes|No"}])
         for kind, asks, grammars in batches(asked):
-            for way in order:
+            for way in sorted(order, key="bound".__eq__):  # the bound comes last
                 if logged := log(kind):
                     write(engines[way], logged, asked)
                 row = {"kind": kind, "way": way, "number": 0}
-                rows.append(row | measured(engines[way], asks, asked, grammars))
+                rows.append(row | measured(engines[way], asks, asked, grammars, answers))
             order.reverse()
             rows.sort(key=lambda row: WAYS.index(row["way"]))
             print_tables([row for row in rows if row["kind"] == kind])
@@ -57,9 +65,29 @@ def main():
             print(f"\n{cut} drafted tokens were forbidden, and vLLM cut them.")
 
 
-def measured(engine, asks, asked, grammars):
+def verify_right_tokens(proposer, answers):
+    """Cut all drafts to the tokens that the answer to their prompt has."""
+    chains = proposer.chains
+
+    def right(num_left):
+        drafts = chains(num_left)
+        for name, draft in zip(proposer.runner.input_batch.req_ids, drafts, strict=False):
+            request = proposer.runner.requests[name]
+            answer = answers.get(tuple(request.prompt_token_ids), ())
+            rest = answer[len(request.output_token_ids) :]
+            pairs = enumerate(zip(draft, rest, strict=False))
+            wrong = (at for at, (token, of_answer) in pairs if token != of_answer)
+            del draft[next(wrong, len(rest)) :]
+        return drafts
+
+    proposer.chains = right
+
+
+def measured(engine, asks, asked, grammars, answers):
     before = counts(engine)
     texts = write(engine, asks, asked, grammars)
+    prompts = (tuple(encode(engine.llm.get_tokenizer(), one)) for one in asks)
+    answers.update(zip(prompts, texts, strict=True))
     drafted, accepted = (now - old for now, old in zip(counts(engine), before, strict=True))
     tokens = sum(map(len, texts))
     row = {"texts": texts, "seconds": engine.cpu_seconds, "tokens": tokens}

@@ -58,6 +58,19 @@ def test_vllm_drafts_end_at_the_model_length():
     assert lengths == [3, 2, 1, 0, 0]
 
 
+def test_vllm_drafts_end_at_the_limit_of_their_request():
+    adapter = vllm.VllmAdapter(config_of(max_model_len=32))
+    for name, most in {"a": 6, "b": None, "c": 90}.items():
+        adapter.begin_request(name, SimpleNamespace(extra_args=None, max_tokens=most), TEXT)
+    adapter.begin_request("d", None, TEXT)
+    lengths = [10, 10, 10, 10]
+    assert adapter.num_left([*"abcd"], lengths) == [4, 22, 22, 22]
+    adapter.begin_request("a", SimpleNamespace(extra_args=None, max_tokens=1), TEXT)
+    assert adapter.num_left("a", [9]) == [0]
+    adapter.end_requests("a")
+    assert adapter.num_left("a", [9]) == [23]
+
+
 def test_failing_drafter_is_logged_at_growing_intervals(caplog):
     proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
     proposer.runner = runner_of([*"ab"])

@@ -86,6 +86,7 @@ class VllmAdapter(Adapter):
             times_steps=times_steps,
         )
         self.max_length: int = model.max_model_len
+        self._limits: dict[str, int] = {}
         self.grammars: Grammars | None = None
         self.shadows: dict[str, Shadow] = {}
         scheduler = vllm_config.scheduler_config
@@ -110,9 +111,13 @@ class VllmAdapter(Adapter):
         return names
 
     def begin_request(self, name: str, sampling: Any, prompt_ids: Sequence[int] | None) -> None:
-        """Read the options of a request, and begin its constraint if it has structured output."""
+        """Read the options and the limit of a request, and begin its constraint if it has one."""
         self.request_options[name] = parse_request_options(sampling and sampling.extra_args)
         self.shadows.pop(name, None)
+        self._limits.pop(name, None)
+        most = getattr(sampling, "max_tokens", None)
+        if most is not None and prompt_ids is not None:
+            self._limits[name] = len(prompt_ids) + most
         if self.grammars is not None and self.drafts:
             shadow = self.grammars.shadow(sampling, prompt_ids)
             if shadow is not None:
@@ -123,8 +128,15 @@ class VllmAdapter(Adapter):
         ended = [name for name in names if self.request_options.pop(name, self) is not self]
         for name in ended:
             self.shadows.pop(name, None)
+            self._limits.pop(name, None)
         if ended:
             self.drafter.end(ended)
+
+    def num_left(self, names: Sequence[str], lengths: Sequence[int]) -> list[int]:
+        """Return the tokens that each request may still get, by its own limit and the model's."""
+        limits = (self._limits.get(name, self.max_length) for name in names)
+        rows = zip(limits, lengths, strict=True)
+        return [max(min(limit, self.max_length) - length, 0) for limit, length in rows]
 
     def constraints(
         self, names: Sequence[str], contexts: Sequence[Any], starts: Sequence[int]
@@ -184,7 +196,7 @@ class Proposer(VllmAdapter):
         self.sync(contexts, names, num_verified=num_verified)
         with self.timed_draft(is_decoding=all(sampled_token_ids)):
             self.choose_allowed(self.constraints(names, contexts, [0] * len(names)))
-            return self.chains([self.max_length - length for length in lengths])
+            return self.chains(self.num_left(names, lengths))
 
 
 RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner.propose_draft_token_ids"

@@ -125,7 +125,7 @@ class ChainSpeculator(VllmAdapter):
         scheduled, cut = self._step.scheduled_spec_decode_tokens, self._step.num_invalid_spec_tokens
         kept = [len(scheduled.get(name, ())) - (cut or {}).get(name, 0) for name in names]
         self.sync(parts, names, starts, num_verified=kept)
-        left = [max(self.max_length - total - 1, 0) for total in totals]
+        left = [max(number - 1, 0) for number in self.num_left(names, totals)]
         with self.timed_draft(is_decoding=is_decoding):
             self.choose_allowed(self.constraints(names, parts, starts))
             token_ids, lengths, probs = self.drafter.draft_chains(
