@@ -253,11 +253,10 @@ impl Weights<'_> {
         if !is_plain {
             return Err(Error::invalid("arrays", "must be contiguous, row after row").into());
         }
-        let (array, kind, bytes): (&Bound<'_, PyAny>, _, &[u8]) = match self {
-            Self::F32(of) => (of.as_any(), BlockType::F32, cast_slice(of.as_slice()?)),
-            Self::BF16(of) => (of.as_any(), BlockType::BF16, cast_slice(of.as_slice()?)),
+        let (array, kind, bytes, shape): (&Bound<'_, PyAny>, _, &[u8], _) = match self {
+            Self::F32(of) => (of, BlockType::F32, cast_slice(of.as_slice()?), of.shape()),
+            Self::BF16(of) => (of, BlockType::BF16, cast_slice(of.as_slice()?), of.shape()),
         };
-        let shape: Vec<usize> = array.getattr("shape")?.extract()?;
         let columns = shape.last().copied().unwrap_or(1);
         let rows = shape.iter().rev().skip(1).product();
         let memory =

@@ -56,19 +56,23 @@ pub(crate) struct Packed {
 /// A pass in this order reads faster: pages are few, and what is fetched ahead of the end of a matrix is the next.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    map: MmapMut,
+    /// A map takes as long as the product of a small matrix: there is none without packed rows.
+    map: Option<MmapMut>,
     /// The start of the first matrix and the ends of all.
     ends: Vec<usize>,
 }
 
 impl Arena {
     pub(crate) fn new(number: usize) -> Result<Self> {
-        Ok(Self { map: zeros(number, "the weights")?, ends: vec![0] })
+        let map = (number > 0).then(|| zeros(number, "the weights")).transpose()?;
+        Ok(Self { map, ends: vec![0] })
     }
 
     /// Hands the memory to the matrices, in the order of packing, and returns their bytes.
     pub(crate) fn settle<'a>(self, weights: impl Iterator<Item = &'a mut Packed>) -> usize {
-        let map = Arc::new(self.map);
+        let Some(map) = self.map.map(Arc::new) else {
+            return 0;
+        };
         for (packed, ends) in weights.filter(|of| of.bits > 0).zip(self.ends.windows(2)) {
             packed.bytes = Bytes::part(&map, ends[0]..ends[1]).expect("a part of the map");
         }
@@ -167,7 +171,9 @@ impl Packed {
                     put_block(&mut group, kind, bits, &blocks, start);
                 }
             }
-            arena.map[end..end + group.len()].copy_from_slice(&group);
+            if let Some(map) = &mut arena.map {
+                map[end..end + group.len()].copy_from_slice(&group);
+            }
             end += group.len();
         }
         arena.ends.push(end);
