@@ -54,7 +54,7 @@ def test_greedy_text_is_the_engine_s_own_and_drafts_are_accepted(prompts, about,
     assert bool(preempted) == ("num_gpu_blocks_override" in about)
 
 
-def test_scheduling_ahead_verifies_more_tokens_in_more_steps(prompts):
+def test_scheduling_ahead_takes_more_steps_for_equal_texts(prompts):
     with Engine() as engine:
         expected = texts(engine, prompts)
     counts = []
@@ -67,8 +67,8 @@ def test_scheduling_ahead_verifies_more_tokens_in_more_steps(prompts):
         counts.append([stats[name] for name in names])
         print(f"\nscheduled ahead: {is_ahead}, decode steps, verified, accepted: {counts[-1]}")
     (steps, verified, accepted), (steps_ahead, verified_ahead, accepted_ahead) = counts
-    assert steps <= steps_ahead
-    assert verified < verified_ahead
+    assert steps < steps_ahead
+    assert verified <= verified_ahead
     assert accepted <= accepted_ahead
 
 
