@@ -46,9 +46,9 @@ impl TokenTree {
     ///     paths: The token ids of each path. Long paths are cut: a session takes at most 1,024 nodes.
     ///     known_tokens: A path ends before a token that is not below this.
     #[staticmethod]
-    #[pyo3(signature = (paths, known_tokens = u32::MAX))]
-    fn of_paths(paths: Vec<Vec<u32>>, known_tokens: u32) -> Self {
-        Self(draft::TokenTree::of_paths(&paths, known_tokens))
+    #[pyo3(signature = (paths, known_tokens = None))]
+    fn of_paths(paths: Vec<Vec<u32>>, known_tokens: Option<u32>) -> Self {
+        Self(draft::TokenTree::of_paths(&paths, known_tokens.unwrap_or(u32::MAX)))
     }
 
     fn __len__(&self) -> usize {

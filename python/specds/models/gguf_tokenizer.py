@@ -7,9 +7,6 @@ from os import PathLike
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specds._core import GgufFile, merges_of
 from specds._lazy import imported
 from specds.models.gguf import (
@@ -23,6 +20,8 @@ from specds.models.gguf import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
 _LLAMA3 = (
