@@ -2,8 +2,6 @@
 
 use specds_index::{Error, Result};
 
-use crate::fused::suggestion::Suggestion;
-
 /// The source of a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(u8)]
@@ -91,6 +89,9 @@ impl TokenTree {
         Ok(Self { sources: vec![Source::Other; token_ids.len()], token_ids, parents, probs })
     }
 
+    /// The maximum size of a proposal, because each node of a draft scans all its nodes.
+    pub(crate) const MAX_SUGGESTED: usize = 1024;
+
     /// Returns the tree of paths that are equally likely, for [`Session::suggest`](crate::draft::Session): its
     /// probabilities are those after each parent. A path ends before a token that is not below `known_tokens`.
     #[must_use]
@@ -98,7 +99,7 @@ impl TokenTree {
         /// The probability of what must come: a model may split a forced string in another way.
         const FORCED: f32 = 0.97;
         let (mut tree, mut counts) = (Self::default(), Vec::new());
-        let most = Suggestion::MAX_NODES / paths.len().max(1);
+        let most = Self::MAX_SUGGESTED / paths.len().max(1);
         for path in paths {
             let mut parent = -1;
             for &token in path.iter().take(most).take_while(|&&token| token < known_tokens) {

@@ -12,11 +12,8 @@ pub(crate) struct Suggestion {
 }
 
 impl Suggestion {
-    /// The maximum size of a proposal, because each node of a draft scans all its nodes.
-    pub(crate) const MAX_NODES: usize = 1024;
-
     pub(crate) fn new(tree: TokenTree) -> Result<Self> {
-        let (most, found) = (Self::MAX_NODES, tree.len());
+        let (most, found) = (TokenTree::MAX_SUGGESTED, tree.len());
         if found > most {
             let reason = format!("has {found} nodes: give at most {most}");
             return Err(Error::invalid("suggestion", reason));
