@@ -296,12 +296,23 @@ fn packed_sizes_equal_brute_force() {
     for _ in 0..300 {
         let num_rows = 1 + random.below(3) as usize;
         let probs = |random: &mut Random| {
-            // At most the first bound of a probability.
-            let ratio = 0.2 + 0.42 * uniform(random);
+            let ratio = 0.2 + 0.79 * uniform(random);
             let length = i32::try_from(random.below(5)).unwrap();
             (1..=length).map(|depth| ratio.powi(depth) as f32).collect()
         };
+        // The first two of eight sure nodes count as rejected, and those above a node as accepted.
+        let believed = |probs: &Vec<f32>| {
+            let (ratio, mut gain, mut num_sure) = (probs.first().copied().unwrap_or(0.0), 1.0, 0.0);
+            let mut next = || {
+                let most = 1.0 - 2.0 / (8.0 + num_sure);
+                num_sure += f64::from(u8::from(f64::from(ratio) > most));
+                gain *= f64::from(ratio).min(most);
+                gain
+            };
+            probs.iter().map(|_| next()).collect::<Vec<_>>()
+        };
         let probs: Vec<Vec<f32>> = (0..num_rows).map(|_| probs(&mut random)).collect();
+        let gains: Vec<_> = probs.iter().map(believed).collect();
         let mut points = vec![(1.0, 1.0)];
         for tokens in 2..16 {
             let step = 0.3 * uniform(&mut random).powi(3);
@@ -309,9 +320,8 @@ fn packed_sizes_equal_brute_force() {
         }
         let cost = StepCost::new(points).unwrap();
         let value = |sizes: &[usize]| {
-            let rows = probs.iter().zip(sizes);
-            let gains = rows.flat_map(|(row, &size)| &row[..size]);
-            let tokens = gains.map(|&gain| f64::from(gain)).sum::<f64>() + num_rows as f64;
+            let rows = gains.iter().zip(sizes);
+            let tokens = rows.flat_map(|(row, &size)| &row[..size]).sum::<f64>() + num_rows as f64;
             let seconds = cost.seconds((num_rows + sizes.iter().sum::<usize>()) as f64);
             // Before any draft, time is worth the tokens of steps without drafts.
             tokens - num_rows as f64 * seconds / cost.seconds(num_rows as f64)
