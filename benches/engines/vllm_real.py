@@ -6,8 +6,8 @@
 
 Kinds at once, some requests of each, then each kind alone, two requests at a time. All ways run in
 one process and take turns at each batch. CPU seconds, the prompts included. Requests of `schema`
-and `tools` have grammars, and are all at once. The bound verifies those drafted tokens alone that
-the baseline text has: no choice of draft sizes can gain more.
+and `tools` have grammars, and are all at once. `bound` verifies only the drafted tokens that the
+baseline text contains, so no choice of draft sizes can gain more.
 """
 
 from contextlib import ExitStack

@@ -37,8 +37,8 @@ class FewTokens:
     """A model's passes over so few tokens that its usual chunks, of 64 to 256, are mostly padding.
 
     The copy that runs them shares all weights. On a CPU its linear layers are those of
-    `specds.verify.linear`. `_IN_PLACE_OF` has other functions, and other recurrent layers have an
-    attribute or call functions with an argument for the size of chunks.
+    `specds.verify.linear`. Functions of transformers are replaced by those in `_IN_PLACE_OF`, or
+    get the number of tokens as the size of a chunk, which may be an attribute of a layer instead.
     """
 
     def __init__(self, model: PreTrainedModel, *, has_kernels: bool = False) -> None:
