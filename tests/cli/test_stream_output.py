@@ -55,13 +55,20 @@ def test_steps_have_the_source_of_each_token(tiny_model):
 
 def test_the_prompt_is_an_argument_or_an_option(run, monkeypatch):
     options = ["generate", "--model", "demo-tiny", "--max-new-tokens", 4]
-    out = run(*options, "def add(")[1]
+    _, out, err = run(*options, "def add(")
+    assert "no draft was accepted" in err
     assert out
     assert not out.startswith("def add(")
     monkeypatch.setattr(sys, "stdin", io.StringIO("def add("))
     assert run(*options, "-")[1] == out
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input is closed" in run(*options, "-")[2]
+
+
+def test_switched_off_drafts_are_not_missed(run):
+    options = ["generate", "--model", "demo-tiny", "--max-new-tokens", 4, "--max-nodes", 0]
+    err = run(*options, "def add(")[2]
+    assert err.endswith("; 3 passes, 1.0 tokens each\n")
 
 
 def test_invalid_utf8_is_rejected(run, chat_model, monkeypatch):

@@ -1,6 +1,7 @@
 """Outputs for callers, streamers and stopping criteria, compared with `model.generate`."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -105,14 +106,30 @@ def test_sequences_are_int64_for_all_prompt_dtypes():
     assert output.sequences.dtype == torch.int64
 
 
-def test_speedup_compares_with_the_shortest_step_without_drafts():
+def test_speedup_compares_with_the_mean_step_without_drafts():
     stats = GenerationStats(num_drafts=3, num_accepted_tokens=6, prefill_s=1.0, total_s=5.0)
+    stats.record_baseline_steps([])
     assert stats.speedup == 0
-    assert "baseline" not in str(stats)
-    for seconds in (2.0, 1.0, 3.0):
-        stats.record_baseline_step(seconds)
-    assert stats.speedup == 2.0  # 1 + 9 * 1.0 s without drafts
-    assert str(stats).endswith("; 2.0 times the baseline")
-    slow = replace(stats, baseline_step_s=stats.baseline_step_s / 4)
-    assert "(slower; max_nodes=0 decodes without drafts)" in str(slow)
-    assert (GenerationStats() + stats).baseline_step_s == 1.0
+    assert "without drafts" not in str(stats)
+    stats.record_baseline_steps([0.8, 40.0, 1.2])  # the second step loaded something
+    assert stats.speedup == 0  # nothing was drafted
+    stats.num_draft_tokens = 9
+    assert stats.speedup == pytest.approx((1 + 9 * 1.2) / 5)
+    assert str(stats).endswith("; about 2.4 times the speed without drafts")
+    slow = replace(stats, baseline_s=stats.baseline_s / 4)
+    assert str(slow).endswith("; about 0.7 times the speed without drafts (max_nodes=0)")
+    other = GenerationStats()
+    other.record_baseline_steps([2.0])
+    assert (other + stats).baseline_step_s == pytest.approx((3 * 1.2 + 2.0) / 4)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_baseline_step_has_the_clock_of_the_total(monkeypatch, num_rows):
+    ticks = count()
+    monkeypatch.setattr("specds.decoding.loop.perf_counter", lambda: next(ticks))
+    ids = torch.cat([prompt(seed=seed) for seed in range(num_rows)])
+    settings = {"max_nodes": 4, "max_new_tokens": 16, **GREEDY}
+    stats = generate(tiny_model("llama"), ids, random_drafter(), **settings).stats
+    # The last token has no room for a draft: forward pass, acceptance, KV cache.
+    assert stats.baseline_step_s == 3 / num_rows
+    assert 0 < stats.speedup < 1

@@ -159,7 +159,8 @@ class Opened:
 
     def report(self, stats: "GenerationStats", *, verbose: bool) -> None:
         terminal.err.print(self.writer.summary(stats), soft_wrap=True)
-        if not self.writer.sources and self.running.datastore is None:
+        drafts = self.running.max_nodes != 0 and stats.num_drafts > 0
+        if drafts and not self.writer.sources and self.running.datastore is None:
             terminal.note("no draft was accepted: build a datastore of texts like this one")
         if verbose:
             terminal.err.print(display.two_columns("Drafting", display.drafting_rows(stats)))

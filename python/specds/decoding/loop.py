@@ -137,6 +137,8 @@ class Decoding:
         self.stats = GenerationStats()
         # The runner, if it also accepts.
         self._accepts: Any = None
+        # The time of one row in each step without drafts.
+        self._baseline_steps_s: list[float] = []
 
     def run(self, rows: Sequence[Row], chunk_size: int | None) -> None:
         """Emit tokens until every sequence has met a stopping criterion."""
@@ -151,6 +153,7 @@ class Decoding:
             self._step(active)
             self._drop_finished(active)
         self.stats.total_s += self._now() - start
+        self.stats.record_baseline_steps(self._baseline_steps_s)
         self.stats.num_emitted_tokens = sum(len(row.emitter.emitted) for row in rows)
         for row in rows:
             self.stats.merge_levels(row.session.level_stats)
@@ -183,11 +186,11 @@ class Decoding:
         self.runner.commit_rows([path[: len(row.new) - 1] for path, row in kept])
         self._record_phase("compact_s")
         step_s = self._last - drafted_at
+        if not any(trees) and not any(waiting):
+            self._baseline_steps_s.append(step_s / len(rows))
         if self.is_on_cpu:
             # Without the time that other processes had the cores.
             step_s = min(step_s, process_time() - cpu_s)
-        if len(rows) == 1 and not trees[0]:
-            self.stats.record_baseline_step(step_s)
         for row, tree, path, of_row in zip(rows, trees, paths, predictions, strict=True):
             self.stats.record_draft(len(tree), len(path))
             self.stats.num_fed_tokens += len(tree)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import accumulate, zip_longest
 from typing import Any
@@ -58,7 +58,8 @@ class GenerationStats:
         compact_s: Time to keep the accepted states of the KV cache.
         observe_s: Time of `Session.observe` and of the automatic budget's updates.
         total_s: Time of the whole request.
-        baseline_step_s: Shortest time of a step without drafts; 0 before any. Of one row.
+        num_baseline_steps: Steps in which no row had a draft.
+        baseline_s: Time that one row of these steps takes, without outliers such as first steps.
         levels: Statistics of the levels of a hierarchy by name, the lowest first.
         verification: The backend: one of `specds.verify.RUNNERS`, or a class name.
         reason: Why a faster backend or, on a GPU, the fused forward was not used; empty if it was.
@@ -77,7 +78,8 @@ class GenerationStats:
     compact_s: float = 0.0
     observe_s: float = 0.0
     total_s: float = 0.0
-    baseline_step_s: float = 0.0
+    num_baseline_steps: int = 0
+    baseline_s: float = 0.0
     levels: dict[str, LevelStats] = field(default_factory=dict)
     verification: str = ""
     reason: str = ""
@@ -88,16 +90,23 @@ class GenerationStats:
         return self.num_emitted_tokens / self.total_s if self.total_s else 0.0
 
     @property
+    def baseline_step_s(self) -> float:
+        """Mean time of a token without drafts, prefill excluded; 0.0 before any."""
+        return self.baseline_s / max(self.num_baseline_steps, 1)
+
+    @property
     def speedup(self) -> float:
-        """Estimated time without drafts over `total_s`; 0.0 while no step without drafts ran."""
+        """Estimated time without drafts over `total_s`; 0.0 unless steps with and without ran."""
         steps_s = (self.num_drafts + self.num_accepted_tokens) * self.baseline_step_s
-        return (self.prefill_s + steps_s) / self.total_s if self.total_s and steps_s else 0.0
+        is_known = self.num_draft_tokens and self.total_s and steps_s
+        return (self.prefill_s + steps_s) / self.total_s if is_known else 0.0
 
     def __str__(self) -> str:
         """Return a summary: ``128 tokens in 0.53 s, 241/s; 15 passes, 8.5 tokens each``."""
-        speedup = f"; {self.speedup:.1f} times the baseline" if self.speedup else ""
+        times = f"; about {self.speedup:.1f} times the speed without drafts"
+        speedup = times if self.speedup else ""
         if 0 < self.speedup < 0.95:
-            speedup += " (slower; max_nodes=0 decodes without drafts)"
+            speedup += " (max_nodes=0)"
         passes = f"{self.num_drafts:,} pass" + ("" if self.num_drafts == 1 else "es")
         speed = f"{self.tokens_per_s:{'.0f' if self.tokens_per_s > 9.95 else '.2g'}}"
         return (
@@ -140,13 +149,16 @@ class GenerationStats:
     def to_dict(self) -> dict[str, Any]:
         """Return all counts, times and derived figures as built-in types."""
         names = ("tokens_per_s", "mean_acceptance_length", "redundancy", "target_utilization")
-        more = ("speedup", "num_accepted_tokens_per_pos")
+        more = ("baseline_step_s", "speedup", "num_accepted_tokens_per_pos")
         derived = {name: getattr(self, name) for name in (*names, *more)}
         return asdict(self) | derived | {"shares": self.shares}
 
-    def record_baseline_step(self, seconds: float) -> None:
-        """Keep the shortest time of a step without drafts."""
-        self.baseline_step_s = min(self.baseline_step_s or seconds, seconds)
+    def record_baseline_steps(self, seconds: Sequence[float]) -> None:
+        """Keep the times of a request's steps without drafts, by the mean of their middle half."""
+        cut = (len(seconds) + 1) // 4
+        middle = sorted(seconds)[cut : len(seconds) - cut]
+        self.num_baseline_steps += len(seconds)
+        self.baseline_s += len(seconds) * sum(middle) / max(len(middle), 1)
 
     def record_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Count one target forward pass and the accepted tokens of its draft."""
@@ -168,8 +180,6 @@ class GenerationStats:
                 setattr(self, name, added)
             elif isinstance(mine, str):
                 setattr(self, name, theirs or mine)
-            elif name == "baseline_step_s":
-                setattr(self, name, min(mine or theirs, theirs or mine))
             elif name != "levels":
                 setattr(self, name, mine + theirs)
         self.merge_levels(other.levels)
