@@ -67,6 +67,9 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
     (tmp_path / "cache/tables-a-25.npz").write_bytes(b"12345")
     shutil.copytree(datastore, tmp_path / "here/below/d.specds")
     Memory(10).save(tmp_path / "here/one.memory")
+    shutil.copy(tmp_path / "here/one.memory", tmp_path / "here/.one.memory.new")
+    (tmp_path / "here/.d.specds.build").mkdir()
+    (tmp_path / "here/.d.specds.build/specds.lock").touch()
     (tmp_path / "here/web").mkdir()
     (tmp_path / "here/web/manifest.json").write_text("{}")
     code, out, _ = run("list", tmp_path / "here", "--json")
@@ -75,6 +78,8 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
     assert found == {
         ("datastore", "d.specds"),
         ("memory", "one.memory"),
+        ("unfinished save", ".one.memory.new"),
+        ("unfinished build", ".d.specds.build"),
         ("cache", "tables-a-25.npz"),
     }
     _, out, err = run("list", tmp_path / "here", "--clean")

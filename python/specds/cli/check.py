@@ -121,7 +121,9 @@ def list_files(
 ) -> None:
     """List datastores, memories and cached files, with their sizes.
 
-    Looks three folders deep, in the hub's cache and in the cache of specds.
+    Looks three folders deep, in the hub's cache and in the cache of specds. An unfinished build
+    resumes when its command is repeated, and the next save replaces an unfinished one; if no
+    command is writing them, both may be deleted.
 
     Args:
         clean: Delete the cached files, which are computed again when they are needed.
@@ -141,7 +143,7 @@ def list_files(
         )
     for kind, path, num_bytes in rows if not as_json else ():
         size = terminal.quantity(num_bytes, "B")
-        terminal.out.print(f"{kind:14}{size:>8}  {path}", soft_wrap=True)
+        terminal.out.print(f"{kind:16}{size:>8}  {path}", soft_wrap=True)
     if clean:
         for file in cached:
             file.unlink(missing_ok=True)
@@ -149,17 +151,18 @@ def list_files(
 
 
 def _found_in(folder: Path, depth: int) -> Iterator[tuple[str, Path, int]]:
-    """Yield the kind, the path and the size of each datastore, memory and stopped build."""
+    """Yield the kind, the path and the size of each datastore, memory and unfinished write."""
     for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ():
         if path.is_symlink():
             continue
         if path.is_file():
             if _is_memory(path):
-                yield "memory", path, path.stat().st_size
+                is_new = path.name.startswith(".") and path.suffix == ".new"
+                yield "unfinished save" if is_new else "memory", path, path.stat().st_size
         elif path.is_dir() and _is_datastore(path):
             yield "datastore", path, _size(path)
         elif path.is_dir() and path.name.startswith(".") and (path / "specds.lock").is_file():
-            yield "stopped build", path, _size(path)
+            yield "unfinished build", path, _size(path)
         elif path.is_dir() and depth > 1 and not path.name.startswith("."):
             yield from _found_in(path, depth - 1)
 
