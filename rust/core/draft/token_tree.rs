@@ -92,12 +92,13 @@ impl TokenTree {
     /// The maximum size of a proposal, because each node of a draft scans all its nodes.
     pub(crate) const MAX_SUGGESTED: usize = 1024;
 
+    /// The probability that paths share. It is below 1, because a model may split a forced string into other tokens.
+    const FORCED_PROB: f32 = 0.97;
+
     /// Returns the tree of paths that are equally likely, for [`Session::suggest`](crate::draft::Session): its
     /// probabilities are those after each parent. A path ends before a token that is not below `known_tokens`.
     #[must_use]
     pub fn of_paths(paths: &[Vec<u32>], known_tokens: u32) -> Self {
-        /// The probability of what must come: a model may split a forced string in another way.
-        const FORCED: f32 = 0.97;
         let (mut tree, mut counts) = (Self::default(), Vec::new());
         let most = Self::MAX_SUGGESTED / paths.len().max(1);
         for path in paths {
@@ -114,7 +115,7 @@ impl TokenTree {
         }
         for node in 0..tree.len() {
             let of_parent = tree.parent(node).map_or(paths.len() as f32, |parent| counts[parent]);
-            tree.probs[node] = FORCED * counts[node] / of_parent;
+            tree.probs[node] = Self::FORCED_PROB * counts[node] / of_parent;
         }
         tree
     }
