@@ -23,8 +23,7 @@ mod kernel;
 pub mod model;
 mod parallel;
 mod simd;
-pub mod weights;
 
 pub use error::{Error, Result};
-pub use kernel::Activations;
-pub use simd::Instructions;
+pub use kernel::states::Activations;
+pub use simd::instructions::Instructions;

@@ -10,9 +10,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use specds_forward::gguf::{self, Bytes, Gguf, Tensor, Value};
+use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
 use specds_forward::model::{self, Cache, Input, Model, PassOptions};
-use specds_forward::weights::BlockType;
 use specds_forward::{Activations, Error, Instructions};
 
 use crate::arrays::{Made, Matrix, integers, shaped};

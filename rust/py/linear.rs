@@ -2,7 +2,7 @@
 
 use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
-use specds_forward::weights::Layer;
+use specds_forward::model::Layer;
 use specds_forward::{Activations, Error, Instructions};
 
 use crate::arrays::{Matrix, shaped};

@@ -2,7 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use super::{Entry, Value};
+/// A value of the metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Bool(bool),
+    Int(i64),
+    /// Above the range of [`Int`](Self::Int).
+    Uint(u64),
+    Float(f64),
+    Text(String),
+    Bools(Vec<bool>),
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Texts(Vec<String>),
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) kind: u32,
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    pub(super) offset: u64,
+}
 
 type Reason<T> = Result<T, String>;
 type Tables = (BTreeMap<String, Value>, BTreeMap<String, Entry>, usize);

@@ -2,12 +2,8 @@
 
 #![allow(clippy::needless_range_loop)] // iterators bring closures, which kernels have none of
 
+pub(crate) mod packed;
 mod planes;
-mod rows;
-mod states;
-mod tile;
-
-pub(crate) use rows::multiply_rows;
-pub use states::Activations;
-pub(crate) use states::States;
-pub(crate) use tile::{Range, multiply};
+pub(crate) mod rows;
+pub(crate) mod states;
+pub(crate) mod tile;

@@ -1,7 +1,7 @@
 //! Numbers of a block, from the planes of bits that hold them.
 
-use crate::simd::Simd;
-use crate::weights::{Scales, nibble};
+use super::packed::{Scales, nibble};
+use crate::simd::vector::Simd;
 
 /// A column of eight is unpacked as its number times 2 to this power: a shift less.
 pub(crate) const fn shift(bits: u32, column: usize) -> u32 {

@@ -3,10 +3,12 @@
 //! As in tiles, the sum of a row and a token is added up in one order. Here this order depends on the number of
 //! lanes.
 
+use super::packed::Packed;
 use super::states::{Block, Floats, Span, States};
 use super::tile::{CHUNK_BYTES, Range};
-use crate::simd::{Instructions, Job, Simd};
-use crate::weights::{BlockType, Packed};
+use crate::gguf::blocks::BlockType;
+use crate::simd::instructions::Instructions;
+use crate::simd::vector::{Job, Simd};
 
 /// Writes the products of some rows with the states of all tokens; the groups of the range are rows.
 pub(crate) fn multiply_rows(

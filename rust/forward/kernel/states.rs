@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::planes::{bytes, column, loaded, shift};
-use crate::simd::{Instructions, Job, Simd};
+use crate::simd::instructions::Instructions;
+use crate::simd::vector::{Job, Simd};
 
 /// Numbers of tokens that there are kernels for; more sums than of the last do not fit in the registers.
 pub(crate) const SIZES: [usize; 6] = [1, 2, 3, 5, 7, 9];

@@ -3,10 +3,11 @@
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
 //! the bit alone and among others. Kernels have no closures: the instructions of a kernel do not apply to them.
 
+use super::packed::{Packed, Scales, block_bytes};
 use super::planes::scale;
 use super::states::{Block, Numbers, Span, States};
-use crate::simd::{Instructions, Job, Simd};
-use crate::weights::{Packed, Scales, block_bytes};
+use crate::simd::instructions::Instructions;
+use crate::simd::vector::{Job, Simd};
 
 /// Weights that stay in the second cache while all tokens are multiplied with them.
 pub(super) const CHUNK_BYTES: usize = 1 << 17;

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::cache::{PAGE, Page, Shape};
-use crate::simd::{Job, Simd, exp};
+use crate::simd::vector::{Job, Simd, exp};
 
 /// The tokens that a token sees, itself included.
 #[derive(Debug, Clone, Default)]

@@ -11,7 +11,7 @@ use memmap2::MmapMut;
 use super::config::Config;
 use super::load::Model;
 use crate::error::{Error, Result};
-use crate::gguf::zeros;
+use crate::gguf::bytes::zeros;
 
 /// The slots of a page.
 pub(crate) const PAGE: usize = 64;

@@ -1,7 +1,8 @@
 //! Shapes and constants of a model, from the metadata of its file.
 
 use crate::error::Result;
-use crate::gguf::{Gguf, Value};
+use crate::gguf::file::Gguf;
+use crate::gguf::reader::Value;
 
 /// The function between the two layers of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

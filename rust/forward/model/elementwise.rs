@@ -1,7 +1,7 @@
 //! Norms, gates and rotations: the steps between the layers.
 
 use super::config::{Gate, Pairs, Rotation};
-use crate::simd::{Job, Simd, exp};
+use crate::simd::vector::{Job, Simd, exp};
 
 /// Divides each row by its root mean square, in place or into `outputs`.
 pub(crate) struct Normalize<'a> {

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::config::{ANGLES, Config};
+use super::layer::Layer;
 use crate::error::Result;
-use crate::gguf::{Gguf, Tensor};
-use crate::simd::Instructions;
-use crate::weights::{Arena, Layer, Packed};
+use crate::gguf::file::{Gguf, Tensor};
+use crate::kernel::packed::{Arena, Packed};
+use crate::simd::instructions::Instructions;
 
 #[derive(Debug)]
 pub(crate) struct Block {

@@ -4,10 +4,12 @@ mod attention;
 mod cache;
 mod config;
 mod elementwise;
+mod layer;
 mod load;
 mod pass;
 
 pub use cache::Cache;
 pub use config::Config;
+pub use layer::Layer;
 pub use load::Model;
 pub use pass::{Input, PassOptions};

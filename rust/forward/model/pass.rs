@@ -3,11 +3,11 @@
 use super::attention::{Attend, Keys, Query, Visible};
 use super::cache::Cache;
 use super::elementwise::{Gated, Normalize, add};
+use super::layer::Layer;
 use super::load::{Block, Model};
 use crate::error::{Error, Result};
-use crate::kernel::{Activations, States};
+use crate::kernel::states::{Activations, States};
 use crate::parallel;
-use crate::weights::Layer;
 
 /// Tokens that are computed at once; more of them take no less time each.
 const CHUNK: usize = 256;

@@ -1,7 +1,6 @@
 //! Vectors in plain code, for any processor, and the oracle of the others.
 
-use super::{Job, Simd};
-use crate::weights::f16;
+use super::vector::{Job, Simd, f16};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Portable;

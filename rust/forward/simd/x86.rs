@@ -4,7 +4,7 @@
 #[allow(clippy::wildcard_imports)] // some sixty names of one scheme
 use std::arch::x86_64::*;
 
-use super::{Job, Simd};
+use super::vector::{Job, Simd};
 
 /// AVX2 with fused multiplication and halves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use crate::files::read_all;
 const INDEX: [&str; 5] = ["base", "storage", "suffixes", "lookup", "indexing"];
 const CORE: [&str; 8] =
     ["portable_math", "draft", "weights", "memory", "budget", "papers", "fused", "engine"];
+const FORWARD: [&str; 6] = ["error", "parallel", "simd", "gguf", "kernel", "model"];
 
 /// The source text of each file, by its module path below `crate::`.
 type Sources = BTreeMap<String, String>;
@@ -90,10 +91,10 @@ fn faults(folders: &[&str], sources: &Sources) -> Vec<String> {
 #[test]
 fn folders_import_only_lower_layers_and_files_without_circles() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (root, folders) in [("../index", &INDEX[..]), (".", &CORE)] {
+    for (root, folders) in [("../index", &INDEX[..]), (".", &CORE), ("../forward", &FORWARD)] {
         let sources = read(&core.join(root));
         let has_layer = |module: &String| layer(folders, module).is_some();
-        assert!(sources.len() > 20 && sources.keys().all(has_layer));
+        assert!(sources.len() >= 18 && sources.keys().all(has_layer));
         let faults = faults(folders, &sources);
         assert!(faults.is_empty(), "{faults:#?}");
     }

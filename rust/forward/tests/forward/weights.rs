@@ -1,8 +1,8 @@
 //! Products of each type of weights, against plain code.
 
 use proptest::prelude::*;
-use specds_forward::gguf::{Bytes, Tensor};
-use specds_forward::weights::{BlockType, Layer};
+use specds_forward::gguf::{BlockType, Bytes, Tensor};
+use specds_forward::model::Layer;
 use specds_forward::{Activations, Instructions};
 
 /// A type, the places of the halves of a block, and the sum of the weights of one block, plain and by place, as

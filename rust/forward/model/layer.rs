@@ -1,11 +1,14 @@
 //! Linear layers: matrices of the file, by threads.
 
-use super::pack::{Arena, Packed};
 use crate::error::{Error, Result};
-use crate::gguf::{Bytes, Tensor};
-use crate::kernel::{Activations, Range, States, multiply, multiply_rows};
+use crate::gguf::bytes::Bytes;
+use crate::gguf::file::Tensor;
+use crate::kernel::packed::{Arena, Packed};
+use crate::kernel::rows::multiply_rows;
+use crate::kernel::states::{Activations, States};
+use crate::kernel::tile::{Range, multiply};
 use crate::parallel;
-use crate::simd::Instructions;
+use crate::simd::instructions::Instructions;
 
 /// Fewer products take less time than a thread needs to begin.
 const LEAST_PART: usize = 1 << 16;

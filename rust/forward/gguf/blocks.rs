@@ -1,5 +1,7 @@
 //! The types of GGUF's blocks, and plain code that reads a block.
 
+use crate::simd::vector::f16;
+
 /// A type of weights. A block is some weights of a row, with one scale or some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockType {
@@ -135,17 +137,4 @@ pub(crate) fn scale_and_minimum(block: &[u8], part: usize) -> (u8, u8) {
     }
     let low = packed[part + 4];
     (low & 15 | packed[part - 4] >> 6 << 4, low >> 4 | packed[part] >> 6 << 4)
-}
-
-/// Reads a number of 16 bits.
-pub(crate) fn f16(bytes: [u8; 2]) -> f32 {
-    let bits = u32::from(u16::from_le_bytes(bytes));
-    let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7fff);
-    let value = match rest >> 10 {
-        // Multiples of 2^-24, which float32 holds.
-        0 => f32::from_bits(0x3380_0000) * f32::from(u16::from_le_bytes(bytes) & 0x7fff),
-        31 => f32::from_bits(0x7f80_0000 | (rest & 0x3ff) << 13),
-        _ => f32::from_bits((rest << 13) + (112 << 23)),
-    };
-    f32::from_bits(value.to_bits() | sign)
 }

@@ -16,9 +16,10 @@ use std::sync::Arc;
 
 use memmap2::MmapMut;
 
-use super::blocks::{BlockType, scale_and_minimum};
 use crate::error::Result;
-use crate::gguf::{Bytes, Tensor, zeros};
+use crate::gguf::blocks::{BlockType, scale_and_minimum};
+use crate::gguf::bytes::{Bytes, zeros};
+use crate::gguf::file::Tensor;
 
 /// The least bytes to release at once.
 const RELEASED: usize = 1 << 20;

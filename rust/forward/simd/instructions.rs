@@ -1,0 +1,60 @@
+//! Choice of the instructions by the processor.
+
+use super::portable::Portable;
+use super::vector::{Job, Simd};
+#[cfg(target_arch = "x86_64")]
+use super::x86::{Avx2, Avx512};
+
+/// The instructions that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instructions(Kind);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Portable(Portable),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+}
+
+impl Instructions {
+    /// Returns all that this processor has, the best one first.
+    pub fn available() -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let special = [Avx512::new().map(Kind::Avx512), Avx2::new().map(Kind::Avx2)];
+        #[cfg(not(target_arch = "x86_64"))]
+        let special = [None; 0];
+        let all = special.into_iter().flatten().chain([Kind::Portable(Portable)]);
+        all.map(Self).collect()
+    }
+
+    /// Returns those of this name, the best ones for `auto`, `None` where the processor has none such.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::available().into_iter().find(|of| name == "auto" || of.name() == name)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable(_) => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(_) => "avx512",
+        }
+    }
+
+    pub(crate) fn lanes(self) -> usize {
+        if self.name() == "avx512" { 16 } else { 8 }
+    }
+
+    pub(crate) fn run(self, job: impl Job) {
+        match self.0 {
+            Kind::Portable(simd) => simd.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(simd) => simd.run(job),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(simd) => simd.run(job),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Vectors: the operations that kernels are written in, once for all processors.
+//!
+//! A value of a type of [`Simd`] exists only where the processor has its instructions, which makes its methods
+//! safe. All of them compute each lane alike, to the bit, so that the portable one is an oracle for the others.
+
+/// A kernel, for any vectors.
+pub(crate) trait Job {
+    /// Must be `#[inline(always)]`, as all that it calls: only then do the instructions of `S` apply to it.
+    fn run<S: Simd>(self, simd: S);
+}
+
+pub(crate) trait Simd: Copy + Send + Sync {
+    /// Numbers of 32 bits, one for each lane.
+    type Floats: Copy;
+    /// Words of 32 bits, one for each lane.
+    type Words: Copy;
+    const LANES: usize;
+    /// True where [`dot`](Self::dot) takes 128 off numbers of 8 bits.
+    const HAS_SIGNED_BYTES: bool;
+
+    /// Runs a kernel with these instructions.
+    fn run(self, job: impl Job);
+
+    fn splat(self, value: f32) -> Self::Floats;
+    /// Loads the first lanes.
+    fn load(self, from: &[f32]) -> Self::Floats;
+    fn store(self, value: Self::Floats, to: &mut [f32]);
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn max(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The sum of all lanes: the upper half is added to the lower one, until one is left.
+    fn sum(self, value: Self::Floats) -> f32;
+    /// The greatest of all lanes.
+    fn greatest(self, value: Self::Floats) -> f32;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Rounds to the nearest whole number, ties to even, of those that 32 bits hold.
+    fn round(self, value: Self::Floats) -> Self::Words;
+
+    /// Reads a half of each lane.
+    fn halves(self, bytes: &[u8]) -> Self::Floats;
+    /// Reads the upper half of a float of each lane.
+    fn upper_halves(self, bytes: &[u8]) -> Self::Floats;
+    fn unsigned_bytes(self, bytes: &[u8]) -> Self::Floats;
+    fn signed_bytes(self, bytes: &[u8]) -> Self::Floats;
+
+    fn words(self, bytes: &[u8]) -> Self::Words;
+    fn splat_word(self, word: u32) -> Self::Words;
+    fn and(self, words: Self::Words, mask: u32) -> Self::Words;
+    fn or(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    fn add_words(self, a: Self::Words, b: Self::Words) -> Self::Words;
+    fn shl(self, words: Self::Words, by: u32) -> Self::Words;
+    fn shr(self, words: Self::Words, by: u32) -> Self::Words;
+    /// The words as signed whole numbers.
+    fn floats(self, words: Self::Words) -> Self::Floats;
+    /// Writes the words, whole numbers of 8 bits with a sign, as bytes.
+    fn store_bytes(self, words: Self::Words, to: &mut [u8]);
+    /// The words as the bits of floats.
+    fn bits(self, words: Self::Words) -> Self::Floats;
+
+    /// Adds the products of four numbers of `bits` bits and four signed bytes, eight times at most before
+    /// [`finish`](Self::finish).
+    fn dot(self, sum: Self::Words, numbers: Self::Words, bytes: u32, bits: u32) -> Self::Words;
+    /// Returns what [`dot`](Self::dot) has added up.
+    fn finish(self, sum: Self::Words, bits: u32) -> Self::Words;
+
+    /// Fetches what will be read soon; any place will do.
+    fn prefetch(self, place: *const u8);
+}
+
+/// The power of e of each lane, within 2e-7 of it; below -87, as of -87.
+#[inline(always)]
+pub(crate) fn exp<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
+    let value = simd.max(value, simd.splat(-87.0));
+    let whole = simd.round(simd.mul(value, simd.splat(std::f32::consts::LOG2_E)));
+    // ln 2 in two parts, of which the first has few bits: the rest is exact.
+    let rest = simd.fma(simd.floats(whole), simd.splat(-0.693_359_4), value);
+    let rest = simd.fma(simd.floats(whole), simd.splat(2.121_944_4e-4), rest);
+    let mut power = simd.splat(1.987_569_1e-4);
+    for factor in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5, 1.0, 1.0] {
+        power = simd.fma(power, rest, simd.splat(factor));
+    }
+    let exponent = simd.shl(simd.add_words(whole, simd.splat_word(127)), 23);
+    simd.mul(power, simd.bits(exponent))
+}
+
+/// Reads a number of 16 bits.
+pub(crate) fn f16(bytes: [u8; 2]) -> f32 {
+    let bits = u32::from(u16::from_le_bytes(bytes));
+    let (sign, rest) = ((bits & 0x8000) << 16, bits & 0x7fff);
+    let value = match rest >> 10 {
+        // Multiples of 2^-24, which float32 holds.
+        0 => f32::from_bits(0x3380_0000) * f32::from(u16::from_le_bytes(bytes) & 0x7fff),
+        31 => f32::from_bits(0x7f80_0000 | (rest & 0x3ff) << 13),
+        _ => f32::from_bits((rest << 13) + (112 << 23)),
+    };
+    f32::from_bits(value.to_bits() | sign)
+}
