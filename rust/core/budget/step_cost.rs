@@ -16,6 +16,9 @@ pub struct StepCost {
 impl StepCost {
     /// Returns a cost through points of tokens and seconds, in any unit of time. Seconds may fall: some kernels are
     /// slower for odd sizes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless there are points, with rising tokens and seconds above 0.
     pub fn new(points: Vec<(f64, f64)>) -> Result<Self> {
         let rises = |two: &[(f64, f64)]| two[0].0 < two[1].0;
         let is_usable = |&(tokens, seconds): &(f64, f64)| {
@@ -31,6 +34,9 @@ impl StepCost {
 
     /// Returns the cost of steps whose kernels are made for some sizes, by the measured seconds of these, which may
     /// fall. A step between two sizes costs as much as the larger one, so that drafts fill it up.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless there are sizes, which rise from 1 to at most 65,536, and seconds above 0.
     pub fn of_sizes(sizes: &[(usize, f64)]) -> Result<Self> {
         let is_usable = |&(tokens, seconds): &(usize, f64)| {
             (1..=MAX_SIZE).contains(&tokens) && seconds > 0.0 && seconds.is_finite()

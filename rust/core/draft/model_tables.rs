@@ -16,6 +16,9 @@ pub struct ModelTables {
 impl ModelTables {
     /// Creates tables from the `k` likeliest tokens after each token, best first, their probabilities,
     /// and the vocabulary in unigram order, best first.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the lengths differ or a probability is not in 0 to 1; [`Error::TokenOutOfRange`].
     pub fn new(bigram: Vec<u32>, bigram_probs: Vec<f32>, unigram: Vec<u32>) -> Result<Self> {
         let vocab_size = u32::try_from(unigram.len()).unwrap_or(0);
         let k = bigram.len().checked_div(unigram.len()).unwrap_or(0);

@@ -19,6 +19,9 @@ pub struct PassRow<'a> {
 /// Writes rows of `width` positions into `numbers`, in the layout of `specds.verify.inputs.Inputs`: the
 /// tokens of all rows, their depths and parents, the lengths of the rows, and a bit mask of the attended
 /// positions of each position. Padding attends to itself only. O(numbers).
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if `numbers` has another length, or a row does not fit into `width`.
 pub fn pack_rows(numbers: &mut [i64], width: usize, rows: &[PassRow<'_>]) -> Result<()> {
     let words = width.div_ceil(64);
     let size = width.saturating_mul(3 + words).saturating_add(1);
@@ -84,6 +87,9 @@ pub struct Outcome<'a> {
 }
 
 /// Parses the report of `specds.accept.on_device.report` for a row of `width` positions.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if `reported` is not such a report.
 pub fn read_outcome(reported: &[i64], width: usize) -> Result<Outcome<'_>> {
     let split = || {
         let (&count, rest) = reported.split_first()?;

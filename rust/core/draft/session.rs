@@ -37,14 +37,23 @@ pub trait Session: Send {
     /// Appends the prompt, or the emitted tokens after the target model verified the first `num_verified`
     /// nodes of the last draft, or all. The context is unchanged if a token is not in the vocabulary.
     /// O(tokens).
+    ///
+    /// # Errors
+    /// `TokenOutOfRange` if a token is not in the vocabulary.
     fn observe(&mut self, tokens: &[u32], num_verified: Option<usize>) -> Result<()>;
 
     /// Drafts the likeliest continuations within `limits`, best first, so that each prefix of the tree is
     /// the best smaller tree. The probability of a node is that of its path. The tree is empty without a
     /// match.
+    ///
+    /// # Errors
+    /// Those of the implementation; the sessions of this crate have none.
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree>;
 
     /// Drafts as if `tokens` had been observed, without any update. The session is unchanged.
+    ///
+    /// # Errors
+    /// `TokenOutOfRange` if a token is not in the vocabulary.
     fn draft_after(&self, tokens: &[u32], max_nodes: usize) -> Result<TokenTree>;
 
     /// Sets the duration of a step of the target model without a draft, of which a draft may take a
@@ -58,6 +67,9 @@ pub trait Session: Send {
 
     /// Takes the target model's predictions of a verification, before the emitted tokens are observed:
     /// its `k` likeliest tokens after the context, then after each node of the tree.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the predictions are not `k` for the context and each node.
     fn observe_predictions(
         &mut self,
         _tree: &TokenTree,
@@ -70,6 +82,9 @@ pub trait Session: Send {
     /// Sets an external proposal for the tokens after the context. The probability of a proposed node is
     /// conditional on its parent. It replaces an earlier proposal and remains while the emitted tokens
     /// follow it. Returns true if the session uses proposals.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the proposal is too large, and `TokenOutOfRange`.
     fn suggest(&mut self, _tree: TokenTree) -> Result<bool> {
         Ok(false)
     }
@@ -93,6 +108,9 @@ pub(crate) fn draft_on_trial(
 
 /// Drafts for every session within its limits, on at most `num_threads` threads, or all. The trees do not
 /// depend on the number of threads.
+///
+/// # Errors
+/// `InvalidArgument` if `num_threads` is 0, or the error of the first session that has one.
 pub fn draft_batch<S: Session + ?Sized>(
     sessions: &mut [(&mut S, DraftLimits)],
     num_threads: Option<usize>,

@@ -62,6 +62,10 @@ impl TokenTree {
     /// Creates a tree from one element per node: the token, the index of the parent, and the estimated
     /// probability that the target model emits the whole path. All nodes have [`Source::Other`]. O(n log
     /// n).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if lengths differ, a parent is not an earlier node or -1, a probability is not in 0
+    /// to 1, or siblings have the same token.
     pub fn new(token_ids: Vec<u32>, parents: Vec<i32>, probs: Vec<f32>) -> Result<Self> {
         if parents.len() != token_ids.len() {
             return Err(unequal("parents", parents.len(), token_ids.len()));
@@ -211,6 +215,9 @@ impl TokenTree {
     /// Returns the accepted nodes and the emitted tokens for a target model that predicts one token after
     /// the context, the first of `predictions`, and one after each node. The last emitted token is the
     /// model's own. O(n).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless there is one prediction more than nodes.
     pub fn accept(&self, predictions: &[u32]) -> Result<(Vec<usize>, Vec<u32>)> {
         let (found, expected) = (predictions.len(), self.len() + 1);
         if found != expected {
@@ -286,6 +293,9 @@ impl TokenTree {
 
     /// Removes nodes and those below them, shares their probability among their siblings in proportion, and
     /// returns the `max_nodes` likeliest of the others, best first. O(n log n).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `removed` has an element for each node.
     pub fn pruned(&self, removed: &[bool], max_nodes: usize) -> Result<Self> {
         /// The least sum by which siblings are divided, and the most that a share may raise one to.
         const LEAST: f32 = 0.1;

@@ -45,6 +45,9 @@ pub struct EngineDrafter {
 impl EngineDrafter {
     /// Opens the datastore and the memory. A snapshot that cannot be read is a [warning](Self::warnings): the
     /// memory is then empty at first.
+    ///
+    /// # Errors
+    /// An invalid option, or a datastore that cannot be opened or has another tokenizer.
     pub fn open(config: EngineConfig, engine: &EngineInfo) -> Result<Self> {
         config.check()?;
         let config = config.resolved(engine);

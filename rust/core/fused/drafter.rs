@@ -64,6 +64,10 @@ pub struct FusedDrafter {
 }
 
 impl FusedDrafter {
+    /// Creates a drafter; without `memory`, it has one of its own.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the memory has another vocabulary than the datastore.
     pub fn new(
         datastore: Option<Arc<Datastore>>,
         memory: Option<Arc<Memory>>,
@@ -93,6 +97,9 @@ impl FusedDrafter {
 
     /// Adds the target model's predictions after a single token as a source. A model may lack about 1 %
     /// of its tokenizer's vocabulary: Gemma 3 1B has no image token.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the tables lack more of the vocabulary.
     pub fn with_model_tables(mut self, tables: Arc<ModelTables>) -> Result<Self> {
         let found = tables.vocab_size();
         let is_other = |expected: &u32| found < expected - expected / 100;
@@ -180,6 +187,10 @@ impl FusedSession {
     /// The number of last prompt tokens that are counted as used. The model reuses earlier ones less.
     const MAX_COUNTED: usize = 400;
 
+    /// Creates the session of a request of `tenant`.
+    ///
+    /// # Errors
+    /// That of [`Memory::tenant`].
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
@@ -199,6 +210,9 @@ impl FusedSession {
     /// Assigns the request to a group before its prompt is observed: samples of one prompt, turns of one
     /// task, edits of one file. The default is the group of the shortest earlier prompt of at least 16
     /// tokens that is a prefix of this prompt.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the name is empty or longer than [`Memory::MAX_NAME`].
     pub fn set_group(&mut self, group: &str) -> Result<()> {
         let (most, length) = (Memory::MAX_NAME, group.len());
         if !(1..=most).contains(&length) {
@@ -211,6 +225,9 @@ impl FusedSession {
 
     /// Sets a predicted output, such as a text to edit. The path is matched in it as in the context.
     /// O(tokens).
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfRange`] if a token is not in the vocabulary.
     pub fn set_predicted_output(&mut self, tokens: &[u32]) -> Result<()> {
         self.drafter.check_tokens(tokens)?;
         self.predicted_output.get_or_insert_default().extend(tokens);

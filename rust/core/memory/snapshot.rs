@@ -43,6 +43,10 @@ impl Memory {
     /// The file at `path` is replaced atomically, and does not change on an error. It keeps its owner and group, and
     /// the permissions of both. Something that is not a snapshot is not replaced. Other writers of that path are waited
     /// for, up to 30 seconds for one that makes no progress.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if the file is invalid, [`Error::OtherTokenizer`], [`Error::Locked`] after that time, or an
+    /// I/O error.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             let read = read(path, |found| {
@@ -62,6 +66,9 @@ impl Memory {
     /// Tenants that were deleted on one side are deleted on both. If both sides have adapted weights of a tenant,
     /// this memory keeps its own. Texts that the datastore `known` has are [removed](Self::remove_known) before the
     /// file is written. Nothing is read if the file has not changed since this memory read or wrote it.
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save); the datastore may be of [another tokenizer](Error::OtherTokenizer) too.
     pub fn merge_into(&self, path: impl AsRef<Path>, known: Option<&Datastore>) -> Result<()> {
         self.replace(path.as_ref(), |memory, path| {
             unless_missing(memory.take_in(path))?;
@@ -72,6 +79,9 @@ impl Memory {
     /// Deletes tenants from a file, and returns the number of texts that it had of each; `None` if it had nothing of a
     /// tenant. Processes that share the file delete these tenants the next time they read or write it, also those
     /// that the file lacks: a process may have texts that it has not written yet. O(tokens).
+    ///
+    /// # Errors
+    /// Those of [`save`](Self::save).
     pub fn forget_in(path: impl AsRef<Path>, tenants: &[&str]) -> Result<Vec<Option<usize>>> {
         let path = path.as_ref();
         let options = read(path, |found| {
@@ -131,6 +141,9 @@ impl Memory {
 
     /// Reads a snapshot that [`save`](Self::save) wrote. Texts beyond the size limit of `options` are evicted.
     /// O(tokens).
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] if the file is invalid, [`Error::OtherTokenizer`], or an I/O error.
     pub fn open(path: impl AsRef<Path>, options: MemoryOptions) -> Result<Self> {
         let memory = Self::new(options)?;
         memory.take_in(path.as_ref())?;

@@ -107,6 +107,10 @@ impl Memory {
     /// Maximum length of a tenant's name, in bytes.
     pub const MAX_NAME: usize = 1024;
 
+    /// Creates an empty memory.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an option is out of its range.
     pub fn new(options: MemoryOptions) -> Result<Self> {
         options.check()?;
         Ok(Self {
@@ -157,6 +161,9 @@ impl Memory {
 
     /// Adds a complete text, unless the tenant has it. If it does not fit, its end is stored. An error changes
     /// nothing. Amortized O(tokens).
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfRange`], or that of [`tenant`](Self::tenant).
     pub fn insert(&self, tenant: &str, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.options.vocab_size)?;
         if !tokens.is_empty() {

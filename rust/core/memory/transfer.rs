@@ -45,6 +45,9 @@ pub struct TransferReport {
 impl Transfer {
     /// Reads a tenant's texts in the file at `path`, and writes their parts between separators into a staging
     /// folder. The datastore at `target` is appended to if it exists.
+    ///
+    /// # Errors
+    /// A snapshot that cannot be read, or those of [`DatastoreBuilder::create`].
     pub fn begin(
         path: impl AsRef<Path>,
         tenant: &str,

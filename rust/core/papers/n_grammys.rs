@@ -96,6 +96,9 @@ pub struct NGrammysSession {
 
 impl NGrammysSession {
     /// All strategies but [`Strategy::Context`] need tables.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if an option is out of its range, or tables are missing.
     pub fn new(tables: Option<Arc<ModelTables>>, config: NGrammysConfig) -> Result<Self> {
         config.check(tables.as_deref())?;
         Ok(Self { tables, config, history: IndexedTokens::default(), match_length: 0 })

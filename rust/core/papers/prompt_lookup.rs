@@ -47,6 +47,10 @@ pub struct PromptLookupSession {
 }
 
 impl PromptLookupSession {
+    /// Creates a session without a context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if an option is out of its range.
     pub fn new(config: PromptLookupConfig) -> Result<Self> {
         config.check()?;
         Ok(Self { config, history: IndexedTokens::default(), match_length: 0 })

@@ -63,6 +63,10 @@ pub struct RestSession {
 }
 
 impl RestSession {
+    /// Creates a session without a context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if an option is out of its range.
     pub fn new(datastore: Arc<Datastore>, config: RestConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {

@@ -43,6 +43,9 @@ pub struct Gguf {
 
 impl Gguf {
     /// Opens a file and reads its metadata and the table of its tensors, not the tensors.
+    ///
+    /// # Errors
+    /// [`Error::NotGguf`], [`Error::Corrupt`] if the metadata contradict the file, or an I/O error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let io = |source| Error::Io { path: path.to_owned(), source };
@@ -75,6 +78,9 @@ impl Gguf {
     }
 
     /// Returns what a file with these fields and tensors would be; `name` is its path in errors.
+    ///
+    /// # Errors
+    /// An I/O error if the system gives no memory.
     pub fn of_arrays(
         name: &str,
         metadata: BTreeMap<String, Value>,
@@ -127,6 +133,9 @@ impl Gguf {
     }
 
     /// Returns the tensor of this name, `None` where the file has none.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a type that is not computed here, and [`Error::Corrupt`] if the file ends early.
     pub fn tensor(&self, name: &str) -> Result<Option<Tensor>> {
         let Some(entry) = self.tensors.get(name) else {
             return Ok(self.arrays.get(name).cloned());

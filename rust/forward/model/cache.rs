@@ -168,6 +168,9 @@ impl Cache {
     /// first one a child of the last committed token. Costs nothing where they are the first ones of the pass.
     ///
     /// The path must be ascending.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such row, or the path is not ascending places of the last pass.
     pub fn commit(&mut self, row: usize, path: &[usize]) -> Result<()> {
         let shape = self.shape;
         let row = self.row(row)?;
@@ -189,6 +192,9 @@ impl Cache {
     }
 
     /// Forgets all tokens of a row from this position on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such row, or it is shorter.
     pub fn truncate(&mut self, row: usize, length: usize) -> Result<()> {
         let row = self.row(row)?;
         if length > row.length {
@@ -200,6 +206,9 @@ impl Cache {
     }
 
     /// Replaces a row by a copy of another one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if one of the rows is missing, and [`Error::OutOfMemory`].
     pub fn copy_row(&mut self, source: usize, target: usize) -> Result<()> {
         let bytes = self.shape.page_bytes();
         let Row { length, num_pending, ref maps } = *self.row(source)?;
@@ -218,6 +227,9 @@ impl Cache {
 
     /// Adds committed tokens to a row: `(num_layers, 2, num_tokens, num_heads * head_size)`, in a layer their keys and
     /// then their values.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such row, or a token is not whole, and [`Error::OutOfMemory`].
     pub fn append(&mut self, row: usize, states: &[f32]) -> Result<()> {
         let shape = self.shape;
         let width = shape.num_heads * shape.head_size;
@@ -240,6 +252,9 @@ impl Cache {
     }
 
     /// Returns the states of a row as [`append`](Self::append) takes them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such row.
     pub fn states(&mut self, row: usize) -> Result<Vec<f32>> {
         let shape = self.shape;
         let row = self.row(row)?;

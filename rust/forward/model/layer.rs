@@ -55,6 +55,9 @@ impl Layer {
     }
 
     /// Packs rows of whole blocks; floats stay where they are.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if rows are not whole blocks, and [`Error::OutOfMemory`].
     pub fn of(tensor: Tensor, with: Instructions) -> Result<Self> {
         let Tensor { kind, rows, columns, ref bytes } = tensor;
         let size = kind.row_bytes(columns).filter(|&row| row > 0 && columns.is_multiple_of(32));
@@ -68,6 +71,9 @@ impl Layer {
     }
 
     /// Returns the products of each row with the states of each token, token after token.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the states are not whole tokens.
     pub fn product(
         &self,
         states: &[f32],

@@ -55,6 +55,9 @@ struct Loader<'a> {
 
 impl Model {
     /// Packs the weights of a file for these instructions; embeddings and floats stay in it.
+    ///
+    /// # Errors
+    /// `Unsupported` for models that are not computed here, `Corrupt` if tensors do not fit, and `OutOfMemory`.
     pub fn load(file: Arc<Gguf>, with: Instructions) -> Result<Self> {
         let mut config = Config::read(&file)?;
         let tensors = file.tensor_names().filter_map(|name| file.tensor(name).ok()?);

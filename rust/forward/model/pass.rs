@@ -62,6 +62,9 @@ impl Model {
     ///
     /// Keys and values stay in the cache until the next pass of the row; [`Cache::commit`] makes some of them
     /// part of the sequence.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a token, parent or row that does not exist, and [`Error::OutOfMemory`].
     pub fn forward(
         &self,
         cache: &mut Cache,

@@ -41,6 +41,9 @@ pub struct DatastoreBuilder {
 
 impl DatastoreBuilder {
     /// Starts a build at `path`, whose parent folder must exist, or resumes one that was killed.
+    ///
+    /// # Errors
+    /// An invalid option or plan, a running build of this path ([`Error::Locked`]), or a path that may not be replaced.
     pub fn create(path: impl AsRef<Path>, options: DatastoreOptions) -> Result<Self> {
         options.check()?;
         let limit = options.largest_shard()?;
@@ -77,6 +80,9 @@ impl DatastoreBuilder {
     }
 
     /// Adds a document; an empty one is skipped.
+    ///
+    /// # Errors
+    /// Those of [`add_documents`](Self::add_documents).
     pub fn add_document(&mut self, tokens: &[u32]) -> Result<()> {
         self.add_documents(tokens, &[tokens.len()], &[])
     }
@@ -155,6 +161,9 @@ impl DatastoreBuilder {
     }
 
     /// Does the same as [`finish`](Self::finish) and reports progress.
+    ///
+    /// # Errors
+    /// Those of [`finish`](Self::finish), or that of `report`, which stops the build.
     pub fn finish_with(mut self, report: &mut Report<'_>) -> Result<Datastore> {
         self.index(report)?;
         let manifest = self.manifest(self.gather()?);
@@ -168,6 +177,9 @@ impl DatastoreBuilder {
     }
 
     /// Waits until all shards are indexed; what is left is to publish them. No documents can be added any more.
+    ///
+    /// # Errors
+    /// [`Error::EmptyCorpus`] without documents, an I/O error, or that of `report`.
     pub fn index(&mut self, report: &mut Report<'_>) -> Result<()> {
         self.check_not_failed()?;
         self.complete_text()?;

@@ -16,6 +16,10 @@ use crate::suffixes::write::{Report, Stage};
 
 /// Merges datastores of one tokenizer: the new one at `path` has all their shards in order, each once. Documents are
 /// not compared.
+///
+/// # Errors
+/// Without `overwrite`, [`Error::Exists`] if there is something at `path`; [`Error::OtherTokenizer`] if the
+/// tokenizers differ.
 pub fn merge(
     sources: &[impl AsRef<Path>],
     path: impl AsRef<Path>,
@@ -85,11 +89,17 @@ pub struct CompactOptions {
 /// Rebuilds the datastore at `path` with as few shards as the options allow, as one build of all its documents would
 /// have made it. A single shard is not rebuilt. Open readers keep the old shards. If a call is killed, the next one
 /// resumes it.
+///
+/// # Errors
+/// [`Error::Locked`] if another process writes to `path`, or an I/O error; the datastore is then unchanged.
 pub fn compact(path: impl AsRef<Path>, options: CompactOptions) -> Result<Datastore> {
     compact_with(path, options, &mut |_stage, _done, _total| Ok(()))
 }
 
 /// Does the same as [`compact`] and reports progress.
+///
+/// # Errors
+/// Those of [`compact`], or that of `report`, which stops the call.
 pub fn compact_with(
     path: impl AsRef<Path>,
     options: CompactOptions,

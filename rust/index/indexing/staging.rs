@@ -129,6 +129,9 @@ impl Staging {
 
 /// Removes the staging folder of a killed build, unless the next build can continue it. Returns false if a build is
 /// running.
+///
+/// # Errors
+/// [`Error::Foreign`] if specds did not create the folder, or an I/O error.
 pub fn remove_abandoned(target: &Path) -> Result<bool> {
     let folder = target.with_file_name(hidden(target.file_name().unwrap_or_default(), ".build"));
     if fs::symlink_metadata(&folder).is_err() {

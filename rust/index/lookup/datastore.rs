@@ -33,6 +33,9 @@ pub struct Datastore {
 
 impl Datastore {
     /// Opens a datastore. Reads headers and small tables, not the corpus: O(vocabulary) a shard.
+    ///
+    /// # Errors
+    /// [`Error::NotADatastore`], [`Error::Version`], or an error that names the damaged file.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let mut manifest = Manifest::read(path)?;
@@ -58,6 +61,9 @@ impl Datastore {
     }
 
     /// Opens the datastore that has replaced this one at its path, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
     pub fn newer(&self) -> Result<Option<Self>> {
         if Manifest::read(&self.path)?.build_id == self.manifest.build_id {
             return Ok(None);
@@ -67,11 +73,17 @@ impl Datastore {
 
     /// Checks every byte against its checksum, and every section against the tokens. O(n) time, 4 bytes of
     /// memory a token of the largest shard.
+    ///
+    /// # Errors
+    /// An error that names the first damaged file.
     pub fn verify(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
     /// Checks every byte against its checksum, which finds damage but not forgery. O(n).
+    ///
+    /// # Errors
+    /// [`Error::Checksum`] with the first damaged file.
     pub fn verify_checksums(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::verify_checksums)
     }
@@ -125,6 +137,10 @@ impl Datastore {
     /// Finds the longest suffix of `context`, of `min_match` to `max_match` tokens, that occurs in a
     /// document. Only tokens after the last separator of the context are matched.
     /// O(log `max_match` · log n) a shard.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the context is empty or the lengths are not in order, and
+    /// [`Error::TokenOutOfRange`].
     pub fn lookup(&self, context: &[u32], max_match: usize, min_match: usize) -> Result<Match> {
         check_match_lengths(max_match, min_match)?;
         if context.is_empty() {
@@ -155,6 +171,9 @@ impl Datastore {
 
     /// Finds the occurrences of `pattern` within documents. An empty pattern occurs everywhere, one with the
     /// separator nowhere. O(log n) comparisons in each shard.
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfRange`] if a token is not in the vocabulary.
     pub fn find(&self, pattern: &[u32]) -> Result<Match> {
         self.check_tokens(pattern)?;
         let mut found = Match::default();
@@ -205,6 +224,9 @@ impl Datastore {
     }
 
     /// Finds many patterns in parallel.
+    ///
+    /// # Errors
+    /// That of [`find`](Self::find) for the first pattern that has one.
     pub fn find_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<Match>> {
         let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
         let found = in_parallel(&mut patterns, MIN_IN_PARALLEL, |pattern| self.find(pattern));
@@ -248,6 +270,9 @@ impl Datastore {
 
     /// Returns the document that contains `position`; a separator belongs to the document before it.
     /// O(log documents + length of the document).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the position is not below the number of tokens.
     pub fn document_at(&self, position: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let position = usize::try_from(position.checked_sub(before.num_tokens)?).ok()?;
@@ -258,6 +283,9 @@ impl Datastore {
     }
 
     /// Returns the document of this index. O(shards + length of the document).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the index is not below the number of documents.
     pub fn document(&self, index: u64) -> Result<StoredDocument> {
         let in_shard = |(before, shard): (Before, &Shard)| {
             let index = usize::try_from(index.checked_sub(before.num_documents)?).ok()?;
@@ -269,6 +297,9 @@ impl Datastore {
 
     /// Returns the name of the place that a document came from, such as a file or a row; empty if it has none.
     /// O(documents of a shard).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the index is not below the number of documents.
     pub fn source(&self, index: u64) -> Result<String> {
         let mut shards = self.shards.with_starts();
         let found = shards.find_map(|(before, shard)| {
@@ -296,6 +327,9 @@ impl Datastore {
 
     /// Reads the whole datastore into memory, as far as there is room, and caches the
     /// [`next_tokens`](Self::next_tokens) of all tokens, about 200 bytes each. O(n).
+    ///
+    /// # Errors
+    /// An I/O error if a file cannot be read.
     pub fn warm(&self) -> Result<()> {
         self.shards.iter().try_for_each(Shard::warm)?;
         self.all_next_tokens().fill(&self.shards);
@@ -303,6 +337,9 @@ impl Datastore {
     }
 
     /// Checks that all tokens are in the vocabulary; the error names the first that is not.
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfRange`] with the first such token.
     pub fn check_tokens(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, self.vocab_size())
     }

@@ -29,6 +29,9 @@ impl Datastore {
     ///
     /// Suffixes of a shard are sorted, so equal n-grams are adjacent: O(n) time, and no memory but the tokens,
     /// 2 or 3 bytes each.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for another order, [`Error::Corrupt`] if suffixes are not sorted, or that of `visit`.
     pub fn visit_ngrams(
         &self,
         order: usize,

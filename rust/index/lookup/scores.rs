@@ -15,6 +15,9 @@ impl Datastore {
     /// in the corpus; the probability is the share of its occurrences that the token follows. A context does not
     /// extend across a separator. The end of a document counts as the separator.
     /// O(log `max_match` · log n) a token.
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfRange`] if a token is not in the vocabulary.
     pub fn infinity_gram(&self, tokens: &[u32], max_match: usize) -> Result<Vec<(f64, usize)>> {
         self.check_text(tokens)?;
         let everywhere = self.find(&[])?;
@@ -46,6 +49,9 @@ impl Datastore {
     /// `p(t | c) = (#(c t) + concentration · p(t | c')) / (#c + concentration)`, where `c'` is `c` without its first
     /// token. Without context, all tokens and the end of a document are equally likely. A context does not extend
     /// across a separator. O(`max_match` · log n) a token.
+    ///
+    /// # Errors
+    /// [`Error::TokenOutOfRange`], or [`Error::InvalidArgument`] if `concentration` is not finite and above 0.
     pub fn score(&self, tokens: &[u32], max_match: usize, concentration: f64) -> Result<Vec<f64>> {
         self.check_text(tokens)?;
         if !(concentration.is_finite() && concentration > 0.0) {

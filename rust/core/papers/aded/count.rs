@@ -10,6 +10,9 @@ const REPORT: u64 = 1 << 18;
 impl Trigrams {
     /// Counts the n-grams of a datastore in O(n) time. The memory is that of the matrix and of the tokens, 2
     /// or 3 bytes each.
+    ///
+    /// # Errors
+    /// An invalid option, a file that cannot be read, or that of `report`.
     pub fn build(
         datastore: &Datastore,
         options: TrigramOptions,

@@ -28,6 +28,10 @@ pub struct AdedSession {
 }
 
 impl AdedSession {
+    /// Creates a session without a context.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if an option is out of its range.
     pub fn new(trigrams: Arc<AdaptiveTrigrams>, config: AdedConfig) -> Result<Self> {
         config.check()?;
         Ok(Self {
