@@ -47,29 +47,17 @@ impl GgufFile {
 
     /// The names of all fields.
     fn keys(&self) -> Vec<&str> {
-        self.0.metadata().keys().map(String::as_str).collect()
+        self.0.metadata.keys().map(String::as_str).collect()
     }
 
     fn __contains__(&self, key: &str) -> bool {
-        self.0.metadata().contains_key(key)
+        self.0.metadata.contains_key(key)
     }
 
     /// Returns the value of a field; each call makes a new list.
     fn __getitem__<'py>(&self, py: Python<'py>, key: &str) -> Result<Bound<'py, PyAny>> {
-        let Some(value) = self.0.metadata().get(key) else {
-            return Err(PyKeyError::new_err(key.to_owned()).into());
-        };
-        Ok(match value {
-            Value::Bool(value) => value.into_bound_py_any(py)?,
-            Value::Int(value) => value.into_bound_py_any(py)?,
-            Value::Uint(value) => value.into_bound_py_any(py)?,
-            Value::Float(value) => value.into_bound_py_any(py)?,
-            Value::Text(value) => value.into_bound_py_any(py)?,
-            Value::Bools(values) => PyList::new(py, values)?.into_any(),
-            Value::Ints(values) => PyList::new(py, values)?.into_any(),
-            Value::Floats(values) => PyList::new(py, values)?.into_any(),
-            Value::Texts(values) => PyList::new(py, values)?.into_any(),
-        })
+        let value = self.0.metadata.get(key);
+        Ok(of_value(py, value.ok_or_else(|| PyKeyError::new_err(key.to_owned()))?)?)
     }
 
     /// The names of all tensors.
@@ -83,6 +71,20 @@ impl GgufFile {
             return Err(PyKeyError::new_err(name.to_owned()).into());
         };
         shaped([tensor.rows, tensor.columns], py.detach(|| tensor.numbers()))
+    }
+}
+
+fn of_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    match value {
+        Value::Bool(value) => value.into_bound_py_any(py),
+        Value::Int(value) => value.into_bound_py_any(py),
+        Value::Uint(value) => value.into_bound_py_any(py),
+        Value::Float(value) => value.into_bound_py_any(py),
+        Value::Text(value) => value.into_bound_py_any(py),
+        Value::List(values) => {
+            let values = values.iter().map(|value| of_value(py, value));
+            Ok(PyList::new(py, values.collect::<PyResult<Vec<_>>>()?)?.into_any())
+        }
     }
 }
 
@@ -117,37 +119,37 @@ impl ForwardModel {
         Ok(Self(py.detach(|| Model::load(file, instructions))?))
     }
 
-    /// Shapes of the model, by name.
+    /// Shapes of the model by transformers' names, and `num_weights`.
     #[getter]
     fn config<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
-        let config = self.0.config();
+        let config = &self.0.config;
         let dict = PyDict::new(py);
         for (name, size) in [
-            ("num_layers", config.num_layers),
+            ("num_hidden_layers", config.num_layers),
             ("hidden_size", config.hidden_size),
-            ("feed_forward_size", config.feed_forward_size),
-            ("num_heads", config.num_heads),
-            ("num_kv_heads", config.num_kv_heads),
-            ("head_size", config.head_size),
-            ("context_length", config.context_length),
+            ("intermediate_size", config.feed_forward_size),
+            ("num_attention_heads", config.num_heads),
+            ("num_key_value_heads", config.num_kv_heads),
+            ("head_dim", config.head_size),
+            ("max_position_embeddings", config.context_length),
             ("vocab_size", config.vocab_size),
         ] {
             dict.set_item(name, size)?;
         }
-        dict.set_item("num_weights", self.0.file().num_weights())?;
+        dict.set_item("num_weights", self.0.file.num_weights())?;
         Ok(dict)
     }
 
     /// The instructions that passes use: `avx512`, `avx2` or `portable`.
     #[getter]
     fn instructions(&self) -> &'static str {
-        self.0.instructions().name()
+        self.0.with.name()
     }
 
     /// The bytes of the packed weights.
     #[getter]
     fn num_bytes(&self) -> usize {
-        self.0.num_bytes()
+        self.0.num_bytes
     }
 
     /// Computes the logits of the tokens of some rows, `(sum of num_logits, vocab_size)`.
@@ -188,7 +190,7 @@ impl ForwardModel {
                 .collect();
             self.0.forward(&mut lock(&cache.cache), &inputs, options)
         })?;
-        let vocab_size = self.0.config().vocab_size.max(1);
+        let vocab_size = self.0.config.vocab_size.max(1);
         shaped([logits.len() / vocab_size, vocab_size], logits)
     }
 }
@@ -199,7 +201,7 @@ pub(crate) enum Field {
     Int(i64),
     Float(f64),
     Text(String),
-    Bools(Vec<bool>),
+    List(Vec<bool>),
 }
 
 impl From<Field> for Value {
@@ -208,7 +210,7 @@ impl From<Field> for Value {
             Field::Int(number) => Self::Int(number),
             Field::Float(number) => Self::Float(number),
             Field::Text(text) => Self::Text(text),
-            Field::Bools(all) => Self::Bools(all),
+            Field::List(all) => Self::List(all.into_iter().map(Self::Bool).collect()),
         }
     }
 }
@@ -318,10 +320,5 @@ impl ForwardCache {
     /// Returns the states of a row in one dimension, as `append` takes them.
     fn states(&self, py: Python<'_>, row: usize) -> Result<Made<f32>> {
         Ok(py.detach(|| lock(&self.cache).states(row))?.into())
-    }
-
-    /// Replaces a row by a copy of another one.
-    fn copy_row(&self, source: usize, target: usize) -> Result<()> {
-        Ok(lock(&self.cache).copy_row(source, target)?)
     }
 }

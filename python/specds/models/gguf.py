@@ -88,17 +88,8 @@ def model_settings(file: GgufFile, shapes: dict[str, int]) -> dict[str, Any]:
         shapes: The `config` of its `ForwardModel`.
     """
     architecture = str(field(file, "general.architecture"))
-    names = {
-        "num_layers": "num_hidden_layers",
-        "hidden_size": "hidden_size",
-        "feed_forward_size": "intermediate_size",
-        "num_heads": "num_attention_heads",
-        "num_kv_heads": "num_key_value_heads",
-        "head_size": "head_dim",
-        "context_length": "max_position_embeddings",
-        "vocab_size": "vocab_size",
-    }
-    settings: dict[str, Any] = {ours: shapes[name] for name, ours in names.items()}
+    settings: dict[str, Any] = {**shapes}
+    del settings["num_weights"]
     settings["model_type"] = _MODEL_TYPES.get(architecture, architecture)
     settings["tie_word_embeddings"] = "output.weight" not in file.tensors()
     epsilon = field(file, f"{architecture}.attention.layer_norm_rms_epsilon")
@@ -106,9 +97,9 @@ def model_settings(file: GgufFile, shapes: dict[str, int]) -> dict[str, Any]:
         settings["rms_norm_eps"] = epsilon
     settings["rope_parameters"] = _rope_parameters(file, architecture)
     if architecture == "gemma3":
-        is_27b = shapes["num_layers"] == 62
-        of_head = shapes["hidden_size"] // shapes["num_heads"] if is_27b else shapes["head_size"]
-        settings["query_pre_attn_scalar"] = of_head
+        is_27b = shapes["num_hidden_layers"] == 62
+        whole = shapes["hidden_size"] // shapes["num_attention_heads"]
+        settings["query_pre_attn_scalar"] = whole if is_27b else shapes["head_dim"]
         settings["final_logit_softcapping"] = field(file, "gemma3.final_logit_softcapping")
     window = field(file, f"{architecture}.attention.sliding_window")
     if isinstance(window, int) and window > 0:

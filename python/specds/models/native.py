@@ -110,9 +110,6 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
     def __reduce__(self) -> tuple[Any, ...]:
         return _reload, (self.config.name_or_path, self.activations)
 
-    def __deepcopy__(self, _: Any) -> NativeModel:
-        return _reload(str(self.config.name_or_path), self.activations)
-
     @property
     def num_threads(self) -> int:
         return torch.get_num_threads()

@@ -35,7 +35,7 @@ impl Tensor {
 pub struct Gguf {
     path: PathBuf,
     map: Arc<Mmap>,
-    metadata: BTreeMap<String, Value>,
+    pub metadata: BTreeMap<String, Value>,
     tensors: BTreeMap<String, Entry>,
     data: usize,
     arrays: BTreeMap<String, Tensor>,
@@ -65,7 +65,7 @@ impl Gguf {
         let Some(header) = reader.header() else {
             return Err(Error::NotGguf(path));
         };
-        let (metadata, tensors, data) = match reader.tables(&header) {
+        let (metadata, tensors, data) = match reader.tables(header) {
             Ok(tables) => tables,
             Err(reason) => return Err(Error::Corrupt { path, reason }),
         };
@@ -90,14 +90,6 @@ impl Gguf {
         let io = |source| Error::Io { path: path.clone(), source };
         let map = MmapMut::map_anon(1).and_then(MmapMut::make_read_only).map_err(io)?;
         Ok(Self { path, map: Arc::new(map), metadata, tensors: BTreeMap::new(), data: 0, arrays })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub fn metadata(&self) -> &BTreeMap<String, Value> {
-        &self.metadata
     }
 
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {

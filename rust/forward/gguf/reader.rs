@@ -11,10 +11,8 @@ pub enum Value {
     Uint(u64),
     Float(f64),
     Text(String),
-    Bools(Vec<bool>),
-    Ints(Vec<i64>),
-    Floats(Vec<f64>),
-    Texts(Vec<String>),
+    /// Values of one kind, none of them a list.
+    List(Vec<Value>),
 }
 
 #[derive(Debug)]
@@ -45,44 +43,29 @@ pub(super) struct Reader<'a> {
     left: usize,
 }
 
-/// The stated numbers of tensors and fields.
-pub(super) struct Header {
-    num_tensors: u64,
-    num_fields: u64,
-}
-
-macro_rules! numbers {
-    ($($name:ident: $type:ty),*) => {
-        $(fn $name(&mut self) -> Reason<$type> {
-            Ok(<$type>::from_le_bytes(self.array()?))
-        })*
-    };
-}
-
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, place: 0, left: MOST_BYTES }
     }
 
-    pub(super) fn header(&mut self) -> Option<Header> {
+    /// Returns the stated numbers of tensors and fields, `None` where it is not in GGUF's format.
+    pub(super) fn header(&mut self) -> Option<(u64, u64)> {
         let is_gguf = self.take(4).ok()? == b"GGUF" && matches!(self.u32().ok()?, 2 | 3);
-        let mut counts =
-            || Some(Header { num_tensors: self.u64().ok()?, num_fields: self.u64().ok()? });
-        is_gguf.then(&mut counts)?
+        if is_gguf { Some((self.u64().ok()?, self.u64().ok()?)) } else { None }
     }
 
-    pub(super) fn tables(&mut self, header: &Header) -> Reason<Tables> {
+    pub(super) fn tables(&mut self, (num_tensors, num_fields): (u64, u64)) -> Reason<Tables> {
         let mut metadata = BTreeMap::new();
-        for _ in 0..self.count(header.num_fields, LEAST_FIELD)? {
+        for _ in 0..self.count(num_fields, LEAST_FIELD)? {
             let key = self.text()?;
             let kind = self.u32()?;
-            let value = if kind == ARRAY { self.values(&key)? } else { self.value(kind, &key)? };
+            let value = self.value(kind, &key)?;
             if metadata.insert(key.clone(), value).is_some() {
                 return Err(format!("two fields are called {key:?}"));
             }
         }
         let mut tensors = BTreeMap::new();
-        for _ in 0..self.count(header.num_tensors, LEAST_TENSOR)? {
+        for _ in 0..self.count(num_tensors, LEAST_TENSOR)? {
             let name = self.text()?;
             let mut dimensions = [1_u64; 4];
             let number = self.u32()? as usize;
@@ -109,7 +92,13 @@ impl<'a> Reader<'a> {
         Ok((metadata, tensors, self.place.next_multiple_of(alignment)))
     }
 
-    numbers!(u32: u32, u64: u64);
+    fn u32(&mut self) -> Reason<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Reason<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
 
     fn take(&mut self, length: usize) -> Reason<&'a [u8]> {
         let end = self.place.checked_add(length);
@@ -165,40 +154,16 @@ impl<'a> Reader<'a> {
             }
             11 => Value::Int(i64::from_le_bytes(self.array()?)),
             12 => Value::Float(f64::from_le_bytes(self.array()?)),
-            _ => return Err(format!("the field {key:?} has the unknown kind {kind}")),
-        })
-    }
-
-    fn values(&mut self, key: &str) -> Reason<Value> {
-        let kind = self.u32()?;
-        let number = self.u64()?;
-        let least = match kind {
-            0 | 1 | 7 => 1,
-            2 | 3 => 2,
-            4..=6 => 4,
-            TEXT | 10..=12 => 8,
-            ARRAY => return Err(format!("the field {key:?} is an array of arrays")),
-            _ => return Err(format!("the field {key:?} has the unknown kind {kind}")),
-        };
-        let number = self.count(number, least)?;
-        self.reserve(number.saturating_mul(size_of::<String>()))?;
-        macro_rules! list {
-            ($list:ident, $one:ident) => {{
-                let mut list = Vec::new();
-                for _ in 0..number {
-                    match self.value(kind, key)? {
-                        Value::$one(value) => list.push(value),
-                        _ => return Err(format!("the field {key:?} holds too large a number")),
-                    }
+            ARRAY => {
+                let (kind, number) = (self.u32()?, self.u64()?);
+                if kind == ARRAY {
+                    return Err(format!("the field {key:?} is an array of arrays"));
                 }
-                Value::$list(list)
-            }};
-        }
-        Ok(match kind {
-            TEXT => list!(Texts, Text),
-            6 | 12 => list!(Floats, Float),
-            7 => list!(Bools, Bool),
-            _ => list!(Ints, Int),
+                let number = self.count(number, 1)?;
+                self.reserve(number.saturating_mul(size_of::<Value>()))?;
+                Value::List((0..number).map(|_| self.value(kind, key)).collect::<Reason<_>>()?)
+            }
+            _ => return Err(format!("the field {key:?} has the unknown kind {kind}")),
         })
     }
 }

@@ -205,26 +205,6 @@ impl Cache {
         Ok(())
     }
 
-    /// Replaces a row by a copy of another one.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if one of the rows is missing, and [`Error::OutOfMemory`].
-    pub fn copy_row(&mut self, source: usize, target: usize) -> Result<()> {
-        let bytes = self.shape.page_bytes();
-        let Row { length, num_pending, ref maps } = *self.row(source)?;
-        let mut left = (length + num_pending).div_ceil(PAGE) * bytes;
-        let mut copies = Vec::with_capacity(maps.len());
-        for map in maps {
-            let used = left.min(map.len());
-            let mut copy = zeros(map.len(), "a cache")?;
-            copy[..used].copy_from_slice(&map[..used]);
-            copies.push(copy);
-            left -= used;
-        }
-        *self.row(target)? = Row { length, num_pending, maps: copies };
-        Ok(())
-    }
-
     /// Adds committed tokens to a row: `(num_layers, 2, num_tokens, num_heads * head_size)`, in a layer their keys and
     /// then their values.
     ///

@@ -4,26 +4,11 @@ use crate::error::Result;
 use crate::gguf::file::Gguf;
 use crate::gguf::reader::Value;
 
-/// The function between the two layers of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gate {
-    Silu,
-    /// GELU by its approximation with tanh.
-    Gelu,
-}
-
-/// Pairs of dimensions that a rotation turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pairs {
-    Neighbors,
-    /// A dimension of the first half and its partner of the second half.
-    Halves,
-}
-
 /// Rotations of queries and keys by their position.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rotation {
-    pub(crate) pairs: Pairs,
+    /// A pair is two neighbors, or a dimension of the first half and its partner of the second one.
+    pub(crate) is_of_neighbors: bool,
     /// Angles of position 1, one for each pair of dimensions.
     pub(crate) angles: Vec<f32>,
 }
@@ -40,7 +25,8 @@ pub struct Config {
     pub context_length: usize,
     pub vocab_size: usize,
     pub(crate) epsilon: f32,
-    pub(crate) gate: Gate,
+    /// Gates are GELU, by its approximation with tanh, and not the logistic function times its input.
+    pub(crate) is_gelu: bool,
     pub(crate) embedding_scale: f32,
     pub(crate) attention_scale: f32,
     pub(crate) logit_cap: Option<f32>,
@@ -60,17 +46,17 @@ impl Config {
     pub(crate) fn read(file: &Gguf) -> Result<Self> {
         let architecture = file.text("general.architecture").unwrap_or_default().to_owned();
         let key = |name: &str| format!("{architecture}.{name}");
-        let (pairs, is_gemma) = match architecture.as_str() {
-            "llama" => (Pairs::Neighbors, false),
-            "qwen2" | "qwen3" => (Pairs::Halves, false),
-            "gemma3" => (Pairs::Halves, true),
+        let (is_of_neighbors, is_gemma) = match architecture.as_str() {
+            "llama" => (true, false),
+            "qwen2" | "qwen3" => (false, false),
+            "gemma3" => (false, true),
             other => return Err(file.unsupported(format!("has the architecture {other:?}"))),
         };
         let count = |name: &str| match file.count(&key(name)) {
             Some(count @ 1..=MOST) => Ok(count),
             _ => Err(file.corrupt(format!("{} is not a number of this size", key(name)))),
         };
-        let or = |name: &str, other: usize| match file.metadata().get(&key(name)) {
+        let or = |name: &str, other: usize| match file.metadata.get(&key(name)) {
             None => Ok(other),
             Some(_) => count(name),
         };
@@ -121,22 +107,25 @@ impl Config {
             if angles.len() != head_size / 2 {
                 return Err(file.corrupt("its angles are not of the size of a head"));
             }
-            Ok(Rotation { pairs, angles })
+            Ok(Rotation { is_of_neighbors, angles })
         };
         let base = number("rope.freq_base").unwrap_or(10_000.0);
         let local_base = number("rope.freq_base_swa").unwrap_or(10_000.0);
         let rotations = [rotation(ANGLES[0], base, scale)?, rotation(ANGLES[1], local_base, 1.0)?];
-        let is_local =
-            match (is_gemma, file.metadata().get(&key("attention.sliding_window_pattern"))) {
-                _ if window.is_none() => vec![false; num_layers],
-                (_, Some(Value::Bools(pattern))) if pattern.len() == num_layers => pattern.clone(),
-                (_, Some(Value::Int(every @ 1..))) => {
-                    every_but(num_layers, usize::try_from(*every).ok())
-                }
-                (true, None) => every_but(num_layers, Some(6)),
-                (false, None) => vec![true; num_layers],
-                _ => return Err(file.corrupt("its pattern of windows is not one of its layers")),
-            };
+        let is_local = match (is_gemma, file.metadata.get(&key("attention.sliding_window_pattern")))
+        {
+            _ if window.is_none() => vec![false; num_layers],
+            (_, Some(Value::List(pattern))) if pattern.len() == num_layers => {
+                let is_global = |of: &Value| matches!(of, Value::Bool(false) | Value::Int(0));
+                pattern.iter().map(|of| !is_global(of)).collect()
+            }
+            (_, Some(Value::Int(every @ 1..))) => {
+                every_but(num_layers, usize::try_from(*every).ok())
+            }
+            (true, None) => every_but(num_layers, Some(6)),
+            (false, None) => vec![true; num_layers],
+            _ => return Err(file.corrupt("its pattern of windows is not one of its layers")),
+        };
         let rotations =
             if is_gemma { rotations } else { [rotations[0].clone(), rotations[0].clone()] };
         // Gemma 3 of 27 billion weights alone divides by another size than that of a head.
@@ -151,7 +140,7 @@ impl Config {
             context_length: or("context_length", 2048)?,
             vocab_size: 0,
             epsilon: number("attention.layer_norm_rms_epsilon").unwrap_or(1e-6),
-            gate: if is_gemma { Gate::Gelu } else { Gate::Silu },
+            is_gelu: is_gemma,
             embedding_scale: if is_gemma { (hidden_size as f32).sqrt() } else { 1.0 },
             attention_scale: number("attention.scale").unwrap_or(1.0 / (size as f32).sqrt()),
             logit_cap: number("final_logit_softcapping").filter(|&cap| cap > 0.0),

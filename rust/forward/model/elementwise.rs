@@ -1,6 +1,6 @@
 //! Norms, gates and rotations: the steps between the layers.
 
-use super::config::{Gate, Pairs, Rotation};
+use super::config::Rotation;
 use crate::simd::vector::{Job, Simd, exp};
 
 /// Divides each row by its root mean square, in place or into `outputs`.
@@ -33,7 +33,7 @@ impl Job for Normalize<'_> {
 
 /// Writes, for each row of a gate and what it lets through, one after the other, their product.
 pub(crate) struct Gated<'a> {
-    pub(crate) gate: Gate,
+    pub(crate) is_gelu: bool,
     pub(crate) inputs: &'a [f32],
     pub(crate) size: usize,
     pub(crate) outputs: &'a mut [f32],
@@ -50,16 +50,13 @@ impl Job for Gated<'_> {
             for ((gate, through), output) in lanes.zip(outputs.chunks_exact_mut(S::LANES)) {
                 let (gate, through) = (simd.load(gate), simd.load(through));
                 // Both are the gate times a logistic function.
-                let logit = match self.gate {
-                    Gate::Silu => gate,
-                    Gate::Gelu => {
-                        // 2 sqrt(2 / pi) (x + 0.044715 x^3)
-                        let square = simd.mul(gate, gate);
-                        let factor =
-                            simd.fma(square, simd.splat(0.071_354_82), simd.splat(1.595_769));
-                        simd.mul(gate, factor)
-                    }
-                };
+                let mut logit = gate;
+                if self.is_gelu {
+                    // 2 sqrt(2 / pi) (x + 0.044715 x^3)
+                    let square = simd.mul(gate, gate);
+                    let factor = simd.fma(square, simd.splat(0.071_354_82), simd.splat(1.595_769));
+                    logit = simd.mul(gate, factor);
+                }
                 let power =
                     exp(simd, simd.mul(simd.max(logit, simd.splat(-87.0)), simd.splat(-1.0)));
                 let product = simd.mul(gate, through);
@@ -91,10 +88,8 @@ impl Rotation {
     pub(crate) fn apply(&self, turns: &[[f32; 2]], head: &mut [f32]) {
         let half = turns.len();
         for (pair, &[cosine, sine]) in turns.iter().enumerate() {
-            let (first, second) = match self.pairs {
-                Pairs::Neighbors => (2 * pair, 2 * pair + 1),
-                Pairs::Halves => (pair, pair + half),
-            };
+            let is = self.is_of_neighbors;
+            let (first, second) = if is { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
             let (a, b) = (head[first], head[second]);
             head[first] = a * cosine - b * sine;
             head[second] = a * sine + b * cosine;

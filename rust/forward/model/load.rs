@@ -35,14 +35,15 @@ impl Block {
 /// A model, ready for passes; any number of threads may share it.
 #[derive(Debug)]
 pub struct Model {
-    pub(crate) file: Arc<Gguf>,
-    pub(crate) config: Config,
-    pub(crate) with: Instructions,
+    pub file: Arc<Gguf>,
+    pub config: Config,
+    pub with: Instructions,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Layer,
     pub(crate) embeddings: Tensor,
-    num_bytes: usize,
+    /// The bytes of the packed weights.
+    pub num_bytes: usize,
 }
 
 /// Takes tensors out of a file, and knows which are left.
@@ -86,23 +87,6 @@ impl Model {
         let layers = blocks.iter_mut().flat_map(Block::layers).chain([&mut head]);
         let num_bytes = loader.arena.settle(layers.flat_map(|layer| &mut layer.parts));
         Ok(Self { file, config, with, blocks, norm, head, embeddings, num_bytes })
-    }
-
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
-    pub fn file(&self) -> &Arc<Gguf> {
-        &self.file
-    }
-
-    pub fn instructions(&self) -> Instructions {
-        self.with
-    }
-
-    /// The bytes of the packed weights.
-    pub fn num_bytes(&self) -> usize {
-        self.num_bytes
     }
 }
 

@@ -24,16 +24,11 @@ pub struct Input<'a> {
     pub num_logits: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct PassOptions {
     pub activations: Activations,
+    /// 0 is as 1.
     pub num_threads: usize,
-}
-
-impl Default for PassOptions {
-    fn default() -> Self {
-        Self { activations: Activations::default(), num_threads: 1 }
-    }
 }
 
 /// A token of a pass.
@@ -167,7 +162,7 @@ impl Model {
             apply(&block.gate_up, normed, options, prepared, gate_up);
             let size = config.feed_forward_size;
             gated.resize(tokens.len() * size, 0.0);
-            self.with.run(Gated { gate: config.gate, inputs: gate_up, size, outputs: gated });
+            self.with.run(Gated { is_gelu: config.is_gelu, inputs: gate_up, size, outputs: gated });
             apply(&block.down, gated, options, prepared, added);
             self.add(&mut states, added, block.feed_forward_post_norm.as_ref(), normed);
         }
