@@ -31,9 +31,9 @@ pub(crate) enum Scales {
     Half(f32),
     /// Two halves: the scale and the minimum.
     HalfAndMinimum,
-    /// Two halves, then a scale and a minimum of 6 bits for each 32 weights.
+    /// Two halves, then words: a scale and a minimum of 6 bits for each 32 weights.
     Super,
-    /// A half, then a signed scale for each 16 weights.
+    /// A half, then words: a signed scale, plus 128, for each 16 weights.
     Signed,
 }
 
@@ -195,13 +195,18 @@ fn put_scales(packed: &mut Vec<u8>, scales: Scales, blocks: &[&[u8]]) {
         Scales::HalfAndMinimum => [0, 2].into_iter().for_each(put),
         Scales::Super => {
             [0, 2].into_iter().for_each(put);
-            let parts = |part| blocks.iter().map(move |of| scale_and_minimum(of, part));
-            packed.extend((0..8).flat_map(parts).map(|both| both.0));
-            packed.extend((0..8).flat_map(parts).map(|both| both.1));
+            let four =
+                |of, part: usize| [0, 1, 2, 3].map(|next| scale_and_minimum(of, part + next));
+            let parts = |part| blocks.iter().flat_map(move |of| four(of, part));
+            packed.extend([0, 4].into_iter().flat_map(parts).map(|both| both.0));
+            packed.extend([0, 4].into_iter().flat_map(parts).map(|both| both.1));
         }
         Scales::Signed => {
             put(208);
-            packed.extend((192..208).flat_map(|part| blocks.iter().map(move |of| of[part])));
+            for part in (192..208).step_by(4) {
+                let four = |of: &&[u8]| [0, 1, 2, 3].map(|next| of[part + next] ^ 0x80);
+                packed.extend(blocks.iter().flat_map(four));
+            }
         }
     }
 }

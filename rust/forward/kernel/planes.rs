@@ -89,14 +89,20 @@ pub(crate) fn scale<S: Simd>(
         Scales::HalfAndMinimum => (first, simd.halves(&unit[2 * S::LANES..])),
         Scales::Super => {
             let minimum = simd.mul(simd.halves(&unit[2 * S::LANES..]), simd.splat(-1.0));
-            let scale = simd.unsigned_bytes(&unit[(4 + block) * S::LANES..]);
-            let of_minimum = simd.unsigned_bytes(&unit[(12 + block) * S::LANES..]);
+            let (scale, of_minimum) = (byte(simd, unit, 4, block), byte(simd, unit, 12, block));
             (simd.mul(first, scale), simd.mul(minimum, of_minimum))
         }
         Scales::Signed => {
-            let scale = simd.signed_bytes(&unit[(2 + 2 * block + part) * S::LANES..]);
+            let scale = simd.add(byte(simd, unit, 2, 2 * block + part), simd.splat(-128.0));
             let scale = simd.mul(first, scale);
             (scale, simd.mul(scale, simd.splat(-above)))
         }
     }
+}
+
+/// A byte of each lane, of words that begin `start` bytes of each lane after the first one.
+#[inline(always)]
+fn byte<S: Simd>(simd: S, unit: &[u8], start: usize, place: usize) -> S::Floats {
+    let words = simd.words(&unit[(start + place / 4 * 4) * S::LANES..]);
+    simd.floats(simd.and(simd.shr(words, [0, 8, 16, 24][place % 4]), 0xff))
 }

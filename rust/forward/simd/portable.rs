@@ -62,8 +62,6 @@ impl Simd for Portable {
         halves(bytes: &[u8]) -> Floats = of_bytes(bytes, f16);
         upper_halves(bytes: &[u8]) -> Floats =
             of_bytes(bytes, |[low, high]| f32::from_le_bytes([0, 0, low, high]));
-        unsigned_bytes(bytes: &[u8]) -> Floats = of_bytes(bytes, |[byte]| f32::from(byte));
-        signed_bytes(bytes: &[u8]) -> Floats = of_bytes(bytes, |[byte]| f32::from(byte.cast_signed()));
         words(bytes: &[u8]) -> Words = of_bytes(bytes, u32::from_le_bytes);
         splat_word(word: u32) -> Words = [word; LANES];
         and(words: Words, mask: u32) -> Words = words.map(|word| word & mask);

@@ -42,8 +42,6 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn halves(self, bytes: &[u8]) -> Self::Floats;
     /// Reads the upper half of a float of each lane.
     fn upper_halves(self, bytes: &[u8]) -> Self::Floats;
-    fn unsigned_bytes(self, bytes: &[u8]) -> Self::Floats;
-    fn signed_bytes(self, bytes: &[u8]) -> Self::Floats;
 
     fn words(self, bytes: &[u8]) -> Self::Words;
     fn splat_word(self, word: u32) -> Self::Words;

@@ -111,12 +111,6 @@ impl Simd for Avx2 {
             let halves = _mm_loadu_si128(bytes::<16>(from).cast());
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(halves)))
         }
-        fn unsigned_bytes(from: &[u8]) -> __m256 {
-            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(bytes::<8>(from).cast())))
-        }
-        fn signed_bytes(from: &[u8]) -> __m256 {
-            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(bytes::<8>(from).cast())))
-        }
         fn words(from: &[u8]) -> __m256i { _mm256_loadu_si256(bytes::<32>(from).cast()) }
         fn splat_word(word: u32) -> __m256i { _mm256_set1_epi32(signed(word)) }
         fn and(words: __m256i, mask: u32) -> __m256i {
@@ -204,12 +198,6 @@ impl Simd for Avx512 {
         fn upper_halves(from: &[u8]) -> __m512 {
             let halves = _mm256_loadu_si256(bytes::<32>(from).cast());
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
-        }
-        fn unsigned_bytes(from: &[u8]) -> __m512 {
-            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(bytes::<16>(from).cast())))
-        }
-        fn signed_bytes(from: &[u8]) -> __m512 {
-            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(bytes::<16>(from).cast())))
         }
         fn words(from: &[u8]) -> __m512i { _mm512_loadu_si512(bytes::<64>(from).cast()) }
         fn splat_word(word: u32) -> __m512i { _mm512_set1_epi32(signed(word)) }
