@@ -1,17 +1,12 @@
-"""Build commands and acceptance on cards, and the datastore that a model's folder names."""
+"""Build commands on cards, and the datastore that a model's folder names."""
 
-import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from specds import Datastore
-from specds._core import read_manifest
 from specds.cli.model_options import Running
-from specds.cli.share import _acceptance
-from specds.hub.names import HubName
-from specds.hub.upload import card_of
 
 
 @pytest.fixture
@@ -38,20 +33,6 @@ def test_command_that_gives_the_same_shards_is_kept(built, run, tmp_path):
     assert (again / "manifest.json").read_bytes() == (out / "manifest.json").read_bytes()
     assert run("merge", out, again, "--out", tmp_path / "both", "--json")[0] == 0
     assert Datastore(tmp_path / "both").commands == [command]
-
-
-def test_acceptance_is_that_of_a_replay(built, tmp_path):
-    answers = tmp_path / "answers.jsonl"
-    row = {"prompt": "for i in range(", "completion": "10):\n    print(i)\nfor i in range(10):\n"}
-    answers.write_text(json.dumps(row) + "\n")
-    rows = _acceptance(built[0], [answers])
-    assert [(row["transcripts"], row["drafter"], row["max_nodes"]) for row in rows] == [
-        ("answers", "fused", 16),
-        ("answers", "fused", 64),
-    ]
-    assert all(row["mean_acceptance_length"] > 1 for row in rows)
-    card = card_of(HubName("org/name"), json.loads(read_manifest(built[0])), 1, None, rows)
-    assert f"| `answers` | `fused` | 16 | {rows[0]['mean_acceptance_length']:.2f} |" in card
 
 
 def test_model_s_datastore_is_used_unless_another_is_given(tmp_path, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from datastores import build
-from specds import Datastore, build_from_token_ids, hub
+from specds import Datastore, build_from_token_ids
 from specds.hub import locate, named_datastore
 from specds.hub.names import HubName
 from specds.hub.upload import card_of
@@ -59,7 +59,7 @@ def test_card_escapes_untrusted_manifest():
     manifest = dict.fromkeys(("vocab_size", "num_tokens", "num_documents"), 1)
     manifest |= dict.fromkeys(("tokenizer_name", "tokenizer_fingerprint", "build_id"), "0")
     manifest |= {"corpus": ["a|b`c\n---\nlicense: mit"], "commands": ["one\n# two"]}
-    card = card_of(HubName("org/name"), manifest, 1, None, ())
+    card = card_of(HubName("org/name"), manifest, 1, None)
     assert "| corpus | `a\\|b'c --- license: mit` |" in card
     assert "\n    one # two\n" in card
     assert card.count("---\n") == 2
@@ -97,13 +97,3 @@ def test_engines_draft_from_named_datastore(tmp_path, demo_tokenizer):
     assert drafted({"datastore": None}) == [[-1, -1]]
     (tmp_path / "specds.json").unlink()
     assert drafted({}) == [[-1, -1]]
-
-
-def test_revision_option_is_appended_to_name(run, monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(hub, "push", lambda _, name, **__: asked.append(name))
-    monkeypatch.setattr(hub, "pull", lambda name, **_: asked.append(name))
-    for command in (["push", tmp_path], ["pull"]):
-        assert run(*command, "org/chat", "--revision", "v2", "--json")[0] == 0
-        assert run(*command, "org/chat", "--json")[0] == 0
-    assert asked == ["org/chat@v2", "org/chat"] * 2

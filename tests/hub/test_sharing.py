@@ -37,7 +37,7 @@ def hub(process):
     yield hub
     hub.repositories.clear()
     hub.objects.clear()
-    hub.refuses, hub.lost_uploads = None, 0
+    hub.refuses = None
 
 
 @pytest.fixture
@@ -145,22 +145,6 @@ def test_shards_of_an_older_push_are_removed(hub, call, datastore):
     call("push", datastore, "org/chat")
     assert len(hub.repositories["org/chat"].files) == 3 + 6
     assert Datastore(call("pull", "org/chat")).num_shards == 1
-
-
-def test_interrupted_upload_resumes(hub, call, datastore):
-    hub.lost_uploads = 99
-    with pytest.raises((OSError, RuntimeError)):
-        call("push", datastore, "org/chat")
-    assert not hub.repositories["org/chat"].files
-    hub.lost_uploads = 0
-    call("push", datastore, "org/chat")
-    num_sent = len(hub.objects)
-    hub.repositories["org/chat"].files.clear()
-    hub.requests.clear()
-    call("push", datastore, "org/chat")
-    assert not uploads(hub)
-    assert len(hub.objects) == num_sent
-    Datastore(call("pull", "org/chat")).verify()
 
 
 def test_interrupted_download_resumes(hub, call, put, datastore):

@@ -1,13 +1,10 @@
 """Commands that export: push and pull on the hub, export-generate for transformers."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from specds import terminal
 from specds.cli.arguments import Json
-
-_MAX_NODES = (16, 64)
 
 
 def push(
@@ -15,10 +12,8 @@ def push(
     name: str,
     /,
     *,
-    revision: str | None = None,
     private: bool | None = None,
     license: str | None = None,
-    transcripts: Sequence[Path] = (),
     as_json: Json = False,
 ) -> None:
     """Upload a datastore to the Hugging Face hub, with a card.
@@ -29,28 +24,22 @@ def push(
     Args:
         datastore (DATASTORE): A folder made by `specds build`.
         name (NAME): `org/name` on the hub, or `org/name@branch`.
-        revision: Branch to upload to.
         private: Visibility of a new repository; by default that of your account.
         license: License of the corpus, such as `apache-2.0`.
-        transcripts (FILE): Recorded answers, JSONL of `prompt` and `completion`, whose acceptance
-            the card shows.
 
     Example:
         specds push chat.specds org/chat --private --license cc-by-4.0
     """
     from specds import hub
 
-    measured = _acceptance(datastore, transcripts)
-    address = hub.push(
-        datastore, _at(name, revision), private=private, license=license, acceptance=measured
-    )
+    address = hub.push(datastore, name, private=private, license=license)
     if as_json:
         terminal.print_json({"name": name, "commit": address})
     else:
         terminal.out.print(address)
 
 
-def pull(name: str, /, *, revision: str | None = None, as_json: Json = False) -> None:
+def pull(name: str, /, *, as_json: Json = False) -> None:
     """Download a datastore from the Hugging Face hub and check it.
 
     Prints the folder in the hub's cache. Files in the cache are not downloaded again, and an
@@ -58,36 +47,17 @@ def pull(name: str, /, *, revision: str | None = None, as_json: Json = False) ->
 
     Args:
         name (NAME): `org/name` on the hub, or `org/name@revision`.
-        revision: Branch, tag or commit.
 
     Example:
         specds pull org/chat
     """
     from specds import hub
 
-    folder = hub.pull(_at(name, revision))
+    folder = hub.pull(name)
     if as_json:
         terminal.print_json({"name": name, "path": str(folder)})
     else:
         terminal.out.print(str(folder), soft_wrap=True)
-
-
-def _at(name: str, revision: str | None) -> str:
-    return name if revision is None else f"{name}@{revision}"
-
-
-def _acceptance(datastore: Path, transcripts: Sequence[Path]) -> list[dict[str, Any]]:
-    from specds.bench.acceptance.run import run_acceptance
-    from specds.bench.options import AcceptanceOptions
-
-    if not transcripts:
-        return []
-    options = AcceptanceOptions(
-        transcripts=transcripts, datastores=[datastore], max_nodes=_MAX_NODES
-    )
-    with terminal.waiting("replaying the transcripts"):
-        rows: list[dict[str, Any]] = run_acceptance(options)["rows"]
-    return rows
 
 
 def export_generate(

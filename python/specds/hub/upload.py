@@ -5,7 +5,6 @@ The card is the `README.md` of the repository, with YAML metadata.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
@@ -20,13 +19,7 @@ CARD = "README.md"
 MARK = "<!-- Written by `specds push`"
 
 
-def card_of(
-    name: HubName,
-    manifest: dict[str, Any],
-    num_bytes: int,
-    license: str | None,
-    acceptance: Sequence[Mapping[str, Any]],
-) -> str:
+def card_of(name: HubName, manifest: dict[str, Any], num_bytes: int, license: str | None) -> str:
     """Return the card of a datastore; values of the manifest are escaped."""
     about: dict[str, Any] = {"tags": ["specds", "speculative-decoding"], "viewer": False}
     if license:
@@ -41,18 +34,7 @@ def card_of(
         "bytes": f"{num_bytes:,}",
         "build": _code(manifest["build_id"]),
     }
-    more = []
-    if manifest.get("commands"):
-        built = (f"    {' '.join(command.split())}" for command in manifest["commands"])
-        more += ["Built by", "", *built, ""]
-    if acceptance:
-        more += ["| recorded answers | drafter | nodes | tokens a forward pass |"]
-        more += ["| --- | --- | ---: | ---: |"]
-        more += [
-            f"| {_code(row['transcripts'])} | {_code(row['drafter'])} | {row['max_nodes']} "
-            f"| {row['mean_acceptance_length']:.2f} |"
-            for row in acceptance
-        ]
+    commands = [f"    {' '.join(command.split())}" for command in manifest.get("commands", ())]
     return (
         (files("specds.hub") / "card.md")
         .read_text(encoding="utf-8")
@@ -61,7 +43,7 @@ def card_of(
             repository=name.repository,
             name=name,
             metadata="\n".join(f"| {key} | {value} |" for key, value in metadata.items() if value),
-            more="\n".join(more),
+            commands="\n".join(["Built by", "", *commands] if commands else []),
         )
     )
 
@@ -81,7 +63,6 @@ def push(
     *,
     private: bool | None = None,
     license: str | None = None,
-    acceptance: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Upload a datastore to the hub in one commit, so that readers see the old one or the new one.
 
@@ -92,7 +73,6 @@ def push(
         private: Visibility of a new repository; by default that of the account.
         license: License of the corpus, as the hub abbreviates it: ``apache-2.0``, ``cc-by-4.0``,
             ...
-        acceptance: Rows of `specds bench acceptance` with this datastore, for the card.
 
     Returns:
         The URL of the commit.
@@ -126,7 +106,7 @@ def push(
             if _OURS.fullmatch(file)
         ]
         if _is_our_card(parsed, commit, present):
-            card = card_of(parsed, manifest, sum(sizes.values()), license, acceptance)
+            card = card_of(parsed, manifest, sum(sizes.values()), license)
             operations.append(add(CARD, card.encode()))
         made = client.create_commit(
             parsed.repository,
