@@ -21,7 +21,7 @@ const SEPARATOR: u32 = VOCAB_SIZE;
 const HELD_OUT: usize = 50;
 const MAX_NODES: usize = 64;
 
-static CORPUS: LazyLock<Corpus> = LazyLock::new(Corpus::read);
+static CORPUS: LazyLock<BenchCorpus> = LazyLock::new(BenchCorpus::read);
 static BUILT: LazyLock<Built> = LazyLock::new(|| Built::new(MAX_SHARD_TOKENS));
 
 fn main() {
@@ -31,12 +31,12 @@ fn main() {
 }
 
 /// Token ids of files: every 50th is held out, to draft for.
-struct Corpus {
+struct BenchCorpus {
     documents: Vec<Vec<u32>>,
     held_out: Vec<Vec<u32>>,
 }
 
-impl Corpus {
+impl BenchCorpus {
     fn read() -> Self {
         let mut paths = Vec::new();
         collect(&corpus_folder(), &mut paths);

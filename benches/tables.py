@@ -16,7 +16,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 ROWS = DOCS / "figures" / "replay.json"
 PAGES = [DOCS / "results" / "acceptance.md", DOCS / "results" / "papers.md"]
 
-Row = dict[str, Any]
+FigureRow = dict[str, Any]
 
 # Fields of a row that are kept: its key, then its figures.
 KEYS = ("transcripts", "drafter", "max_nodes")
@@ -73,8 +73,8 @@ HAS = {
 }
 
 
-def committed_rows() -> list[Row]:
-    rows: list[Row] = json.loads(ROWS.read_text())["rows"]
+def committed_rows() -> list[FigureRow]:
+    rows: list[FigureRow] = json.loads(ROWS.read_text())["rows"]
     return rows
 
 

@@ -21,13 +21,13 @@ from typing import Any, TextIO
 
 import numpy as np
 
-Draft = tuple[list[int], list[int]]
+DraftArrays = tuple[list[int], list[int]]
 """Tokens, and the parent of each."""
 
 MAX_MATCH = 16
 
 
-class Corpus:
+class CorpusFiles:
     """File of little-endian tokens, a separator after each document, and a folder for an index."""
 
     def __init__(self, request: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class Corpus:
         return self.documents()[::stride]
 
 
-def as_tree(paths: Sequence[Sequence[int]], max_nodes: int) -> Draft:
+def as_tree(paths: Sequence[Sequence[int]], max_nodes: int) -> DraftArrays:
     """Return the tree of some paths after the context, cut to `max_nodes` nodes."""
     nodes: dict[tuple[int, int], int] = {}
     for path in paths:
@@ -68,7 +68,7 @@ def as_tree(paths: Sequence[Sequence[int]], max_nodes: int) -> Draft:
     return [token for _, token in nodes], [parent for parent, _ in nodes]
 
 
-class Engine:
+class Baseline:
     """Interface of a baseline, which serves one request at a time; most need only the context."""
 
     def forget(self) -> None:
@@ -77,7 +77,7 @@ class Engine:
     def session(self, token_ids: list[int]) -> None:
         self.context = token_ids
 
-    def draft(self, max_nodes: int) -> tuple[Draft, int]:
+    def draft(self, max_nodes: int) -> tuple[DraftArrays, int]:
         """Return a draft and its time in nanoseconds."""
         raise NotImplementedError
 
@@ -88,13 +88,13 @@ class Engine:
         """End the request."""
 
 
-class Draftretriever(Engine):
+class Draftretriever(Baseline):
     """ADED's retriever: a tri-gram matrix with Monte Carlo tree search.
 
     It learns from all contexts that it has received.
     """
 
-    def __init__(self, package: Any, corpus: Corpus) -> None:
+    def __init__(self, package: Any, corpus: CorpusFiles) -> None:
         self._package = package
         self._path = str(corpus.folder / "index")
         if not Path(self._path).exists():
@@ -107,7 +107,7 @@ class Draftretriever(Engine):
     def forget(self) -> None:
         self._reader = self._package.Reader(self._path)
 
-    def draft(self, max_nodes: int) -> tuple[Draft, int]:
+    def draft(self, max_nodes: int) -> tuple[DraftArrays, int]:
         context = self.context[-MAX_MATCH:]
         start = time.perf_counter_ns()
         paths = self._reader.search(context, choices=max_nodes)[0]
@@ -117,7 +117,7 @@ class Draftretriever(Engine):
         return as_tree(whole, max_nodes), elapsed
 
 
-class ArcticSuffix(Engine):
+class ArcticSuffix(Baseline):
     """Arctic's suffix trees of the request and of earlier answers, with its default chains."""
 
     options: dict[str, Any] = {}  # noqa: RUF012
@@ -135,7 +135,7 @@ class ArcticSuffix(Engine):
         self._requests += 1
         self._cache.start_request(self._requests, token_ids)
 
-    def draft(self, max_nodes: int) -> tuple[Draft, int]:
+    def draft(self, max_nodes: int) -> tuple[DraftArrays, int]:
         start = time.perf_counter_ns()
         draft = self._cache.speculate(
             self._requests, self.context, max_spec_tokens=max_nodes, **self.options
@@ -160,7 +160,7 @@ class ArcticSuffixTree(ArcticSuffix):
 class ArcticSuffixCorpus(ArcticSuffixTree):
     """Arctic's suffix trees with documents of the corpus as earlier answers."""
 
-    def __init__(self, package: Any, corpus: Corpus) -> None:
+    def __init__(self, package: Any, corpus: CorpusFiles) -> None:
         self._documents = [document.tolist() for document in corpus.sample()]
         super().__init__(package)
 
@@ -172,14 +172,14 @@ class ArcticSuffixCorpus(ArcticSuffixTree):
             self.finish()
 
 
-class SglangNgram(Engine):
+class SglangNgram(Baseline):
     """SGLang's n-gram corpus, used as by its worker: the last tokens are matched and inserted."""
 
     depth = 18
     match_type = "BFS"
     corpus_share = 0.0
 
-    def __init__(self, library: ctypes.CDLL, corpus: Corpus | None = None) -> None:
+    def __init__(self, library: ctypes.CDLL, corpus: CorpusFiles | None = None) -> None:
         self._library = library
         self._documents = [] if corpus is None else corpus.sample()
         self._requests = 0
@@ -214,7 +214,7 @@ class SglangNgram(Engine):
     def insert(self, token_ids: list[int]) -> None:
         self._library.ngram_insert(self._ngram, np.array(token_ids, np.int32), len(token_ids))
 
-    def draft(self, max_nodes: int) -> tuple[Draft, int]:
+    def draft(self, max_nodes: int) -> tuple[DraftArrays, int]:
         if self._ngram is None or max_nodes != self._max_nodes:
             self._open(max_nodes)
         if self._is_new:
@@ -307,10 +307,10 @@ def start(request: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "tokens" not in request:
         return make(package), {}
     Path(request["folder"]).mkdir(exist_ok=True)
-    return make(package, Corpus(request)), {}
+    return make(package, CorpusFiles(request)), {}
 
 
-def answer(engine: Engine, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+def answer(engine: Baseline, operation: str, request: dict[str, Any]) -> dict[str, Any]:
     if operation == "draft":
         (token_ids, parents), elapsed = engine.draft(**request)
         return {"token_ids": token_ids, "parents": parents, "elapsed_ns": elapsed}
@@ -321,7 +321,7 @@ def answer(engine: Engine, operation: str, request: dict[str, Any]) -> dict[str,
 
 def serve(requests: TextIO, answers: TextIO) -> None:
     """Answer all requests; the first starts an engine."""
-    engine: Engine | None = None
+    engine: Baseline | None = None
     for line in requests:
         request = json.loads(line)
         operation = request.pop("operation")

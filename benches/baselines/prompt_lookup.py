@@ -20,10 +20,10 @@ _CHECKED_TOKENS = 10
 @contextmanager
 def open_prompt_lookup(
     _: None, requests: Sequence[Transcript]
-) -> Iterator[Callable[[], PromptLookupDrafter]]:
+) -> Iterator[Callable[[], CandidateDrafter]]:
     """Yield the drafter's class after comparing its drafts with a naive search."""
     try:
-        drafter = PromptLookupDrafter()
+        drafter = CandidateDrafter()
     except ImportError as error:
         raise BaselineAbsentError(f"{error}: pip install 'specds[transformers]'") from error
     for context in contexts_of(requests):
@@ -31,10 +31,10 @@ def open_prompt_lookup(
         expected = prompt_lookup(context, _CHECKED_TOKENS)
         if drafted != expected:
             raise BaselineAnswerError(f"{drafted} drafted, {expected} followed the context earlier")
-    yield PromptLookupDrafter
+    yield CandidateDrafter
 
 
-class PromptLookupDrafter:
+class CandidateDrafter:
     """Drafter that calls `PromptLookupCandidateGenerator`, with its default of two tokens."""
 
     vocab_size = None
@@ -42,10 +42,10 @@ class PromptLookupDrafter:
     def __init__(self) -> None:
         from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-        self.session = partial(PromptLookupSession, PromptLookupCandidateGenerator)
+        self.session = partial(CandidateSession, PromptLookupCandidateGenerator)
 
 
-class PromptLookupSession(Session):
+class CandidateSession(Session):
     """Session of one request; `elapsed_ns` is the time of the last call of the generator."""
 
     elapsed_ns = 0

@@ -27,7 +27,7 @@ def option(name):
     return f"--{name.replace('_', '-')}"
 
 
-class Server(Served):
+class LlamaServer(Served):
     """Server of a build in FOLDER: `extern`, or `plain` if that was built too.
 
     It repacks weights, but not for AMX (see `without_amx`).

@@ -8,7 +8,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from engines.llama_server import Server, drafting
+from engines.llama_server import LlamaServer, drafting
 from real.kinds import kinds, log, messages, parser
 from real.models import MODELS
 from real.tables import AS_ON_A_GPU, print_tables
@@ -48,7 +48,9 @@ def main():
             if isinstance(arguments, dict):
                 arguments = drafting({**arguments, **asked.options})
             about = {"model": asked.model, "threads": asked.threads}
-            server = Server("extern", [*arguments, *more], logs / way.replace(" ", ""), **about)
+            server = LlamaServer(
+                "extern", [*arguments, *more], logs / way.replace(" ", ""), **about
+            )
             servers[way] = stack.enter_context(server)
             for line in server.log.read_text().splitlines():
                 if "a pass over" in line:

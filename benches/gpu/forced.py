@@ -31,7 +31,7 @@ from specds.bench.generation.measure import (
     own_calls,
 )
 from specds.bench.generation.report import rows_of
-from specds.bench.harness import Row, tokenizer_of
+from specds.bench.harness import ReportRow, tokenizer_of
 from specds.bench.transcripts import read_files
 from specds.drafters import Drafter
 from specds.verify import PackedRunner
@@ -41,7 +41,7 @@ from specds.verify.support import require_support
 LARGEST_OUTSIDE, LEAST_OF_COMPILED, LEAST_IN_BATCHES = 0.05, 1.0, 0.98
 
 
-class Recorded(list[int]):
+class RecordedAnswer(list[int]):
     answer_ids: list[int]
 
 
@@ -81,7 +81,7 @@ class Forces:
         super().leave(row)
 
 
-class Forced(Forces, PackedRunner):
+class ForcedRunner(Forces, PackedRunner):
     """Packed verification, forced."""
 
 
@@ -111,18 +111,18 @@ def measure_forced(
     datastore: Path,
     batch: int = 1,
     max_nodes: Any = "auto",
-) -> list[Row]:
+) -> list[ReportRow]:
     """Measure the baselines and `fused`; return rows of `specds bench generate`."""
     store = Datastore(datastore)
     store.warm()
     _, tokenizer = tokenizer_of(options.tokenizer, [store])
     model = random_model(options.shape, device=options.device, dtype=options.dtype)
-    target, new_tokens = BenchTarget(model, Forced), options.new_tokens
+    target, new_tokens = BenchTarget(model, ForcedRunner), options.new_tokens
     Forces.texts = None
-    require_support(model, verification=Forced)
+    require_support(model, verification=ForcedRunner)
     prompts = []
     for each in read_files([answers], tokenizer, max(options.limit, batch)):
-        prompts.append(Recorded(each.prompt_ids.tolist()))
+        prompts.append(RecordedAnswer(each.prompt_ids.tolist()))
         prompts[-1].answer_ids = each.completion_ids[:new_tokens].tolist()
     longest = max(len(each) + len(each.answer_ids) for each in prompts)
     num_rows = 1 << (batch - 1).bit_length()

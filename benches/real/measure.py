@@ -50,7 +50,7 @@ def measure(settings, write):
     torch.set_num_threads(settings["threads"])
     transformers.logging.set_verbosity_error()
     with ExitStack() as stack:
-        asked = Asked(settings, stack)
+        asked = AskedModel(settings, stack)
         for kind in settings["kinds"]:
             prompts = [encode(asked.tokenizer, of) for of in messages(kind)[: settings["limit"]]]
             logged = [encode(asked.tokenizer, one) for one in log(kind)]
@@ -72,12 +72,12 @@ def measure(settings, write):
                         write(about | rows[way])
 
 
-class Asked:
+class AskedModel:
     """The models and servers of the ways of a process."""
 
     def __init__(self, settings, stack):
         import specds
-        from engines.llama_server import Server
+        from engines.llama_server import LlamaServer
         from real.models import folder_of, gguf_of
         from specds._core import ForwardModel, GgufFile
         from specds.bench.generation.measure import BenchTarget
@@ -101,7 +101,7 @@ class Asked:
         self._servers, logs = {}, Path(stack.enter_context(TemporaryDirectory()))
         for number, way in enumerate(way for way in ways if way in LLAMA):
             given = {"model": settings["model"], "threads": settings["threads"]}
-            server = Server("plain", LLAMA[way].split(), logs / f"{number}.log", **given)
+            server = LlamaServer("plain", LLAMA[way].split(), logs / f"{number}.log", **given)
             self._servers[way] = stack.enter_context(server)
         self.plain = self.start(PLAIN, [])
 

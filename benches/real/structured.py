@@ -55,7 +55,7 @@ def json_schema(short):
     return {"type": "object", **of_keys, "required": [*short], "additionalProperties": False}
 
 
-class Grammars:
+class CompiledGrammars:
     """Compiled grammars of one library, and their processors."""
 
     def __init__(self, name, tokenizer, vocab_size):
@@ -135,8 +135,8 @@ def measure(settings, write):
         target, tokenizer = _target(settings["model"], backend)
         vocab_size, length = target.model.config.vocab_size, settings["new_tokens"]
         for library in settings["grammars"]:
-            grammars = Grammars(library, tokenizer, vocab_size)
-            asked = _Asked(target, tokenizer, undrafted(backend), grammars, length)
+            grammars = CompiledGrammars(library, tokenizer, vocab_size)
+            asked = _AskedTarget(target, tokenizer, undrafted(backend), grammars, length)
             about = {"grammar": library, "backend": backend}
             logged = {}
             if any(DRAFTS[name][1] for name in settings["drafts"]):
@@ -162,7 +162,7 @@ def _target(name, backend):
     return BenchTarget(model), tokenizer
 
 
-class _Asked:
+class _AskedTarget:
     def __init__(self, target, tokenizer, plain, grammars, new_tokens):
         from specds import FusedDrafter
         from specds.bench.generation.measure import baseline_way, own_calls

@@ -40,7 +40,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-class _Victim:
+class _KilledJob:
     """Folder in which a job is repeated from the same state."""
 
     def __init__(self, job: str, root: Path) -> None:
@@ -105,7 +105,7 @@ class _Victim:
 
 
 def _sweep(job: str, fault: str, step: int, root: Path) -> dict[str, Any]:
-    victim = _Victim(job, root)
+    victim = _KilledJob(job, root)
     victim.reset()
     old = victim.content()
     status, num_calls = victim.run()

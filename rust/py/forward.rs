@@ -37,7 +37,7 @@ impl GgufFile {
         py: Python<'_>,
         name: &str,
         fields: BTreeMap<String, Field>,
-        arrays: BTreeMap<String, Weights<'_>>,
+        arrays: BTreeMap<String, ArrayWeights<'_>>,
     ) -> Result<Self> {
         let fields = fields.into_iter().map(|(key, field)| (key, field.into())).collect();
         let tensors = arrays.into_iter().map(|(key, array)| Ok((key, array.tensor()?)));
@@ -162,7 +162,7 @@ impl ForwardModel {
         &self,
         py: Python<'py>,
         cache: &ForwardCache,
-        inputs: Vec<Asked<'py>>,
+        inputs: Vec<PassInput<'py>>,
         activations: &str,
         num_threads: usize,
     ) -> Result<Matrix<f32>> {
@@ -174,7 +174,7 @@ impl ForwardModel {
                 return Err(Error::invalid("activations", reason).into());
             }
         };
-        let read = |(row, tokens, parents, num_logits): &Asked<'py>| {
+        let read = |(row, tokens, parents, num_logits): &PassInput<'py>| {
             let parents = parents.as_ref().map(|parents| integers::<i32>(parents, "parents"));
             Ok((*row, integers::<u32>(tokens, "tokens")?, parents.transpose()?, *num_logits))
         };
@@ -217,13 +217,13 @@ impl From<Field> for Value {
 
 /// An array of weights.
 #[derive(FromPyObject)]
-pub(crate) enum Weights<'py> {
+pub(crate) enum ArrayWeights<'py> {
     F32(PyReadonlyArrayDyn<'py, f32>),
     BF16(PyReadonlyArrayDyn<'py, u16>),
 }
 
 /// The memory of an array, which lives as long as this.
-struct Memory {
+struct ArrayBytes {
     _array: Py<PyAny>,
     start: *const u8,
     length: usize,
@@ -232,12 +232,12 @@ struct Memory {
 #[expect(unsafe_code, reason = "weights of other libraries stay where they are")]
 // SAFETY: the memory is only read, and `_array` keeps it. It holds numbers, which are valid whatever they are, also
 // while a trainer writes others.
-unsafe impl Send for Memory {}
+unsafe impl Send for ArrayBytes {}
 #[expect(unsafe_code, reason = "as above")]
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for ArrayBytes {}
 
-impl AsRef<[u8]> for Memory {
+impl AsRef<[u8]> for ArrayBytes {
     #[expect(unsafe_code, reason = "as above")]
     fn as_ref(&self) -> &[u8] {
         // SAFETY: they were the bytes of a slice of the array.
@@ -245,7 +245,7 @@ impl AsRef<[u8]> for Memory {
     }
 }
 
-impl Weights<'_> {
+impl ArrayWeights<'_> {
     pub(crate) fn tensor(&self) -> Result<Tensor> {
         let is_plain = match self {
             Self::F32(of) => of.is_c_contiguous(),
@@ -260,14 +260,17 @@ impl Weights<'_> {
         };
         let columns = shape.last().copied().unwrap_or(1);
         let rows = shape.iter().rev().skip(1).product();
-        let memory =
-            Memory { _array: array.clone().unbind(), start: bytes.as_ptr(), length: bytes.len() };
+        let memory = ArrayBytes {
+            _array: array.clone().unbind(),
+            start: bytes.as_ptr(),
+            length: bytes.len(),
+        };
         Ok(Tensor { kind, rows, columns, bytes: Bytes::new(memory) })
     }
 }
 
 /// A row, its tokens, their parents, and the number of the last ones whose logits are computed.
-type Asked<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize);
+type PassInput<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize);
 
 /// The most rows of a cache: each takes memory before it has a token.
 const MAX_ROWS: usize = 1 << 16;

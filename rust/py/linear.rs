@@ -2,12 +2,12 @@
 
 use numpy::PyReadonlyArray2;
 use pyo3::prelude::*;
-use specds_forward::model::Layer;
+use specds_forward::model::LinearLayer;
 use specds_forward::{Activations, Error, Instructions};
 
 use crate::arrays::{Matrix, shaped};
 use crate::error::Result;
-use crate::forward::Weights;
+use crate::forward::ArrayWeights;
 
 /// Multiplies each token's states by each row of the weights.
 ///
@@ -27,7 +27,7 @@ use crate::forward::Weights;
 #[pyfunction]
 pub(crate) fn linear_product(
     py: Python<'_>,
-    weights: Weights<'_>,
+    weights: ArrayWeights<'_>,
     states: PyReadonlyArray2<'_, f32>,
     num_threads: usize,
 ) -> Result<Matrix<f32>> {
@@ -38,7 +38,7 @@ pub(crate) fn linear_product(
         return Err(Error::invalid("states", reason).into());
     }
     let states = states.as_slice()?;
-    let layer = Layer::of(weights, Instructions::available()[0])?;
+    let layer = LinearLayer::of(weights, Instructions::available()[0])?;
     let made = py.detach(|| layer.product(states, Activations::Float32, num_threads));
     shaped([num_tokens, num_outputs], made?)
 }

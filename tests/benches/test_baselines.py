@@ -42,7 +42,7 @@ def test_prompt_lookup_with_other_drafts_is_rejected_or_absent(monkeypatch):
 
 
 FAKE_RETRIEVER = """
-class Writer:
+class StubWriter:
     def __init__(self, path, vocab_size):
         self.file = open(path, "w")
         print("a baseline may print")
@@ -54,7 +54,7 @@ class Writer:
         self.file.close()
 
 
-class Reader:
+class StubReader:
     def __init__(self, path):
         self.texts = [list(map(int, line.split())) for line in open(path)]
 
@@ -62,6 +62,9 @@ class Reader:
         places = [(text, at) for text in self.texts for at in range(1, len(text))]
         found = [text[at : at + 4] for text, at in places if text[at - 1] == context[-1]]
         return [[[*(token + WRONG for token in path), -1] for path in found]]
+
+
+Writer, Reader = StubWriter, StubReader
 """
 REQUESTS = [transcript([1, 2], [3, 0, 1, 2, 4])]
 

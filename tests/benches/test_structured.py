@@ -45,7 +45,7 @@ def test_tables_of_rows_compare_drafts_with_plain_and_with_each_other(same, tmp_
 
 @pytest.mark.parametrize("library", ["xgrammar", "llguidance"])
 def test_forced_tokens_of_a_text_are_counted(library):
-    grammars = structured.Grammars.__new__(structured.Grammars)
+    grammars = structured.CompiledGrammars.__new__(structured.CompiledGrammars)
     grammars.of = lambda _: GRAMMARS[library]()
     tokens = [VOCABULARY.index(bytes([byte])) for byte in TEXTS[0]]
     drafted, right = grammars.forced(None, tokens)
@@ -55,7 +55,7 @@ def test_forced_tokens_of_a_text_are_counted(library):
 def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     with pytest.raises(SystemExit, match="needs xgrammar: pip install xgrammar"):
-        structured.Grammars("xgrammar-any-whitespace", None, 9)
+        structured.CompiledGrammars("xgrammar-any-whitespace", None, 9)
 
 
 def test_kinds_with_and_without_grammars_are_measured_apart(capsys):

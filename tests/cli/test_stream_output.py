@@ -22,7 +22,7 @@ def test_incremental_decoding_equals_decoding_at_once(demo_tokenizer, parts):
     assert "".join(map(spelling.of, [*ids, None])) == demo_tokenizer.decode(ids) == text
 
 
-class Bytes:
+class ByteTokenizer:
     """A tokenizer of bytes: a token is the value of one."""
 
     def decode(self, ids):
@@ -30,7 +30,7 @@ class Bytes:
 
 
 def test_a_character_of_several_tokens_waits_for_the_last():
-    spelling = Spelling(Bytes())
+    spelling = Spelling(ByteTokenizer())
     assert [spelling.of(byte) for byte in "é!".encode()] == ["", "é", "!"]
     assert [spelling.of(byte) for byte in b"\xe2\x82"] + [spelling.of(None)] == ["", "", "�"]
 

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from grammars import EOS, GRAMMARS, SCHEMA, TEXTS, VOCABULARY, Reference, Without, allowed_tokens
+from grammars import (
+    EOS,
+    GRAMMARS,
+    SCHEMA,
+    TEXTS,
+    VOCABULARY,
+    ForbiddenToken,
+    Reference,
+    allowed_tokens,
+)
 from models import VOCAB_SIZE, random_tree
 from specds import FusedDrafter
 from specds._core import TokenTree
@@ -146,11 +155,11 @@ def allowed_in_part(rng, constraint):
 
 def test_pruned_tree_shares_the_probability_of_removed_nodes():
     tree = TokenTree([1, 2, 3, 4, 5], [-1, -1, 0, 0, 1], [0.5, 0.25, 0.25, 0.2, 0.2])
-    pruned = tree.allowed(Without(1), 9)
+    pruned = tree.allowed(ForbiddenToken(1), 9)
     assert pruned.token_ids.tolist() == [2, 5]
     assert pruned.parents.tolist() == [-1, 0]
     np.testing.assert_allclose(pruned.probs, [0.5, 0.4], rtol=1e-6)
-    assert len(tree.allowed(Without(9), 3)) == 3
+    assert len(tree.allowed(ForbiddenToken(9), 3)) == 3
 
 
 def test_tree_of_paths_shares_their_common_beginning():

@@ -10,7 +10,7 @@ import pytest
 
 from datastores import build
 from gguf_models import write_model
-from grammars import Without
+from grammars import ForbiddenToken
 from specds import _core as core
 
 REFUSALS = (ValueError, TypeError, KeyError, OverflowError, OSError, MemoryError)
@@ -101,7 +101,7 @@ OF_ONE_CALL = {
     "GgufFile.of_arrays.fields": {"general.architecture": "llama"},
     "GgufFile.path": lambda path: gguf(path),
     "TokenTree.accept.predictions": [1, 2, 1, 2],
-    "TokenTree.allowed.constraint": Without(1),
+    "TokenTree.allowed.constraint": ForbiddenToken(1),
     "TokenTree.of_paths.known_tokens": VOCAB_SIZE,
     "TokenTree.of_paths.paths": [[1, 2], [1, 3]],
     "DraftSession.observe_predictions.predictions": lambda _: np.ones((4, 1), np.int64),

@@ -20,7 +20,7 @@ LINEAR = [0.010 * (1 + size / 10) for size in range(64)]
 FLAT = [0.010 * (1 + size / 1000) for size in range(64)]
 
 
-class World(Session):
+class SimulatedSession(Session):
     """Drafts of one chain each, a target that follows them so often, and a clock.
 
     Args:
@@ -82,7 +82,7 @@ def best_of_fixed(seconds, *rates):
 @pytest.mark.parametrize("reliability", [1.0, 0.3], ids=["known", "unknown"])
 @pytest.mark.parametrize(("seconds", "gain"), [(LINEAR, 0.8), (FLAT, 1.0)], ids=["linear", "flat"])
 def test_auto_budget_beats_any_fixed_budget_on_mixed_contexts(seconds, gain, reliability):
-    world = World(seconds, lambda step: 0.9 if step // 50 % 2 else 0.1)
+    world = SimulatedSession(seconds, lambda step: 0.9 if step // 50 % 2 else 0.1)
     # To come to know a drafter takes a step or two of a thousand.
     learning = 1.02 if seconds is FLAT and reliability == 0.3 else 1.0
     best = best_of_fixed(seconds, 0.1, 0.9)
@@ -90,7 +90,7 @@ def test_auto_budget_beats_any_fixed_budget_on_mixed_contexts(seconds, gain, rel
 
 
 def test_backs_off_is_known_before_the_step():
-    world = World(LINEAR, lambda _: 1e-9, draft_s=1e-3)
+    world = SimulatedSession(LINEAR, lambda _: 1e-9, draft_s=1e-3)
     budget = auto(world)
     announced = []
     for _ in range(200):
@@ -108,7 +108,7 @@ def test_backs_off_is_known_before_the_step():
 )
 @pytest.mark.parametrize("seconds", [LINEAR, FLAT], ids=["linear", "flat"])
 def test_rejected_drafts_cost_at_most_two_percent(seconds, claim, draft_s):
-    world = World(seconds, lambda _: 1e-9, claim and (lambda _: claim), draft_s)
+    world = SimulatedSession(seconds, lambda _: 1e-9, claim and (lambda _: claim), draft_s)
     assert world.decode(auto(world), 1000) < 1.02
     assert np.mean(world.verified[500:]) < 3
     if draft_s == 1e-3:
@@ -122,17 +122,17 @@ def test_budget_drafts_again_after_acceptance_improves(claim):
 
     again = from_the_start = 0.0
     for seed in range(3, 9):  # a backoff may have just begun
-        world = World(LINEAR, truth, claim and (lambda _: claim), seed=seed)
+        world = SimulatedSession(LINEAR, truth, claim and (lambda _: claim), seed=seed)
         budget = auto(world)
         world.decode(budget, 1200)
         again += world.decode(budget, 300, 1200)
-        late = World(LINEAR, lambda _: 0.8, seed=seed)
+        late = SimulatedSession(LINEAR, lambda _: 0.8, seed=seed)
         from_the_start += late.decode(auto(late), 300)
     assert again < 1.15 * from_the_start
 
 
 def test_budget_drafts_nothing_at_depth_zero():
-    world = World(FLAT, lambda _: 0.9)
+    world = SimulatedSession(FLAT, lambda _: 0.9)
     budget = auto(world)
     for policy in (budget, FixedBudget(8, VOCAB_SIZE)):
         assert [*map(len, policy.draft([world], [0]))] == [0]
@@ -179,7 +179,7 @@ def test_auto_budget_size_equals_brute_force(drafts, increments):
 
 
 def test_sessions_draft_once_and_get_the_baseline_step_time():
-    session, budget = Listed([0.9] * 63), auto(World(LINEAR, lambda _: 0.5))
+    session, budget = Listed([0.9] * 63), auto(SimulatedSession(LINEAR, lambda _: 0.5))
     budget.draft([session], [9])
     assert session.asked == [63]
     assert session.told == [pytest.approx(LINEAR[0])]
@@ -187,10 +187,10 @@ def test_sessions_draft_once_and_get_the_baseline_step_time():
 
 def test_free_first_node_does_not_lengthen_drafts():
     seconds = [LINEAR[max(size, 1)] for size in range(64)]
-    world = World(seconds, lambda _: 0.5)
+    world = SimulatedSession(seconds, lambda _: 0.5)
     asked = []
     world.draft = lambda most, depth, least: (
-        asked.append(least) or World.draft(world, most, depth, least)
+        asked.append(least) or SimulatedSession.draft(world, most, depth, least)
     )
     world.decode(auto(world), 100)
     assert min(asked) > 0.03
@@ -206,7 +206,7 @@ def test_depth_limit_keeps_all_paths(max_nodes, tokens):
 
 
 def test_flat_costs_give_full_drafts_within_seven_steps():
-    world = World(FLAT, lambda _: 0.95)
+    world = SimulatedSession(FLAT, lambda _: 0.95)
     world.decode(auto(world, costs=StepTimes()), 12)
     assert world.verified[:3] == [0, 0, 0]
     assert max(world.verified[3:7]) > 30
@@ -214,7 +214,7 @@ def test_flat_costs_give_full_drafts_within_seven_steps():
 
 
 def test_chains_of_auto_end_before_unlikely_tokens():
-    world = World(FLAT, lambda _: 0.6)
+    world = SimulatedSession(FLAT, lambda _: 0.6)
     budget = AutoBudget(FLAT, DraftStats(1.0), VOCAB_SIZE, clock=lambda: world.now, is_chain=True)
     world.decode(budget, 20)
     assert max(world.verified) == 4  # 0.6 ** 5 is below 0.1

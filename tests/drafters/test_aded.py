@@ -56,7 +56,7 @@ def test_matrix_follows_equation_1(folder, documents, separator, order, max_word
     built = build(folder / "d", documents, separator=separator, max_shard_tokens=shard)
     limits = {"order": order, "max_words": max_words}
     trigrams = Trigrams.build(built, **limits)
-    expected = reference_aded.Matrix(documents, separator, 4, **limits)
+    expected = reference_aded.TrigramMatrix(documents, separator, 4, **limits)
     # Of another length or with a token that there is not, a prefix has no words.
     for prefix in [[], [1] * order, *product(range(5), repeat=order - 1)]:
         assert trigrams.words(prefix) == [tuple(word) for word in expected.words(prefix)]
@@ -96,7 +96,7 @@ def test_drafts_match_the_paper_s_algorithms(
     built = build(folder / "d", documents, separator=separator)
     trigrams = Trigrams.build(built, order=order, max_words=max_words)
     session = aded_session(AdaptiveTrigrams(trigrams), **search, adaptive=adaptive, **learning)
-    matrix = reference_aded.Matrix(documents, separator, 4, order, max_words)
+    matrix = reference_aded.TrigramMatrix(documents, separator, 4, order, max_words)
     reference = reference_aded.Session(matrix, learning=learning if adaptive else None, **search)
     for piece in pieces:
         session.observe(piece)

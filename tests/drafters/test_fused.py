@@ -13,7 +13,7 @@ from datastores import build
 from models import VOCAB_SIZE, decodes_alike, tiny_model
 from reference import paths, shown
 from reference_datastore import corpora
-from reference_fused import Request
+from reference_fused import ReferenceRequest
 from replays import phrases, text_of, transcript, zero_shot
 from specds import FormatError, FusedConfig, FusedDrafter
 from specds.bench.acceptance.measure import follow
@@ -46,7 +46,7 @@ def test_drafts_match_the_reference_implementation(
     memory = Memory(4)
     if earlier:
         memory.insert("", earlier)
-    reference = Request(
+    reference = ReferenceRequest(
         documents,
         separator if documents else None,
         [*earlier, None] if earlier else [],

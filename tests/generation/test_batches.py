@@ -40,7 +40,7 @@ def test_finished_row_leaves_the_batch(monkeypatch):
     assert widths[-1] == ends.count(0) < 3
 
 
-class Stateful(LogitsProcessor):
+class PreviousScores(LogitsProcessor):
     """A processor with a state, which is wrong if each row calls it."""
 
     def __init__(self):
@@ -61,7 +61,10 @@ class AnyRow(StoppingCriteria):
 
 NOT_OF_BATCHES = {
     "encoder": ({"encoder_repetition_penalty": 1.2}, "EncoderRepetitionPenaltyLogitsProcessor"),
-    "own processor": ({"logits_processor": [Stateful()]}, "Stateful cannot be used with several"),
+    "own processor": (
+        {"logits_processor": [PreviousScores()]},
+        "PreviousScores cannot be used with several",
+    ),
     "own criterion": ({"stopping_criteria": [AnyRow()]}, "AnyRow cannot be used with several"),
     "cache": ({"cache": DynamicCache()}, "cache cannot be used: it works for one prompt"),
 }

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from models import FAMILIES, Drafter, build, mixed_drafter, oracle_drafter, prompt, random_drafter
+from models import (
+    FAMILIES,
+    Drafter,
+    build,
+    mixed_drafter,
+    oracle_drafter,
+    prompt,
+    random_drafter,
+)
 from specds import generate
 from specds.drafters import TokenTree
 from specds.generation import request

@@ -30,7 +30,7 @@ TEXTS = [
 ]
 
 
-class Without:
+class ForbiddenToken:
     """Constraint that forbids one token everywhere."""
 
     ended = False
@@ -90,13 +90,13 @@ def llguidance_grammar():
     import llguidance
     from llguidance import LLMatcher
 
-    class Tokenizer:
+    class TinyTokenizer:
         eos_token_id, bos_token_id, tokens, special_token_ids = EOS, None, VOCABULARY, [EOS]
 
         def __call__(self, text):
             return [VOCABULARY.index(bytes([byte])) for byte in text]
 
-    tokenizer = llguidance.LLTokenizer(llguidance._tokenizer.TokenizerWrapper(Tokenizer()))
+    tokenizer = llguidance.LLTokenizer(llguidance._tokenizer.TokenizerWrapper(TinyTokenizer()))
     separators = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
     return LLMatcher(tokenizer, LLMatcher.grammar_from_json_schema(SCHEMA, overrides=separators))
 

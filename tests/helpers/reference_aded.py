@@ -24,7 +24,7 @@ class Random:
         return ((number ^ number >> 31) >> 11) / (1 << 53)
 
 
-class Matrix:
+class TrigramMatrix:
     """Words by prefix, as lists of `[token, probability]`: the likeliest first, then by token."""
 
     def __init__(self, documents, separator, vocab_size, order, max_words):

@@ -13,7 +13,7 @@ VOCABULARIES = [*SMALL, (65_536, 65_535), (65_536, 65_536), (70_000, 0)]
 
 
 @dataclass
-class Corpus:
+class ReferenceCorpus:
     """Documents, and how a datastore of them is cut."""
 
     vocab_size: int
@@ -34,7 +34,7 @@ class Corpus:
 @st.composite
 def corpora(draw, most=300, vocabularies=VOCABULARIES):
     """Few tokens, of 16 and 24 bits, so that all collides, in one shard or many."""
-    corpus = Corpus(*draw(st.sampled_from(vocabularies)), [], 0)
+    corpus = ReferenceCorpus(*draw(st.sampled_from(vocabularies)), [], 0)
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     lengths = random.integers(0, draw(st.sampled_from([13, most])), random.integers(1, 9))
     rows = [random.choice(4, length, p=[8 / 15, 4 / 15, 2 / 15, 1 / 15]) for length in lengths]

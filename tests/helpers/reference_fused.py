@@ -72,7 +72,7 @@ EFFORTS = {
 }
 
 
-class Request:
+class ReferenceRequest:
     def __init__(self, documents, separator, earlier, bigrams, effort):
         self.search_limits, self.weights = EFFORTS[effort], Weights()
         self.effort = self.search_limits

@@ -18,7 +18,7 @@ TEXTS = [f"def f{index % 40}(x):\n    return x + {index % 40}\n" for index in ra
 
 
 @dataclass(frozen=True)
-class Part:
+class Texts:
     """A part of a corpus in memory; it fails after this many items, and notes that it was read."""
 
     texts: tuple[str, ...]
@@ -44,7 +44,7 @@ class Part:
 
 
 def corpus(texts=TEXTS):
-    return Corpus("texts", (Part(tuple(texts)),))
+    return Corpus("texts", (Texts(tuple(texts)),))
 
 
 def test_report_counts_documents_read_indexed_and_left_out(tmp_path, demo_tokenizer):
@@ -102,7 +102,7 @@ def test_resumed_build_skips_parts_that_were_read(tmp_path, demo_tokenizer, monk
     def logged(fails_in):
         ends = [3 if name == fails_in else None for name in "abcde"]
         made = zip("abcde", texts, ends, strict=True)
-        return Corpus("logged", tuple(Part(text, end, str(log), name) for name, text, end in made))
+        return Corpus("logged", tuple(Texts(text, end, str(log), name) for name, text, end in made))
 
     options = BuildOptions(max_shard_tokens=60)
     with pytest.raises(RuntimeError, match="the power is gone"):
@@ -123,7 +123,7 @@ def test_resumed_build_skips_parts_that_were_read(tmp_path, demo_tokenizer, monk
 
 def test_build_of_another_corpus_does_not_resume_a_failed_one(tmp_path, demo_tokenizer):
     options = BuildOptions(max_shard_tokens=60)
-    broken = Corpus("broken", (Part(tuple(TEXTS)), Part(("x",), 0)))
+    broken = Corpus("broken", (Texts(tuple(TEXTS)), Texts(("x",), 0)))
     with pytest.raises(RuntimeError):
         build_datastore(broken, demo_tokenizer, tmp_path / "d", options)
     report = build_datastore(corpus(), demo_tokenizer, tmp_path / "d", options)
@@ -140,7 +140,7 @@ def of_files(folder):
             path /= "d.py"
         path.write_text(json.dumps({"text": name}))
         parts.extend(open_corpus(str(folder / name)).parts)
-    return Corpus("files", (*parts, Part(tuple(TEXTS), 30)))
+    return Corpus("files", (*parts, Texts(tuple(TEXTS), 30)))
 
 
 @pytest.mark.parametrize("changed", ["a.txt", "b.jsonl", "c/d.py"])

@@ -48,7 +48,7 @@ class Characters:
 
 
 @dataclass(frozen=True)
-class Made:
+class Seeded:
     """A part that makes its documents up; some come again in other parts."""
 
     seed: int
@@ -119,7 +119,7 @@ def add_worker(cluster):
 
 
 def made(*parts):
-    return Corpus("made", parts or tuple(Made(seed) for seed in range(5)))
+    return Corpus("made", parts or tuple(Seeded(seed) for seed in range(5)))
 
 
 def build(path, corpus, engine="ray", progress=None, **options):
@@ -178,7 +178,10 @@ def test_documents_of_several_workers_are_found_by_compact(cluster, tmp_path):
 def test_documents_are_added_by_the_fast_tokenizer(cluster, tmp_path, demo_tokenizer):
     shared = {"drop_duplicates": False, **SMALL}
     for engine in ("local", "ray"):
-        for parts, options in (((Made(1),), {}), ((Made(2), Made(3)), {"append": True})):
+        for parts, options in (
+            ((Seeded(1),), {}),
+            ((Seeded(2), Seeded(3)), {"append": True}),
+        ):
             options = BuildOptions(engine=engine if options else "local", **options, **shared)
             report = build_datastore(made(*parts), demo_tokenizer, tmp_path / engine, options)
     assert_same(tmp_path / "ray", tmp_path / "local")
@@ -198,20 +201,20 @@ def test_error_of_a_part_is_raised_as_it_was(
     cluster, tmp_path, error, arguments, expected, message
 ):
     with pytest.raises(expected, match=message) as raised:
-        build(tmp_path / "d", made(Made(0, midway=partial(fail, error, arguments))))
+        build(tmp_path / "d", made(Seeded(0, midway=partial(fail, error, arguments))))
     assert type(raised.value) is expected
     assert not list(tmp_path.iterdir())
 
 
 def test_error_after_a_limit_is_not_raised(cluster, tmp_path):
-    damaged = Made(1, midway=partial(fail, CorpusError, ["damaged"]))
-    build(tmp_path / "local", made(Made(0)), "local", max_documents=9)
-    build(tmp_path / "ray", made(Made(0), damaged), max_documents=9)
+    damaged = Seeded(1, midway=partial(fail, CorpusError, ["damaged"]))
+    build(tmp_path / "local", made(Seeded(0)), "local", max_documents=9)
+    build(tmp_path / "ray", made(Seeded(0), damaged), max_documents=9)
     assert_same(tmp_path / "ray", tmp_path / "local")
 
 
 def test_empty_corpora_are_refused(cluster, tmp_path):
-    for corpus in (Corpus("none", ()), made(Made(0, num_documents=0))):
+    for corpus in (Corpus("none", ()), made(Seeded(0, num_documents=0))):
         with pytest.raises(ValueError, match="the corpus is empty"):
             build(tmp_path / "d", corpus)
         assert not list(tmp_path.iterdir())
@@ -265,7 +268,11 @@ def killer(cluster, tmp_path):
 def test_work_of_a_killed_worker_is_repeated(killer, tmp_path):
     options = {"drop_duplicates": False}
     build(tmp_path / "local", made(), "local", **options)
-    held = Made(2, midway=partial(hold, tmp_path))
-    build(tmp_path / "ray", made(Made(0), Made(1), held, Made(3), Made(4)), **options)
+    held = Seeded(2, midway=partial(hold, tmp_path))
+    build(
+        tmp_path / "ray",
+        made(Seeded(0), Seeded(1), held, Seeded(3), Seeded(4)),
+        **options,
+    )
     assert killer
     assert_same(tmp_path / "ray", tmp_path / "local")

@@ -9,7 +9,7 @@ from specds.integrations import vllm_v2
 from vllm_shapes import TEXT, WHOLE, config_of, step_of
 
 
-class Runner:
+class StubRunnerV2:
     """The states of vLLM's V2 runner, on a CPU."""
 
     def __init__(self, **about):
@@ -51,7 +51,7 @@ class Runner:
 
 
 def test_vllm_v2_receives_tokens_sizes_and_probabilities():
-    runner = Runner(**WHOLE)
+    runner = StubRunnerV2(**WHOLE)
     speculator = runner.speculator
     confidences = speculator.draft_token_confidence_probs
     begun = dict.fromkeys("abc")
@@ -72,7 +72,7 @@ def test_vllm_v2_receives_tokens_sizes_and_probabilities():
 
 
 def test_vllm_v2_reads_options_of_requests_and_drafts_of_the_scheduler():
-    runner = Runner(memory_scope="tenant", **WHOLE)
+    runner = StubRunnerV2(memory_scope="tenant", **WHOLE)
     drafter = runner.speculator.drafter
     off, ann = {"specds_off": True}, {"specds_tenant": "ann"}
     text = [*range(20, 28)]
@@ -95,5 +95,5 @@ def test_vllm_v2_reads_options_of_requests_and_drafts_of_the_scheduler():
 
 def test_vllm_v2_chooses_sizes_by_step_times_unless_it_schedules_ahead():
     rows = [("a", TEXT, 1), ("b", [6, *TEXT], 1)]
-    assert Runner().step(rows, begun=dict.fromkeys("ab"))[1] == [0, 0]
-    assert Runner(is_async=True).step(rows, begun=dict.fromkeys("ab"))[1] == [4, 4]
+    assert StubRunnerV2().step(rows, begun=dict.fromkeys("ab"))[1] == [0, 0]
+    assert StubRunnerV2(is_async=True).step(rows, begun=dict.fromkeys("ab"))[1] == [4, 4]

@@ -15,7 +15,7 @@ from specds.integrations.adapter import Adapter, IncompatibleError, parse_reques
 from vllm_shapes import TEXT, WHOLE, config_of, runner_of
 
 
-class Runner:
+class StubRunner:
     """vLLM's batch: padded arrays whose rows are reused, in the dtypes of its runner."""
 
     def __init__(self, max_num_seqs=64, max_model_len=32):
@@ -34,7 +34,7 @@ class Runner:
 
 
 def test_vllm_receives_chains_for_moving_rows():
-    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), StubRunner()
     proposer.load_model(None)
     drafts = runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT, 4], 1), ([9, 9, 9], 0)])
     assert drafts[0] == [3, 1, 2, 3]
@@ -50,7 +50,10 @@ def test_vllm_receives_chains_for_moving_rows():
 
 
 def test_vllm_drafts_end_at_the_model_length():
-    proposer, runner = vllm.Proposer(config_of(**WHOLE, max_model_len=12)), Runner(max_model_len=12)
+    proposer, runner = (
+        vllm.Proposer(config_of(**WHOLE, max_model_len=12)),
+        StubRunner(max_model_len=12),
+    )
     lengths = []
     for end in (8, 9, 10, 11, 12):
         [draft] = runner.step(proposer, [((TEXT * 2)[:end], 1)])
@@ -72,7 +75,7 @@ def test_vllm_drafts_end_at_the_limit_of_their_request():
 
 
 def test_failing_drafter_is_logged_at_growing_intervals(caplog):
-    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), StubRunner()
     proposer.runner = runner_of([*"ab"])
     with caplog.at_level(logging.ERROR):
         for garbage in (None, np.zeros(3), "tokens") * 3:
@@ -90,7 +93,7 @@ def test_metrics_that_cannot_be_written_fail_alone(caplog, monkeypatch):
         raise FileNotFoundError("PROMETHEUS_MULTIPROC_DIR")
 
     monkeypatch.setattr("specds.integrations.adapter.publish", publish)
-    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), StubRunner()
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
             assert runner.step(proposer, [(TEXT, 1)]) == [[3, 1, 2, 3]]
@@ -142,7 +145,7 @@ def test_request_options_are_those_with_the_prefix(extra, options):
 
 
 def test_invalid_request_options_are_logged_and_counted_once_per_request(caplog):
-    proposer, runner = vllm.Proposer(config_of(**WHOLE)), Runner()
+    proposer, runner = vllm.Proposer(config_of(**WHOLE)), StubRunner()
     proposer.request_options = {"a": {"group": 0.5}, "b": {"tenat": "ann"}, "c": {}}
     for _ in range(3):
         drafts = runner.step(proposer, [([5, *TEXT], 1), ([6, *TEXT], 1), ([7, *TEXT], 1)])
@@ -259,7 +262,7 @@ def test_tenant_memory_stays_empty_without_tenants(memory_scope, is_remembered):
     first, second = [*range(30)], [35, 3, 4]
 
     def by_vllm(text):
-        return Runner().step(proposer, [(text, 1)])[0]
+        return StubRunner().step(proposer, [(text, 1)])[0]
 
     def by_sglang(text):
         return corpus.batch_get([str(len(text))], [text], [len(text)])[0].tolist()

@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(0).integers(0, 90, 300).tolist()
 LOOP = [1, 2, 3, 4, 5, 6, 7] * 40
 
 
-class Decoding:
+class CombinedDecoding:
     """Greedy decoding of a text from its ninth token; the head drafts `num_known` tokens right."""
 
     def __init__(self, monkeypatch, text, num_known, ranks=1):
@@ -57,7 +57,7 @@ class Decoding:
 
 
 def test_head_is_skipped_where_retrieval_accepts_as_much(monkeypatch):
-    decoding = Decoding(monkeypatch, LOOP, num_known=1)
+    decoding = CombinedDecoding(monkeypatch, LOOP, num_known=1)
     stats = decoding.run()
     assert decoding.specds.num_failures == 0
     assert decoding.num_passes[-8:] == [0] * 8
@@ -65,20 +65,20 @@ def test_head_is_skipped_where_retrieval_accepts_as_much(monkeypatch):
 
 
 def test_head_always_runs_on_text_that_retrieval_does_not_know(monkeypatch):
-    decoding = Decoding(monkeypatch, RANDOM, num_known=K)
+    decoding = CombinedDecoding(monkeypatch, RANDOM, num_known=K)
     stats = decoding.run()
     assert {*decoding.num_passes} == {K}
     assert stats["num_row_steps"] < len(RANDOM) / (K + 0.5)
 
 
 def test_head_always_runs_with_data_parallelism(monkeypatch):
-    decoding = Decoding(monkeypatch, LOOP, num_known=1, ranks=2)
+    decoding = CombinedDecoding(monkeypatch, LOOP, num_known=1, ranks=2)
     decoding.run()
     assert {*decoding.num_passes} == {K}
 
 
 def test_statistics_with_a_head_include_only_verified_tokens(monkeypatch):
-    stats = Decoding(monkeypatch, LOOP, num_known=1).run(num_verified=2)
+    stats = CombinedDecoding(monkeypatch, LOOP, num_known=1).run(num_verified=2)
     assert stats["num_draft_tokens"] == 2 * stats["num_drafts"]
     assert stats["num_cut_tokens"] > 0
 

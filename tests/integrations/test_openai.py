@@ -14,7 +14,7 @@ PREDICTION = {"type": "content", "content": TEXT}
 OUTPUT = list(b"the text to read")
 
 
-class App:
+class StubApp:
     """A server whose tokens are bytes; it keeps the requests that it received."""
 
     def __init__(self, status=200, more=None):
@@ -99,7 +99,7 @@ PARTS = [{"type": "text", "text": TEXT[:5]}, {"type": "text", "text": TEXT[5:]}]
     ],
 )
 def test_prediction_becomes_token_ids_and_usage(about):
-    app = App()
+    app = StubApp()
     status, answer = ask(app, {"model": "m", **about}, path=f"/root{CHAT}")
     path, body = app.seen[-1]
     received, answer = json.loads(body), json.loads(answer)
@@ -112,7 +112,7 @@ def test_prediction_becomes_token_ids_and_usage(about):
 
 
 def test_streamed_usage_has_the_tokens_of_the_prediction():
-    _, answer = ask(App(), {"stream": True, "prediction": PREDICTION})
+    _, answer = ask(StubApp(), {"stream": True, "prediction": PREDICTION})
     *chunks, last, done, end = answer.decode().split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
     said = [json.loads(chunk.removeprefix("data: "))["choices"][0] for chunk in chunks]
@@ -124,7 +124,7 @@ def test_streamed_usage_has_the_tokens_of_the_prediction():
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("more", [{}, {"cached_tokens_details": 1}])
 def test_ids_of_sglang_are_counted_and_removed(is_streamed, more):
-    app = App(more={"sglext": {"output_ids": [OUTPUT], **more}})
+    app = StubApp(more={"sglext": {"output_ids": [OUTPUT], **more}})
     _, answer = ask(app, {"prediction": PREDICTION, "stream": is_streamed}, **SGLANG)
     received = json.loads(app.seen[-1][1])
     assert received["custom_params"] == {"specds_predicted_output": list(TEXT.encode())}
@@ -144,7 +144,7 @@ def test_ids_of_sglang_are_counted_and_removed(is_streamed, more):
     + [{"type": "content", "content": content} for content in (1, [1], [{"type": "image_url"}])],
 )
 def test_invalid_prediction_is_status_400(prediction):
-    app = App()
+    app = StubApp()
     status, answer = ask(app, {"prediction": prediction})
     error = json.loads(answer)["error"]
     assert (status, app.seen) == (400, [])
@@ -165,17 +165,17 @@ def test_invalid_prediction_is_status_400(prediction):
     ],
 )
 def test_other_bodies_reach_the_server_unchanged(body):
-    app = App()
+    app = StubApp()
     assert ask(app, body, piece=50_000)[0] == 200
     assert app.seen == [(CHAT, body)]
 
 
 def test_other_routes_and_errors_are_unchanged():
-    app = App()
+    app = StubApp()
     asked = json.dumps({"prompt": "", "prediction": 1}).encode()
     ask(app, asked, path="/v1/embeddings")
     assert app.seen == [("/v1/embeddings", asked)]
-    assert ask(App(status=404), {"prediction": PREDICTION})[0] == 404
+    assert ask(StubApp(status=404), {"prediction": PREDICTION})[0] == 404
 
 
 def test_request_that_the_server_rejects_unread_is_not_tokenized():
@@ -190,7 +190,7 @@ def test_request_that_the_server_rejects_unread_is_not_tokenized():
 
 
 def test_token_ids_stay_if_the_client_requests_them():
-    _, answer = ask(App(), {"prediction": PREDICTION, "return_token_ids": True})
+    _, answer = ask(StubApp(), {"prediction": PREDICTION, "return_token_ids": True})
     assert json.loads(answer)["choices"][0]["token_ids"] == OUTPUT
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from datastores import build
-from grammars import Without
+from grammars import ForbiddenToken
 from specds import EngineDrafter, FusedConfig, FusedDrafter, TokenTree
 
 VOCAB_SIZE = 4
@@ -58,7 +58,7 @@ def test_chosen_part_of_the_candidates_is_the_draft_of_one_step():
     drafter.sync([text, [7, *text]], ["a", "b"])
     tree = drafter.candidates(0, 9, TokenTree([5, 6], [-1, 0], [1.0, 1.0]))
     assert {5, 6, 1} <= {*tree.token_ids.tolist()}
-    chosen = tree.allowed(Without(1), len(tree))
+    chosen = tree.allowed(ForbiddenToken(1), len(tree))
     drafter.choose(0, chosen)
     token_ids, lengths, _ = drafter.draft_chains(8)
     best = chosen.best_chain().token_ids.tolist()[:8]

@@ -31,7 +31,7 @@ class Generator:
         return self.state.numbers
 
 
-class Stream:
+class StubStream:
     """A stream without weak references, which crash in torch 2.11."""
 
     __slots__ = ("cuda_stream",)
@@ -62,7 +62,7 @@ def generator(monkeypatch):
         "device": nullcontext,
         "stream": nullcontext,
         "current_stream": lambda: None,
-        "Stream": lambda _: Stream(next(streams)),
+        "Stream": lambda _: StubStream(next(streams)),
         "get_rng_state": lambda _: default.state.numbers,
         "default_generators": [default],
     }.items():

@@ -21,16 +21,16 @@ from specds._core import Datastore
 from specds.models.load import load_tokenizer
 from specds.models.tokenization import Tokenizer, check_tokenizer
 
-Row = dict[str, Any]
-Document = dict[str, Any]
+ReportRow = dict[str, Any]
+BenchReport = dict[str, Any]
 Columns = tuple[tuple[str, str, str], ...]
 """The figures of a table: the field of a row, its title, and the format of its value."""
 
-Progress = Callable[[str, int], None]
+OnProgress = Callable[[str, int], None]
 """Called before each step with the name of the step and the total number of steps."""
 
 
-def circumstances() -> Document:
+def circumstances() -> BenchReport:
     """Return `date`, `machine` and `command`."""
     now = datetime.now().astimezone()
     cores = f"{os.cpu_count()} cores"
@@ -61,7 +61,7 @@ def tokenizer_of(name: str | None, datastores: Sequence[Datastore]) -> tuple[str
     return name, tokenizer
 
 
-def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
+def label(row: ReportRow, rows: Iterable[ReportRow], *fields: str) -> str:
     """Return the name of a row, with the fields in which rows of that name differ."""
     alike = [other for other in rows if name_of(other) == name_of(row)]
     parts = [name_of(row)]
@@ -71,7 +71,7 @@ def label(row: Row, rows: Iterable[Row], *fields: str) -> str:
     return ", ".join(parts)
 
 
-def name_of(row: Row) -> str:
+def name_of(row: ReportRow) -> str:
     return str(row.get("drafter") or row["name"])
 
 
@@ -88,7 +88,9 @@ class _Figures(Table):
         self.columns = kept
 
 
-def table(title: str, rows: Iterable[Row], name: Callable[[Row], str], columns: Columns) -> Table:
+def table(
+    title: str, rows: Iterable[ReportRow], name: Callable[[ReportRow], str], columns: Columns
+) -> Table:
     """Return a table for the terminal with the name and figures of each row, or its status."""
     figures = (Column(heading, justify="right", no_wrap=True) for _, heading, _ in columns)
     made = _Figures(Column(no_wrap=True), *figures, title=title, title_justify="left", box=SIMPLE)
@@ -104,5 +106,5 @@ def shown(value: Any, form: str) -> str:
     return "" if value is None else form.format(value)
 
 
-def reasons(rows: Iterable[Row]) -> list[str]:
+def reasons(rows: Iterable[ReportRow]) -> list[str]:
     return list(dict.fromkeys(f"{name_of(row)}: {row['reason']}" for row in rows if row["reason"]))

@@ -16,7 +16,7 @@ from specds import terminal
 from specds._core import __version__
 from specds._lazy import EXTRAS, advice
 from specds.cli import bench, check, datastore_info, datastores, display, generate, share
-from specds.cli.help import SETTINGS, Command, Group
+from specds.cli.help import SETTINGS, HelpCommand, HelpGroup
 from specds.cli.records import with_records
 
 __all__ = ["app", "main"]
@@ -24,7 +24,7 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="specds",
     help="Faster generation with the same output: drafts from a datastore and earlier requests.",
-    cls=Group,
+    cls=HelpGroup,
     context_settings=SETTINGS,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -51,16 +51,16 @@ _COMMANDS = {
 for panel, commands in _COMMANDS.items():
     for command in commands:
         name = command.__name__.partition("_files")[0].replace("_", "-")
-        app.command(name, cls=Command, rich_help_panel=panel)(with_records(command))
+        app.command(name, cls=HelpCommand, rich_help_panel=panel)(with_records(command))
 _memory = typer.Typer(
     name="memory",
-    cls=Group,
+    cls=HelpGroup,
     help="Edit request caches.",
     context_settings=SETTINGS,
     rich_markup_mode=None,
 )
 _memory.callback()(lambda: None)
-_memory.command(cls=Command)(with_records(datastores.forget))
+_memory.command(cls=HelpCommand)(with_records(datastores.forget))
 app.add_typer(_memory, rich_help_panel="Datastores")
 app.add_typer(bench.app, rich_help_panel="Inspection and benchmarks")
 

@@ -11,15 +11,15 @@ import typer
 from specds import terminal
 from specds.bench.options import AcceptanceOptions, GenerateOptions
 from specds.cli.arguments import Csv, Json, Plot
-from specds.cli.help import SETTINGS, Command, Group
+from specds.cli.help import SETTINGS, HelpCommand, HelpGroup
 from specds.cli.records import with_records
 
 if TYPE_CHECKING:
-    from specds.bench.harness import Document, Progress
+    from specds.bench.harness import BenchReport, OnProgress
 
 app = typer.Typer(
     name="bench",
-    cls=Group,
+    cls=HelpGroup,
     help="Measure drafters.",
     context_settings=SETTINGS,
     rich_markup_mode=None,
@@ -31,7 +31,7 @@ def _options() -> None:
     """Measure drafters."""
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpCommand)
 @with_records
 def acceptance(
     more_transcripts: Sequence[Path] = (),
@@ -64,7 +64,7 @@ def acceptance(
     _show("acceptance", partial(run_acceptance, whole), tables, chart, **formats)
 
 
-@app.command(cls=Command)
+@app.command(cls=HelpCommand)
 @with_records
 def generate(
     more_transcripts: Sequence[Path] = (),
@@ -105,14 +105,14 @@ def generate(
 
 def _show(
     what: str,
-    run: "Callable[[Progress], Document]",
-    tables: "Callable[[Document], list[Any]]",
+    run: "Callable[[OnProgress], BenchReport]",
+    tables: "Callable[[BenchReport], list[Any]]",
     chart: Sequence[str],
     *,
     as_json: bool,
     as_csv: bool,
     plot: Path | None,
-) -> "Document":
+) -> "BenchReport":
     """Run a benchmark, and print its results as tables, JSON or CSV.
 
     `chart` has the title of a plot, the figure that it shows, and fields that distinguish rows.

@@ -28,11 +28,11 @@ class _Sections:
                 formatter.write_dl(rows)
 
 
-class Command(_Sections, typer.core.TyperCommand):
+class HelpCommand(_Sections, typer.core.TyperCommand):
     """A command whose help has sections."""
 
 
-class Group(_Sections, typer.core.TyperGroup):
+class HelpGroup(_Sections, typer.core.TyperGroup):
     """A group of commands whose help has sections; `help COMMAND` is `COMMAND --help`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from specds._lazy import imported
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
-from specds.corpora.rows import BadRowError, Render, Row, RowReader
+from specds.corpora.rows import BadRowError, NumberedRow, Render, RowReader
 
 _CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26
@@ -30,7 +30,7 @@ Spent: TypeAlias = "Callable[[], int]"
 """A function that returns the number of bytes that were read since its last call."""
 
 
-def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
+def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[NumberedRow]:
     """Yield the row of each line; blank lines count as lines, but yield no row."""
     for number in count(1):
         line = file.readline(_LARGEST_ROW)
@@ -44,7 +44,7 @@ def line_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator
             yield number, _parsed(line), spent()
 
 
-def json_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[Row]:
+def json_rows(file: io.BufferedReader | gzip.GzipFile, spent: Spent) -> Iterator[NumberedRow]:
     """Yield the rows of a `.json` file, as a stream: a list, or one object per line."""
     if file.peek(_CHUNK).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         with io.TextIOWrapper(file, "utf-8-sig") as text:
@@ -78,7 +78,7 @@ def _next_row(text: str, start: int, before: re.Pattern[str]) -> tuple[Any, int]
         return BadRowError("not JSON", f": {error}"), start
 
 
-def _list_rows(text: io.TextIOWrapper, spent: Spent) -> Iterator[Row]:
+def _list_rows(text: io.TextIOWrapper, spent: Spent) -> Iterator[NumberedRow]:
     """Yield the rows of a list up to the first that is not JSON."""
     buffer, start, before = "", 0, _BEFORE_FIRST
     for number in count(1):
@@ -251,7 +251,7 @@ def decode(content: bytes) -> str | None:
         return None
 
 
-def _parquet_rows(file: Any, columns: list[str], num_bytes: int) -> Iterator[Row]:
+def _parquet_rows(file: Any, columns: list[str], num_bytes: int) -> Iterator[NumberedRow]:
     number = 0
     total = file.metadata.num_rows
     for batch in file.iter_batches(batch_size=_ROWS_A_BATCH, columns=columns):

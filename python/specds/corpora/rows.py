@@ -91,7 +91,7 @@ TEXT_FIELDS = ("text", "content", "completion", "response", "answer", "output")
 
 _READ_FIELDS = {*MESSAGES_FIELDS, *TEXT_FIELDS, "prompt"}
 
-Row: TypeAlias = "tuple[int, Any, int]"
+NumberedRow: TypeAlias = "tuple[int, Any, int]"
 """The number of a row, the row or the `BadRowError` in its place, and the size read for it."""
 
 
@@ -116,7 +116,7 @@ class RowReader:
     options: CorpusOptions
     render: Render
 
-    def documents(self, rows: Iterable[Row], columns: Iterable[str] = ()) -> Iterator[Item]:
+    def documents(self, rows: Iterable[NumberedRow], columns: Iterable[str] = ()) -> Iterator[Item]:
         """Yield the document of each row, or what was skipped; `columns` are named in errors."""
         return sift(self._items(rows, columns), self.options)
 
@@ -128,7 +128,7 @@ class RowReader:
         wanted = {chosen} if chosen else _READ_FIELDS
         return [name for name in names if name in wanted] or names
 
-    def _items(self, rows: Iterable[Row], columns: Iterable[str]) -> Iterator[Item]:
+    def _items(self, rows: Iterable[NumberedRow], columns: Iterable[str]) -> Iterator[Item]:
         for number, row, num_bytes in rows:
             try:
                 text = _text_of(row, self.options, self.render)

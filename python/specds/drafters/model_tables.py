@@ -36,14 +36,14 @@ _MOST_TOKENS = 1024
 _MOST_HEADER_BYTES = 4096
 
 
-Progress = Callable[[str, int, int], Any]
+OnTable = Callable[[str, int, int], Any]
 
 
 def load_tables(
     model: PreTrainedModel,
     k: int = 25,
     folder: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: OnTable | None = None,
 ) -> ModelTables:
     """Return the tables of a model from the cache, or compute and cache them.
 
@@ -74,7 +74,7 @@ def load_tables(
 
 
 def compute_tables(
-    model: PreTrainedModel, k: int = 25, progress: Progress | None = None
+    model: PreTrainedModel, k: int = 25, progress: OnTable | None = None
 ) -> ModelTables:
     """Compute the tables of a model, with one forward pass per thousand tokens."""
     if model.training:
@@ -114,7 +114,7 @@ def unigram_ranking(model: PreTrainedModel) -> NDArray[np.int64]:
 
 @torch.no_grad()
 def bigram_table(
-    model: PreTrainedModel, k: int, progress: Progress | None = None
+    model: PreTrainedModel, k: int, progress: OnTable | None = None
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the top `k` tokens after each token, best first, and their probabilities.
 

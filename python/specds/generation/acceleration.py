@@ -19,7 +19,7 @@ from specds.drafters.step import Step
 from specds.generation.arguments import require_inputs
 from specds.generation.custom_loop import as_transformers, run_custom_loop
 from specds.generation.decode import GenerationOutput
-from specds.generation.options import Drafts, Options, UnsupportedRequestError
+from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
 from specds.hub import named_datastore
 from specds.models.tokenization import model_vocab_size
 from specds.verify.runner import UnsupportedModelError, Verification
@@ -30,7 +30,7 @@ _NAMES = [*inspect.signature(GenerationMixin.generate).parameters][1:]
 
 def accelerate(
     model: PreTrainedModel,
-    drafter: Drafts = None,
+    drafter: DrafterLike = None,
     *,
     on_unsupported: Literal["refuse", "baseline"] = "refuse",
     max_nodes: int | Literal["auto"] = "auto",

@@ -15,7 +15,7 @@ from specds._core import Datastore, Memory, Session
 from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
 from specds.generation.generate import generate
-from specds.generation.options import Drafts, Options
+from specds.generation.options import DrafterLike, Options
 from specds.models.gguf_model import GgufModel, is_without_torch
 from specds.models.render import Spelling
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
@@ -53,7 +53,7 @@ class Chat:
         self,
         model: PreTrainedModel | GgufModel,
         tokenizer: PreTrainedTokenizerBase | Any,
-        drafter: Drafts = None,
+        drafter: DrafterLike = None,
         *,
         messages: Sequence[dict[str, str]] = (),
         **settings: Any,

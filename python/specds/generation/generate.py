@@ -12,7 +12,7 @@ from specds.constraints.processor import add_grammar
 from specds.drafters.step import Step
 from specds.generation.arrays import generate_from_arrays
 from specds.generation.decode import GenerationOutput
-from specds.generation.options import Drafts, Options, UnsupportedRequestError
+from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
 from specds.models.gguf_model import is_without_torch
 from specds.verify.runner import Verification
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def generate(
     model: Any,
     input_ids: torch.Tensor | Any = None,
-    drafter: Drafts = None,
+    drafter: DrafterLike = None,
     *,
     inputs: torch.Tensor | Any = None,
     max_nodes: int | Literal["auto"] = "auto",

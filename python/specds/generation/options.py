@@ -16,7 +16,7 @@ from specds.drafters.session import Drafter, own_max_nodes
 from specds.drafters.step import Step
 from specds.verify.runner import Verification, require_verification
 
-Drafts: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
+DrafterLike: TypeAlias = Drafter | Datastore | str | PathLike[str] | None
 """A drafter, or a datastore, its path or None for a `FusedDrafter`."""
 
 
@@ -41,7 +41,7 @@ class Options:
     grammar: Any = None
 
     @classmethod
-    def of(cls, drafter: Drafts, **options: Any) -> Options:
+    def of(cls, drafter: DrafterLike, **options: Any) -> Options:
         """Return the options with a drafter, a `FusedDrafter` for a datastore or None."""
         if isinstance(drafter, str) and drafter in KINDS and not Path(drafter).exists():
             raise ValueError(

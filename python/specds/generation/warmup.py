@@ -10,7 +10,7 @@ from specds._core import TokenTree
 from specds.accept.on_device import PassRequest
 from specds.accept.on_host import Sampler
 from specds.decoding.budget import MAX_NODES
-from specds.generation.options import Drafts, Options
+from specds.generation.options import DrafterLike, Options
 from specds.models.tokenization import model_vocab_size
 from specds.verify.packed import PackedRunner
 from specds.verify.runner import Verification, Verifier
@@ -23,7 +23,7 @@ _SHORT_CONTEXT = 256
 @torch.no_grad()
 def warm_up(
     model: PreTrainedModel,
-    drafter: Drafts = None,
+    drafter: DrafterLike = None,
     max_context: int = 2048,
     rows: int | Sequence[int] = 1,
     *,

@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, DynamicCache, LinearAttentionLayer
 
 from specds.models.native import CACHE_NAME as CACHE_NAME
 
-States = tuple[Tensor, ...]
+RecurrentStates = tuple[Tensor, ...]
 
 # Row strides that are multiples of 16 elements let CUDA's attention kernels read masks and states
 # without a padded copy; 64 also keeps reallocations rare.
@@ -50,11 +50,11 @@ class TreeCache(Cache):
         # A block for each of these, `(members, num_rows * capacity, num_heads, head_dim)`.
         self._blocks: list[Tensor] = []
         # Keys and values of all slots by layer, `(num_slots, num_heads, head_dim)`, row by row.
-        self.slots: dict[int, States] = {}
+        self.slots: dict[int, RecurrentStates] = {}
         # Keys and values that the pass sees, by layer.
-        self._seen: dict[int, States] | None = None
+        self._seen: dict[int, RecurrentStates] | None = None
         # Keys and values of a first pass, before there are blocks.
-        self._held: dict[int, States] = {}
+        self._held: dict[int, RecurrentStates] = {}
         self._places = torch.empty(0, dtype=torch.int64)
         self._view = (0, 0, 0)  # first row, number of rows, number of slots
         # Tokens that a convolution sees, and their places `(num_tokens, kernel_size)` in a pass.
@@ -131,7 +131,7 @@ class TreeCache(Cache):
         keys, values = self.seen(layer_idx) if self._write(states, layer_idx) else states
         return keys, values
 
-    def _write(self, states: States, layer: int) -> bool:
+    def _write(self, states: RecurrentStates, layer: int) -> bool:
         """Write states of a pass, and return whether it sees others."""
         if not self._blocks:
             self._held[layer] = states
@@ -160,7 +160,7 @@ class TreeCache(Cache):
         seen = slots[places.clamp(min=0), 0] * (places >= 0)[..., None]
         return seen.view(len(conv_states), conv_states.shape[2], -1, conv_states.shape[1])
 
-    def seen(self, layer: int) -> States:
+    def seen(self, layer: int) -> RecurrentStates:
         """Return the states of a layer that the pass sees."""
         if self._seen is None:
             # Made for all layers at once, since one alone costs as much.
@@ -175,11 +175,11 @@ class TreeCache(Cache):
         used = (block[:, : rows[0] * rows[1]] for block in self._blocks)
         return [of.view(len(of), *rows, *of.shape[2:]) for of in used]
 
-    def _by_layer(self, of_blocks: Iterable[Tensor]) -> dict[int, States]:
+    def _by_layer(self, of_blocks: Iterable[Tensor]) -> dict[int, RecurrentStates]:
         made: dict[tuple[int, int], Tensor] = {}
         for members, of_block in zip(self._members.values(), of_blocks, strict=True):
             made |= zip(members, of_block.unbind(), strict=True)
-        found: dict[int, States] = {}
+        found: dict[int, RecurrentStates] = {}
         for (layer, _), of_layer in sorted(made.items(), key=lambda item: item[0]):
             found[layer] = *found.get(layer, ()), of_layer
         return found

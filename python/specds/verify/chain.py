@@ -36,13 +36,13 @@ _FEW = 64
 class _Group:
     """Rows whose states are in one cache; `before` is a short copy of a single row's."""
 
-    rows: list[_Row]
+    rows: list[_Sequence]
     cache: Any = None
     before: Any = None
 
 
 @dataclass(eq=False)
-class _Row:
+class _Sequence:
     """One sequence.
 
     Attributes:
@@ -76,7 +76,7 @@ class ChainRunner(Runner):
 
     def __init__(self, model: PreTrainedModel, *, num_rows: int = 1, **sizes: int) -> None:
         super().__init__(model, num_rows=num_rows, **sizes)
-        self._rows = [_Row() for _ in range(num_rows)]
+        self._rows = [_Sequence() for _ in range(num_rows)]
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self._of_few_tokens = FewTokens(model)
         # Whether rows can share a pass: what other classes hold has no order that is known.
@@ -98,7 +98,7 @@ class ChainRunner(Runner):
         self._rows[0].group.cache, self._rows[0].length = copied(past), length
 
     def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
-        known: dict[tuple[int, ...], tuple[_Row, Tensor]] = {}
+        known: dict[tuple[int, ...], tuple[_Sequence, Tensor]] = {}
         texts = [tuple(prompt[0].tolist()) for prompt in prompts]
         for row, ids in zip(self._rows, texts, strict=True):
             if ids in known:
@@ -109,7 +109,7 @@ class ChainRunner(Runner):
         self._joins = all(layer.__module__ == cache_utils.__name__ for layer in layers)
         return torch.stack([known[ids][1] for ids in texts])
 
-    def _read_prompt(self, row: _Row, ids: list[int], chunk_size: int | None = None) -> Tensor:
+    def _read_prompt(self, row: _Sequence, ids: list[int], chunk_size: int | None = None) -> Tensor:
         """Run the tokens that have no states yet, and return the logits after the last one."""
         step = chunk_size or (CHUNK if len(ids) - row.length > LONG_PROMPT else LONG_PROMPT)
         ends = {*range(row.length, len(ids), step), len(ids)}
@@ -134,7 +134,7 @@ class ChainRunner(Runner):
         self._passes: list[_Group] = []
         for row, token, tree in zip(self._rows, token_ids, trees, strict=True):
             row.fed = [*row.again, token, *tree.token_ids.tolist()]
-        logits: dict[_Row, Tensor] = {}
+        logits: dict[_Sequence, Tensor] = {}
         for rows in self._groups():
             width, least = len(rows[0].fed), min(len(row.again) for row in rows)
             is_kept = is_tried or least + 1 < width
@@ -150,9 +150,9 @@ class ChainRunner(Runner):
                 logits[row] = of_row[start + len(row.again) : start + len(row.fed)]
         return [logits[row] for row in self._rows]
 
-    def _groups(self) -> list[list[_Row]]:
+    def _groups(self) -> list[list[_Sequence]]:
         """Return the rows of each pass, the widest first."""
-        groups: list[list[_Row]] = []
+        groups: list[list[_Sequence]] = []
         for row in sorted(self._rows, key=lambda row: -len(row.fed)):
             wider = groups[-1] if groups and self._joins else []
             if wider and len(wider[0].fed) - len(row.fed) <= _MOST_PADDING:

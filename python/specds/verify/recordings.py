@@ -19,7 +19,7 @@ from specds.verify.cache import TreeCache
 from specds.verify.fused_forward import FusedForward
 from specds.verify.inputs import Inputs
 
-Shape = tuple[int, int, int]  # rows, width, slots
+PassShape = tuple[int, int, int]  # rows, width, slots
 
 
 class _Stream:
@@ -170,7 +170,7 @@ class Workspace:
         self.valid_for = valid_for
         self.cache = TreeCache(0)
         self._storage = self.cache.storage
-        self.passes: dict[tuple[Shape, int], PassBuffers] = {}
+        self.passes: dict[tuple[PassShape, int], PassBuffers] = {}
         self.records = True
         self.forward: FusedForward | None = None
         self.has_kernels = False
@@ -182,7 +182,7 @@ class Workspace:
         self.reason = "; ".join(filter(None, (self.reason, reason)))
         warnings.warn(f"drafts are verified slower: {reason}", stacklevel=2)
 
-    def buffers(self, shape: Shape, device: torch.device) -> PassBuffers:
+    def buffers(self, shape: PassShape, device: torch.device) -> PassBuffers:
         """Return the inputs of a shape; all are dropped when the cache has moved."""
         if self.cache.storage != self._storage:
             self.passes.clear()

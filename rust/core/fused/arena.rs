@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::draft::token_tree::Source;
 use crate::portable_math::{hash, rank_of, saturating_u32};
-use crate::weights::adaptation::Keys;
+use crate::weights::adaptation::AdaptationKeys;
 use crate::weights::kind::ExpertKind;
 
 /// Stands for the end of a text, where no token comes next.
@@ -36,7 +36,7 @@ pub(crate) struct Expert {
     /// The slot of the most frequent continuation.
     pub(crate) top_slot: usize,
     /// The weights that are summed up to `score`.
-    pub(crate) keys: Keys,
+    pub(crate) keys: AdaptationKeys,
     /// The weight of this expert's log-likelihood ratios.
     pub(crate) reliability_key: usize,
     /// The sum of the weights selected by `keys`.
@@ -74,7 +74,7 @@ pub(crate) struct Candidate {
     pub(crate) token: u32,
     /// The index of the token among the scored tokens of the node.
     pub(crate) slot: usize,
-    pub(crate) keys: Keys,
+    pub(crate) keys: AdaptationKeys,
     /// The sum of the candidate's weights and of the weighted log-likelihood ratios of the experts.
     pub(crate) score: f32,
     /// The probability after the correction by `score`.
@@ -170,7 +170,7 @@ impl DraftArena {
             counts: first..self.counts.len(),
             total: total.unwrap_or(listed),
             top_slot: top.1 as usize,
-            keys: Keys::default(),
+            keys: AdaptationKeys::default(),
             reliability_key: 0,
             score: 0.0,
             weight: 0.0,

@@ -31,7 +31,7 @@ use crate::memory::token_counts::TokenCounts;
 use crate::portable_math::{
     exp, greater, hash, hash_of_two, ln, log2, min_finite, rank_of, saturating_u32,
 };
-use crate::weights::adaptation::Keys;
+use crate::weights::adaptation::AdaptationKeys;
 use crate::weights::adaptation::{TenantAdaptation, TenantWeights};
 use crate::weights::initial::{
     AGREEMENT, LAST_TOKEN, MAX_ORDER, NUM_FREQUENCIES, NUM_LEVELS, NUM_RANKS, NUM_RECENCIES,
@@ -125,7 +125,7 @@ fn set_expert_keys(arena: &mut DraftArena, node: &NodePrediction, inputs: &Mixer
         let support_bucket = support_bucket(expert);
         let top_token =
             scored[expert.top_slot].token.wrapping_mul(4) + saturating_u32(support_bucket);
-        expert.keys = Keys {
+        expert.keys = AdaptationKeys {
             shapes: [
                 ORDER.key(order_index * NUM_SUPPORT_BUCKETS + support_bucket),
                 AGREEMENT.key(agreement),
@@ -257,7 +257,7 @@ fn candidate_keys(
     is_top: bool,
     recent: &Recent,
     inputs: &MixerInputs<'_>,
-) -> Keys {
+) -> AdaptationKeys {
     let unlikeliness = level(-1.5 * log2(prob), NUM_LEVELS);
     let frequency = inputs.frequencies.get(token as usize).copied().unwrap_or(0);
     let frequency = usize::from(frequency).min(NUM_FREQUENCIES - 1);
@@ -266,7 +266,7 @@ fn candidate_keys(
     let used = use_level(times) * NUM_FREQUENCIES + frequency;
     let used = (used * (NUM_LEVELS / 4) + unlikeliness / 4) * 2 + usize::from(is_top);
     let last_token = inputs.tail.last().copied().unwrap_or(0);
-    Keys {
+    AdaptationKeys {
         shapes: [USE.key(used), RECENT.key(recent.recency_of(token) * NUM_LEVELS + unlikeliness)],
         tokens: [
             TOKEN.key(hash::<TOKEN_BITS>(token)),

@@ -292,7 +292,7 @@ struct SnapshotContents<'a> {
     checksum: u64,
     tokenizer: String,
     tombstones: Tombstones,
-    tenants: Input<'a>,
+    tenants: TenantReader<'a>,
 }
 
 fn read<R>(path: &Path, then: impl FnOnce(SnapshotContents<'_>) -> Result<R>) -> Result<R> {
@@ -306,7 +306,7 @@ impl<'a> SnapshotContents<'a> {
     fn read(file: &'a [u8]) -> std::result::Result<Self, String> {
         let (vocab_size, checksum, content) = split(file)?;
         let width = TokenWidth::of(vocab_size, 0);
-        let mut input = Input { content, width };
+        let mut input = TenantReader { content, width };
         let tokenizer = input.bytes(MAX_TOKENIZER)?;
         Ok(Self {
             vocab_size,
@@ -318,12 +318,12 @@ impl<'a> SnapshotContents<'a> {
     }
 }
 
-struct Input<'a> {
+struct TenantReader<'a> {
     content: &'a [u8],
     width: TokenWidth,
 }
 
-impl<'a> Input<'a> {
+impl<'a> TenantReader<'a> {
     fn take(&mut self, length: u64) -> Read<&'a [u8]> {
         let length = usize::try_from(length).map_err(|_| UNFIT)?;
         self.content.split_off(..length).ok_or(UNFIT)

@@ -145,7 +145,7 @@ impl Session for NGrammysSession {
     /// O(earlier occurrences of the last token, times `w`).
     fn draft(&mut self, limits: DraftLimits) -> Result<TokenTree> {
         let NGrammysConfig { k, w, q, strategy } = self.config;
-        let mut tree = Rows::new(limits.max_nodes);
+        let mut tree = DraftRows::new(limits.max_nodes);
         let mut num_rows = 0;
         self.match_length = 0;
         if matches!(strategy, Strategy::Mixed | Strategy::Context) {
@@ -182,7 +182,7 @@ impl Session for NGrammysSession {
 }
 
 /// A tree that merges rows by common prefixes.
-struct Rows {
+struct DraftRows {
     max_nodes: usize,
     nodes: Vec<RowNode>,
     children: HashMap<(i32, u32), usize>,
@@ -196,7 +196,7 @@ struct RowNode {
     source: Source,
 }
 
-impl Rows {
+impl DraftRows {
     fn new(max_nodes: usize) -> Self {
         Self { max_nodes, nodes: Vec::new(), children: HashMap::new() }
     }

@@ -146,7 +146,7 @@ fn number(bytes: &mut &[u8]) -> Option<f32> {
 
 /// The keys of the weights of an expert or a candidate.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Keys {
+pub(crate) struct AdaptationKeys {
     /// The keys that do not depend on a token.
     pub(crate) shapes: [usize; 2],
     /// The keys that depend on a token.
@@ -175,7 +175,7 @@ impl TenantWeights<'_> {
         self.adaptation.of_token(key)
     }
 
-    pub(crate) fn sum(&self, keys: &Keys) -> f32 {
+    pub(crate) fn sum(&self, keys: &AdaptationKeys) -> f32 {
         let ([a, b], [c, d]) = (keys.shapes, keys.tokens);
         self.get(a) + self.get(b) + self.of_token(c) + self.of_token(d)
     }

@@ -4,7 +4,7 @@
 //! lanes.
 
 use super::packed::Packed;
-use super::states::{Block, Floats, Span, States};
+use super::states::{Block, ScaledStates, Span, States};
 use super::tile::{CHUNK_BYTES, Range};
 use crate::gguf::blocks::BlockType;
 use crate::simd::instructions::Instructions;
@@ -33,7 +33,7 @@ pub(crate) fn multiply_rows(
                     match size {
                         $($tokens => {
                             let states = states.as_chunks().0;
-                            with.run(Tile::<$rows, $tokens> {
+                            with.run(RowTile::<$rows, $tokens> {
                                 kind, bytes, row_bytes, first, states, outputs,
                             });
                         })*
@@ -46,17 +46,17 @@ pub(crate) fn multiply_rows(
     }
 }
 
-struct Tile<'a, 'b, 'c, const R: usize, const T: usize> {
+struct RowTile<'a, 'b, 'c, const R: usize, const T: usize> {
     kind: BlockType,
     bytes: &'a [u8],
     row_bytes: usize,
     /// The place of the first output.
     first: usize,
-    states: &'a [[Block<Floats>; T]],
+    states: &'a [[Block<ScaledStates>; T]],
     outputs: &'b mut [&'c mut [f32]],
 }
 
-impl<const R: usize, const T: usize> Job for Tile<'_, '_, '_, R, T> {
+impl<const R: usize, const T: usize> Job for RowTile<'_, '_, '_, R, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         match self.kind {
@@ -67,7 +67,7 @@ impl<const R: usize, const T: usize> Job for Tile<'_, '_, '_, R, T> {
     }
 }
 
-impl<const R: usize, const T: usize> Tile<'_, '_, '_, R, T> {
+impl<const R: usize, const T: usize> RowTile<'_, '_, '_, R, T> {
     /// Multiplies numbers of some bytes, which are halves or the first bytes of floats.
     #[inline(always)]
     fn by_kind<S: Simd, const SIZE: usize, const IS_HALF: bool>(self, simd: S) {

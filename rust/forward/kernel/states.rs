@@ -37,13 +37,13 @@ pub(crate) struct Block<T> {
 }
 
 /// Times a power of two that [`shift`] takes off.
-pub(crate) type Floats = [f32; 32];
+pub(crate) type ScaledStates = [f32; 32];
 /// Four rounded states in each word.
 pub(crate) type Rounded = [[u8; 4]; 8];
 
 #[derive(Debug, Default)]
 pub(crate) struct States {
-    pub(crate) floats: Vec<Block<Floats>>,
+    pub(crate) floats: Vec<Block<ScaledStates>>,
     pub(crate) rounded: Vec<Block<Rounded>>,
     pub(crate) num_tokens: usize,
     form: Option<Form>,
@@ -112,13 +112,13 @@ impl Job for Fill<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { to, from, columns, bits } = self;
-        let factors: Floats = std::array::from_fn(|column| {
+        let factors: ScaledStates = std::array::from_fn(|column| {
             f32::from_bits((127 - shift(bits, column % 8)) << 23) // 2 to the power of -shift
         });
         if to.is_rounded() {
             fill::<S, Rounded>(simd, to, from, columns, &factors);
         } else {
-            fill::<S, Floats>(simd, to, from, columns, &factors);
+            fill::<S, ScaledStates>(simd, to, from, columns, &factors);
         }
     }
 }
@@ -167,7 +167,7 @@ pub(crate) trait Numbers: Copy + Default {
     ) -> [[S::Floats; T]; G];
 }
 
-impl Numbers for Floats {
+impl Numbers for ScaledStates {
     const IS_ROUNDED: bool = false;
 
     fn all(states: &mut States) -> &mut Vec<Block<Self>> {

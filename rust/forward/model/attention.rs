@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::cache::{PAGE, Page, Shape};
+use super::cache::{CacheShape, PAGE, Page};
 use crate::simd::vector::{Job, Simd, exp};
 
 /// The tokens that a token sees, itself included.
@@ -43,7 +43,7 @@ pub(crate) struct Query<'a> {
 /// Keys and values of a head of a sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
-    pub(crate) shape: Shape,
+    pub(crate) shape: CacheShape,
     pub(crate) pages: &'a [Page<'a>],
     pub(crate) window: Option<usize>,
     pub(crate) scale: f32,

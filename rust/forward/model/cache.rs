@@ -21,12 +21,12 @@ const MAPPED: usize = 8;
 /// Keys and values of sequences, which are called rows.
 #[derive(Debug)]
 pub struct Cache {
-    pub(crate) rows: Vec<Row>,
-    pub(crate) shape: Shape,
+    pub(crate) rows: Vec<CacheRow>,
+    pub(crate) shape: CacheShape,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct CacheShape {
     num_layers: usize,
     pub(crate) num_heads: usize,
     pub(crate) head_size: usize,
@@ -35,7 +35,7 @@ pub(crate) struct Shape {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Row {
+pub(crate) struct CacheRow {
     /// Committed tokens.
     pub(crate) length: usize,
     /// Tokens of the last pass, none of them committed.
@@ -53,7 +53,7 @@ pub(crate) struct Page<'a> {
     pub(crate) values: &'a [f32],
 }
 
-impl Shape {
+impl CacheShape {
     pub(crate) fn of(model: &Model) -> Self {
         let &Config { num_layers, num_kv_heads: num_heads, head_size, .. } = &model.config;
         Self { num_layers, num_heads, head_size, lanes: model.with.lanes() }
@@ -90,8 +90,8 @@ impl Shape {
     }
 }
 
-impl Row {
-    fn page(&self, shape: Shape, page: usize, layer: usize) -> Page<'_> {
+impl CacheRow {
+    fn page(&self, shape: CacheShape, page: usize, layer: usize) -> Page<'_> {
         let (map, place) = shape.place(page, layer);
         let numbers = &cast_slice(&self.maps[map])[place];
         let (keys, values) = numbers.split_at(numbers.len() / 2);
@@ -99,14 +99,14 @@ impl Row {
     }
 
     /// The pages of the first slots in a layer.
-    pub(crate) fn pages(&self, shape: Shape, layer: usize, num_slots: usize) -> Vec<Page<'_>> {
+    pub(crate) fn pages(&self, shape: CacheShape, layer: usize, num_slots: usize) -> Vec<Page<'_>> {
         (0..num_slots.div_ceil(PAGE)).map(|page| self.page(shape, page, layer)).collect()
     }
 
     /// Puts the keys and values of a token, head after head, into a slot.
     pub(crate) fn put(
         &mut self,
-        shape: Shape,
+        shape: CacheShape,
         layer: usize,
         slot: usize,
         keys: &[f32],
@@ -125,7 +125,7 @@ impl Row {
     }
 
     /// The keys and values of some slots, head after head.
-    fn read(&self, shape: Shape, layer: usize, slots: Range<usize>) -> [Vec<f32>; 2] {
+    fn read(&self, shape: CacheShape, layer: usize, slots: Range<usize>) -> [Vec<f32>; 2] {
         let mut read = [Vec::new(), Vec::new()];
         for slot in slots {
             let page = self.page(shape, slot / PAGE, layer);
@@ -142,7 +142,10 @@ impl Row {
 impl Cache {
     /// Returns a cache of empty rows; memory is taken as they grow.
     pub fn new(model: &Model, num_rows: usize) -> Self {
-        Self { rows: (0..num_rows).map(|_| Row::default()).collect(), shape: Shape::of(model) }
+        Self {
+            rows: (0..num_rows).map(|_| CacheRow::default()).collect(),
+            shape: CacheShape::of(model),
+        }
     }
 
     /// The number of committed tokens of a row, `None` where there is no such row.
@@ -151,7 +154,7 @@ impl Cache {
     }
 
     pub(crate) fn is_for(&self, model: &Model) -> bool {
-        self.shape == Shape::of(model)
+        self.shape == CacheShape::of(model)
     }
 
     /// Takes memory for the slots of a pass.
@@ -242,7 +245,7 @@ impl Cache {
         Ok(layers.flat_map(|layer| row.read(shape, layer, 0..row.length).concat()).collect())
     }
 
-    fn row(&mut self, row: usize) -> Result<&mut Row> {
+    fn row(&mut self, row: usize) -> Result<&mut CacheRow> {
         self.rows.get_mut(row).ok_or_else(|| Error::invalid("row", "must be a row of the cache"))
     }
 }

@@ -15,14 +15,14 @@ const LEAST_PART: usize = 1 << 16;
 
 /// Matrices whose outputs lie side by side.
 #[derive(Debug)]
-pub struct Layer {
+pub struct LinearLayer {
     pub(crate) parts: Vec<Packed>,
     pub(crate) num_inputs: usize,
     pub(crate) num_outputs: usize,
     with: Instructions,
 }
 
-impl Layer {
+impl LinearLayer {
     /// Packs matrices of as many columns; those of one type that follow each other become one.
     ///
     /// `release` is called with bytes of the parts that are not read again.

@@ -4,30 +4,30 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::config::{ANGLES, Config};
-use super::layer::Layer;
+use super::layer::LinearLayer;
 use crate::error::Result;
 use crate::gguf::file::{Gguf, Tensor};
 use crate::kernel::packed::{Arena, Packed};
 use crate::simd::instructions::Instructions;
 
 #[derive(Debug)]
-pub(crate) struct Block {
+pub(crate) struct DecoderBlock {
     pub(crate) attention_norm: Vec<f32>,
-    pub(crate) qkv: Layer,
+    pub(crate) qkv: LinearLayer,
     pub(crate) qkv_bias: Option<Vec<f32>>,
     pub(crate) query_norm: Option<Vec<f32>>,
     pub(crate) key_norm: Option<Vec<f32>>,
-    pub(crate) output: Layer,
+    pub(crate) output: LinearLayer,
     pub(crate) attention_post_norm: Option<Vec<f32>>,
     pub(crate) feed_forward_norm: Vec<f32>,
-    pub(crate) gate_up: Layer,
-    pub(crate) down: Layer,
+    pub(crate) gate_up: LinearLayer,
+    pub(crate) down: LinearLayer,
     pub(crate) feed_forward_post_norm: Option<Vec<f32>>,
 }
 
-impl Block {
+impl DecoderBlock {
     /// The layers in the order of packing and of a pass.
-    fn layers(&mut self) -> [&mut Layer; 4] {
+    fn layers(&mut self) -> [&mut LinearLayer; 4] {
         [&mut self.qkv, &mut self.output, &mut self.gate_up, &mut self.down]
     }
 }
@@ -38,9 +38,9 @@ pub struct Model {
     pub file: Arc<Gguf>,
     pub config: Config,
     pub with: Instructions,
-    pub(crate) blocks: Vec<Block>,
+    pub(crate) blocks: Vec<DecoderBlock>,
     pub(crate) norm: Vec<f32>,
-    pub(crate) head: Layer,
+    pub(crate) head: LinearLayer,
     pub(crate) embeddings: Tensor,
     /// The bytes of the packed weights.
     pub num_bytes: usize,
@@ -84,7 +84,7 @@ impl Model {
             let reason = format!("has the tensor {name}, which is not computed here");
             return Err(file.unsupported(reason));
         }
-        let layers = blocks.iter_mut().flat_map(Block::layers).chain([&mut head]);
+        let layers = blocks.iter_mut().flat_map(DecoderBlock::layers).chain([&mut head]);
         let num_bytes = loader.arena.settle(layers.flat_map(|layer| &mut layer.parts));
         Ok(Self { file, config, with, blocks, norm, head, embeddings, num_bytes })
     }
@@ -109,7 +109,7 @@ impl Loader<'_> {
         self.left.contains(name).then(|| self.vector(name, size)).transpose()
     }
 
-    fn layer(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<Layer> {
+    fn layer(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<LinearLayer> {
         let mut read = Vec::with_capacity(parts.len());
         for &(name, rows) in parts {
             let tensor = self.tensor(name)?;
@@ -123,10 +123,10 @@ impl Loader<'_> {
             read.push(tensor);
         }
         let Self { file, with, arena, .. } = self;
-        Ok(Layer::new(&read, columns, *with, arena, |bytes| file.release(bytes)))
+        Ok(LinearLayer::new(&read, columns, *with, arena, |bytes| file.release(bytes)))
     }
 
-    fn block(&mut self, config: &Config, layer: usize) -> Result<Block> {
+    fn block(&mut self, config: &Config, layer: usize) -> Result<DecoderBlock> {
         let name = |of: &str| format!("blk.{layer}.{of}");
         let weight = |of: &str| format!("blk.{layer}.{of}.weight");
         let (hidden, size) = (config.hidden_size, config.head_size);
@@ -142,7 +142,7 @@ impl Loader<'_> {
         if !bias.is_empty() && bias.len() != qkv_sizes.iter().sum() {
             return Err(self.file.corrupt("some of its queries, keys and values have a bias"));
         }
-        Ok(Block {
+        Ok(DecoderBlock {
             attention_norm: self.vector(&weight("attn_norm"), hidden)?,
             qkv: self.layer(&qkv, hidden)?,
             qkv_bias: (!bias.is_empty()).then_some(bias),

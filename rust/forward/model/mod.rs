@@ -10,6 +10,6 @@ mod pass;
 
 pub use cache::Cache;
 pub use config::Config;
-pub use layer::Layer;
+pub use layer::LinearLayer;
 pub use load::Model;
 pub use pass::{Input, PassOptions};

@@ -3,8 +3,8 @@
 use super::attention::{Attend, Keys, Query, Visible};
 use super::cache::Cache;
 use super::elementwise::{Gated, Normalize, add};
-use super::layer::Layer;
-use super::load::{Block, Model};
+use super::layer::LinearLayer;
+use super::load::{DecoderBlock, Model};
 use crate::error::{Error, Result};
 use crate::kernel::states::{Activations, States};
 use crate::parallel;
@@ -224,7 +224,7 @@ impl Model {
     /// Biases, norms and rotations of queries and keys.
     fn rotate(
         &self,
-        block: &Block,
+        block: &DecoderBlock,
         tokens: &[Token],
         is_local: usize,
         turns: &[Vec<[f32; 2]>],
@@ -300,7 +300,7 @@ impl Model {
 
 /// Writes the outputs of a layer.
 fn apply(
-    layer: &Layer,
+    layer: &LinearLayer,
     states: &[f32],
     options: PassOptions,
     prepared: &mut States,

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from engines import workload
-from engines.llama_server import FOLDER, ROOT, Server, drafting
+from engines.llama_server import FOLDER, ROOT, LlamaServer, drafting
 from real.kinds import kinds, messages
 
 pytestmark = pytest.mark.engine
@@ -38,13 +38,13 @@ def logs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(logs):
-    with Server("plain", [], logs(), slots=4) as server:
+    with LlamaServer("plain", [], logs(), slots=4) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def ours(logs):
-    with Server("extern", drafting(ALWAYS), logs(), slots=4) as server:
+    with LlamaServer("extern", drafting(ALWAYS), logs(), slots=4) as server:
         yield server
 
 
@@ -106,7 +106,7 @@ def test_prompts_that_share_beginnings_are_read_from_the_cache(logs):
     asked = [FACTS + more for more in ("Name:", "Age:", "Name:", "Order: 8", "Age:")]
     texts = []
     for build, more in (("plain", []), ("extern", drafting(ALWAYS))):
-        with Server(build, [*more, "--cache-reuse", "4"], logs()) as server:
+        with LlamaServer(build, [*more, "--cache-reuse", "4"], logs()) as server:
             answers = [server.complete(prompt, cache_prompt=True) for prompt in asked]
         assert answers[-1]["timings"]["prompt_n"] < answers[0]["timings"]["prompt_n"]
         texts.append([answer["content"] for answer in answers])
@@ -119,7 +119,7 @@ def test_text_ends_or_continues_at_the_end_of_the_context_as_without_drafts(logs
     prompt = "The list: " + ", ".join(f"item {number}" for number in range(20))
     answers = []
     for build, arguments in (("plain", []), ("extern", drafting(ALWAYS))):
-        with Server(build, [*arguments, *switches], logs(), context=256) as server:
+        with LlamaServer(build, [*arguments, *switches], logs(), context=256) as server:
             answers.append(server.complete(prompt, **more))
     assert answers[0]["truncated"]
     assert answers[1]["content"] == answers[0]["content"]
@@ -128,7 +128,7 @@ def test_text_ends_or_continues_at_the_end_of_the_context_as_without_drafts(logs
 
 def test_drafts_of_all_slots_fit_into_a_small_batch(logs, plain):
     arguments = [*drafting(ALWAYS), "--batch-size", "6"]
-    with Server("extern", arguments, logs(), slots=4) as server, ThreadPoolExecutor(4) as pool:
+    with LlamaServer("extern", arguments, logs(), slots=4) as server, ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(server.complete, 4 * [COUNT]))
     assert {answer["content"] for answer in answers} == {plain.complete(COUNT)["content"]}
     assert min(map(accepted, answers)) > 0
@@ -150,7 +150,7 @@ def test_memory_outlives_the_server(logs, tmp_path):
     kept = {**ALWAYS, "snapshot": str(tmp_path / "kept"), "sync_interval": 3600}
     numbers = []
     for _ in range(2):
-        with Server("extern", drafting(kept), logs()) as server:
+        with LlamaServer("extern", drafting(kept), logs()) as server:
             numbers.append(accepted(server.chat(ASKED[1])[1]))
     assert numbers[1] > 2 * numbers[0] + 10
 
@@ -190,7 +190,7 @@ def test_predicted_output_is_drafted_unless_the_request_is_off(plain, ours):
 
 def test_request_enters_the_memory_of_its_tenant_when_it_ends(logs):
     options = {**ALWAYS, "memory_scope": "tenant"}
-    with Server("extern", drafting(options), logs(), slots=2) as server:
+    with LlamaServer("extern", drafting(options), logs(), slots=2) as server:
         about = [(0, "a"), (1, "a"), (0, "b")]
         answers = [server.chat(ASKED[1], id_slot=slot, specds_tenant=of)[1] for slot, of in about]
     first, again, other = map(accepted, answers)
@@ -219,7 +219,7 @@ def test_a_server_without_its_drafter_does_not_start(logs, tmp_path, said, argum
     other = workload.other_datastore(tmp_path)
     arguments = [word.replace("OTHER", other) for word in arguments]
     log = logs()
-    with pytest.raises(RuntimeError), Server("extern", arguments, log):
+    with pytest.raises(RuntimeError), LlamaServer("extern", arguments, log):
         pass
     about = "failed to initialize speculative decoding context"
     lines = [line for line in log.read_text().splitlines() if about in line]
@@ -233,7 +233,7 @@ def test_garbage_changes_no_text(logs, tmp_path, plain, kind):
     source = ROOT / "tests/integrations/engines/garbage.c"
     command = ["cc", "-shared", "-fPIC", "-I", ROOT / "rust/c", source, "-o", library]
     subprocess.run(command, check=True)
-    with Server("extern", drafting(kind, library, spec_extern_n_max=4), logs()) as server:
+    with LlamaServer("extern", drafting(kind, library, spec_extern_n_max=4), logs()) as server:
         for conversation in ASKED[:2]:
             text, answer = server.chat(conversation)
             assert text == plain.chat(conversation)[0]

@@ -75,7 +75,7 @@ def model():
     return str(folder_of("smollm2"))
 
 
-class Server(Served):
+class PythonServer(Served):
     """Asked through OpenAI's client."""
 
     def __init__(self, folder, options=None):
@@ -127,7 +127,7 @@ def likely(probs):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("plain")) as server:
+    with PythonServer(tmp_path_factory.mktemp("plain")) as server:
         told = {name: server.said(**about) for name, about in REQUESTS.items()}
         return {**told, "at once": server.at_once()}
 
@@ -136,7 +136,7 @@ def plain(tmp_path_factory):
 def ours(tmp_path_factory, plain):
     folder = tmp_path_factory.mktemp("ours")
     kept = {"memory_scope": "tenant", "snapshot": str(folder / "kept"), "sync_interval": 1}
-    with Server(folder, kept) as server:
+    with PythonServer(folder, kept) as server:
         yield server
 
 

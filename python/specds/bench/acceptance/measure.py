@@ -25,7 +25,7 @@ from specds.drafters import Drafter, FusedDrafter
 from specds.drafters.session import EMPTY_TREE
 from specds.drafters.step import Step
 
-Shape: TypeAlias = Literal["tree", "chain"]
+DraftShape: TypeAlias = Literal["tree", "chain"]
 """Shape of a draft; engines without tree verification take chains."""
 
 
@@ -44,7 +44,7 @@ class Replayed:
 
 
 def follow(
-    session: Session, transcript: Transcript, max_nodes: int, shape: Shape = "tree"
+    session: Session, transcript: Transcript, max_nodes: int, shape: DraftShape = "tree"
 ) -> Generator[Replayed, None, None]:
     """Yield the steps of one answer, with a session that has its prompt; finish it at the end.
 
@@ -75,7 +75,7 @@ def follow(
         session.finish()
 
 
-def _draft(session: Session, max_nodes: int, max_depth: int, shape: Shape) -> TokenTree:
+def _draft(session: Session, max_nodes: int, max_depth: int, shape: DraftShape) -> TokenTree:
     if isinstance(session, DraftSession):
         return session.draft(max_nodes, max_depth, is_chain=shape == "chain")
     tree = session.draft(max_nodes, max_depth)
@@ -191,7 +191,7 @@ _LISTS = tuple(each.name for each in fields(Trace) if each.default_factory is li
 
 
 def replay(
-    session: Session, transcript: Transcript, max_nodes: int, shape: Shape = "tree"
+    session: Session, transcript: Transcript, max_nodes: int, shape: DraftShape = "tree"
 ) -> Trace:
     trace, steps = Trace(num_requests=1), []
     for replayed in follow(session, transcript, max_nodes, shape):
@@ -227,7 +227,7 @@ def measure(
     transcripts: Sequence[Transcript],
     *,
     warm_memory: bool,
-    shape: Shape = "tree",
+    shape: DraftShape = "tree",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[ReplayCell]:
     """Yield each cell as it is measured, with a new drafter.
@@ -255,7 +255,7 @@ def replay_all(
     max_nodes: int,
     transcripts: Sequence[Transcript],
     progress: Callable[[], None] = lambda: None,
-    shape: Shape = "tree",
+    shape: DraftShape = "tree",
 ) -> dict[str, Trace]:
     """Replay every transcript in turn; return a trace for each file of transcripts, by name."""
     traces: dict[str, Trace] = {}

@@ -11,11 +11,11 @@ import numpy as np
 from rich.table import Table
 
 from specds.bench.acceptance.measure import ReplayCell, Trace
-from specds.bench.harness import Columns, Document, Row, label, table
+from specds.bench.harness import BenchReport, Columns, ReportRow, label, table
 from specds.bench.transcripts import ALL
 
 
-def sentence(document: Document) -> str:
+def sentence(document: BenchReport) -> str:
     """Describe the replay in one sentence."""
     tokens = document["memory_tokens"]
     memory = "one drafter for all requests" if document["warm_memory"] else "a new drafter for each"
@@ -25,7 +25,7 @@ def sentence(document: Document) -> str:
     return f"requests in file order{limited}{shape}; {memory}"
 
 
-def rows_of(cell: ReplayCell) -> list[Row]:
+def rows_of(cell: ReplayCell) -> list[ReportRow]:
     """Return the rows of a cell, one per set of transcripts."""
     traces: dict[str, Trace | None] = dict(cell.traces) or {ALL: None}
     datastore = cell.drafter.datastore
@@ -40,7 +40,7 @@ def rows_of(cell: ReplayCell) -> list[Row]:
     return [{"transcripts": group, **about, **figures(trace)} for group, trace in traces.items()]
 
 
-def figures(trace: Trace | None) -> Row:
+def figures(trace: Trace | None) -> ReportRow:
     """Return the figures of a trace, all null without one."""
     if trace is None:
         return dict.fromkeys(figures(Trace()))
@@ -88,7 +88,7 @@ def _interval(trace: Trace) -> list[float] | None:
     return interval
 
 
-def _of_predicted_output(trace: Trace) -> Row:
+def _of_predicted_output(trace: Trace) -> ReportRow:
     accepted = rejected = None
     if trace.num_predicted_tokens is not None:
         accepted = trace.sources["predicted_output"]
@@ -96,7 +96,7 @@ def _of_predicted_output(trace: Trace) -> Row:
     return {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": rejected}
 
 
-def _acceptance_by(name: str, keys: Sequence[int], trace: Trace) -> list[Row] | None:
+def _acceptance_by(name: str, keys: Sequence[int], trace: Trace) -> list[ReportRow] | None:
     """Return the mean acceptance length of the drafts of each key; None without keys."""
     if not keys:
         return None
@@ -120,7 +120,7 @@ def _tenths(numbers: Sequence[int]) -> list[int]:
     return [first_of[number] for number in numbers]
 
 
-def tables(document: Document) -> list[Table]:
+def tables(document: BenchReport) -> list[Table]:
     rows = document["rows"]
     shown = [
         table(f"Replay of {group}", chosen, lambda row: label(row, rows, "datastore"), FIGURES)

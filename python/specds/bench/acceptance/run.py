@@ -4,14 +4,22 @@ from specds._core import __version__
 from specds.bench.acceptance.measure import measure
 from specds.bench.acceptance.report import rows_of
 from specds.bench.drafters import check_names, drafters_of, needs_model
-from specds.bench.harness import Document, Progress, circumstances, open_datastores, tokenizer_of
+from specds.bench.harness import (
+    BenchReport,
+    OnProgress,
+    circumstances,
+    open_datastores,
+    tokenizer_of,
+)
 from specds.bench.options import AcceptanceOptions
 from specds.bench.transcripts import ALL, read_files
 from specds.drafters import DrafterInputs
 from specds.models.load import load_model
 
 
-def run_acceptance(options: AcceptanceOptions, progress: Progress = lambda *_: None) -> Document:
+def run_acceptance(
+    options: AcceptanceOptions, progress: OnProgress = lambda *_: None
+) -> BenchReport:
     """Replay every drafter with every number of nodes; `rows` are ordered by transcripts."""
     for name in options.drafters:
         if name.startswith("hierarchy"):

@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any
 
 from specds.bench.generation.measure import PLAIN, GenerationCell
-from specds.bench.harness import Columns, Document, Row, label, table
+from specds.bench.harness import BenchReport, Columns, ReportRow, label, table
 from specds.decoding.stats import GenerationStats
 
 _COUNTS = (
@@ -19,7 +19,7 @@ _COUNTS = (
 _COSTS = ("nodes_per_draft", "pass_cost", "expected_speed_up", "shares", "outside_forward")
 
 
-def rows_of(cells: Sequence[GenerationCell]) -> list[Row]:
+def rows_of(cells: Sequence[GenerationCell]) -> list[ReportRow]:
     """Return the rows of all cells, with speedups over baselines of the same mode and batch."""
     rows = []
     for _, chosen in groupby(cells, key=lambda cell: (cell.mode, cell.batch)):
@@ -28,7 +28,7 @@ def rows_of(cells: Sequence[GenerationCell]) -> list[Row]:
     return rows
 
 
-def _row(cell: GenerationCell, measured: Sequence[GenerationCell]) -> Row:
+def _row(cell: GenerationCell, measured: Sequence[GenerationCell]) -> ReportRow:
     way = cell.way
     plain = (other for other in measured if other.way.is_plain)
     fastest = max(plain, key=lambda other: mean(_speeds(other)), default=None)
@@ -64,7 +64,7 @@ def _ratios(cell: GenerationCell, other: GenerationCell | None) -> list[float]:
     return [mine / theirs for mine, theirs in pairs]
 
 
-def _spread(name: str, values: Sequence[float]) -> Row:
+def _spread(name: str, values: Sequence[float]) -> ReportRow:
     return {
         name: mean(values) if values else None,
         f"{name}_min": min(values, default=None),
@@ -72,7 +72,7 @@ def _spread(name: str, values: Sequence[float]) -> Row:
     }
 
 
-def _drafting(cell: GenerationCell, plain: GenerationCell | None) -> Row:
+def _drafting(cell: GenerationCell, plain: GenerationCell | None) -> ReportRow:
     """Return the figures of drafting, all null where our loop did not run."""
     if not cell.way.is_ours or cell.profile is None:
         return dict.fromkeys((*_COUNTS, *_COSTS))
@@ -108,7 +108,7 @@ def _num_differing(cell: GenerationCell, generate: GenerationCell | None) -> int
     return sum(one != other for of_run in texts for one, other in of_run)
 
 
-def altered(document: Document) -> list[Row]:
+def altered(document: BenchReport) -> list[ReportRow]:
     """Return the rows of drafters that changed a greedy text in full precision."""
     if document["dtype"] not in ("float32", "float64"):
         return []
@@ -116,7 +116,7 @@ def altered(document: Document) -> list[Row]:
     return [row for row in rows if row["num_differing"] and row["mode"] == "greedy"]
 
 
-def sentence(document: Document) -> str:
+def sentence(document: BenchReport) -> str:
     """Describe the model, machine and versions in one sentence."""
     threads = f", {document['num_threads']} threads" if document["device"] == "cpu" else ""
     runs = "one run" if document["runs"] == 1 else f"{document['runs']} runs"
@@ -125,7 +125,7 @@ def sentence(document: Document) -> str:
     return f"{about}; {runs}; {versions}"
 
 
-def tables(document: Document) -> list[Any]:
+def tables(document: BenchReport) -> list[Any]:
     """Return a table for each mode and batch size, and the sentence."""
     rows = document["rows"]
     shown = [
@@ -136,11 +136,11 @@ def tables(document: Document) -> list[Any]:
     return [*shown, sentence(document)]
 
 
-def title_of(row: Row) -> str:
+def title_of(row: ReportRow) -> str:
     return f"{row['mode']}, batch {row['batch']}" if row["batch"] > 1 else str(row["mode"])
 
 
-def way_label(row: Row, rows: Sequence[Row]) -> str:
+def way_label(row: ReportRow, rows: Sequence[ReportRow]) -> str:
     """Return the name of a way, with datastore and nodes where several ways share the name."""
     return label(row, rows, "datastore", "max_nodes")
 

@@ -22,7 +22,7 @@ from specds.bench.generation.measure import (
     measure,
 )
 from specds.bench.generation.report import rows_of
-from specds.bench.harness import Document, Progress, circumstances, open_datastores
+from specds.bench.harness import BenchReport, OnProgress, circumstances, open_datastores
 from specds.bench.options import BASELINES, GenerateOptions
 from specds.bench.transcripts import read_files
 from specds.drafters import DrafterInputs
@@ -33,7 +33,7 @@ from specds.models.tokenization import Tokenizer, check_tokenizer, model_vocab_s
 _USUAL_PROMPTS = 12
 
 
-def run_generate(options: GenerateOptions, progress: Progress = lambda *_: None) -> Document:
+def run_generate(options: GenerateOptions, progress: OnProgress = lambda *_: None) -> BenchReport:
     if not options.transcripts and not options.is_demo:
         raise ValueError("no prompts: pass recorded answers with --transcripts")
     given = bool(options.datastores) or options.is_demo
@@ -108,7 +108,7 @@ def _modes(options: GenerateOptions) -> dict[str, dict[str, Any]]:
     }
 
 
-def _about(options: GenerateOptions, model: PreTrainedModel) -> Document:
+def _about(options: GenerateOptions, model: PreTrainedModel) -> BenchReport:
     device = model.device
     return {
         **asdict(options),

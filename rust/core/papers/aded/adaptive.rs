@@ -48,8 +48,8 @@ impl AdaptiveTrigrams {
     }
 
     /// Returns a reader that blocks updates.
-    pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader {
+    pub(crate) fn reader(&self) -> TrigramReader<'_> {
+        TrigramReader {
             trigrams: &self.trigrams,
             learned: self.learned.read().unwrap_or_else(PoisonError::into_inner),
         }
@@ -75,12 +75,12 @@ impl AdaptiveTrigrams {
     }
 }
 
-pub(crate) struct Reader<'a> {
+pub(crate) struct TrigramReader<'a> {
     trigrams: &'a Trigrams,
     learned: RwLockReadGuard<'a, AdaptedRows>,
 }
 
-impl Reader<'_> {
+impl TrigramReader<'_> {
     pub(crate) fn then(&self, prefix: Prefix, token: u32) -> Prefix {
         prefix.then(token, self.trigrams.options().order)
     }

@@ -1,7 +1,7 @@
 //! Monte Carlo tree search of ADED for likely sentences.
 
 use crate::draft::token_tree::{Source, TokenTree};
-use crate::papers::aded::adaptive::Reader;
+use crate::papers::aded::adaptive::TrigramReader;
 use crate::papers::aded::config::AdedConfig;
 use crate::papers::aded::trigrams::{Prefix, Word};
 
@@ -58,7 +58,7 @@ struct SearchNode<'a> {
 /// Only visited children have nodes. PUCT visits the children of a row in the order of their
 /// probabilities, so the visited ones are always the first of the row.
 pub(crate) struct Search<'a> {
-    reader: &'a Reader<'a>,
+    reader: &'a TrigramReader<'a>,
     config: &'a AdedConfig,
     exploration: &'a [f64],
     random: SplitMix64,
@@ -67,7 +67,7 @@ pub(crate) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(crate) fn run(
-        reader: &'a Reader<'a>,
+        reader: &'a TrigramReader<'a>,
         config: &'a AdedConfig,
         exploration: &'a [f64],
         root: Prefix,
@@ -225,7 +225,7 @@ fn sample(row: &[Word], random: &mut SplitMix64) -> Option<Word> {
 
 /// Drafts the likeliest word at each position, ADED's ablation. This gives one sentence, and the
 /// probability of a node is that of its path.
-pub(crate) fn greedy(reader: &Reader<'_>, root: Prefix, depth: usize) -> TokenTree {
+pub(crate) fn greedy(reader: &TrigramReader<'_>, root: Prefix, depth: usize) -> TokenTree {
     let (mut prefix, mut prob) = (root, 1.0);
     let mut tree = TokenTree::default();
     for parent in (-1..).take(depth) {

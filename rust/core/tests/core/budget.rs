@@ -37,24 +37,24 @@ const CURVES: [(&str, Curve); 6] = [
 
 /// The acceptance rate of the next token of a draft, and the rate that the drafter claims.
 #[derive(Clone, Copy)]
-struct Kind {
+struct RequestKind {
     rate: f64,
     claim: f64,
 }
 
-const fn claiming(rate: f64, claim: f64) -> Kind {
-    Kind { rate, claim }
+const fn claiming(rate: f64, claim: f64) -> RequestKind {
+    RequestKind { rate, claim }
 }
 
-const fn honest(rate: f64) -> Kind {
+const fn honest(rate: f64) -> RequestKind {
     claiming(rate, rate)
 }
 
-const UNPREDICTABLE: Kind = honest(0.02);
-const CHAT: Kind = honest(0.3);
-const EDIT: Kind = honest(0.93);
-const OVERCONFIDENT: Kind = claiming(0.1, 0.9);
-const UNDERCONFIDENT: Kind = claiming(0.9, 0.55);
+const UNPREDICTABLE: RequestKind = honest(0.02);
+const CHAT: RequestKind = honest(0.3);
+const EDIT: RequestKind = honest(0.93);
+const OVERCONFIDENT: RequestKind = claiming(0.1, 0.9);
+const UNDERCONFIDENT: RequestKind = claiming(0.9, 0.55);
 
 type LoadNoise = fn(&mut Random, f64) -> f64;
 
@@ -89,7 +89,7 @@ fn chain(probs: &[f32]) -> TokenTree {
     TokenTree::new((0..length).collect(), parents, probs.to_vec()).unwrap()
 }
 
-fn promised(kind: Kind) -> TokenTree {
+fn promised(kind: RequestKind) -> TokenTree {
     let probs: Vec<f32> = (1..=16).map(|depth| kind.claim.powi(depth) as f32).collect();
     chain(&probs)
 }
@@ -116,7 +116,7 @@ impl Simulation {
     }
 
     /// Returns the emitted tokens of a row: the correct nodes of its draft, and the target's own token.
-    fn emitted(&mut self, kind: Kind, size: usize) -> Vec<u32> {
+    fn emitted(&mut self, kind: RequestKind, size: usize) -> Vec<u32> {
         let is_right = |_: &u32| uniform(&mut self.random) < kind.rate;
         let mut tokens: Vec<u32> = (0..16).take_while(is_right).collect();
         let own = if tokens.len() > size { size as u32 } else { 99 };
@@ -126,7 +126,7 @@ impl Simulation {
     }
 
     /// Runs requests of 60 tokens, of these kinds in turn in each row.
-    fn run(&mut self, kinds: &[Kind], num_rows: usize, seconds: f64) -> SimulatedRun {
+    fn run(&mut self, kinds: &[RequestKind], num_rows: usize, seconds: f64) -> SimulatedRun {
         let (mut draft_stats, mut times) = (DraftStats::default(), StepTimes::default());
         let mut rows = vec![(RowBudget::default(), 0); num_rows];
         let mut requests: Vec<usize> = (0..num_rows).collect();
@@ -180,18 +180,19 @@ impl Simulation {
 }
 
 /// Returns the speedup of the best fixed number of nodes where requests of these kinds alternate.
-fn best_fixed(curve: Curve, kinds: &[Kind]) -> f64 {
+fn best_fixed(curve: Curve, kinds: &[RequestKind]) -> f64 {
     let gain = |size: usize| {
         let time = relative(curve, 1.0 + size as f64);
-        let steps =
-            |kind: &Kind| 1.0 / (0..=size as i32).map(|depth| kind.rate.powi(depth)).sum::<f64>();
+        let steps = |kind: &RequestKind| {
+            1.0 / (0..=size as i32).map(|depth| kind.rate.powi(depth)).sum::<f64>()
+        };
         let steps = kinds.iter().map(steps).sum::<f64>() / kinds.len() as f64;
         1.0 / (steps * time)
     };
     (0..=16).map(gain).fold(0.0, f64::max)
 }
 
-const KINDS: [(&str, &[Kind]); 6] = [
+const KINDS: [(&str, &[RequestKind]); 6] = [
     ("unpredictable", &[UNPREDICTABLE]),
     ("chat", &[CHAT]),
     ("edit", &[EDIT]),
@@ -376,7 +377,7 @@ fn speedups(cost: &[f64], is_known: bool, kind: usize, noise: usize, seed: u64) 
     let points = (1..).map(f64::from).zip(cost.iter().copied()).collect();
     let (known, mut times) = (StepCost::new(points).unwrap(), StepTimes::default());
     let (mut draft_stats, mut row) = (DraftStats::default(), RowBudget::default());
-    let kinds: [&[Kind]; 4] = [&[EDIT], &[EDIT, CHAT], &[CHAT], &[OVERCONFIDENT]];
+    let kinds: [&[RequestKind]; 4] = [&[EDIT], &[EDIT, CHAT], &[CHAT], &[OVERCONFIDENT]];
     let mut totals = [[0.0; 2]; 2];
     for step in 0..600 {
         let kind = kinds[kind][step / 20 % kinds[kind].len()];

@@ -83,7 +83,7 @@ fn holds(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|at| at == part)
 }
 
-struct Text {
+struct TenantText {
     tenant: usize,
     tokens: Vec<u32>,
     known: BTreeSet<usize>,
@@ -96,7 +96,7 @@ struct Move {
     place: Place,
 }
 
-struct World {
+struct SharedFiles {
     folder: TempDir,
     max_bytes: usize,
     num_tenants: usize,
@@ -106,7 +106,7 @@ struct World {
     moving: Option<Move>,
     /// Texts in the datastore.
     moved: BTreeSet<usize>,
-    texts: Vec<Text>,
+    texts: Vec<TenantText>,
     /// The tenant of each deletion, or `None` for all tenants.
     forgettings: Vec<Option<usize>>,
 }
@@ -115,7 +115,7 @@ fn name(tenant: usize) -> String {
     format!("the tenant {tenant:02}")
 }
 
-impl World {
+impl SharedFiles {
     fn new(max_bytes: usize, num_tenants: usize) -> Self {
         let mut world = Self {
             folder: tempdir().unwrap(),
@@ -217,7 +217,7 @@ impl World {
                 let tokens: Vec<_> = (first..first + LENGTH).collect();
                 let session = Self::session(&self.processes[of], tenant, &tokens[..2]);
                 let known = self.processes[of].place.forgettings.clone();
-                self.texts.push(Text { tenant, tokens, known });
+                self.texts.push(TenantText { tenant, tokens, known });
                 self.processes[of].open = Some((session, number));
             }
             SharingStep::End(of) => {

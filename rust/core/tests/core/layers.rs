@@ -11,9 +11,9 @@ const CORE: [&str; 8] =
 const FORWARD: [&str; 6] = ["error", "parallel", "simd", "gguf", "kernel", "model"];
 
 /// The source text of each file, by its module path below `crate::`.
-type Sources = BTreeMap<String, String>;
+type SourceTexts = BTreeMap<String, String>;
 
-fn read(root: &Path) -> Sources {
+fn read(root: &Path) -> SourceTexts {
     let is_code = |(path, _): &(PathBuf, Vec<u8>)| path.extension() == Some("rs".as_ref());
     let files = read_all(root).into_iter();
     let sources = files.filter(is_code).map(|(path, text)| {
@@ -29,7 +29,7 @@ fn read(root: &Path) -> Sources {
 ///
 /// A path of `crate::` that leads to no file stands for itself. In paths of `super::` and `self::`, which
 /// start at the folder and at the file, only names of files count: they may lead to items or inner modules.
-fn imports(module: &str, text: &str, sources: &Sources) -> Vec<String> {
+fn imports(module: &str, text: &str, sources: &SourceTexts) -> Vec<String> {
     let text = text.split("#[cfg(test)]").next().unwrap_or_default();
     let code: Vec<_> = text.lines().filter(|line| !line.trim().starts_with("//")).collect();
     let code = code.join("\n");
@@ -64,7 +64,7 @@ fn layer(folders: &[&str], module: &str) -> Option<usize> {
 }
 
 /// Returns a description of each wrong import.
-fn faults(folders: &[&str], sources: &Sources) -> Vec<String> {
+fn faults(folders: &[&str], sources: &SourceTexts) -> Vec<String> {
     let edges = sources.iter().flat_map(|(module, text)| {
         let names = imports(module, text, sources).into_iter();
         names.map(move |name| (module.clone(), name))
@@ -115,5 +115,5 @@ fn imports_of_higher_layers_circles_and_whole_folders_are_found() {
         "memory::b -> memory::c is part of a circle",
         "memory::c -> memory::b is part of a circle",
     ];
-    assert_eq!(faults(&CORE, &Sources::from(sources)), expected);
+    assert_eq!(faults(&CORE, &SourceTexts::from(sources)), expected);
 }

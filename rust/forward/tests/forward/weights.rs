@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use specds_forward::gguf::{BlockType, Bytes, Tensor};
-use specds_forward::model::Layer;
+use specds_forward::model::LinearLayer;
 use specds_forward::{Activations, Instructions};
 
 /// A type, the places of the halves of a block, and the sum of the weights of one block, plain and by place, as
@@ -87,7 +87,7 @@ proptest! {
         for instructions in Instructions::available() {
             let bytes = Bytes::new(bytes.clone());
             let matrix = Tensor { kind, rows: num_rows, columns, bytes };
-            let matrix = Layer::of(matrix, instructions).unwrap();
+            let matrix = LinearLayer::of(matrix, instructions).unwrap();
             for activations in [Activations::Float32, Activations::Int8] {
                 let outputs = matrix.product(&states, activations, num_threads).unwrap();
                 for (token, states) in states.chunks_exact(columns).enumerate() {
@@ -124,13 +124,13 @@ fn parts_of_blocks_and_of_tokens_are_refused() {
         (BlockType::F32, 0, 0),
     ] {
         let bytes = Bytes::new(vec![0; bytes]);
-        assert!(Layer::of(Tensor { kind, rows: 1, columns, bytes }, with).is_err());
+        assert!(LinearLayer::of(Tensor { kind, rows: 1, columns, bytes }, with).is_err());
     }
     let matrix = Tensor { kind: BlockType::Q4_0, rows: 2, columns: 32, bytes: Bytes::new([0; 36]) };
-    let matrix = Layer::of(matrix, with).unwrap();
+    let matrix = LinearLayer::of(matrix, with).unwrap();
     assert!(matrix.product(&[0.0; 40], Activations::Float32, 1).is_err());
     let empty = Tensor { kind: BlockType::F32, rows: 0, columns: 32, bytes: Bytes::new([]) };
-    let empty = Layer::of(empty, with).unwrap();
+    let empty = LinearLayer::of(empty, with).unwrap();
     assert_eq!(empty.product(&[0.0; 64], Activations::Float32, 1).unwrap(), []);
     assert_eq!(matrix.product(&[0.0; 32], Activations::Float32, 9).unwrap(), [0.0; 2]);
 }

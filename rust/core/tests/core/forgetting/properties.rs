@@ -6,7 +6,7 @@ use std::fs;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::{NUM_FILES, NUM_PROCESSES, OWNER, Process, SharingStep, World, holds, name};
+use super::{NUM_FILES, NUM_PROCESSES, OWNER, Process, SharedFiles, SharingStep, holds, name};
 use crate::drafted;
 
 fn steps(num_tenants: usize) -> impl Strategy<Value = Vec<SharingStep>> {
@@ -52,7 +52,7 @@ fn steps_with_strangers() -> impl Strategy<Value = Vec<SharingStep>> {
     )
 }
 
-impl World {
+impl SharedFiles {
     /// Tenant 0 has all its texts.
     fn check_first(&self, process: &Process) {
         let kept = process.memory.texts(&name(0));
@@ -161,11 +161,11 @@ proptest! {
 
     #[test]
     fn exchange_removes_deleted_tenants_and_keeps_their_later_texts(steps in steps(3)) {
-        World::new(1 << 22, 3).live(steps);
+        SharedFiles::new(1 << 22, 3).live(steps);
     }
 
     #[test]
     fn pruned_tombstones_delete_no_text_of_other_tenants(steps in steps_with_strangers()) {
-        World::new(1 << 20, 3).live_with_strangers(steps);
+        SharedFiles::new(1 << 20, 3).live_with_strangers(steps);
     }
 }
