@@ -77,8 +77,8 @@ python/specds/_core.abi3.so: $(SOURCES)
 target/engines/prompts.json: benches/engines/workload.py
 	PYTHONPATH=python:benches $(firstword $(wildcard $(BIN)/python $(VENV)-*/bin/python)) -m engines.workload
 
-target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installed target/engines/prompts.json
-	$(VENV)-llama/bin/python $< packages/demo/specds_demo/main $@
+target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installed target/engines/prompts.json python/specds/_core.abi3.so
+	PYTHONPATH=python $(VENV)-llama/bin/python $< packages/demo/specds_demo/main $@
 
 # Each engine has its own environment and reads specds from its sources, without `dev`.
 test-llama: target/engines/demo.gguf ## the adapter in llama-cpp-python (0.3 GB); also test-sglang, test-vllm, test-llama-server (6.6, 6.3, 0.7 GB)

@@ -4,66 +4,27 @@ import json
 import sys
 from pathlib import Path
 
-import gguf
-import numpy as np
-from safetensors.numpy import load_file
+from specds.models.gguf_writer import write_llama
+
+NORMAL, CONTROL, UNUSED = 1, 3, 5
 
 
-def write(folder, out):
-    """Its text is tokenized otherwise: give token ids to what reads it."""
-    config = json.loads((folder / "config.json").read_text())
+def tokenizer_fields(folder):
+    """Return the tokenizer of a folder as metadata; llama.cpp splits its texts in another way."""
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    writer = gguf.GGUFWriter(out, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_rope_dimension_count(config["head_dim"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    add_tokenizer(writer, tokenizer, config["vocab_size"])
-    writer.add_eos_token_id(config["eos_token_id"])
-    writer.add_add_bos_token(False)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
-    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        rows = tensor.astype(np.float32)
-        for part, number in heads.items():
-            if part in name:
-                rows = in_pairs(rows, config[number])
-        writer.add_tensor(names.get_name(name, (".weight", ".bias")), rows)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def add_tokenizer(writer, tokenizer, vocab_size):
-    tokens = [f"[PAD{token}]" for token in range(vocab_size)]
-    types = [gguf.TokenType.UNUSED] * vocab_size
+    config = json.loads((folder / "config.json").read_text())
+    tokens = [f"[PAD{token}]" for token in range(config["vocab_size"])]
+    types = [UNUSED] * len(tokens)
     for text, token in tokenizer["model"]["vocab"].items():
-        tokens[token], types[token] = text, gguf.TokenType.NORMAL
+        tokens[token], types[token] = text, NORMAL
     for added in tokenizer["added_tokens"]:
-        tokens[added["id"]], types[added["id"]] = added["content"], gguf.TokenType.CONTROL
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types(types)
-    merges = tokenizer["model"]["merges"]
-    writer.add_token_merges([" ".join(pair) if isinstance(pair, list) else pair for pair in merges])
-
-
-def in_pairs(rows, num_heads):
-    """Reorder rows: llama.cpp rotates adjacent pairs, and hub models rotate halves of a head."""
-    halves = rows.reshape(num_heads, 2, -1, *rows.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+        tokens[added["id"]], types[added["id"]] = added["content"], CONTROL
+    fields = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": types}
+    fields["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
+    fields |= {"eos_token_id": config["eos_token_id"], "add_bos_token": False}
+    return {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(sys.argv[2]))
+    source = Path(sys.argv[1])
+    write_llama(source, Path(sys.argv[2]), tokenizer_fields(source), as_float32=True)

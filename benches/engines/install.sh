@@ -13,7 +13,7 @@ requirements() {
 
 case $engine in
   llama)
-    $pip install gguf safetensors tokenizers
+    $pip install tokenizers
     CMAKE_BUILD_PARALLEL_LEVEL=2 $pip install llama-cpp-python==0.3.36 --config-settings=cmake.args="-DLLAVA_BUILD=OFF;-DGGML_OPENMP=OFF;-DLLAMA_BUILD_TESTS=OFF;-DLLAMA_BUILD_EXAMPLES=OFF;-DLLAMA_BUILD_SERVER=OFF"
     ;;
   vllm)

@@ -38,8 +38,20 @@ _PARTS = LAYER_PARTS | {
 _ROTATED = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 
 
-def write_llama(folder: Path, path: Path) -> None:
-    """Write the weights of a Llama model in one file of safetensors, without its tokenizer.
+def write_llama(
+    folder: Path,
+    path: Path,
+    tokenizer: Mapping[str, Any] | None = None,
+    *,
+    as_float32: bool = False,
+) -> None:
+    """Write the weights of a Llama model in one file of safetensors.
+
+    Args:
+        folder: The folder of the model.
+        path: The GGUF file.
+        tokenizer: Fields of the tokenizer; by default there are none.
+        as_float32: Write weights of float16 as float32.
 
     Raises:
         ValueError: The folder has another model.
@@ -58,6 +70,8 @@ def write_llama(folder: Path, path: Path) -> None:
         number, dtype = _TYPES[stored["dtype"]]
         start, end = stored["data_offsets"]
         weights = np.frombuffer(data[8 + length :][start:end], dtype).reshape(stored["shape"])
+        if as_float32:
+            number, weights = 0, weights.astype(np.float32)
         part = name.removesuffix(".weight")
         prefix = ""
         if part.startswith("model.layers."):
@@ -68,7 +82,7 @@ def write_llama(folder: Path, path: Path) -> None:
             heads = weights.reshape(config[_ROTATED[ours]], 2, -1, weights.shape[1])
             weights = heads.swapaxes(1, 2).reshape(weights.shape)
         tensors[f"{prefix}{ours}.weight"] = number, weights.shape[::-1], weights.tobytes()
-    write_gguf(path, {"general.architecture": "llama", **metadata}, tensors)
+    write_gguf(path, {"general.architecture": "llama", **metadata, **(tokenizer or {})}, tensors)
 
 
 def write_gguf(
@@ -107,7 +121,8 @@ def _value(value: Any) -> bytes:
         return struct.pack("<If", 6, value)
     if isinstance(value, list):
         items = [_value(each) for each in value]
-        kind = items[0][:4] if items else struct.pack("<I", 4)
-        start = struct.pack("<I", 9) + kind + struct.pack("<Q", len(items))
+        kind = struct.unpack_from("<I", items[0])[0] if items else 4
+        # llama.cpp reads lists of numbers as signed ones.
+        start = struct.pack("<IIQ", 9, 5 if kind == 4 else kind, len(items))
         return start + b"".join(item[4:] for item in items)
     return struct.pack("<I", 8) + _text(value)
