@@ -132,6 +132,9 @@ def list_files(
         specds list
         specds list ~/datastores --clean
     """
+    for folder in folders or ():
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such folder")
     cached = [file for file in cache_folder().glob("*") if file.is_file()]
     rows = [row for folder in folders or [Path()] for row in _found_in(folder, _MAX_DEPTH)]
     rows += [row for folder in _hub_snapshots() for row in _found_in(folder, 1)]
@@ -144,6 +147,8 @@ def list_files(
     for kind, path, num_bytes in rows if not as_json else ():
         size = terminal.quantity(num_bytes, "B")
         terminal.out.print(f"{kind:16}{size:>8}  {path}", soft_wrap=True)
+    if not rows and not as_json:
+        terminal.note("nothing found")
     if clean:
         for file in cached:
             file.unlink(missing_ok=True)

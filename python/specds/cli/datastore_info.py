@@ -80,6 +80,8 @@ def lookup(
 
     opened, loaded = _with_tokenizer(datastore, tokenizer)
     given = text_of(text)
+    if not given:
+        raise ValueError("the text is empty: give the beginning of a text")
     context = loaded.encode(given, add_special_tokens=False)
     match = opened.lookup(context, max_match=max_match)
     tokens, counts = opened.continuations(match, top)

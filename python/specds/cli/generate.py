@@ -59,7 +59,7 @@ def generate(
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:
     if (prompt is None) == (file is None):
-        raise typer.BadParameter("Missing argument 'PROMPT', or --prompts FILE instead of it")
+        raise typer.BadParameter("give either PROMPT or --prompts FILE")
     if file is None:
         texts = [text_of(prompt or "")]
     else:
@@ -148,7 +148,8 @@ def chat(
             terminal.out.print()
         finally:
             talk.clear()
-        at.report(talk.stats, verbose=verbose)
+        if talk.stats.num_emitted_tokens:
+            at.report(talk.stats, verbose=verbose)
 
 
 def demo(

@@ -72,6 +72,8 @@ class ModelRef:
                     f"no {what} `{name}`: that folder has no {needed[0]}{''.join(inside)}"
                 )
             return cls(name, "folder", str(path))
+        if path.is_file():
+            raise LoadingError(f"no {what} `{name}`: that file does not end in .gguf")
         if not path.exists():
             if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", name):
                 raise LoadingError(f"no {what} `{name}`: there is no such folder")
