@@ -1,11 +1,12 @@
-"""CPU times of forward passes of k tokens, of specds and of llama.cpp in one run.
+"""Times of forward passes of k tokens, of specds and of llama.cpp in one run.
 
     python benches/forward_passes.py MODEL.gguf [--llama-python PYTHON] [--threads 1]
     python benches/forward_passes.py FOLDER
 
 For the folder of a model of transformers, the backends `model` and `native` take turns.
 llama.cpp is that of the package llama-cpp-python, in a process of the interpreter that
-`--llama-python` names. All ways take turns, so that other load meets all of them alike.
+`--llama-python` names. All ways take turns, so that other load meets all of them alike. Times of
+one thread are CPU times, those of several wall-clock times.
 """
 
 from __future__ import annotations
@@ -113,17 +114,18 @@ def llama_pass(path: str, num_threads: int, is_repacked: bool) -> Callable[[int]
     return run
 
 
-def timed(run: Callable[[int], None], number: int) -> float:
-    start = time.process_time()
+def timed(run: Callable[[int], None], number: int, num_threads: int) -> float:
+    clock = time.process_time if num_threads == 1 else time.perf_counter
+    start = clock()
     run(number)
-    return time.process_time() - start
+    return clock() - start
 
 
 def serve(arguments: argparse.Namespace) -> None:
     """Time a pass of llama.cpp for each number of tokens that is read."""
     run = llama_pass(arguments.model, arguments.threads, arguments.repacked)
     for line in sys.stdin:
-        print(timed(run, int(line)), flush=True)
+        print(timed(run, int(line), arguments.threads), flush=True)
 
 
 def llama_by_process(arguments: argparse.Namespace) -> Callable[[int], float]:
@@ -157,7 +159,10 @@ def main() -> None:
         return
     made = transformers_passes if Path(arguments.model).is_dir() else specds_passes
     passes = made(arguments.model, arguments.threads)
-    ways = {name: lambda number, run=run: timed(run, number) for name, run in passes.items()}
+    ways = {
+        name: lambda number, run=run: timed(run, number, arguments.threads)
+        for name, run in passes.items()
+    }
     if arguments.llama_python:
         ways = {"llama.cpp": llama_by_process(arguments), **ways}
     sizes = (*NUM_TOKENS, PROMPT)
@@ -168,9 +173,8 @@ def main() -> None:
                 continue
             for name, measure in ways.items():
                 times.setdefault((name, number), []).append(measure(number) * 1e3)
-    print(
-        f"CPU ms of a pass of k tokens after {CONTEXT}, least (median) of {arguments.repetitions}"
-    )
+    unit = "CPU ms" if arguments.threads == 1 else "ms"
+    print(f"{unit} of a pass of k tokens after {CONTEXT}, min (median) of {arguments.repetitions}")
     print(f"{'k':>24}", *(f"{number:>16}" for number in sizes))
     for name in ways:
         of = [times[name, number] for number in sizes]

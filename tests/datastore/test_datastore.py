@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +59,8 @@ def test_integers_of_any_dtype_are_read(tmp_path):
     assert store.lookup(torch.tensor([1, 2])).length == 2
 
 
-def test_batches_and_products_end_in_a_forked_process(tmp_path):
+@pytest.mark.parametrize("first", ["draft", "multiply"])
+def test_batches_and_products_end_in_a_forked_process(tmp_path, first):
     script = """
 import os, sys
 import numpy as np
@@ -69,16 +71,17 @@ from specds.drafters import draft_batch
 with DatastoreBuilder(sys.argv[1], vocab_size=4, separator=3) as builder:
     builder.add_documents([0, 1, 2, 0, 1], [5])
     store = builder.finish()
-def ask():
-    sessions = [RestDrafter(store).session([0]) for _ in range(64)]
-    trees = draft_batch(sessions, 8)
-    linear_product(np.ones((1024, 1024), np.float32), np.ones((2, 1024), np.float32), 2)
+def draft():
+    trees = draft_batch([RestDrafter(store).session([0]) for _ in range(64)], 8)
     return [tree.token_ids.tolist() for tree in trees]
-expected = ask()
+def multiply():
+    linear_product(np.ones((1024, 1024), np.float32), np.ones((2, 1024), np.float32), 2)
+globals()[sys.argv[2]]()  # each has threads of its own
 child = os.fork()
 if child == 0:
-    os._exit(0 if ask() == expected else 1)
+    multiply()
+    os._exit(0 if draft() == 64 * [[1, 2, 3, 0, 1, 3]] else 1)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "d")]
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "d"), first]
     assert subprocess.run(command, timeout=60, check=False).returncode == 0

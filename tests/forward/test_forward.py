@@ -1,5 +1,7 @@
 """Forward passes of small random models: against numpy, and against themselves in other company."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -98,6 +100,15 @@ def test_logits_of_a_long_prompt_are_those_of_its_parts(tmp_path):
         part = model.forward(cache, [(0, prompt[start : start + 100], None, 5)])
         cache.commit(0, range(100))
     np.testing.assert_array_equal(logits, part)
+
+
+def test_simultaneous_passes_do_not_wait_for_each_other_or_change_logits(tmp_path):
+    model = model_of(tmp_path)
+    alone = chain(model, TOKENS)
+    with ThreadPoolExecutor(6) as pool:
+        numbers = [2, 3, 4] * 8
+        for logits in pool.map(lambda number: chain(model, TOKENS, num_threads=number), numbers):
+            np.testing.assert_array_equal(logits, alone)
 
 
 def test_portable_logits_are_those_of_avx2(tmp_path):

@@ -74,12 +74,14 @@ impl Model {
         let mut logits = vec![0.0; num_logits * self.config.vocab_size];
         let mut scratch = Scratch::default();
         let mut rest = logits.as_mut_slice();
-        for chunk in tokens.chunks(CHUNK) {
-            let number = chunk.iter().filter(|token| token.has_logits).count();
-            let (of_chunk, others) = rest.split_at_mut(number * self.config.vocab_size);
-            rest = others;
-            self.forward_chunk(cache, chunk, options, &mut scratch, of_chunk);
-        }
+        parallel::awake(options.num_threads, || {
+            for chunk in tokens.chunks(CHUNK) {
+                let number = chunk.iter().filter(|token| token.has_logits).count();
+                let (of_chunk, others) = rest.split_at_mut(number * self.config.vocab_size);
+                rest = others;
+                self.forward_chunk(cache, chunk, options, &mut scratch, of_chunk);
+            }
+        });
         for input in inputs {
             cache.rows[input.row].num_pending = input.tokens.len();
         }
