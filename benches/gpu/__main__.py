@@ -38,7 +38,7 @@ DRY = {
     "second_shape": "tiny",
     "kinds": ["chat"],
     "ways": ["generate", "plain"],
-    "model": Path(__file__).parents[2] / "packages/demo/specds_demo/tiny",
+    "model": str(Path(__file__).parents[2] / "packages/demo/specds_demo/tiny"),
 }
 SHARES = {
     "machine": 10,
@@ -175,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contexts", type=int, nargs="+", default=[1024, 8192])
     sizes = {"type": int, "nargs": "+", "default": [1, 7, 15, 31, 63]}
     parser.add_argument("--nodes", **sizes, help="of a pass")
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="by default SmolLM2")
+    parser.add_argument("--model", default="smollm2", help="of `make bench-real`, or a folder")
     several = {"nargs": "+", "metavar": "NAME"}
     parser.add_argument("--kinds", **several, help="of requests to a real model; by default all")
     ways = ["generate", "compiled", "plain"]

@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from statistics import mean
 from time import perf_counter
 from typing import Any
@@ -20,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import specds
 from gpu.figure import Figure
 from real.kinds import encode, kinds, messages
-from real.models import folder_of
+from real.models import MODELS, folder_of
 from specds import FusedDrafter, PromptLookupDrafter
 from specds.bench.generation.measure import (
     BenchTarget,
@@ -70,7 +71,7 @@ def invariant(options: argparse.Namespace) -> Iterator[Figure]:
 
 def _loaded(options: argparse.Namespace) -> tuple[Any, dict[str, list[list[int]]], dict[str, Any]]:
     """Return the model, the requests of each kind, and the settings of all."""
-    folder = options.model or folder_of("smollm2")
+    folder = folder_of(options.model) if options.model in MODELS else options.model
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     of_dtype = {"dtype": getattr(torch, options.dtype)}
     model = AutoModelForCausalLM.from_pretrained(folder, **of_dtype).eval().to(options.device)
@@ -125,7 +126,8 @@ def _warm_up(
 
 def _of_setting(options: argparse.Namespace) -> dict[str, Any]:
     cuda = torch.cuda.get_device_name() if options.device == "cuda" else options.device
-    return {"model": "smollm2", "dtype": options.dtype, "threads": cuda, "mode": "greedy"}
+    model = Path(options.model).name
+    return {"model": model, "dtype": options.dtype, "threads": cuda, "mode": "greedy"}
 
 
 def _rows(cell: GenerationCell) -> Iterator[dict[str, Any]]:
