@@ -173,6 +173,15 @@ def test_check_tolerates_rounding_of_the_dtype(family, dtype):
     assert check_model(tiny_model(family, dtype)).ok
 
 
+def test_overflow_of_the_model_itself_is_a_reason():
+    model = build("LlamaConfig", WIDE, torch.float16)
+    with torch.no_grad():
+        model.lm_head.weight[3] = 60_000
+        model.model.norm.weight.fill_(60_000)
+    (reason,) = check_model(model).reasons
+    assert "own logits are not finite in torch.float16: load it in bfloat16" in reason
+
+
 def test_check_tolerates_tensor_float_32(monkeypatch):
     model = tiny_model("llama")
     monkeypatch.setattr(support, "tree_error", lambda *_: 0.01)

@@ -33,6 +33,9 @@ class _Stream:
 _streams: WeakValueDictionary[int, _Stream] = WeakValueDictionary()
 # The index of each is that of its source among its arguments.
 _COPIES = torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default
+# Attributes of all modules that `fingerprint` reads otherwise, or not at all.
+_OF_ALL = vars(torch.nn.Module()).keys() - {"training"}
+_PLAIN = type(None), bool, int, float, str, torch.dtype
 _BY_INDICES = {"aten::index.Tensor", "aten::index_put", "aten::index_put_"}
 _WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -254,10 +257,14 @@ def release(model: PreTrainedModel) -> None:
 
 def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     """Return all that a recorded pass depends on, except its inputs and the weights' values."""
-    modules = tuple(map(_of_module, model.modules()))
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    # One walk, since a request waits for it: 700 modules take the host milliseconds.
+    every_module = [*model.modules()]
+    modules = tuple(map(_of_module, every_module))
+    owned = [vars(module) for module in every_module]
+    configs = {id(of["config"]): of["config"] for of in owned if "config" in of}
     settings = tuple(repr(config.__dict__) for config in configs.values())
-    tensors = chain(model.parameters(), model.buffers())
+    held = [named.values() for of in owned for named in (of["_parameters"], of["_buffers"])]
+    tensors = (tensor for tensor in chain.from_iterable(held) if tensor is not None)
     weights = tuple((*_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors)
     every = torch.nn.modules.module
     hooks = tuple(every._global_forward_hooks), tuple(every._global_forward_pre_hooks)
@@ -265,9 +272,10 @@ def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
 
 
 def _of_module(module: torch.nn.Module) -> tuple[Any, ...]:
-    hooks = tuple(module._forward_hooks), tuple(module._forward_pre_hooks)
-    plain = tuple((name, of) for name, of in vars(module).items() if _is_plain(of))
-    return id(module), type(module), "forward" in module.__dict__, hooks, plain
+    own = vars(module)
+    hooks = tuple(own["_forward_hooks"]), tuple(own["_forward_pre_hooks"])
+    others = [(name, of) for name, of in own.items() if name not in _OF_ALL and _is_plain(of)]
+    return id(module), type(module), "forward" in own, hooks, tuple(others)
 
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
@@ -277,9 +285,11 @@ def autocast_dtype(device: torch.device) -> torch.dtype | None:
 
 
 def _is_plain(value: Any) -> bool:
+    if type(value) in _PLAIN:
+        return True
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, (int, float, str, torch.dtype))
+    return isinstance(value, _PLAIN)
 
 
 def _address(tensor: Tensor) -> tuple[int, ...]:

@@ -391,6 +391,9 @@ def tree_error(
     # The positions that `generate` passes.
     positions = torch.arange(ids.shape[1], device=model.device).expand_as(ids)
     plain = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    if not plain.isfinite().all():
+        way_out = ": load it in bfloat16" if plain.dtype == torch.float16 else ""
+        raise ValueError(f"the model's own logits are not finite in {plain.dtype}{way_out}")
 
     sizes = {"prompt_length": prompt_length, "max_length": num_tokens, "max_nodes": len(tree)}
     with closing(_runner_class(model, verification)(model, **sizes)) as runner:
