@@ -8,8 +8,8 @@ use crate::budget::selection::{Selection, to_f64};
 ///
 /// A Kalman filter on logarithms: the time of a step is the speed of the machine, which drifts, times the cost of
 /// its size, times noise. Before any step, a cost is a random walk over the logarithm of the size, so that a step
-/// also shows the cost of similar sizes, and any curve is possible. Noise makes single steps much slower and never much
-/// faster, so times above the expected one are cut closer to it than those below.
+/// also shows the cost of similar sizes, and any curve is possible. Other load makes some steps much slower and none
+/// faster, so noise is a mixture: a step counts by the probability that it was not slowed.
 ///
 /// The covariance shows how much cheaper than expected a size may be, relative to the best one. A size that would
 /// then be worth most is tried, if that risks no more time than `FIRST_LOSSES` and `LOSSES_SHARE` leave.
@@ -57,24 +57,18 @@ const USUAL_WALK: f64 = 0.05;
 const DRIFT: f64 = 0.03;
 /// The standard deviation of a cost from step to step.
 const COST_DRIFT: f64 = 0.01;
-/// The standard deviation of the first step of a size, which may be the first use of a kernel.
-const FIRST_STEP: f64 = 0.3;
 /// The number of deviations that show the noise.
 const DEVIATIONS: usize = 32;
 /// The number of steps that the noise assumed at first counts as.
 const PRIOR_STEPS: f64 = 2.0;
-/// The standard deviations of the noise that are assumed at first.
-const FIRST_NOISE: (f64, f64) = (0.1, 0.3);
+/// The standard deviation of the noise that is assumed at first.
+const FIRST_NOISE: f64 = 0.1;
 /// The least standard deviation of the noise.
 const LEAST_NOISE: f64 = 0.02;
-/// The greatest deviation that counts as noise.
-const MOST_NOISE: f64 = 1.5;
-/// The standard deviations of the estimate by which a step may change it.
-const UNCERTAIN: f64 = 1.5;
-/// The standard deviations by which a time counts as slower than expected at most.
-const SLOWER: f64 = 0.7;
-/// The standard deviations by which a time counts as faster than expected at most.
-const FASTER: f64 = 3.0;
+/// The mean and the standard deviation of the logarithm by which other load slows a step.
+const SLOWED: (f64, f64) = (1.1, 0.5);
+/// The share of slowed steps that is assumed at first, and the number of steps that it counts as.
+const FIRST_SLOWED: (f64, f64) = (0.3, 4.0);
 /// The variance of the speed before any step.
 const UNKNOWN: f64 = 1e4;
 /// The least and the most steps between two without drafts, the reference of all decisions. Between these bounds,
@@ -185,19 +179,31 @@ impl StepTimes {
         let at = |values: &[f64]| between(values, place, share) + values[SPEED];
         let column: Vec<_> = self.covariance.iter().map(|row| at(row)).collect();
         let expected = at(&column);
-        let (usual, average) = self.noise();
-        let first = if self.num_steps[place] == 0 { FIRST_STEP } else { 0.0 };
-        let variance = expected + average.powi(2) + first.powi(2);
         let deviation = log_s - at(&self.means);
-        // What is not known of the size, and the noise.
-        let error = UNCERTAIN * expected.sqrt();
-        let counted = deviation.clamp(-error - FASTER * usual, error + SLOWER * usual);
+        // The share, mean and variance of the deviations of steps that other load does not slow, and of the rest.
+        let variance = expected + self.noise().powi(2);
+        let (slowed, (mean, error)) = (self.slowed(), SLOWED);
+        let kinds = [(1.0 - slowed, 0.0, variance), (slowed, mean, variance + error.powi(2))];
+        let likelihoods = kinds.map(|(share, mean, variance)| {
+            let square = (deviation - mean).powi(2) / variance;
+            (share * (-square / 2.0).exp() / variance.sqrt()).max(f64::MIN_POSITIVE)
+        });
+        // The posterior of a mixture has the mean of the shifts, and their variance adds to the mean variance.
+        let (mut shift, mut square, mut certainty) = (0.0, 0.0, 0.0);
+        for ((_, mean, variance), likelihood) in kinds.into_iter().zip(likelihoods) {
+            let share = likelihood / likelihoods.iter().sum::<f64>();
+            let of_kind = (deviation - mean) / variance;
+            shift += share * of_kind;
+            square += share * of_kind.powi(2);
+            certainty += share / variance;
+        }
+        certainty -= square - shift.powi(2);
         for (mean, gain) in self.means.iter_mut().zip(&column) {
-            *mean += gain / variance * counted;
+            *mean += gain * shift;
         }
         for (row, a) in self.covariance.iter_mut().zip(&column) {
             for (entry, b) in row.iter_mut().zip(&column) {
-                *entry -= a * b / variance;
+                *entry -= a * b * certainty;
             }
         }
         deviation
@@ -205,22 +211,26 @@ impl StepTimes {
 
     /// Returns true if the last steps all were slower than noise explains, or all faster.
     fn has_changed(&self) -> bool {
-        let noise = CHANGED_NOISE * self.noise().0;
+        let noise = CHANGED_NOISE * self.noise();
         let last = || self.deviations.iter().rev().take(CHANGED);
         last().len() == CHANGED && (last().all(|&d| d > noise) || last().all(|&d| d < -noise))
     }
 
-    /// Returns two standard deviations of the noise: without the steps that other load disturbs, and with them.
-    fn noise(&self) -> (f64, f64) {
+    /// Returns the standard deviation of the noise of steps that other load does not slow.
+    fn noise(&self) -> f64 {
         let mut sizes: Vec<_> = self.deviations.iter().map(|deviation| deviation.abs()).collect();
         sizes.sort_by(f64::total_cmp);
         let median = sizes.get(sizes.len() / 2).copied().unwrap_or(0.0);
-        let mean =
-            sizes.iter().map(|size| size.min(MOST_NOISE)).sum::<f64>() / to_f64(sizes.len().max(1));
         let share = to_f64(sizes.len()) / (to_f64(sizes.len()) + PRIOR_STEPS);
-        let with_prior =
-            |noise: f64, first: f64| (share * noise + (1.0 - share) * first).max(LEAST_NOISE);
-        (with_prior(1.5 * median, FIRST_NOISE.0), with_prior(1.25 * mean, FIRST_NOISE.1))
+        (share * 1.5 * median + (1.0 - share) * FIRST_NOISE).max(LEAST_NOISE)
+    }
+
+    /// Returns the share of steps that other load slows.
+    fn slowed(&self) -> f64 {
+        let noise = CHANGED_NOISE * self.noise();
+        let slow = self.deviations.iter().filter(|&&deviation| deviation > noise).count();
+        let (first, weight) = FIRST_SLOWED;
+        (to_f64(slow) + weight * first) / (to_f64(self.deviations.len()) + weight)
     }
 
     /// Returns the seconds of a unit of cost.

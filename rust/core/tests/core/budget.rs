@@ -253,11 +253,14 @@ fn invalid_times_are_ignored() {
     let mut times = StepTimes::default();
     assert!(times.usual() < 1e-9);
     times.add(17, 0.02);
+    // The step may have been slowed by other load.
+    let usual = times.usual();
+    assert!((0.01..0.02).contains(&usual), "{usual}");
     for (num_tokens, seconds) in [(1, 0.0), (1, -1.0), (1, f64::NAN), (1, f64::INFINITY), (0, 1.0)]
     {
         times.add(num_tokens, seconds);
     }
-    assert!((times.usual() - 0.02).abs() < 1e-4);
+    assert!((times.usual() - usual).abs() < 1e-9);
 }
 
 #[test]
@@ -428,6 +431,6 @@ fn noise_costs_a_tenth_of_the_speedup_with_known_costs_at_most() {
         let [first, later] =
             [0, 1].map(|part| shares.iter().map(|of| of[part]).sum::<f64>() / 16.0);
         println!("{name}: {first:.3} in 200 steps, {later:.3} later; least speedup {least:.3}");
-        assert!(first > 0.92 && later > 0.95 && least > 0.95, "{name}: {shares:?}");
+        assert!(first > 0.93 && later > 0.96 && least > 0.98, "{name}: {shares:?}");
     }
 }
