@@ -38,3 +38,11 @@ def test_replies_of_a_chat_match_the_grammar(run, chat_model, monkeypatch, optio
     code, out, _ = run("chat", "--model", chat_model, "--max-new-tokens", 40, option, value)
     assert code == 0
     assert len(re.findall(pattern, out)) == 2
+
+
+def test_text_that_ends_at_once_is_noted_without_the_end_token(run):
+    options = ("generate", "--model", "demo-tiny", "x", "--regex")
+    code, out, err = run(*options, "")
+    assert (code, out.strip()) == (0, "")
+    assert "the model ended the text at once" in err
+    assert "ended the text at once" not in run(*options, "[a-c]{3}")[2]

@@ -114,7 +114,7 @@ def _compare(
     if not is_silent:
         terminal.out.rule(scene.title)
         terminal.out.print(scene.prompt, style="dim")
-    writer = Writer(tokenizer, hidden=tokenizer.all_special_ids, is_silent=is_silent)
+    writer = Writer(tokenizer, is_silent=is_silent)
     start = time.perf_counter()
     output = generate(model, ids, drafter, on_step=writer, **settings)
     specds_s = time.perf_counter() - start

@@ -94,13 +94,17 @@ def _complete(
         tokenizer=at.tokenizer,
         attention_mask=prompt_of(at.model, [1] * ids.shape[1]),
     )
+    new_ids = output.sequences[0, ids.shape[1] :].tolist()
     if not as_json:
         at.writer.end()
+        if {*new_ids} <= {*at.tokenizer.all_special_ids}:
+            is_of_chats = getattr(at.tokenizer, "chat_template", None) is not None
+            way_out = ": it is a model of chats, try `specds chat`" if is_of_chats else ""
+            terminal.note(f"the model ended the text at once{way_out}")
         at.report(output.stats, verbose=verbose)
         return
-    new_ids = output.sequences[0, ids.shape[1] :].tolist()
     report = {
-        "text": at.tokenizer.decode(new_ids, skip_special_tokens=at.grammar is not None),
+        "text": at.tokenizer.decode(new_ids, skip_special_tokens=True),
         "token_ids": new_ids,
         "drafted": output.drafted_by_row[0],
         "stats": output.stats.to_dict(),

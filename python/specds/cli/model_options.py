@@ -252,13 +252,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
         one_thread_for(running.model)
         imported("torch").manual_seed(running.seed)
     made = make(model) if made is None else made
-    writer = Writer(
-        tokenizer,
-        by_source=running.by_source,
-        # A text by a grammar does not include the end token.
-        hidden=tokenizer.all_special_ids if is_chat or running.json_schema or running.regex else (),
-        is_silent=is_silent,
-    )
+    writer = Writer(tokenizer, by_source=running.by_source, is_silent=is_silent)
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
     try:
         grammar = _grammar(running, model, tokenizer)

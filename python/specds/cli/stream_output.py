@@ -13,7 +13,7 @@ from specds import terminal
 from specds.models.render import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from transformers import PreTrainedTokenizerBase
 
@@ -38,7 +38,7 @@ COLORS = {
 class Writer:
     """Counts the sources of drafted tokens, and writes texts while they are decoded.
 
-    `hidden` tokens are not shown, such as the end of a turn.
+    Special tokens are not shown, such as the end of a turn.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Writer:
         tokenizer: PreTrainedTokenizerBase,
         *,
         by_source: bool = False,
-        hidden: Sequence[int] = (),
         is_silent: bool = False,
     ) -> None:
         self.sources: Counter[str] = Counter()
         self._tokenizer, self._spelling = tokenizer, Spelling(tokenizer)
-        self._by_source, self._hidden, self._is_silent = by_source, frozenset(hidden), is_silent
+        self._by_source, self._is_silent = by_source, is_silent
+        self._hidden = frozenset(tokenizer.all_special_ids)
 
     def __call__(self, step: Step) -> None:
         self.sources.update(source for source in step.sources if source is not None)
