@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from specds._core import EngineDrafter
 from specds.integrations.adapter import IncompatibleError, resolve
 from specds.integrations.vllm import VllmAdapter
 from specds.integrations.vllm_combined import is_supported, wrap_proposers
@@ -27,7 +28,7 @@ NEEDED = (
 def register() -> None:
     """Install the plug-in: replace the V2 runner's factory of speculators, and wrap V1's proposers.
 
-    A configuration whose ``specds`` key no class reads gives a warning.
+    A configuration whose ``specds`` key no class reads gives a warning, an invalid one an error.
     """
     failures = []
     for install in (_replace_speculator, wrap_proposers, _check_configurations):
@@ -99,7 +100,12 @@ def _check_configurations() -> None:
             scheduler = self.scheduler_config
             scheduler.async_scheduling = bool(scheduler.async_scheduling)
         check(self, *args)
-        if "specds" in (self.additional_config or {}) and not _is_read(self):
+        if _is_read(self):
+            # Raises before the model is loaded. Only the drafter reads the snapshot.
+            about = {"vocab_size": self.model_config.get_vocab_size(), "times_steps": True}
+            about |= {"snapshot": None, "sync_interval": None}
+            EngineDrafter(**{**self.additional_config["specds"], **about}).close()
+        elif "specds" in (self.additional_config or {}):
             VllmAdapter.log.warning(
                 "specds is not active: vLLM's %s runner reads `specds` of `additional_config` only "
                 "with %s",

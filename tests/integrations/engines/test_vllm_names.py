@@ -113,5 +113,16 @@ def test_ineffective_configuration_is_warned_of(tmp_path, log, monkeypatch):
     assert log.warning.called
 
 
+@pytest.mark.usefixtures("log")
+def test_invalid_configuration_raises_before_the_model_is_loaded(tmp_path):
+    vllm_plugin.register()
+    kept = {"memory_scope": "tenant", "snapshot": str(tmp_path / "kept"), "sync_interval": 1}
+    configured(additional_config={"specds": kept})
+    assert not (tmp_path / "kept").exists()
+    for key in ("dataset", "datastore"):
+        with pytest.raises((ValueError, OSError), match=r"unknown field `dataset`|No such file"):
+            configured(additional_config={"specds": {key: "nowhere"}})
+
+
 def configured(**about):
     return EngineArgs(model=workload.model_path(), **{**chains(8), **about}).create_engine_config()
