@@ -191,12 +191,11 @@ def require_chat_template(tokenizer: Tokenizer | FastTokenizer) -> None:
 
 def check_tokenizer(built: Datastore | SimpleNamespace, tokenizer: Tokenizer) -> None:
     """Raise `TokenizerError` unless a datastore was built with this tokenizer."""
-    own = fingerprint(tokenizer)
-    if own != built.tokenizer_fingerprint:
+    if fingerprint(tokenizer) != built.tokenizer_fingerprint:
         raise TokenizerError(
             f"the datastore at {built.path} was built with the tokenizer `{built.tokenizer_name}`, "
-            f"which has another vocabulary (fingerprint {built.tokenizer_fingerprint}, not {own}): "
-            f"use that one, or build a datastore with `{_rebuild(built, tokenizer.name_or_path)}`"
+            "which has another vocabulary: use that one, or build a datastore with "
+            f"`{_rebuild(built, tokenizer.name_or_path)}`"
         )
 
 
