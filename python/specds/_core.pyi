@@ -1,4 +1,5 @@
-# Types only: the docstrings are in `rust/py` and are shown by `help(specds.Datastore)`.
+# Types only: the docstrings are in `rust/py` and are shown by `help(specds.Datastore)`. `Final`
+# attributes are properties that cannot be set.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
@@ -13,47 +14,14 @@ from specds.constraints import Constraint
 from specds.decoding.stats import LevelStats
 from specds.drafters.session import Proposal, RequestRules
 
-__all__ = [
-    "DEFAULTS",
-    "SOURCES",
-    "AdaptiveTrigrams",
-    "Datastore",
-    "DatastoreBuilder",
-    "DraftSession",
-    "DraftStats",
-    "EngineDrafter",
-    "FormatError",
-    "ForwardCache",
-    "ForwardModel",
-    "FusedState",
-    "GgufFile",
-    "Match",
-    "Memory",
-    "ModelTables",
-    "NodeBudget",
-    "Session",
-    "StepTimes",
-    "StoredDocument",
-    "TokenTree",
-    "Trigrams",
-    "UnsupportedFileError",
-    "__version__",
-    "aded_session",
-    "compact",
-    "draft_batch",
-    "draw",
-    "has_linear_product",
-    "likeliest",
-    "linear_product",
-    "merge",
-    "merges_of",
-    "n_grammys_session",
-    "pack_rows",
-    "prompt_lookup_session",
-    "read_manifest",
-    "read_outcomes",
-    "rest_session",
-]
+__all__ = ["DEFAULTS", "SOURCES", "AdaptiveTrigrams", "Datastore", "DatastoreBuilder"]
+__all__ += ["DraftSession", "DraftStats", "EngineDrafter", "FormatError", "ForwardCache"]
+__all__ += ["ForwardModel", "FusedState", "GgufFile", "Match", "Memory", "ModelTables"]
+__all__ += ["NodeBudget", "Session", "StepTimes", "StoredDocument", "TokenTree", "Trigrams"]
+__all__ += ["UnsupportedFileError", "__version__", "aded_session", "compact", "draft_batch", "draw"]
+__all__ += ["has_linear_product", "likeliest", "linear_product", "merge", "merges_of"]
+__all__ += ["n_grammys_session", "pack_rows", "prompt_lookup_session", "read_manifest"]
+__all__ += ["read_outcomes", "rest_session"]
 
 SOURCES: Final[tuple[str, ...]]
 """Names of the drafting sources; `TokenTree.sources` holds indices into it."""
@@ -69,19 +37,14 @@ class UnsupportedFileError(FormatError): ...
 @final
 class Match:
     def __eq__(self, other: object, /) -> bool: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def count(self) -> int: ...
+    length: Final[int]
+    count: Final[int]
 
 @final
 class StoredDocument:
-    @property
-    def index(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def token_ids(self) -> NDArray[np.int64]: ...
+    index: Final[int]
+    start: Final[int]
+    token_ids: Final[NDArray[np.int64]]
 
 @final
 class Datastore:
@@ -111,28 +74,17 @@ class Datastore:
     def document(self, index: int) -> StoredDocument: ...
     def document_at(self, position: int) -> StoredDocument: ...
     def source(self, index: int) -> str: ...
-    @property
-    def path(self) -> Path: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_documents(self) -> int: ...
-    @property
-    def num_shards(self) -> int: ...
-    @property
-    def num_bytes(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def separator(self) -> int: ...
-    @property
-    def tokenizer_name(self) -> str: ...
-    @property
-    def tokenizer_fingerprint(self) -> str: ...
-    @property
-    def corpus(self) -> list[str]: ...
-    @property
-    def commands(self) -> list[str]: ...
+    path: Final[Path]
+    num_tokens: Final[int]
+    num_documents: Final[int]
+    num_shards: Final[int]
+    num_bytes: Final[int]
+    vocab_size: Final[int]
+    separator: Final[int]
+    tokenizer_name: Final[str]
+    tokenizer_fingerprint: Final[str]
+    corpus: Final[list[str]]
+    commands: Final[list[str]]
 
 @final
 class DatastoreBuilder:
@@ -161,18 +113,12 @@ class DatastoreBuilder:
         self, tokens: ArrayLike, lengths: ArrayLike, sources: Sequence[str] | None = None
     ) -> None: ...
     def finish(self, progress: Callable[[str, int, int], Any] | None = None) -> Datastore: ...
-    @property
-    def staging_folder(self) -> Path: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_documents(self) -> int: ...
-    @property
-    def num_duplicates(self) -> int: ...
-    @property
-    def num_given(self) -> int: ...
-    @property
-    def is_full(self) -> bool: ...
+    staging_folder: Final[Path]
+    num_tokens: Final[int]
+    num_documents: Final[int]
+    num_duplicates: Final[int]
+    num_given: Final[int]
+    is_full: Final[bool]
 
 def merge(
     sources: Sequence[str | PathLike[str]], path: str | PathLike[str], *, overwrite: bool = False
@@ -195,14 +141,10 @@ class TokenTree:
     @staticmethod
     def of_paths(paths: Sequence[Sequence[int]], known_tokens: int | None = None) -> TokenTree: ...
     def __len__(self) -> int: ...
-    @property
-    def token_ids(self) -> NDArray[np.int64]: ...
-    @property
-    def parents(self) -> NDArray[np.int64]: ...
-    @property
-    def probs(self) -> NDArray[np.float32]: ...
-    @property
-    def sources(self) -> NDArray[np.uint8]: ...
+    token_ids: Final[NDArray[np.int64]]
+    parents: Final[NDArray[np.int64]]
+    probs: Final[NDArray[np.float32]]
+    sources: Final[NDArray[np.uint8]]
     def depths(self) -> NDArray[np.int64]: ...
     def mask(self) -> NDArray[np.bool_]: ...
     def paths(self) -> list[NDArray[np.int64]]: ...
@@ -229,12 +171,9 @@ class NodeBudget:
     def __new__(
         cls, draft_stats: DraftStats, costs: StepTimes | Sequence[float], num_rows: int
     ) -> Self: ...
-    @property
-    def drafts(self) -> list[bool]: ...
-    @property
-    def min_prob(self) -> float: ...
-    @property
-    def step_s(self) -> float: ...
+    drafts: Final[list[bool]]
+    min_prob: Final[float]
+    step_s: Final[float]
     def choose(
         self, drafts: Sequence[TokenTree | None], seconds: float, waiting: int | None = None
     ) -> list[int]: ...
@@ -292,14 +231,12 @@ class EngineDrafter:
         min_prob: float | Sequence[float] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]: ...
     def observe_step_time(self, seconds: float) -> None: ...
-    @property
-    def num_predictions(self) -> int: ...
+    num_predictions: Final[int]
     def observe_predictions(self, predictions: ArrayLike, num_nodes: int) -> None: ...
     def end(self, names: Sequence[str]) -> None: ...
     def end_all(self) -> None: ...
     def close(self) -> None: ...
-    @property
-    def warnings(self) -> list[str]: ...
+    warnings: Final[list[str]]
     def stats(self) -> dict[str, Any]: ...
 
 @final
@@ -329,19 +266,13 @@ class Memory:
         self, path: str | PathLike[str], *, merge: bool = False, known: Datastore | None = None
     ) -> None: ...
     def share(self, path: str | PathLike[str], *, every: float = 60.0) -> None: ...
-    @property
-    def failure(self) -> str | None: ...
+    failure: Final[str | None]
     def texts(self, tenant: str) -> list[NDArray[np.uint32]]: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def max_bytes(self) -> int: ...
-    @property
-    def num_bytes(self) -> int: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_tenants(self) -> int: ...
+    vocab_size: Final[int]
+    max_bytes: Final[int]
+    num_bytes: Final[int]
+    num_tokens: Final[int]
+    num_tenants: Final[int]
 
 class Session:
     def __new__(cls, *arguments: Any, **named: Any) -> Self: ...
@@ -392,8 +323,7 @@ class DraftSession(Session):
         probs: ArrayLike | None = None,
     ) -> bool: ...
     def observe_predictions(self, tree: TokenTree, predictions: ArrayLike) -> None: ...
-    @property
-    def match_length(self) -> int: ...
+    match_length: Final[int]
 
 @final
 class Trigrams:
@@ -407,10 +337,8 @@ class Trigrams:
     ) -> Trigrams: ...
     def words(self, token_ids: ArrayLike) -> list[tuple[int, float]]: ...
     def __len__(self) -> int: ...
-    @property
-    def order(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
+    order: Final[int]
+    vocab_size: Final[int]
 
 @final
 class AdaptiveTrigrams:
@@ -461,12 +389,9 @@ class ForwardModel:
         *,
         instructions: Literal["auto", "avx512", "avx2", "portable"] = "auto",
     ) -> Self: ...
-    @property
-    def config(self) -> dict[str, int]: ...
-    @property
-    def instructions(self) -> str: ...
-    @property
-    def num_bytes(self) -> int: ...
+    config: Final[dict[str, int]]
+    instructions: Final[str]
+    num_bytes: Final[int]
     def forward(
         self,
         cache: ForwardCache,
@@ -505,16 +430,11 @@ class FusedState:
 @final
 class ModelTables:
     def __new__(cls, bigram: ArrayLike, bigram_probs: ArrayLike, unigram: ArrayLike) -> Self: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def k(self) -> int: ...
-    @property
-    def bigram(self) -> NDArray[np.int64]: ...
-    @property
-    def bigram_probs(self) -> NDArray[np.float32]: ...
-    @property
-    def unigram(self) -> NDArray[np.int64]: ...
+    vocab_size: Final[int]
+    k: Final[int]
+    bigram: Final[NDArray[np.int64]]
+    bigram_probs: Final[NDArray[np.float32]]
+    unigram: Final[NDArray[np.int64]]
 
 def n_grammys_session(tables: ModelTables | None, **options: Any) -> DraftSession: ...
 def prompt_lookup_session(**options: Any) -> DraftSession: ...

@@ -1,6 +1,5 @@
 //! The drafter of an engine: drafts for its batches, step by step.
 
-use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -51,8 +50,7 @@ impl EngineDrafter {
     pub fn open(config: EngineConfig, engine: &EngineInfo) -> Result<Self> {
         config.check()?;
         let config = config.resolved(engine);
-        let open = |path: &PathBuf| Datastore::open(path).map(Arc::new);
-        let datastore = config.datastore.as_ref().map(open).transpose()?;
+        let datastore = config.datastore.as_ref().map(Datastore::open).transpose()?.map(Arc::new);
         let size = datastore.as_ref().map(|store| store.vocab_size());
         let mut warnings = Vec::new();
         let memory = open_memory(&config, engine, datastore.as_deref(), &mut warnings)?;
@@ -123,8 +121,7 @@ impl EngineDrafter {
             counts.num_memory_failures += sharing.num_failures();
             counts.memory_shared_at = sharing.shared_at();
         }
-        let num_bytes = self.memory.as_ref().map_or(0, |memory| memory.num_bytes());
-        counts.num_memory_bytes = num_bytes as u64;
+        counts.num_memory_bytes = self.memory.as_ref().map_or(0, |it| it.num_bytes()) as u64;
         counts
     }
 
