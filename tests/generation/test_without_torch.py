@@ -268,6 +268,10 @@ def test_environment_without_torch_has_generate_chat_memory_and_datastores(tmp_p
     assert first["token_ids"] == plain.sequences[0, ids.shape[1] :].tolist()
     assert second["stats"]["num_drafts"] < first["stats"]["num_drafts"]
     assert specds("chat", *asked, said="one two\n").strip()
+    facts = json.loads(specds("check", "a.gguf", "--json"))
+    assert (facts["accelerated"], facts["verification"]) == (True, "native")
+    assert facts["num_parameters"] == model.num_parameters()
+    assert facts["num_layers"] == model.config.num_hidden_layers
     of_folder = ("-m", "specds", "generate", "--model", str(demo_models() / "tiny"), "a")
     missing = run_without_torch(environment, *of_folder, cwd=tmp_path)
     assert missing.returncode == 1

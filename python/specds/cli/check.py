@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from specds import terminal
-from specds._core import Datastore
+from specds._core import Datastore, GgufFile
 from specds.cli import display
 from specds.cli.arguments import Json
 from specds.cli.model_options import MEMORY_MAGIC
@@ -25,8 +25,8 @@ def check(
 ) -> None:
     """Check whether a model can be accelerated, and by which verification method.
 
-    Loads the model and runs it over a small tree of tokens. The exit code is 1 if drafts cannot be
-    verified on the model.
+    Loads the model and, unless it is a GGUF file that the core computes, runs it over a small tree
+    of tokens. The exit code is 1 if drafts cannot be verified on the model.
 
     Args:
         model (MODEL): A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
@@ -36,17 +36,40 @@ def check(
     Example:
         specds check Qwen/Qwen2.5-1.5B-Instruct
     """
-    from specds.models.load import load_model
+    from specds.models.gguf_model import is_without_torch
+    from specds.models.load import Framework, load_model
     from specds.models.resolve import ModelRef, require_placement
 
     require_placement(device, dtype)
     ref = ModelRef.resolve(model)
+    # The core needs no torch, which takes seconds to import.
+    framework: Framework = "numpy" if ref.kind == "gguf" else "transformers"
     with terminal.waiting(f"loading {model}"):
-        loaded, tokenizer = load_model(ref, device=device, dtype=dtype)
-    facts = {**_model_facts(loaded), "chat_template": bool(tokenizer.chat_template)}
+        loaded, tokenizer = load_model(ref, device=device, dtype=dtype, framework=framework)
+    of_kind = _gguf_facts if is_without_torch(loaded) else _model_facts
+    facts = {**of_kind(loaded), "chat_template": bool(tokenizer.chat_template)}
     display.show(f"Model {model}", facts, as_json=as_json)
     if not facts["accelerated"]:
         raise typer.Exit(1)
+
+
+def _gguf_facts(model: Any) -> dict[str, Any]:
+    config = model.weights.config
+    return {
+        "accelerated": True,
+        "reason": "",
+        "verification": "native",
+        "slower_because": "",
+        "architecture": GgufFile(model.name_or_path)["general.architecture"],
+        "num_parameters": config["num_weights"],
+        "num_bytes": model.weights.num_bytes,
+        "num_layers": config["num_hidden_layers"],
+        "max_context": config["max_position_embeddings"],
+        "vocab_size": model.vocab_size,
+        "device": "cpu",
+        "dtype": model.activations,
+        "threads": model.num_threads,
+    }
 
 
 def _model_facts(model: Any) -> dict[str, Any]:
