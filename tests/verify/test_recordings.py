@@ -87,6 +87,15 @@ def test_replaced_weights_are_recorded_again_and_changed_values_are_used(model):
         assert (kept_of(model) is kept) == (change is change_where_it_lies)
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.trace")
+def test_traced_module_is_part_of_what_passes_depend_on(model):
+    model.traced = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    before = recordings.fingerprint(model)
+    assert recordings.fingerprint(model) == before
+    model.traced.weight.data = torch.ones(2, 2)
+    assert recordings.fingerprint(model) != before
+
+
 def test_passes_under_autocast_are_recorded_separately(model):
     with torch.autocast("cpu", torch.bfloat16):  # which the self-check allows for
         tree_generate(model, random_drafter(), **GREEDY)

@@ -260,10 +260,10 @@ def fingerprint(model: PreTrainedModel) -> tuple[Any, ...]:
     # One walk, since a request waits for it: 700 modules take the host milliseconds.
     every_module = [*model.modules()]
     modules = tuple(map(_of_module, every_module))
-    owned = [vars(module) for module in every_module]
+    owned = map(vars, every_module)
     configs = {id(of["config"]): of["config"] for of in owned if "config" in of}
     settings = tuple(repr(config.__dict__) for config in configs.values())
-    held = [named.values() for of in owned for named in (of["_parameters"], of["_buffers"])]
+    held = [named.values() for of in every_module for named in (of._parameters, of._buffers)]
     tensors = (tensor for tensor in chain.from_iterable(held) if tensor is not None)
     weights = tuple((*_address(tensor), tensor.dtype, tensor.shape) for tensor in tensors)
     every = torch.nn.modules.module
