@@ -181,8 +181,9 @@ impl StepTimes {
         let expected = at(&column);
         let deviation = log_s - at(&self.means);
         // The share, mean and variance of the deviations of steps that other load does not slow, and of the rest.
-        let variance = expected + self.noise().powi(2);
-        let (slowed, (mean, error)) = (self.slowed(), SLOWED);
+        let noise = self.noise();
+        let variance = expected + noise.powi(2);
+        let (slowed, (mean, error)) = (self.slowed(noise), SLOWED);
         let kinds = [(1.0 - slowed, 0.0, variance), (slowed, mean, variance + error.powi(2))];
         let likelihoods = kinds.map(|(share, mean, variance)| {
             let square = (deviation - mean).powi(2) / variance;
@@ -225,10 +226,10 @@ impl StepTimes {
         (share * 1.5 * median + (1.0 - share) * FIRST_NOISE).max(LEAST_NOISE)
     }
 
-    /// Returns the share of steps that other load slows.
-    fn slowed(&self) -> f64 {
-        let noise = CHANGED_NOISE * self.noise();
-        let slow = self.deviations.iter().filter(|&&deviation| deviation > noise).count();
+    /// Returns the share of steps that other load slows, beyond noise of this standard deviation.
+    fn slowed(&self, noise: f64) -> f64 {
+        let least = CHANGED_NOISE * noise;
+        let slow = self.deviations.iter().filter(|&&deviation| deviation > least).count();
         let (first, weight) = FIRST_SLOWED;
         (to_f64(slow) + weight * first) / (to_f64(self.deviations.len()) + weight)
     }

@@ -91,10 +91,11 @@ fn faults(folders: &[&str], sources: &SourceTexts) -> Vec<String> {
 #[test]
 fn folders_import_only_lower_layers_and_files_without_circles() {
     let core = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for (root, folders) in [("../index", &INDEX[..]), (".", &CORE), ("../forward", &FORWARD)] {
+    let crates = [("../index", &INDEX[..], 20), (".", &CORE, 20), ("../forward", &FORWARD, 17)];
+    for (root, folders, num_files) in crates {
         let sources = read(&core.join(root));
         let has_layer = |module: &String| layer(folders, module).is_some();
-        assert!(sources.len() >= 18 && sources.keys().all(has_layer));
+        assert!(sources.len() > num_files && sources.keys().all(has_layer));
         let faults = faults(folders, &sources);
         assert!(faults.is_empty(), "{faults:#?}");
     }
