@@ -98,8 +98,7 @@ def _complete(
     if not as_json:
         at.writer.end()
         if {*new_ids} <= {*at.tokenizer.all_special_ids}:
-            is_of_chats = getattr(at.tokenizer, "chat_template", None) is not None
-            way_out = ": it is a model of chats, try `specds chat`" if is_of_chats else ""
+            way_out = ": for a chat model, try `specds chat`" if at.tokenizer.chat_template else ""
             terminal.note(f"the model ended the text at once{way_out}")
         at.report(output.stats, verbose=verbose)
         return

@@ -190,7 +190,7 @@ impl FusedSession {
     /// Creates the session of a request of `tenant`.
     ///
     /// # Errors
-    /// That of [`Memory::tenant`].
+    /// The error of [`Memory::tenant`].
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
         Ok(Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),

@@ -170,10 +170,8 @@ impl Cache {
     /// Commits tokens of the last pass: `path` are their places in it, each the child of the one before and the
     /// first one a child of the last committed token. Costs nothing where they are the first ones of the pass.
     ///
-    /// The path must be ascending.
-    ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such row, or the path is not ascending places of the last pass.
+    /// [`Error::Invalid`] if the row is out of range, or the path is not an ascending list of nodes of the last pass.
     pub fn commit(&mut self, row: usize, path: &[usize]) -> Result<()> {
         let shape = self.shape;
         let row = self.row(row)?;
@@ -197,7 +195,7 @@ impl Cache {
     /// Forgets all tokens of a row from this position on.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such row, or it is shorter.
+    /// [`Error::Invalid`] if the row is out of range, or has fewer tokens.
     pub fn truncate(&mut self, row: usize, length: usize) -> Result<()> {
         let row = self.row(row)?;
         if length > row.length {
@@ -212,7 +210,7 @@ impl Cache {
     /// then their values.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such row, or a token is not whole, and [`Error::OutOfMemory`].
+    /// [`Error::Invalid`] if the row is out of range, or the states of a token are incomplete; [`Error::OutOfMemory`].
     pub fn append(&mut self, row: usize, states: &[f32]) -> Result<()> {
         let shape = self.shape;
         let width = shape.num_heads * shape.head_size;
@@ -237,7 +235,7 @@ impl Cache {
     /// Returns the states of a row as [`append`](Self::append) takes them.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no such row.
+    /// [`Error::Invalid`] if the row is out of range.
     pub fn states(&mut self, row: usize) -> Result<Vec<f32>> {
         let shape = self.shape;
         let row = self.row(row)?;

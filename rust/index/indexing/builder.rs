@@ -163,7 +163,7 @@ impl DatastoreBuilder {
     /// Does the same as [`finish`](Self::finish) and reports progress.
     ///
     /// # Errors
-    /// Those of [`finish`](Self::finish), or that of `report`, which stops the build.
+    /// Those of [`finish`](Self::finish), or the error of `report`, which stops the build.
     pub fn finish_with(mut self, report: &mut Report<'_>) -> Result<Datastore> {
         self.index(report)?;
         let manifest = self.manifest(self.gather()?);
@@ -179,7 +179,7 @@ impl DatastoreBuilder {
     /// Waits until all shards are indexed; what is left is to publish them. No documents can be added any more.
     ///
     /// # Errors
-    /// [`Error::EmptyCorpus`] without documents, an I/O error, or that of `report`.
+    /// [`Error::EmptyCorpus`] without documents, an I/O error, or the error of `report`.
     pub fn index(&mut self, report: &mut Report<'_>) -> Result<()> {
         self.check_not_failed()?;
         self.complete_text()?;

@@ -99,7 +99,7 @@ pub fn compact(path: impl AsRef<Path>, options: CompactOptions) -> Result<Datast
 /// Does the same as [`compact`] and reports progress.
 ///
 /// # Errors
-/// Those of [`compact`], or that of `report`, which stops the call.
+/// Those of [`compact`], or the error of `report`, which stops the call.
 pub fn compact_with(
     path: impl AsRef<Path>,
     options: CompactOptions,

@@ -226,7 +226,7 @@ impl Datastore {
     /// Finds many patterns in parallel.
     ///
     /// # Errors
-    /// That of [`find`](Self::find) for the first pattern that has one.
+    /// The error of [`find`](Self::find) for the first pattern that it rejects.
     pub fn find_batch(&self, patterns: &[Vec<u32>]) -> Result<Vec<Match>> {
         let mut patterns: Vec<&[u32]> = patterns.iter().map(Vec::as_slice).collect();
         let found = in_parallel(&mut patterns, MIN_IN_PARALLEL, |pattern| self.find(pattern));

@@ -31,7 +31,7 @@ impl Datastore {
     /// 2 or 3 bytes each.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for another order, [`Error::Corrupt`] if suffixes are not sorted, or that of `visit`.
+    /// [`Error::InvalidArgument`] for another order, [`Error::Corrupt`] if suffixes are not sorted, or the error of `visit`.
     pub fn visit_ngrams(
         &self,
         order: usize,

@@ -12,7 +12,7 @@ impl Trigrams {
     /// or 3 bytes each.
     ///
     /// # Errors
-    /// An invalid option, a file that cannot be read, or that of `report`.
+    /// An invalid option, a file that cannot be read, or the error of `report`.
     pub fn build(
         datastore: &Datastore,
         options: TrigramOptions,
