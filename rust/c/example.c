@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
         return failed("end");
     }
 
-    char stats[1024];
+    char stats[4096];
     if (specds_stats(drafter, stats, sizeof stats) < 0) {
         return failed("stats");
     }

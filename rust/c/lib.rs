@@ -16,6 +16,7 @@ use serde_json::json;
 use specds_core::budget::StepCost;
 use specds_core::draft::DraftLimits;
 use specds_core::engine::{Context, EngineConfig, EngineDrafter, EngineInfo, PackedChains};
+use specds_index::Datastore;
 
 pub use crate::guard::{DrafterHandle, SPECDS_BROKEN, SPECDS_REFUSED};
 use crate::guard::{Refusal, SlotOptions, call, call_with_options, guarded, last_error, refused};
@@ -274,7 +275,8 @@ pub unsafe extern "C" fn specds_end_all(drafter: *mut DrafterHandle) -> i32 {
     })
 }
 
-/// Writes counters and warnings as a JSON object, and returns its length without the final NUL.
+/// Writes the configuration, the datastore's build and size, counters and warnings as a JSON object, and returns its
+/// length without the final NUL.
 ///
 /// If `buffer` is NULL, only returns the length.
 #[unsafe(no_mangle)]
@@ -301,7 +303,11 @@ pub unsafe extern "C" fn specds_stats(
 
 fn stats(drafter: &EngineDrafter) -> serde_json::Value {
     let counts = drafter.counts();
+    let about =
+        drafter.datastore().map(Datastore::manifest).map(|it| (&it.build_id, it.num_tokens));
     json!({
+        "configuration": drafter.config(),
+        "datastore": about.map(|(build_id, num)| json!({"build_id": build_id, "num_tokens": num})),
         "num_drafts": counts.num_drafts,
         "num_draft_tokens": counts.num_draft_tokens,
         "num_accepted_tokens": counts.num_accepted_tokens,

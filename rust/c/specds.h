@@ -105,10 +105,13 @@ int32_t specds_end(struct specds_drafter *drafter,
 // Ends all requests.
 int32_t specds_end_all(struct specds_drafter *drafter);
 
-// Writes counters and warnings as a JSON object, and returns its length without the final NUL.
+// Writes the configuration, the datastore's build and size, counters and warnings as a JSON object, and returns its
+// length without the final NUL.
 //
 // If `buffer` is NULL, only returns the length.
-int32_t specds_stats(struct specds_drafter *drafter, char *buffer, size_t size);
+int32_t specds_stats(struct specds_drafter *drafter,
+                     char *buffer,
+                     size_t size);
 
 // Returns the error of this thread's last call. The text is valid until the next call of this thread.
 const char *specds_last_error(void);

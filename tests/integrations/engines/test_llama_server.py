@@ -1,6 +1,7 @@
 """llama-server with and without our drafter: `make test-llama-server`."""
 
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -198,10 +199,17 @@ def test_request_enters_the_memory_of_its_tenant_when_it_ends(logs):
     assert other == first
 
 
-def test_start_line_has_the_time_of_passes_and_the_types_of_weights(ours):
+def test_start_has_the_time_of_passes_the_types_of_weights_and_the_configuration(ours, logs):
     (line,) = (line for line in ours.log.read_text().splitlines() if "a pass over 8 tokens" in line)
     assert "so drafts can gain at most" in line
     assert "q4_1 (no kernel for several tokens)" in line
+    assert '"step_cost":"ignored"' in ours.log.read_text()
+    with LlamaServer("extern", drafting(), logs()) as server:
+        costs = re.search(r'"step_cost":(\[\[.*?\]\])', server.log.read_text())[1]
+    # A size between two measured ones costs as much as the larger one.
+    costs = dict(json.loads(costs))
+    assert {1, 2, 3, 4, 6, 8, 12, 16} <= costs.keys()
+    assert costs[5] == costs[6]
 
 
 @pytest.mark.parametrize(

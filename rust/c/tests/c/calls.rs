@@ -280,6 +280,11 @@ fn datastore_of_another_tokenizer_is_rejected_if_texts_are_known() {
         let said = last_error();
         assert_eq!(drafter.is_null(), is_refused, "{said}");
         assert!(!is_refused || said.contains("another tokenizer"), "{said}");
+        if !is_refused {
+            let stats = stats(drafter);
+            assert_eq!(stats["configuration"]["datastore"], path.to_str().unwrap());
+            assert_eq!(stats["datastore"]["num_tokens"], 5);
+        }
         // SAFETY: it was opened here, or is null.
         unsafe { specds_close(drafter) };
     }
