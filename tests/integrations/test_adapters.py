@@ -12,7 +12,7 @@ from datastores import build, until
 from specds.drafters import Memory
 from specds.integrations import llama_cpp, sglang, vllm, vllm_plugin, vllm_v2
 from specds.integrations.adapter import Adapter, IncompatibleError, parse_request_options
-from vllm_shapes import TEXT, WHOLE, config_of, runner_of
+from vllm_shapes import TEXT, WHOLE, config_of, runner_of, step_of
 
 
 class StubRunner:
@@ -162,6 +162,17 @@ def test_vllm_that_hides_its_runner_or_requests_is_rejected():
     speculator = vllm_v2.ChainSpeculator(config_of(), torch.device("cpu"), None)
     with pytest.raises(IncompatibleError, match="vLLM passed no options of requests"):
         speculator.propose(*[None] * 8)
+    step = step_of(begun={"a": {"specds_off": True}})
+    del step.scheduled_new_reqs[0].sampling_params
+    with pytest.raises(IncompatibleError, match="no attribute 'sampling_params'"):
+        speculator.begin_step(step)
+
+
+def test_sglang_that_hides_its_requests_is_rejected(monkeypatch):
+    worker = SimpleNamespace(NGRAMWorker=SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "sglang.srt.speculative.ngram_worker", worker)
+    with pytest.raises(IncompatibleError, match="_prepare_draft_tokens"):
+        sglang._replacement()
 
 
 def test_plug_ins_never_end_an_engine_that_lacks_names(caplog, monkeypatch):

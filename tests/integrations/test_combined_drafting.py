@@ -19,6 +19,8 @@ LOOP = [1, 2, 3, 4, 5, 6, 7] * 40
 class CombinedDecoding:
     """Greedy decoding of a text from its ninth token; the head drafts `num_known` tokens right."""
 
+    _last_draft_probs = None
+
     def __init__(self, monkeypatch, text, num_known, ranks=1):
         self.text, self.num_known, self.at, self.now = text, num_known, 8, 0.0
         self.num_passes, self.is_last = [], []
@@ -75,6 +77,12 @@ def test_head_always_runs_with_data_parallelism(monkeypatch):
     decoding = CombinedDecoding(monkeypatch, LOOP, num_known=1, ranks=2)
     decoding.run()
     assert {*decoding.num_passes} == {K}
+
+
+def test_head_whose_probabilities_would_be_taken_for_those_of_chains_is_not_wrapped(monkeypatch):
+    monkeypatch.delattr(CombinedDecoding, "_last_draft_probs")
+    with pytest.raises(AttributeError, match="_last_draft_probs"):
+        CombinedDecoding(monkeypatch, LOOP, num_known=1)
 
 
 def test_statistics_with_a_head_include_only_verified_tokens(monkeypatch):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specds.constraints import Constraint, constraint_of_engine
-from specds.integrations.adapter import Adapter, guarded, parse_request_options
+from specds.integrations.adapter import (
+    Adapter,
+    IncompatibleError,
+    guarded,
+    parse_request_options,
+    resolve,
+)
 
 CONFIG = "SPECDS_CONFIG"
 """The environment variable with the JSON configuration of `EngineDrafter`."""
@@ -193,12 +198,14 @@ def _replacement(**arguments: Any) -> SpecdsCorpus:
 
     Raises:
         ValueError: SGLang would verify trees as chains, as recurrent layers of some kinds do.
+        IncompatibleError: SGLang would pass no options of requests.
     """
     if arguments.get("max_bfs_breadth") == 1:
         raise ValueError(
             "specds drafts trees, which recurrent layers verify as chains with "
             "--speculative-ngram-max-bfs-breadth 1: use 2 or more"
         )
+    resolve(NEEDED[0])
     from sglang.srt.configs.model_config import ModelConfig
     from sglang.srt.runtime_context import get_parallel, get_server_args
 
@@ -259,9 +266,9 @@ def missing() -> list[str]:
     lacks = []
     for name in NEEDED:
         try:
-            pkgutil.resolve_name(name)
-        except (ImportError, AttributeError) as error:
-            lacks.append(f"{name}: {error}")
+            resolve(name)
+        except IncompatibleError as error:
+            lacks.append(str(error))
     return lacks
 
 

@@ -90,7 +90,8 @@ class CombinedProposer(VllmAdapter):
         # By name: the retrieved chain, its expected tokens, and whether the head ran.
         self._last: dict[str, tuple[list[int], int, bool]] = {}
         prepare, propose = proposer.prepare_next_token_ids_padded, proposer.propose
-        compute_logits = proposer.model.compute_logits
+        # vLLM would sample by these probabilities if they were not replaced below.
+        compute_logits, _ = proposer.model.compute_logits, proposer._last_draft_probs
 
         def prepared(*rows: Any) -> Any:
             self._rows = rows

@@ -61,12 +61,19 @@ class ChainSpeculator(VllmAdapter):
 
     @guarded(lambda *_: None)
     def begin_step(self, scheduler_output: Any) -> None:
-        """Read the options of new requests, and end requests; the runner calls this first."""
+        """Read the options of new requests, and end requests; the runner calls this first.
+
+        Raises:
+            IncompatibleError: A name has moved: options such as `specds_off` would be ignored.
+        """
         self._step = scheduler_output
-        for request in scheduler_output.scheduled_new_reqs:
-            self._lengths.pop(request.req_id, None)
-            self.begin_request(request.req_id, request.sampling_params, request.prompt_token_ids)
-        self.end_requests(scheduler_output.finished_req_ids)
+        try:
+            for new in scheduler_output.scheduled_new_reqs:
+                self._lengths.pop(new.req_id, None)
+                self.begin_request(new.req_id, new.sampling_params, new.prompt_token_ids)
+            self.end_requests(scheduler_output.finished_req_ids)
+        except AttributeError as error:
+            raise IncompatibleError(f"specds cannot draft: {error}") from error
 
     def cut(self, drafts: Any) -> Any:
         """Cut the drafts that the scheduler gets: the others of their tokens are padding."""
