@@ -11,7 +11,6 @@ baseline text contains, so no choice of draft sizes can gain more.
 """
 
 from contextlib import ExitStack
-from time import process_time
 
 from engines.workload import WHOLE
 from real.kinds import encode, every_kind, log, messages, parser
@@ -26,13 +25,11 @@ WAYS = ("plain", "specds", "bound", "n-grams")
 
 def main():
     from engines.vllm import Engine, chains
-    from specds.integrations import adapter
 
     options = parser(__doc__, WAYS, every_kind(), limit=2, more=structured_kinds())
     options.set_defaults(ways=[way for way in WAYS if way != "bound"])
     options.add_argument("--at-once", action="store_true", help="no kind alone but those with logs")
     asked = options.parse_args()
-    adapter.perf_counter = process_time  # other programs then mislead no budget
     ours = {"memory_scope": "shared", **asked.options}
     limits = {"prompt_lookup_min": 3, "prompt_lookup_max": 5}
     about = {

@@ -3,7 +3,9 @@
 import logging
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -111,6 +113,19 @@ def test_drafts_depend_on_step_times_or_min_prob():
     assert drafts(True) == [[]]
     assert drafts(False) == [[3, 1, 2, 3]]
     assert drafts(True, min_prob=1.0, step_cost="ignored") == drafts(False, min_prob=1.0) == [[]]
+
+
+@pytest.mark.parametrize("num_cpu_threads", [None, 2])
+def test_steps_on_a_cpu_are_timed_without_what_other_programs_take(num_cpu_threads):
+    adapter = Adapter({}, 4, times_steps=True, num_cpu_threads=num_cpu_threads)
+    adapter.drafter = drafter = MagicMock(wraps=adapter.drafter)
+    for length in (7, 8, 9):
+        adapter.sync([[*TEXT, 3][:length]], ["a"])
+        with adapter.timed_draft():
+            adapter.chains([32])
+        time.sleep(0.05)
+    times = [call.args[0] for call in drafter.observe_step_time.call_args_list]
+    assert {each >= 0.05 for each in times} == {num_cpu_threads is None}
 
 
 def test_start_logs_the_configuration_and_ineffective_options(tmp_path, caplog):

@@ -8,7 +8,7 @@ import pkgutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specds._core import EngineDrafter, TokenTree
@@ -49,6 +49,8 @@ class Adapter:
             None for a single rank.
         times_steps: Whether the adapter uses `timed_draft`. By default, draft sizes then follow
             the measured cost of the engine's steps; otherwise the probability of a path.
+        num_cpu_threads: Threads of this process that compute the engine's steps on a CPU. Their
+            CPU time is then measured, to which other programs add nothing; None for wall time.
 
     Attributes:
         log: Logger of the configuration at start and of failures.
@@ -74,8 +76,10 @@ class Adapter:
         tokenizer: str | PreTrainedTokenizerBase | None = None,
         group: Any = None,
         times_steps: bool = False,
+        num_cpu_threads: int | None = None,
     ) -> None:
         name = ""
+        self._num_cpu_threads = num_cpu_threads
         self.group = group
         self.request_options: dict[str, dict[str, Any] | None] = {}
         self.drafts = group is None or bool(group.is_first_rank)
@@ -133,10 +137,14 @@ class Adapter:
         self.publish_stats()
         has_begun = self._last_stats["num_opened"] > num_opened
         if is_decoding and not has_begun and self._ended_at is not None:
-            self.drafter.observe_step_time(perf_counter() - self._ended_at)
+            self.drafter.observe_step_time(self._now() - self._ended_at)
         self._ended_at = None  # a draft that fails starts no step
         yield
-        self._ended_at = perf_counter()
+        self._ended_at = self._now()
+
+    def _now(self) -> float:
+        threads = self._num_cpu_threads
+        return perf_counter() if threads is None else process_time() / threads
 
     def publish_stats(self) -> None:
         """Publish the statistics of the last drafts; `timed_draft` calls this method too."""

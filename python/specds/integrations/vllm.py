@@ -84,6 +84,7 @@ class VllmAdapter(Adapter):
             tokenizer=model.tokenizer,
             group=group,
             times_steps=times_steps,
+            num_cpu_threads=_num_cpu_threads(),
         )
         self.max_length: int = model.max_model_len
         self._limits: dict[str, int] = {}
@@ -197,6 +198,15 @@ class Proposer(VllmAdapter):
         with self.timed_draft(is_decoding=all(sampled_token_ids)):
             self.choose_allowed(self.constraints(names, contexts, [0] * len(names)))
             return self.chains(self.num_left(names, lengths))
+
+
+def _num_cpu_threads() -> int | None:
+    """Return the threads of this process that compute, None if vLLM does not run on a CPU."""
+    try:
+        is_cpu = resolve("vllm.platforms:current_platform").is_cpu()
+    except IncompatibleError:
+        return None
+    return resolve("torch:get_num_threads")() if is_cpu else None
 
 
 RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner.propose_draft_token_ids"
