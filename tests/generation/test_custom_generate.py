@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 import transformers.dynamic_module_utils
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, pipeline
 
 from models import GREEDY, Recorder, random_drafter
 from specds import FusedDrafter, build_datastore, generate
@@ -71,6 +71,21 @@ def test_call_with_the_folder_goes_through_specds(tiny_model, tmp_path, datastor
         model.generate(ids, **(by_name | {"trust_remote_code": False}), **SETTINGS)
     with pytest.raises(UnsupportedRequestError, match="beam_search"):
         model.generate(ids, num_beams=2, max_new_tokens=3, **by_name)
+
+
+def test_predicted_output_of_the_configuration_is_drafted(tiny_model, tmp_path, used):
+    model, tokenizer = tiny_model
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    custom_generate.export_generate(tmp_path)
+    expected = model.generate(ids, **SETTINGS)
+    predicted = expected[0, ids.shape[1] :].tolist()
+    about = {"custom_generate": str(tmp_path), "trust_remote_code": True, "tokenizer": tokenizer}
+    for given in (predicted, tokenizer.decode(predicted)):
+        config = GenerationConfig(specds_predicted_output=given, **SETTINGS)
+        assert model.generate(ids, generation_config=config, **about).tolist() == expected.tolist()
+    by_ids, by_text = (drafter._arguments["predicted_output"] for drafter in used)
+    assert tokenizer.decode(by_text) == tokenizer.decode(by_ids)
+    assert custom_generate._shared_drafter(None).stats()["predicted_output"] > 0
 
 
 def test_model_loaded_with_the_folder_goes_through_specds(tmp_path, datastore, used):

@@ -20,6 +20,7 @@ _MARK = "made by `specds export-generate`"
 _PROGRAM = '''"""Generates with specds; {mark}."""
 
 from specds.generation.custom_generate import generate_of_folder
+from specds.integrations.transformers_serve import register
 
 DATASTORE = {datastore!r}
 ON_UNSUPPORTED = {on_unsupported!r}
@@ -29,6 +30,9 @@ def generate(*args, model, **arguments):
     """Generate with the arguments of `model.generate` and of `generate_of_folder`."""
     settings = {{"datastore": DATASTORE, "on_unsupported": ON_UNSUPPORTED}} | arguments
     return generate_of_folder(model, *args, **settings)
+
+
+register()
 '''
 
 
@@ -94,10 +98,19 @@ def generate_of_folder(
         model: The model.
         *args: As in `model.generate`.
         datastore: Path or name of the datastore.
-        drafter: The drafter to use; by default the shared one of the datastore.
-        **arguments: As in `model.generate` and `accelerate`.
+        drafter: The drafter to use; by default the shared one of the datastore, which also drafts
+            from `specds_predicted_output` of the generation configuration, text or token ids.
+        **arguments: As in `model.generate` and `accelerate`. Text needs `tokenizer`.
     """
-    drafter = drafter or _shared_drafter(datastore)
+    if drafter is None:
+        drafter = _shared_drafter(datastore)
+        predicted = getattr(arguments.get("generation_config"), "specds_predicted_output", None)
+        if isinstance(predicted, str):
+            tokenizer = arguments["tokenizer"]
+            tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # of a processor
+            predicted = tokenizer.encode(predicted, add_special_tokens=False)
+        if predicted is not None:
+            drafter = drafter.for_request(predicted_output=predicted)
     own = [name for name in arguments if name in _OPTIONS]
     options = Options(drafter, **{name: arguments.pop(name) for name in own})
     of_class: Any = type(model)

@@ -96,7 +96,7 @@ class _Exchange:
             return _whole(bytes(body))
         if given is None or not is_usable:
             return _whole(bytes(body))  # the drafter counts refused options
-        text = given if _OPTION in carrier else _text(given)
+        text = given if _OPTION in carrier else text_of(given)
         predicted = text if isinstance(text, list) else await self._tokenized(text)
         if predicted is None:
             return {"type": "http.disconnect"}  # the client has its answer
@@ -118,7 +118,7 @@ class _Exchange:
         async def send(message: _Message) -> None:
             messages.append(message)
 
-        status, content = 400, _INVALID
+        status, content = 400, INVALID
         if text is not None:
             inner = {"path": path, "raw_path": path.encode(), "query_string": b""}
             await self._app({**_sized(self._scope, body), **inner}, receive, send)
@@ -181,14 +181,19 @@ class _Exchange:
         if not extension:
             answer.pop(_EXTENSION, None)
         if isinstance(answer.get("usage"), dict) and not (self._is_streamed and choices):
-            predicted = self._predicted or ()
-            counts = [count_accepted(predicted, ids) for ids in self._outputs.values()]
-            details = answer["usage"].get("completion_tokens_details") or {}
-            details["accepted_prediction_tokens"] = sum(counts)
-            rejected = len(predicted) * len(counts) - sum(counts)
-            details["rejected_prediction_tokens"] = rejected
-            answer["usage"]["completion_tokens_details"] = details
+            add_counts(answer["usage"], self._predicted or (), [*self._outputs.values()])
         return json.dumps(answer).encode()
+
+
+def add_counts(
+    usage: dict[str, Any], predicted: Sequence[int], outputs: Sequence[Sequence[int]]
+) -> None:
+    """Add the accepted and rejected tokens of a prediction to the `usage` of these outputs."""
+    counts = [count_accepted(predicted, ids) for ids in outputs]
+    details = usage.get("completion_tokens_details") or {}
+    details["accepted_prediction_tokens"] = sum(counts)
+    details["rejected_prediction_tokens"] = len(predicted) * len(counts) - sum(counts)
+    usage["completion_tokens_details"] = details
 
 
 def count_accepted(predicted: Sequence[int], output: Sequence[int]) -> int:
@@ -215,7 +220,7 @@ def count_accepted(predicted: Sequence[int], output: Sequence[int]) -> int:
     return sum(is_accepted)
 
 
-def _text(prediction: Any) -> str | None:
+def text_of(prediction: Any) -> str | None:
     """Return the text of a field `prediction`; None if it is invalid."""
     try:
         parts: Any = prediction["content"] if prediction["type"] == "content" else None
@@ -229,7 +234,7 @@ def _text(prediction: Any) -> str | None:
 
 _MESSAGE = 'prediction must be {"type": "content", "content": a string or a list of text parts}'
 _ERROR = {"message": _MESSAGE, "type": "invalid_request_error", "param": "prediction", "code": None}
-_INVALID = json.dumps({"error": _ERROR}).encode()
+INVALID = json.dumps({"error": _ERROR}).encode()
 
 
 def _whole(body: bytes) -> _Message:

@@ -9,14 +9,12 @@ pytest.importorskip("openai")
 
 import openai
 
+from edit_request import ASK, FILE
 from engines.served import Served, server_command
 from real.models import folder_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("default"), pytest.mark.timeout(1200)]
 
-FILE = "".join(f"    total += weights[{n}] * prices[{n}]\n" for n in range(5, 63))
-FILE = f"def invoice(prices, weights, total=0):\n{FILE}    return total\n"
-ASK = f"Rename `invoice` to `bill` in this file. Answer with the whole file only:\n\n{FILE}"
 if find_spec("sglang"):
     SERVERS, CARRIER, OPTIONS = [("sglang", 128)], "custom_params", {}
     ARGUMENTS = (
