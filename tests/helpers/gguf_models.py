@@ -104,6 +104,33 @@ def write_model(
     return write_gguf(path, metadata, tensors)
 
 
+def write_mamba(path):
+    """Writes a model of recurrent layers alone, with a tokenizer of bytes."""
+    random, hidden, inner, state = np.random.default_rng(1), 32, 64, 8
+    sizes = {
+        "embedding_length": hidden, "block_count": 1, "context_length": 256,
+        "attention.layer_norm_rms_epsilon": 1e-5, "ssm.conv_kernel": 4,
+        "ssm.inner_size": inner, "ssm.state_size": state, "ssm.time_step_rank": 2,
+    }  # fmt: skip
+    metadata = {"general.architecture": "mamba", **byte_tokenizer()}
+    metadata["tokenizer.ggml.merges"] = ["a b"]  # llama.cpp rejects none
+    metadata |= {f"mamba.{name}": value for name, value in sizes.items()}
+    shapes = {
+        "attn_norm.weight": (hidden,), "ssm_in.weight": (hidden, 2 * inner),
+        "ssm_conv1d.weight": (4, inner), "ssm_conv1d.bias": (inner,),
+        "ssm_x.weight": (inner, 2 + 2 * state), "ssm_dt.weight": (2, inner),
+        "ssm_dt.bias": (inner,), "ssm_a": (state, inner), "ssm_d": (inner,),
+        "ssm_out.weight": (inner, hidden),
+    }  # fmt: skip
+    shapes = {f"blk.0.{name}": shape for name, shape in shapes.items()}
+    shapes |= {"token_embd.weight": (hidden, 258), "output_norm.weight": (hidden,)}
+    parts = {
+        name: ("F32", shape, random_tensor(random, "F32", shape[0], (*shape, 1)[1]))
+        for name, shape in shapes.items()
+    }
+    return write_gguf(path, metadata, parts)
+
+
 def write_tokens(path, tokens, model="gpt2", **more):
     """Writes a file of a tokenizer; its other fields are there to be passed over."""
     metadata = {

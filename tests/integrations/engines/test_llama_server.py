@@ -12,6 +12,7 @@ import pytest
 
 from engines import workload
 from engines.llama_server import FOLDER, ROOT, LlamaServer, drafting
+from gguf_models import write_mamba
 from real.kinds import kinds, messages
 
 pytestmark = pytest.mark.engine
@@ -221,11 +222,13 @@ def test_start_has_the_time_of_passes_the_types_of_weights_and_the_configuration
         ("unknown field `datastor`", drafting({"datastor": "a"})),
         ("expected value at line 1", drafting("wrong")),
         ("of another tokenizer", drafting({"datastore": "OTHER"})),
+        ("cannot drop single tokens", [*drafting(), "--model", "MAMBA"]),
     ],
 )
 def test_a_server_without_its_drafter_does_not_start(logs, tmp_path, said, arguments):
-    other = workload.other_datastore(tmp_path)
-    arguments = [word.replace("OTHER", other) for word in arguments]
+    made = {"OTHER": workload.other_datastore(tmp_path), "MAMBA": write_mamba(tmp_path / "mamba")}
+    for name, path in made.items():
+        arguments = [word.replace(name, str(path)) for word in arguments]
     log = logs()
     with pytest.raises(RuntimeError), LlamaServer("extern", arguments, log):
         pass
