@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specds.integrations import vllm_combined
+from specds.integrations import adapter
 from specds.integrations.vllm_combined import CombinedProposer, HeadChoice
 from vllm_shapes import config_of
 
@@ -27,7 +27,7 @@ class CombinedDecoding:
         self.model = SimpleNamespace(compute_logits=None)
         self.vllm_config, self.device = config_of(k=K, max_model_len=400), torch.device("cpu")
         self.vllm_config.parallel_config.data_parallel_size = ranks
-        monkeypatch.setattr(vllm_combined, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(adapter, "perf_counter", lambda: self.now)
         CombinedProposer(self)
 
     def prepare_next_token_ids_padded(self, sampled, *_):

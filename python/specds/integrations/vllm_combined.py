@@ -12,7 +12,6 @@ second, only the first pass of the head runs, which fills its cache.
 from __future__ import annotations
 
 from itertools import takewhile
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -106,7 +105,7 @@ class CombinedProposer(VllmAdapter):
 
         def proposed(*args: Any, num_speculative_tokens: int, **kwargs: Any) -> Any:
             k, self._probs = num_speculative_tokens, []
-            skips, start = self._skips(k, proposer.device), perf_counter()
+            skips, start = self._skips(k, proposer.device), self._now()
             # vLLM then runs only the first pass, which fills the cache of the head.
             drafts = propose(*args, num_speculative_tokens=0 if skips else k, **kwargs)
             if skips:
@@ -158,14 +157,14 @@ class CombinedProposer(VllmAdapter):
             chains, _, _ = self.drafter.draft_chains(drafts.shape[1], min_prob=0.0)
         combined = torch.from_numpy(chains).to(drafts)
         drafts = drafts.where(combined < 0, combined)
-        self._ended_at = perf_counter()
+        self._ended_at = self._now()
         self.choice.observe_time("skipped" if skips else "head", self._ended_at - start)
         return drafts
 
     def _sync(self, k: int) -> None:
         """Pass the new tokens of the rows to the drafter; the runner's batch lacks them as yet."""
         sampled, requests, batch, is_read = self._rows
-        rows, now = sampled.tolist(), perf_counter()  # the copy waits for the step
+        rows, now = sampled.tolist(), self._now()  # the copy waits for the step
         names = self.names(requests, batch, len(rows))
         lengths = {name: end for name, end in self._lengths.items() if name in requests}
         starts, contexts = [lengths.get(name, 0) for name in names], []
