@@ -62,7 +62,7 @@ const DEVIATIONS: usize = 32;
 /// The number of steps that the noise assumed at first counts as.
 const PRIOR_STEPS: f64 = 2.0;
 /// The standard deviation of the noise that is assumed at first.
-const FIRST_NOISE: f64 = 0.1;
+const FIRST_NOISE: f64 = 0.2;
 /// The least standard deviation of the noise.
 const LEAST_NOISE: f64 = 0.02;
 /// The mean and the standard deviation of the logarithm by which other load slows a step.
@@ -86,12 +86,14 @@ const STEPS_KNOWN: usize = 3;
 const GAMBLE: f64 = 1.0;
 /// The standard deviations from the likely cost to the one that a probe hopes for.
 const HOPE: f64 = 0.5;
-/// The standard deviations from the likely cost to the one that a step risks.
+/// The standard deviations from the likely cost to the one that a step other than a probe risks.
 const FEAR: f64 = 1.5;
+/// The same of a probe, and the share of the time lost at that cost that counts as its expected loss.
+const RISK: (f64, f64) = (2.0, 0.25);
 /// The number of times that a probe may be as large as the largest step so far.
 const GROWTH: f64 = 8.0;
 /// The time that the first probes may lose, in steps without drafts.
-const FIRST_LOSSES: f64 = 2.5;
+const FIRST_LOSSES: f64 = 2.0;
 /// The fraction of all time that later probes may lose.
 const LOSSES_SHARE: f64 = 0.007;
 /// The minimum gain of a probe at the lower bound, in steps without drafts.
@@ -299,11 +301,11 @@ impl StepTimes {
             return (0, baseline, baseline);
         }
         let bound = |errors: f64| self.costs(errors, place_at(tokens(best)).0);
-        let (low, high) = (bound(-HOPE), bound(FEAR));
+        let (low, high) = (bound(-HOPE), bound(RISK.0));
         let (most, least) = (values(&low), values(&high));
         // A probe may lose what the best number gains, and any other step what none lose.
         let affordable = FIRST_LOSSES * baseline + LOSSES_SHARE * self.total - self.lost;
-        let risk = |number: usize| (worth[best] - least[number]) / rate;
+        let risk = |number: usize| RISK.1 * (worth[best] - least[number]) / rate;
         let numbers = (0..worth.len()).filter(|&number| number != best);
         let largest = self.num_steps.iter().rposition(|&num| num > 0).map_or(1.0, tokens_of);
         let numbers = numbers.filter(|&number| risk(number) <= affordable);
