@@ -4,8 +4,10 @@
 
 Every second document of each datastore goes into a new one. Some of the others are replayed as if
 a model had generated them, each with a new drafter that starts from the prior so far; its changes
-of the token-independent weights are added to the prior. The result is the mean over the second half
-of a pass, and over passes of other documents. After a change of the tables of
+of the token-independent weights are added to the prior. Every second time, a drafter without a
+datastore then serves the next few documents and an edit, with one request cache for all. The result
+is the mean over the second half of a pass, and over passes of other documents. After a change of
+the tables of
 `rust/core/weights/initial.rs`, empty the file, set `NUM_WEIGHTS`, and build first.
 """
 
@@ -40,7 +42,10 @@ def fitted(corpora: list[tuple[Datastore, list[np.ndarray]]], number: int) -> np
     for turn in range(number, NUM_PASSES * NUM_DOCUMENTS, NUM_PASSES):
         for store, documents in corpora:
             if turn < len(documents):
-                prior = prior + learned(store, documents[turn], prior)
+                prior = prior + learned(Memory(store.vocab_size), [documents[turn]], prior, store)
+                if turn % 2:
+                    several = documents[turn : turn + 1 + turn % 6]  # two, four or six
+                    prior = prior + learned(Memory(store.vocab_size), several, prior)
         priors.append(prior)
     return np.mean(priors[len(priors) // 2 :], axis=0)
 
@@ -58,15 +63,26 @@ def split(corpus: Datastore, path: Path) -> tuple[Datastore, list[np.ndarray]]:
         return builder.finish(), [tokens for tokens in others if len(tokens) > 2 * PROMPT]
 
 
-def learned(store: Datastore, document: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return the weight changes of a new drafter that serves one document."""
-    state = FusedState(store, Memory(store.vocab_size), effort="normal", prior=prior.tobytes())
-    session, text, at = state.session(), document[:LONGEST].tolist(), PROMPT
-    session.observe(text[:PROMPT])
-    while at < len(text):
-        path = session.draft(NODES).follow(text[at:])
-        session.observe(text[at : at + len(path) + 1])
-        at += len(path) + 1
+def learned(
+    memory: Memory, documents: list[np.ndarray], prior: np.ndarray, store: Datastore | None = None
+) -> np.ndarray:
+    """Return the weight changes of a new drafter that serves documents, one after another.
+
+    Without a datastore, it also serves an edit of the last one.
+    """
+    state = FusedState(store, memory, effort="normal", prior=prior.tobytes())
+    requests = [(document[:PROMPT], document[PROMPT:LONGEST]) for document in documents]
+    if store is None:
+        text = documents[-1][:LONGEST]
+        requests.append((text, np.delete(text, slice(30, None, 60))))
+    for prompt, answer in requests:
+        session, text, at = state.session(), answer.tolist(), 0
+        session.observe(prompt)
+        while at < len(text):
+            path = session.draft(NODES).follow(text[at:])
+            session.observe(text[at : at + len(path) + 1])
+            at += len(path) + 1
+        session.finish()
     return np.frombuffer(state.learned(), "<f4", NUM_WEIGHTS, AT)
 
 

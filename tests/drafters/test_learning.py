@@ -106,3 +106,14 @@ def test_prior_improves_first_drafts(tmp_path):
         for drafter in (lambda: FusedDrafter(store), lambda: zero_shot(FusedDrafter(store)))
     )
     assert taught < 0.99 * nothing
+
+
+def test_single_earlier_use_of_a_token_has_a_low_probability():
+    memory = Memory(100)
+    memory.insert("", [*range(30), *range(50, 60)])
+
+    def prob(length):
+        prompt = [*range(70, 90), *range(30 - length, 30)]
+        return FusedDrafter(memory=memory).session(prompt).draft(1).probs[0]
+
+    assert prob(1) < 0.2 < prob(4) < prob(16)

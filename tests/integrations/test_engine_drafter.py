@@ -341,7 +341,7 @@ def test_larger_batches_get_smaller_drafts_by_the_cost_of_a_step():
         repeats(drafter, num_rows)
         lengths[num_rows] = drafter.draft_chains(8)[1]
     assert lengths[1].tolist() == [8]
-    assert lengths[8].sum() in range(8 * 5, 8 * 7 + 1)  # those without cost
+    assert lengths[8].sum() in range(8 * 4, 8 * 7 + 1)  # those without cost
     assert 0 < lengths[16].sum() < 16 * 4
     assert lengths[64].sum() == 0
     free = EngineDrafter(step_cost=[(1, 1.0)])
@@ -360,7 +360,7 @@ def test_measured_steps_determine_the_size_of_drafts():
             lengths.setdefault(cost, []).append(drafted.sum())
     for steps in lengths.values():
         assert steps[0] == 0  # the baseline step is not measured yet
-    assert np.median(lengths[0.02]) == 64
+    assert np.median(lengths[0.02]) > 48
     assert np.median(lengths[0.9]) == 0
     for seconds in (0, -1, float("nan"), float("inf")):
         drafter.observe_step_time(seconds)

@@ -61,12 +61,12 @@ def test_drafts_start_from_a_snapshot_and_a_damaged_one_is_a_warning(tmp_path):
     drafter.save(tmp_path / "kept")
     config = {"memory_scope": "shared", "snapshot": tmp_path / "kept"}
     ours = EngineDrafter(**config, vocab_size=40)
-    sync(ours, [35, 3, 4])
+    sync(ours, [35, *range(5)])
     assert ours.draft_chains(2)[0].tolist() == [[5, 6]]
     assert ours.warnings == []
     damaged = (tmp_path / "kept").read_bytes()
     (tmp_path / "kept").write_bytes(damaged[:-9] + b"x" + damaged[-8:])
     ours = EngineDrafter(**config, vocab_size=40)
     assert "the snapshot is not used" in ours.warnings[0]
-    sync(ours, [35, 3, 4])
+    sync(ours, [35, *range(5)])
     assert ours.draft_chains(2)[1].tolist() == [0]

@@ -40,7 +40,7 @@ def test_suggested_chains_match_sessions_with_the_same_suggestions(tmp_path):
             news = random.integers(0, 3, 1 + row).tolist()
             session.observe(news)
             contexts[row] = contexts[row] + news
-    assert num_changed > 15
+    assert num_changed > 10
 
 
 def test_suggestion_is_cut_at_unknown_tokens_and_rejected_with_wrong_shape():
