@@ -7,8 +7,7 @@ a model had generated them, each with a new drafter that starts from the prior s
 of the token-independent weights are added to the prior. Every second time, a drafter without a
 datastore then serves the next few documents and an edit, with one request cache for all. The result
 is the mean over the second half of a pass, and over passes of other documents. After a change of
-the tables of
-`rust/core/weights/initial.rs`, empty the file, set `NUM_WEIGHTS`, and build first.
+the tables of `rust/core/weights/initial.rs`, empty the file, set `NUM_WEIGHTS`, and build first.
 """
 
 import sys

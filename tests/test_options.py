@@ -61,7 +61,7 @@ def test_a_drafter_without_a_record_has_the_names_and_defaults_of_the_core():
 
 
 def test_the_types_have_the_names_of_the_core():
-    about_the_engine = {"vocab_size", "tokenizer", "times_steps"}
+    about_the_engine = {"vocab_size", "tokenizer", "times_steps", "token_cost"}
     names = known(EngineDrafter)
     assert names == DEFAULTS["engine"].keys()
     assert keywords("EngineDrafter", "__new__") == names | about_the_engine

@@ -199,6 +199,7 @@ class EngineDrafter:
         vocab_size: int | None = None,
         tokenizer: str = "",
         times_steps: bool = False,
+        token_cost: float | None = None,
     ) -> Self: ...
     def __len__(self) -> int: ...
     def sync(

@@ -96,6 +96,7 @@ pub unsafe extern "C" fn specds_open(
             vocab_size: Some(vocab_size),
             tokenizer: fingerprint::of_engine(&texts, &config)?,
             times_steps,
+            token_cost: None,
             step_cost: step_cost.transpose().map_err(refused)?,
         };
         let drafter = EngineDrafter::open(config, &engine).map_err(refused)?;

@@ -43,6 +43,8 @@ use crate::token_tree::TokenTree;
 ///     vocab_size: The vocabulary size of the engine's model: no other tokens are drafted.
 ///     tokenizer: The fingerprint of the engine's tokenizer; empty if it is not known.
 ///     times_steps: Whether the engine calls `observe_step_time` after each step.
+///     token_cost: The usual cost of a further token, over a step of one token, from which measured
+///         costs start; None if it is not known.
 ///
 /// Raises:
 ///     ValueError: An option is unknown or unusable, or the datastore is of another tokenizer.
@@ -56,16 +58,18 @@ type Trees = (Matrix, Made<i64>, Made<bool, Ix3>);
 #[pymethods]
 impl EngineDrafter {
     #[new]
-    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", times_steps = false, **options))]
+    #[pyo3(signature = (*, vocab_size = None, tokenizer = "", times_steps = false, token_cost = None, **options))]
     fn new(
         py: Python<'_>,
         vocab_size: Option<u32>,
         tokenizer: &str,
         times_steps: bool,
+        token_cost: Option<f64>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> Result<Self> {
         let tokenizer = tokenizer.to_owned();
-        let engine = EngineInfo { vocab_size, tokenizer, times_steps, step_cost: None };
+        let token_cost = token_cost.map(|cost| from_zero(cost, "token_cost")).transpose()?;
+        let engine = EngineInfo { vocab_size, tokenizer, times_steps, token_cost, step_cost: None };
         let mut config: EngineConfig = options::read(options)?;
         let datastore = config.datastore.map(|path| located(py, path));
         config.datastore = datastore.transpose()?;

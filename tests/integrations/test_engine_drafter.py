@@ -366,6 +366,19 @@ def test_measured_steps_determine_the_size_of_drafts():
         drafter.observe_step_time(seconds)
 
 
+def test_usual_token_cost_counts_after_one_step():
+    drafted = {}
+    for token_cost in (None, 0.01, 3.0):
+        drafter = EngineDrafter(times_steps=True, token_cost=token_cost)
+        for _ in range(2):
+            repeats(drafter, 8)
+            drafted[token_cost] = drafter.draft_chains(8)[1].sum()
+            drafter.observe_step_time(0.02)
+    assert drafted[None] == drafted[3.0] == 0 < drafted[0.01]
+    with pytest.raises(ValueError, match="`token_cost` must be"):
+        EngineDrafter(token_cost=-1.0)
+
+
 def test_effort_follows_the_time_of_a_step(tmp_path):
     random = np.random.default_rng(0)
     documents = [(random.zipf(1.3, 300) % 20).tolist() for _ in range(30)]

@@ -51,6 +51,8 @@ class Adapter:
             the measured cost of the engine's steps; otherwise the probability of a path.
         num_cpu_threads: Threads of this process that compute the engine's steps on a CPU. Their
             CPU time is then measured, to which other programs add nothing; None for wall time.
+        token_cost: Usual cost of a further token, over a step of one token, from which measured
+            costs start; None if it is not known.
 
     Attributes:
         log: Logger of the configuration at start and of failures.
@@ -77,6 +79,7 @@ class Adapter:
         group: Any = None,
         times_steps: bool = False,
         num_cpu_threads: int | None = None,
+        token_cost: float | None = None,
     ) -> None:
         name = ""
         self._num_cpu_threads = num_cpu_threads
@@ -96,7 +99,7 @@ class Adapter:
             loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
             name = fingerprint(loaded)
         about = {"vocab_size": vocab_size, "tokenizer": name, "times_steps": times_steps}
-        self.drafter = EngineDrafter(**{**options, **about})
+        self.drafter = EngineDrafter(**{**options, **about, "token_cost": token_cost})
         # Runs when the adapter is collected or the process ends.
         weakref.finalize(self, _close, self.drafter, self.log)
         self.max_nodes, self.num_failures = max_nodes, 0

@@ -150,6 +150,8 @@ pub struct EngineInfo {
     pub tokenizer: String,
     /// True if the engine reports the time of each step.
     pub times_steps: bool,
+    /// The usual cost of a further token, over a step of one token; `None` if it is not known.
+    pub token_cost: Option<f64>,
     /// The cost of a step as the engine measured it before.
     pub step_cost: Option<StepCost>,
 }

@@ -76,7 +76,7 @@ impl EngineDrafter {
             config,
             requests,
             draft_stats: DraftStats::default(),
-            times: StepTimes::default(),
+            times: engine.token_cost.map_or_else(StepTimes::default, StepTimes::with_token_cost),
             num_step_tokens: 0,
             counts: EngineCounts::default(),
             warnings,
