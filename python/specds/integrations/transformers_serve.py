@@ -35,7 +35,7 @@ def register() -> None:
 
 
 def _wrap(handler: Any, handle: Any, build: Any, _: Any, unused: Any) -> None:
-    if handle.__module__ == __name__:
+    if handle.__module__ == __name__:  # another model of this process has wrapped it
         return
 
     def build_generation_config(self: Any, body: Any, *args: Any, **kwargs: Any) -> Any:

@@ -201,7 +201,8 @@ class Proposer(VllmAdapter):
             return self.chains(self.num_left(names, lengths))
 
 
-_CPU_TOKEN_COST = 0.08  # SmolLM2's is 0.03; where it is 0.4, this one loses little
+_CPU_TOKEN_COST = 0.08
+"""SmolLM2 has 0.03. Where it is 0.45, drafts that begin with 0.08 lose 0.4 % of the time."""
 
 
 def _num_cpu_threads() -> int | None:

@@ -88,7 +88,8 @@ const GAMBLE: f64 = 1.0;
 const HOPE: f64 = 0.5;
 /// The standard deviations from the likely cost to the one that a step other than a probe risks.
 const FEAR: f64 = 1.5;
-/// Those of a probe, and the share of the time lost at that cost that counts as its expected loss.
+/// The standard deviations from the likely cost to a high one, and the share of the time lost at that cost that a
+/// probe is expected to lose.
 const RISK: (f64, f64) = (2.0, 0.25);
 /// The number of times that a probe may be as large as the largest step so far.
 const GROWTH: f64 = 8.0;
