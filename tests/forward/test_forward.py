@@ -53,6 +53,37 @@ def test_logits_of_each_type_are_those_of_numpy(tmp_path, kind):
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
+@pytest.mark.parametrize("window", [8, 20, 70])
+def test_tree_may_be_deeper_than_a_window(tmp_path, window, instructions):
+    options = {"attention.sliding_window": window}
+    file = write_model(tmp_path / "model.gguf", "llama", ("Q4_0",), **options)
+    model = ForwardModel(GgufFile(file), instructions=instructions)
+    expected = chain(model, TOKENS)
+    cache = ForwardCache(model)
+    model.forward(cache, [(0, TOKENS[:50], None, 0)])
+    cache.commit(0, range(50))
+    tree, parents, path = [], [], []
+    for token in TOKENS[50:]:  # over the border of a page of 64 slots
+        parent = path[-1] if path else -1
+        tree += [3, token]
+        parents += [parent, parent]
+        path.append(len(tree) - 1)
+    logits = model.forward(cache, [(0, tree, parents, len(tree))])
+    np.testing.assert_array_equal(logits[path], expected[50:])
+
+
+def test_more_heads_than_dimensions_are_refused(tmp_path):
+    file = write_model(tmp_path / "model.gguf", "llama", **{"attention.head_count": 128})
+    metadata = GgufFile(file)
+    names = [name for name in metadata.keys() if not name.endswith("length")]  # noqa: SIM118
+    fields = {name: metadata[name] for name in names}
+    fields["llama.embedding_length"] = 64
+    write_gguf(file, fields, {})
+    with pytest.raises(FormatError, match="heads"):
+        ForwardModel(GgufFile(file))
+
+
+@pytest.mark.parametrize("instructions", INSTRUCTIONS)
 @pytest.mark.parametrize("activations", ["float32", "int8"])
 @pytest.mark.parametrize("family", ["llama", "llama, windows", "gemma3"])
 def test_logits_are_equal_to_the_bit_in_any_company(tmp_path, family, activations, instructions):

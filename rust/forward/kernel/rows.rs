@@ -5,7 +5,7 @@
 
 use super::packed::Packed;
 use super::states::{Block, ScaledStates, Span, States};
-use super::tile::{CHUNK_BYTES, Range};
+use super::tile::{Range, chunk_of};
 use crate::gguf::blocks::BlockType;
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
@@ -19,7 +19,7 @@ pub(crate) fn multiply_rows(
 ) {
     let Range { groups, outputs } = range;
     let row_bytes = weights.columns * weights.kind.block_bytes();
-    let chunk = (CHUNK_BYTES / row_bytes.max(1)).next_multiple_of(24);
+    let chunk = chunk_of(row_bytes, 24);
     let num_blocks = weights.columns / 32;
     for from in groups.clone().step_by(chunk) {
         let to = groups.end.min(from + chunk);

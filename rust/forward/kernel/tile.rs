@@ -10,7 +10,12 @@ use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
 /// Weights that stay in the second cache while all tokens are multiplied with them.
-pub(super) const CHUNK_BYTES: usize = 1 << 17;
+const CHUNK_BYTES: usize = 1 << 17;
+
+/// Returns how many groups of rows a chunk has: a multiple of `of`, also where a single group is larger than a chunk.
+pub(super) fn chunk_of(group_bytes: usize, of: usize) -> usize {
+    (CHUNK_BYTES / group_bytes.max(1)).max(1).next_multiple_of(of)
+}
 
 /// Some groups of rows, and where their outputs go.
 pub(crate) struct Range<'a, 'b> {
@@ -27,7 +32,7 @@ pub(crate) fn multiply(
     range: Range<'_, '_>,
 ) {
     let Range { groups, outputs } = range;
-    let chunk = (CHUNK_BYTES / weights.group_bytes().max(1)).next_multiple_of(12);
+    let chunk = chunk_of(weights.group_bytes(), 12);
     let num_blocks = weights.columns / 32;
     for from in groups.clone().step_by(chunk) {
         let to = groups.end.min(from + chunk);

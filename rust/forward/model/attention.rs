@@ -105,8 +105,11 @@ fn attend<S: Simd, const N: usize>(
     for of in 0..N {
         let visible = queries[of].visible;
         let weights = &mut scores[of * number..][..number];
-        for (place, &slot) in visible.path.iter().enumerate() {
-            weights[visible.num_straight - first_slot + place] = weights[slot - first_slot];
+        for (position, &slot) in (visible.num_straight..).zip(&visible.path) {
+            // A window may begin pages after the straight part.
+            if position >= first_slot {
+                weights[position - first_slot] = weights[slot - first_slot];
+            }
         }
         let range = starts[of] - first_slot..visible.length() - first_slot;
         inverses[of] = normalize(simd, weights, range);

@@ -69,7 +69,7 @@ impl Config {
         let window = file.count(&key("attention.sliding_window")).filter(|&window| window > 0);
         let reason = if num_layers > 4096 {
             Some("more than 4096 layers")
-        } else if !head_size.is_multiple_of(16) || head_size > 1024 {
+        } else if head_size == 0 || !head_size.is_multiple_of(16) || head_size > 1024 {
             Some("heads that are not a multiple of 16 in size")
         } else if !num_heads.is_multiple_of(num_kv_heads) {
             Some("heads that no number of them shares keys")

@@ -114,6 +114,39 @@ proptest! {
     }
 }
 
+/// Rows as wide as the widest layers of models of 7 billion weights: a group of them is larger than a chunk.
+#[test]
+fn wide_rows_are_multiplied() {
+    const COLUMNS: usize = 79 * 256;
+    let states: Vec<f32> = (0..10 * COLUMNS).map(|place| (place as f32 * 0.37).sin()).collect();
+    for (kind, halves, ..) in TYPES {
+        let bytes = rows(kind, halves, COLUMNS, 33, 7);
+        let mut weights = vec![0.0; 33 * COLUMNS];
+        kind.dequantize(&bytes, &mut weights);
+        for instructions in Instructions::available() {
+            let bytes = Bytes::new(bytes.clone());
+            let matrix = Tensor { kind, rows: 33, columns: COLUMNS, bytes };
+            let matrix = LinearLayer::of(matrix, instructions).unwrap();
+            for activations in [Activations::Float32, Activations::Int8] {
+                let outputs = matrix.product(&states, activations, 2).unwrap();
+                for (place, output) in outputs.iter().enumerate() {
+                    let (token, row) = (place / 33, place % 33);
+                    let states = &states[token * COLUMNS..][..COLUMNS];
+                    let weights = &weights[row * COLUMNS..][..COLUMNS];
+                    let terms = || weights.iter().zip(states).map(|(a, b)| f64::from(a * b));
+                    let (exact, size): (f64, f64) = (terms().sum(), terms().map(f64::abs).sum());
+                    let error = (f64::from(*output) - exact).abs();
+                    assert!(
+                        error <= 2e-2 * size,
+                        "{kind:?} {} {error} {size}",
+                        instructions.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn parts_of_blocks_and_of_tokens_are_refused() {
     let with = Instructions::available()[0];
