@@ -136,22 +136,30 @@ impl<N: Numbers, const BITS: u32, const G: usize, const T: usize> Job
                             simd.prefetch(of.as_ptr().wrapping_add(ahead + line));
                         }
                     }
-                    for part in 0..parts {
-                        let eights = part * 4 / parts..(part + 1) * 4 / parts;
-                        let products = N::products::<S, BITS, G, T>(simd, blocks, states, eights);
-                        let place = if parts == 1 { 0 } else { 1 + part };
-                        for of in 0..G {
-                            let (scale, minimum) =
-                                scale(simd, units[of], scales, block, part, is_offset);
-                            for token in 0..T {
-                                let total = &mut totals[of][token];
-                                if has_minimum {
-                                    let sum = simd.splat(states[token].sums[place]);
-                                    *total = simd.fma(minimum, sum, *total);
+                    // Written out, so that shifts are constants and all sums stay in registers.
+                    macro_rules! part {
+                        ($part:literal) => {
+                            let eights = $part * 4 / parts..($part + 1) * 4 / parts;
+                            let products =
+                                N::products::<S, BITS, G, T>(simd, blocks, states, eights);
+                            let place = if parts == 1 { 0 } else { 1 + $part };
+                            for of in 0..G {
+                                let (scale, minimum) =
+                                    scale(simd, units[of], scales, block, $part, is_offset);
+                                for token in 0..T {
+                                    let total = &mut totals[of][token];
+                                    if has_minimum {
+                                        let sum = simd.splat(states[token].sums[place]);
+                                        *total = simd.fma(minimum, sum, *total);
+                                    }
+                                    *total = simd.fma(scale, products[of][token], *total);
                                 }
-                                *total = simd.fma(scale, products[of][token], *total);
                             }
-                        }
+                        };
+                    }
+                    part!(0);
+                    if parts == 2 {
+                        part!(1);
                     }
                 }
             }
