@@ -1,6 +1,7 @@
 //! Choice of the instructions by the processor.
 
 use super::portable::Portable;
+use super::subnormals::Flushed;
 use super::vector::{Job, Simd};
 #[cfg(target_arch = "x86_64")]
 use super::x86::{Avx2, Avx512};
@@ -48,7 +49,9 @@ impl Instructions {
         if self.name() == "avx512" { 16 } else { 8 }
     }
 
+    /// Runs a kernel, in which subnormal numbers count as zero.
     pub(crate) fn run(self, job: impl Job) {
+        let _flushed = Flushed::begin();
         match self.0 {
             Kind::Portable(simd) => simd.run(job),
             #[cfg(target_arch = "x86_64")]

@@ -2,6 +2,7 @@
 
 pub(crate) mod instructions;
 mod portable;
+mod subnormals;
 pub(crate) mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;

@@ -148,6 +148,21 @@ fn wide_rows_are_multiplied() {
 }
 
 #[test]
+fn subnormal_numbers_count_as_zero_in_kernels_alone() {
+    let smallest = f32::from_bits(1);
+    let bytes = Bytes::new([1.0_f32; 32].map(f32::to_le_bytes).concat());
+    for instructions in Instructions::available() {
+        let matrix = Tensor { kind: BlockType::F32, rows: 1, columns: 32, bytes: bytes.clone() };
+        let matrix = LinearLayer::of(matrix, instructions).unwrap();
+        let output = matrix.product(&[smallest; 32], Activations::Float32, 1).unwrap();
+        if cfg!(target_arch = "x86_64") {
+            assert_eq!(output, [0.0], "{}", instructions.name());
+        }
+        assert!(std::hint::black_box(smallest) * 2.0 > 0.0, "the caller's numbers are as before");
+    }
+}
+
+#[test]
 fn parts_of_blocks_and_of_tokens_are_refused() {
     let with = Instructions::available()[0];
     for (kind, bytes, columns) in [
