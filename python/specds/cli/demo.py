@@ -1,171 +1,231 @@
-"""`specds demo`: requests completed with drafts and without, compared; without torch.
+"""`specds demo`: the speed of a model with drafts and without, on requests of several kinds.
 
-SmolLM2 answers chat requests that share a memory; the built-in model completes held-out code with a
-datastore of the standard library. Times are those that a user waits.
+SmolLM2 answers chat requests that share a request cache; the built-in model completes held-out code
+with a datastore of the standard library. Needs no torch.
 """
 
+from __future__ import annotations
+
+import json
 import tempfile
-import time
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from importlib.util import find_spec
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from specds import terminal
+from specds._core import Memory
 from specds.bench.demo import build_stdlib, prompts
+from specds.bench.turns import Answers, Comparison, LlamaCppWay, Request, Way, warm_up
 from specds.cli import display
 from specds.cli.stream_output import Writer
 from specds.drafters import FusedDrafter
-from specds.generation import generate
 from specds.generation.chat import prompt_of
+from specds.models.gguf_model import GgufModel
 from specds.models.load import load_model
-from specds.models.resolve import SMOLLM2
+from specds.models.resolve import SMOLLM2, ModelRef
 
-# SmolLM2-135M does these without mistakes.
-_EDIT = (
-    "Change the name Anna to Maria in this text:\n\nAnna lives in Paris. Anna works in a library, "
-    "and Anna reads a book every week."
+_EDIT = f"Add a comment to this function:\n\n{getsource(textwrap.indent)}"
+_QUESTION = "Write a Python class for a stack with push and pop."
+_REQUESTS = (
+    ("edit", _EDIT),
+    ("question", _QUESTION),
+    ("like it", _QUESTION.replace("stack with push and pop", "queue with put and get")),
+    ("again", _QUESTION),
 )
-_QUESTION = "Write a Python function that adds two numbers."
-_SCENES = (
-    ("an edit", _EDIT),
-    ("a question", _QUESTION),
-    ("one like it", _QUESTION.replace("adds", "multiplies")),
-    ("the first again", _QUESTION),
+_ARTICLE = (
+    "Ada Lovelace was born in London in 1815. She worked with Charles Babbage, who designed the "
+    "Analytical Engine, and published the first program for it in 1843. She died in 1852."
 )
+_FIELDS = {
+    "name": "string", "born_in_city": "string", "born_in_year": "integer",
+    "worked_with": "string", "machine": "string", "program_published_in_year": "integer",
+    "died_in_year": "integer",
+}  # fmt: skip
+_SCHEMA = {
+    "type": "object",
+    "properties": {name: {"type": kind} for name, kind in _FIELDS.items()},
+    "required": [*_FIELDS],
+    "additionalProperties": False,
+}
+_BASELINE = "without drafts"
+# A gain that a user notices.
+_NOTICED = 1.1
 
 
-@dataclass(frozen=True)
-class Scene:
-    title: str
-    prompt: str
-    token_ids: Any
-
-
-def run_demo(name: str, num_prompts: int, max_new_tokens: int, *, as_json: bool = False) -> None:
-    """Run the scenes of `smollm2` or `demo`, and print texts and a table, or JSON."""
-    is_smollm2 = name == SMOLLM2
+def run_demo(
+    name: str, num_prompts: int, max_new_tokens: int, *, rounds: int = 2, as_json: bool = False
+) -> None:
+    """Answer the requests for `smollm2` or `demo`; print texts and a table, or JSON."""
     with terminal.waiting(f"loading {name}"):
         model, tokenizer = load_model(name, device="cpu", framework="numpy")
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
-        if is_smollm2:
-            scenes = _chat_scenes(model, tokenizer)[:num_prompts]
-            memory = Path(folder, "answers.memory")
+        if name == SMOLLM2:
+            requests = _chat_requests(model, tokenizer)
 
             def make_drafter() -> FusedDrafter:
-                return FusedDrafter.resume(memory, tokenizer=tokenizer)
+                return FusedDrafter(memory=Memory(len(tokenizer.get_vocab())))
 
         else:
-            scenes = _code_scenes(model, tokenizer, num_prompts)
+            requests = _code_requests(model, tokenizer, num_prompts)
             report = build_stdlib(tokenizer, Path(folder, "stdlib.specds"))
             if not as_json:
                 display.show_build(report.to_dict(), as_json=False, verbose=False)
-            of_datastore = FusedDrafter(report.path)
 
             def make_drafter() -> FusedDrafter:
-                return of_datastore
+                return FusedDrafter(report.path)
 
-        rows = []
-        for scene in scenes:
-            drafter = make_drafter()
-            rows.append(_compare(model, tokenizer, scene, drafter, max_new_tokens, as_json))
-            if is_smollm2:
-                drafter.save(memory)
+        requests = requests[:num_prompts]
+        ways: list[Way | LlamaCppWay] = []
+        if name == SMOLLM2 and LlamaCppWay.is_installed():
+            eos = model.settings["eos_token_id"]
+            ways.append(LlamaCppWay(ModelRef.resolve(name).path, model.num_threads, eos))
+        for activations in ("float32", "int8"):
+            of_type = GgufModel(model.weights, activations, model.settings, model.name_or_path)
+            of_type.threads = model.threads
+            ways += [
+                Way(f"{activations}, {_BASELINE}", of_type),
+                Way(activations, of_type, make_drafter),
+            ]
+        warm_up(ways, requests[0])
+        comparison = Comparison(ways)
+        for number in range(rounds):
+            comparison.start_round()
+            for request in requests:
+                if number == 0 and not as_json:
+                    terminal.out.rule(request.title)
+                    terminal.out.print(request.shown, style="dim", soft_wrap=True)
+                rows = comparison.answer(request, max_new_tokens)
+                if number == 0 and not as_json:
+                    _show(rows, tokenizer)
     if as_json:
-        terminal.print_json({"model": name, "scenes": rows})
+        terminal.print_json({"model": name, "rounds": rounds, "requests": _records(comparison)})
         return
-    terminal.out.print(display.titled("with drafts and without", _table(rows)))
+    terminal.out.print(display.titled("tokens a second", _table(comparison)))
+    for line in _summary(comparison):
+        terminal.out.print(line, soft_wrap=True)
     terminal.out.print(_NEXT, soft_wrap=True)
 
 
-def _chat_scenes(model: Any, tokenizer: Any) -> list[Scene]:
-    def ids(request: str) -> Any:
-        messages, asked = [{"role": "user", "content": request}], {"add_generation_prompt": True}
+def _chat_requests(model: Any, tokenizer: Any) -> list[Request]:
+    def request(title: str, message: str, grammar: Any = None) -> Request:
+        messages, asked = [{"role": "user", "content": message}], {"add_generation_prompt": True}
         prompt = tokenizer.apply_chat_template(messages, return_dict=True, **asked)
-        return prompt_of(model, prompt["input_ids"])
+        return Request(title, message, prompt_of(model, prompt["input_ids"]), grammar)
 
-    return [Scene(title, request, ids(request)) for title, request in _SCENES]
+    requests = [request(*each) for each in _REQUESTS]
+    if find_spec("llguidance") is None:
+        return requests
+    from specds.constraints.of_llguidance import grammar_source, matcher_of
+
+    source = grammar_source(json.dumps(_SCHEMA), None)
+    assert source is not None
+    grammar = matcher_of(source, tokenizer, model.vocab_size, model.settings["eos_token_id"])
+    return [*requests, request("JSON", f"Write this as JSON:\n\n{_ARTICLE}", grammar)]
 
 
-def _code_scenes(model: Any, tokenizer: Any, num_prompts: int) -> list[Scene]:
+def _code_requests(model: Any, tokenizer: Any, number: int) -> list[Request]:
     return [
-        Scene(
+        Request(
             prompt.name,
             "\n".join(prompt.text.splitlines()[-3:]),
             prompt_of(model, tokenizer.encode(prompt.text)),
         )
-        for prompt in prompts(num_prompts)
+        for prompt in prompts(number)
     ]
 
 
-def _compare(
-    model: Any,
-    tokenizer: Any,
-    scene: Scene,
-    drafter: FusedDrafter,
-    max_new_tokens: int,
-    is_silent: bool,
-) -> dict[str, Any]:
-    """Complete a scene with drafts, shown as it is written, and without."""
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "do_sample": False}
-    ids = scene.token_ids
-    if not is_silent:
-        terminal.out.rule(scene.title)
-        terminal.out.print(scene.prompt, style="dim")
-    writer = Writer(tokenizer, is_silent=is_silent)
-    start = time.perf_counter()
-    output = generate(model, ids, drafter, on_step=writer, **settings)
-    specds_s = time.perf_counter() - start
-    if not is_silent:
-        writer.end()
-    start = time.perf_counter()
-    baseline = generate(model, ids, None, max_nodes=0, **settings)
-    row = {
-        "scene": scene.title,
-        "identical": output.sequences.tolist() == baseline.sequences.tolist(),
-        "baseline_s": time.perf_counter() - start,
-        "specds_s": specds_s,
-        "stats": output.stats.to_dict(),
-    }
-    if not is_silent:
-        same = "the same text" if row["identical"] else "ANOTHER TEXT"
-        figures = (
-            f"{specds_s:.1f} s, {output.stats.num_drafts} forward passes for "
-            f"{output.stats.num_emitted_tokens} tokens; without drafts: {row['baseline_s']:.1f} s, "
-            f"{same}: {_speedup(row)}"
-        )
-        terminal.out.print(figures, style="bold", soft_wrap=True)
-    return row
+def _show(rows: dict[str, Answers], tokenizer: Any) -> None:
+    """Print the text of float32, drafted tokens in color, and whether drafts changed a text."""
+    writer = Writer(tokenizer)
+    for step in rows["float32"].steps:
+        writer(step)
+    writer.end()
+    answer = rows["float32"]
+    same = "the same text" if _is_identical(rows) else "ANOTHER TEXT"
+    figures = (
+        f"{answer.passes} forward passes for {len(answer.text)} tokens; without drafts: {same}"
+    )
+    terminal.out.print(figures, style="bold", soft_wrap=True)
 
 
-def _speedup(row: dict[str, Any]) -> str:
-    return f"{row['baseline_s'] / row['specds_s']:.2f}x"
+def _is_identical(rows: dict[str, Answers]) -> bool:
+    pairs = (("float32", f"float32, {_BASELINE}"), ("int8", f"int8, {_BASELINE}"))
+    return all(rows[way].text == rows[baseline].text for way, baseline in pairs)
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    names = ("tokens", "passes", "identical", "without", "with drafts", "speedup")
-    table = Table("", *display.numbers(*names))
-    totals = [sum(row[name] for row in rows) for name in ("baseline_s", "specds_s")]
-    for row in rows:
-        table.add_row(
-            row["scene"],
-            f"{row['stats']['num_emitted_tokens']}",
-            f"{row['stats']['num_drafts']}",
-            "yes" if row["identical"] else "NO",
-            f"{row['baseline_s']:.1f} s",
-            f"{row['specds_s']:.1f} s",
-            _speedup(row),
-        )
-    sums = (f"{total:.1f} s" for total in totals)
-    table.add_row("all", "", "", "", *sums, f"{totals[0] / totals[1]:.2f}x")
+def _gain(rows: Sequence[dict[str, Answers]], way: str, clock: str = "seconds") -> float:
+    """Return the time without drafts over the time with them, of some requests together."""
+    baseline, drafts = (
+        sum(float(getattr(row[name], clock)) for row in rows)
+        for name in (f"{way}, {_BASELINE}", way)
+    )
+    return baseline / drafts
+
+
+def _table(comparison: Comparison) -> Table:
+    answers = comparison.answers
+    table = Table("", *display.numbers(*answers, "all"))
+    for way in comparison.ways:
+        rows = [row[way.name] for row in answers.values()]
+        speeds = [f"{row.num_tokens / row.seconds:.0f}" if row.seconds else "" for row in rows]
+        is_whole = all(row.seconds for row in rows)
+        total = sum(row.num_tokens for row in rows) / sum(row.seconds for row in rows)
+        table.add_row(way.name, *speeds, f"{total:.0f}" if is_whole else "")
+        if f"{way.name}, {_BASELINE}" in {each.name for each in comparison.ways}:
+            gains = [_gain([row], way.name) for row in answers.values()]
+            gains.append(_gain([*answers.values()], way.name))
+            table.add_row("  gain of drafts", *(f"{gain:.2f}x" for gain in gains), style="bold")
+            table.add_section()
     return table
 
 
+def _summary(comparison: Comparison) -> list[str]:
+    """Return what gains and what does not, as sentences."""
+    answers = comparison.answers
+    every = [*answers.values()]
+    gains = {title: _gain([row], "int8") for title, row in answers.items()}
+    noticed = [f"{title} ({gain:.1f}x)" for title, gain in gains.items() if gain >= _NOTICED]
+    others = [title for title, gain in gains.items() if gain < _NOTICED]
+    float32, int8 = (_gain(every, way, "cpu_seconds") for way in ("float32", "int8"))
+    lines = [f"In CPU time, drafts gain {float32:.2f}x (float32) and {int8:.2f}x (int8)."]
+    if noticed:
+        lines.append(f"Drafts gain on text that repeats: {', '.join(noticed)}.")
+    if others:
+        lines.append(f"They gain little on new text: {', '.join(others)}.")
+    if any(not _is_identical(row) for row in every):
+        lines.append("DRAFTS CHANGED A TEXT: please report it.")
+    else:
+        lines.append("Drafts changed no text; int8 rounds activations, so its texts may differ.")
+    return lines
+
+
+def _records(comparison: Comparison) -> list[dict[str, Any]]:
+    return [
+        {
+            "request": title,
+            "identical": _is_identical(rows),
+            "ways": {
+                name: {
+                    "num_tokens": row.num_tokens,
+                    "passes": row.passes,
+                    "seconds": row.seconds,
+                    "cpu_seconds": row.cpu_seconds,
+                }
+                for name, row in rows.items()
+            },
+        }
+        for title, rows in comparison.answers.items()
+    ]
+
+
 _NEXT = """
-Next, with your own model and code:
-  specds build --corpus ./src --tokenizer MODEL --out src.specds
-  specds generate --model MODEL --datastore src.specds "def main("
-  specds chat --model MODEL --memory mine.memory --by-source
-MODEL is a folder or a name on the hub, such as Qwen/Qwen2.5-Coder-1.5B-Instruct, or `demo`."""
+Next, with your own model and text:
+  specds chat --model FILE.gguf --activations int8 --memory mine.memory
+  specds build --corpus ./src --tokenizer FILE.gguf --out src.specds
+  specds generate --model FILE.gguf --activations int8 --datastore src.specds "def main("
+A folder or a name on the hub, such as Qwen/Qwen2.5-Coder-1.5B-Instruct, has no `--activations`."""
