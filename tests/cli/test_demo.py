@@ -81,13 +81,13 @@ def test_demo_of_built_in_model_measures_identical_texts(capsys, code, monkeypat
 
 
 def test_demo_reports_a_text_that_drafts_changed(capsys, code, monkeypatch):
-    decode = turns.Way.decode
+    decode = turns.SpecdsDecoding.decode
 
     def other(way, request, max_new_tokens):
         text, steps, passes = decode(way, request, max_new_tokens)
         return ([*text[:-1], text[-1] + 1] if way.name == "int8" else text), steps, passes
 
-    monkeypatch.setattr(turns.Way, "decode", other)
+    monkeypatch.setattr(turns.SpecdsDecoding, "decode", other)
     monkeypatch.setattr(demo, "build_stdlib", lambda *_: code)
     demo.run_demo("demo", 1, 8, rounds=1)
     out = capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_demo_of_smollm2_answers_later_requests_from_memory(
 def test_ways_answer_in_turns():
     order = []
 
-    class Recorded(turns.Way):
+    class Recorded(turns.SpecdsDecoding):
         def decode(self, request, _):
             order.append((self.name, request.title))
             return [1], [], 1
@@ -133,7 +133,7 @@ def test_ways_answer_in_turns():
     for _ in range(2):
         comparison.start_round()
         for title in "xy":
-            comparison.answer(turns.Request(title, "", None), 1)
+            comparison.answer(turns.TimedRequest(title, "", None), 1)
     assert order == [(way, title) for ways in ("ab", "ba") for title in "xy" for way in ways]
     assert comparison.answers["x"]["a"].num_tokens == 2
 

@@ -19,7 +19,7 @@ _WARM_UP_TOKENS = 4
 
 
 @dataclass(frozen=True)
-class Request:
+class TimedRequest:
     """A prompt, int64 `(1, num_tokens)`, its title, what is shown of it, and its grammar."""
 
     title: str
@@ -49,7 +49,7 @@ class Answers:
     passes: int = 0
 
 
-class Way:
+class SpecdsDecoding:
     """Greedy decoding with drafts or without.
 
     Args:
@@ -68,7 +68,9 @@ class Way:
     def start_round(self) -> None:
         self._drafter = self._make_drafter() if self._make_drafter else None
 
-    def decode(self, request: Request, max_new_tokens: int) -> tuple[list[int], list[Step], int]:
+    def decode(
+        self, request: TimedRequest, max_new_tokens: int
+    ) -> tuple[list[int], list[Step], int]:
         """Return the text, its steps, and the forward passes after the prompt."""
         steps: list[Step] = []
         output = generate(
@@ -85,7 +87,7 @@ class Way:
         return text, steps, output.stats.num_drafts
 
 
-class LlamaCppWay:
+class LlamaCppDecoding:
     """llama.cpp on the same file and threads, by llama-cpp-python, if that is installed."""
 
     name = "llama.cpp"
@@ -103,7 +105,9 @@ class LlamaCppWay:
     def start_round(self) -> None:
         self._llama.reset()
 
-    def decode(self, request: Request, max_new_tokens: int) -> tuple[list[int], list[Step], int]:
+    def decode(
+        self, request: TimedRequest, max_new_tokens: int
+    ) -> tuple[list[int], list[Step], int]:
         text: list[int] = []
         tokens = self._llama.generate(
             request.token_ids[0].tolist(), temp=0.0, top_k=1, repeat_penalty=1.0
@@ -115,7 +119,7 @@ class LlamaCppWay:
         return text, [], len(text)
 
 
-def warm_up(ways: Sequence[Way | LlamaCppWay], request: Request) -> None:
+def warm_up(ways: Sequence[SpecdsDecoding | LlamaCppDecoding], request: TimedRequest) -> None:
     """Answer the beginning of a request in each way."""
     for way in ways:
         way.start_round()
@@ -126,7 +130,7 @@ def warm_up(ways: Sequence[Way | LlamaCppWay], request: Request) -> None:
 class Comparison:
     """The answers of each way to each request, by the names of both."""
 
-    ways: Sequence[Way | LlamaCppWay]
+    ways: Sequence[SpecdsDecoding | LlamaCppDecoding]
     answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
     _num_rounds: int = 0
 
@@ -135,11 +139,11 @@ class Comparison:
             way.start_round()
         self._num_rounds += 1
 
-    def answer(self, request: Request, max_new_tokens: int) -> dict[str, Answers]:
+    def answer(self, request: TimedRequest, max_new_tokens: int) -> dict[str, Answers]:
         """Answer a request in each way, in the opposite order in every other round."""
         rows = self.answers.setdefault(request.title, {way.name: Answers() for way in self.ways})
         for way in self.ways[:: 1 if self._num_rounds % 2 else -1]:
-            if request.grammar is not None and isinstance(way, LlamaCppWay):
+            if request.grammar is not None and isinstance(way, LlamaCppDecoding):
                 continue  # its grammars are of another kind
             row = rows[way.name]
             wall, cpu = time.perf_counter(), time.process_time()

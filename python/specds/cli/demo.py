@@ -20,7 +20,14 @@ from rich.table import Table
 from specds import terminal
 from specds._core import Memory
 from specds.bench.demo import build_stdlib, prompts
-from specds.bench.turns import Answers, Comparison, LlamaCppWay, Request, Way, warm_up
+from specds.bench.turns import (
+    Answers,
+    Comparison,
+    LlamaCppDecoding,
+    SpecdsDecoding,
+    TimedRequest,
+    warm_up,
+)
 from specds.cli import display
 from specds.cli.stream_output import Writer
 from specds.drafters import FusedDrafter
@@ -80,16 +87,16 @@ def run_demo(
                 return FusedDrafter(report.path)
 
         requests = requests[:num_prompts]
-        ways: list[Way | LlamaCppWay] = []
-        if name == SMOLLM2 and LlamaCppWay.is_installed():
+        ways: list[SpecdsDecoding | LlamaCppDecoding] = []
+        if name == SMOLLM2 and LlamaCppDecoding.is_installed():
             eos = model.settings["eos_token_id"]
-            ways.append(LlamaCppWay(ModelRef.resolve(name).path, model.num_threads, eos))
+            ways.append(LlamaCppDecoding(ModelRef.resolve(name).path, model.num_threads, eos))
         for activations in ("float32", "int8"):
             of_type = GgufModel(model.weights, activations, model.settings, model.name_or_path)
             of_type.threads = model.threads
             ways += [
-                Way(f"{activations}, {_BASELINE}", of_type),
-                Way(activations, of_type, make_drafter),
+                SpecdsDecoding(f"{activations}, {_BASELINE}", of_type),
+                SpecdsDecoding(activations, of_type, make_drafter),
             ]
         warm_up(ways, requests[0])
         comparison = Comparison(ways)
@@ -111,11 +118,11 @@ def run_demo(
     terminal.out.print(_NEXT, soft_wrap=True)
 
 
-def _chat_requests(model: Any, tokenizer: Any) -> list[Request]:
-    def request(title: str, message: str, grammar: Any = None) -> Request:
+def _chat_requests(model: Any, tokenizer: Any) -> list[TimedRequest]:
+    def request(title: str, message: str, grammar: Any = None) -> TimedRequest:
         messages, asked = [{"role": "user", "content": message}], {"add_generation_prompt": True}
         prompt = tokenizer.apply_chat_template(messages, return_dict=True, **asked)
-        return Request(title, message, prompt_of(model, prompt["input_ids"]), grammar)
+        return TimedRequest(title, message, prompt_of(model, prompt["input_ids"]), grammar)
 
     requests = [request(*each) for each in _REQUESTS]
     if find_spec("llguidance") is None:
@@ -128,9 +135,9 @@ def _chat_requests(model: Any, tokenizer: Any) -> list[Request]:
     return [*requests, request("JSON", f"Write this as JSON:\n\n{_ARTICLE}", grammar)]
 
 
-def _code_requests(model: Any, tokenizer: Any, number: int) -> list[Request]:
+def _code_requests(model: Any, tokenizer: Any, number: int) -> list[TimedRequest]:
     return [
-        Request(
+        TimedRequest(
             prompt.name,
             "\n".join(prompt.text.splitlines()[-3:]),
             prompt_of(model, tokenizer.encode(prompt.text)),
