@@ -18,7 +18,7 @@ CORE = {
 }
 MEMBERS = {
     f"{owner}.{name}": getattr(CORE[owner], name)
-    for owner in sorted(CORE.keys() - {"FormatError"})
+    for owner in sorted(CORE.keys() - {"FormatError", "InternalError"})
     for name in sorted(vars(CORE[owner]) if inspect.isclass(CORE[owner]) else ())
     if name[0] != "_"
 }

@@ -16,11 +16,12 @@ from specds.drafters.session import Proposal, RequestRules
 
 __all__ = ["DEFAULTS", "SOURCES", "AdaptiveTrigrams", "Datastore", "DatastoreBuilder"]
 __all__ += ["DraftSession", "DraftStats", "EngineDrafter", "FormatError", "ForwardCache"]
-__all__ += ["ForwardModel", "FusedState", "GgufFile", "Match", "Memory", "ModelTables"]
-__all__ += ["NodeBudget", "Session", "StepTimes", "StoredDocument", "TokenTree", "Trigrams"]
-__all__ += ["UnsupportedFileError", "__version__", "aded_session", "compact", "draft_batch", "draw"]
-__all__ += ["has_linear_product", "likeliest", "linear_product", "merge", "merges_of"]
-__all__ += ["n_grammys_session", "pack_rows", "prompt_lookup_session", "read_manifest"]
+__all__ += ["ForwardModel", "FusedState", "GgufFile", "InternalError", "Match", "Memory"]
+__all__ += ["ModelTables", "NodeBudget", "Session", "StepTimes", "StoredDocument"]
+__all__ += ["TokenTree", "Trigrams"]
+__all__ += ["UnsupportedFileError", "__version__", "aded_session", "compact", "draft_batch"]
+__all__ += ["draw", "has_linear_product", "likeliest", "linear_product", "merge"]
+__all__ += ["merges_of", "n_grammys_session", "pack_rows", "prompt_lookup_session", "read_manifest"]
 __all__ += ["read_outcomes", "rest_session"]
 
 SOURCES: Final[tuple[str, ...]]
@@ -31,6 +32,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]]
 
 __version__: Final[str]
 
+class InternalError(RuntimeError): ...
 class FormatError(ValueError): ...
 class UnsupportedFileError(FormatError): ...
 

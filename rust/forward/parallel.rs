@@ -1,7 +1,7 @@
 //! Threads for the parts of a pass.
 
 use std::process;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::thread;
 
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield, yield_now};
@@ -39,9 +39,13 @@ pub(crate) fn awake<R: Send>(num_threads: usize, work: impl FnOnce() -> R + Send
         return work();
     };
     pool.scope(|scope| {
-        let is_first = WAITING.try_lock();
+        // A panic leaves nothing behind a lock of nothing.
+        let waiting = match WAITING.try_lock() {
+            Err(TryLockError::Poisoned(of)) => Ok(of.into_inner()),
+            other => other,
+        };
         let here = Arc::new(());
-        if let (Ok(_), Some(me)) = (&is_first, pool.current_thread_index()) {
+        if let (Ok(_), Some(me)) = (&waiting, pool.current_thread_index()) {
             let (caller, number) = (Arc::downgrade(&here), pool.current_num_threads());
             scope.spawn_broadcast(move |_, other| {
                 let is_other = (1..num_threads).contains(&((number + other.index() - me) % number));

@@ -1,4 +1,4 @@
-//! Mapping of errors to Python exceptions, and locks.
+//! Mapping of errors and panics to Python exceptions, and locks.
 
 use std::io::ErrorKind;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,10 @@ use pyo3::exceptions::{
     PyBlockingIOError, PyFileExistsError, PyMemoryError, PyOSError, PyPermissionError,
     PyRuntimeError, PyValueError,
 };
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use pyo3::types::PyType;
 use specds::Error;
 use specds_index::base::forks::NoFork;
 
@@ -25,6 +28,39 @@ create_exception!(
     UnsupportedFileError,
     FormatError,
     "A whole GGUF file has an architecture, a type of weights or a tensor that is not computed here."
+);
+
+/// Turns each panic of a call into an `InternalError`, which `except Exception` catches.
+///
+/// pyo3 catches panics at every entry from Python, also those of the core's threads, and raises a subclass of
+/// `BaseException` that would end a server. A change of this class, which belongs to this extension alone, covers
+/// all entries, present and future.
+pub(crate) fn internal_error(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
+    let panic = py.get_type::<PanicException>();
+    let scope = PyDict::new(py);
+    scope.set_item("advice", ADVICE)?;
+    let text = py.eval(
+        c"lambda error: advice + BaseException.__str__(error).removeprefix(advice)",
+        Some(&scope),
+        None,
+    )?;
+    panic.setattr("__bases__", (py.get_type::<PyRuntimeError>(),))?;
+    panic.setattr("__str__", text)?;
+    panic.setattr(
+        "__doc__",
+        "A call failed by a defect of specds; other calls continue. Please report it.",
+    )?;
+    for (name, value) in [("__name__", NAME), ("__qualname__", NAME), ("__module__", "specds")] {
+        panic.setattr(name, value)?;
+    }
+    Ok(panic)
+}
+
+const NAME: &str = "InternalError";
+const ADVICE: &str = concat!(
+    "a defect of specds ",
+    env!("CARGO_PKG_VERSION"),
+    ", please report it with the lines about a panic on standard error: ",
 );
 
 /// An error of the core or of Python.

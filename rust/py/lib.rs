@@ -74,6 +74,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let sources = specds::draft::Source::NAMES;
+        module.add("InternalError", super::error::internal_error(module.py())?)?;
         module.add("SOURCES", PyTuple::new(module.py(), sources)?)?;
         module.add("DEFAULTS", super::options::defaults(module.py())?)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;

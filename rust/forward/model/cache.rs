@@ -180,6 +180,7 @@ impl Cache {
             let reason = "must be ascending places of tokens of the last pass";
             return Err(Error::invalid("path", reason));
         }
+        row.num_pending = 0;
         for (depth, &place) in path.iter().enumerate().filter(|(depth, place)| depth != *place) {
             let slot = row.length + place;
             for layer in 0..shape.num_layers {
@@ -188,7 +189,6 @@ impl Cache {
             }
         }
         row.length += path.len();
-        row.num_pending = 0;
         Ok(())
     }
 

@@ -6,6 +6,8 @@ mod config;
 mod elementwise;
 mod layer;
 mod load;
+#[cfg(test)]
+mod panics;
 mod pass;
 
 pub use cache::Cache;
