@@ -402,6 +402,7 @@ class ForwardModel:
         *,
         activations: Literal["float32", "int8"] = "float32",
         num_threads: int = 1,
+        poll: Callable[[float], object] | None = None,
     ) -> NDArray[np.float32]: ...
 
 @final

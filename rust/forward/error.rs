@@ -26,6 +26,9 @@ pub enum Error {
 
     #[error("not enough memory for {0}: ask for fewer or shorter sequences")]
     OutOfMemory(&'static str),
+
+    #[error("the pass was stopped: run it again")]
+    Stopped,
 }
 
 impl Error {

@@ -1,8 +1,12 @@
 //! `specds._core`: models of GGUF files on a CPU.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
 
 use bytemuck::cast_slice;
 use numpy::{PyReadonlyArrayDyn, PyUntypedArrayMethods};
@@ -11,7 +15,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
-use specds_forward::model::{self, Cache, Input, Model, PassOptions};
+use specds_forward::model::{self, Cache, Input, Model, PassOptions, Watch};
 use specds_forward::{Activations, Error, Instructions};
 
 use crate::arrays::{Made, Matrix, integers, shaped};
@@ -157,7 +161,10 @@ impl ForwardModel {
     /// `inputs` are tuples of a row of the cache, its tokens, their parents (or None where each follows the one
     /// before) and the number of tokens, the last ones, whose logits are computed. `commit` of the cache keeps
     /// what was computed for a path of these tokens.
-    #[pyo3(signature = (cache, inputs, *, activations = "float32", num_threads = 1))]
+    ///
+    /// A pass over 32 tokens or more obeys signals within a layer, and calls `poll` several times a second with the
+    /// fraction of it that is done. An exception of either ends it, and the cache keeps its committed tokens.
+    #[pyo3(signature = (cache, inputs, *, activations = "float32", num_threads = 1, poll = None))]
     fn forward<'py>(
         &self,
         py: Python<'py>,
@@ -165,6 +172,7 @@ impl ForwardModel {
         inputs: Vec<PassInput<'py>>,
         activations: &str,
         num_threads: usize,
+        poll: Option<Py<PyAny>>,
     ) -> Result<Matrix<f32>> {
         let activations = match activations {
             "float32" => Activations::Float32,
@@ -179,8 +187,8 @@ impl ForwardModel {
             Ok((*row, integers::<u32>(tokens, "tokens")?, parents.transpose()?, *num_logits))
         };
         let inputs: Vec<_> = inputs.iter().map(read).collect::<PyResult<_>>()?;
-        let options = PassOptions { activations, num_threads };
-        let logits = py.detach(|| {
+        let pass = |watch: Option<&Watch>| {
+            let options = PassOptions { activations, num_threads, watch };
             let inputs: Vec<_> = inputs
                 .iter()
                 .map(|(row, tokens, parents, num_logits)| {
@@ -189,10 +197,47 @@ impl ForwardModel {
                 })
                 .collect();
             self.0.forward(&mut lock(&cache.cache), &inputs, options)
-        })?;
+        };
+        let num_tokens: usize = inputs.iter().map(|(_, tokens, ..)| tokens.len()).sum();
+        let total = (num_tokens * self.0.config.num_layers) as f64;
+        let logits = if num_tokens < WATCHED {
+            py.detach(|| pass(None))?
+        } else {
+            let poll = |py: Python<'_>, done: usize| {
+                py.check_signals()?;
+                poll.as_ref()
+                    .map_or(Ok(()), |poll| poll.call1(py, (done as f64 / total,)).map(drop))
+            };
+            py.detach(|| watched(pass, poll))??
+        };
         let vocab_size = self.0.config.vocab_size.max(1);
         shaped([logits.len() / vocab_size, vocab_size], logits)
     }
+}
+
+/// Runs a pass on a thread of its own, so that this one can handle signals, which no other thread can.
+fn watched<T: Send>(
+    pass: impl FnOnce(Option<&Watch>) -> T + Send,
+    poll: impl Fn(Python<'_>, usize) -> PyResult<()>,
+) -> PyResult<T> {
+    let watch = Watch::default();
+    thread::scope(|scope| {
+        let (done, waiting) = mpsc::channel::<()>();
+        let watch = &watch;
+        let working = scope.spawn(move || {
+            let _done = done; // closes the channel, whatever ends the pass
+            pass(Some(watch))
+        });
+        let mut polled = Ok(());
+        while waiting.recv_timeout(POLLED) == Err(RecvTimeoutError::Timeout) {
+            polled = polled.and_then(|()| Python::attach(|py| poll(py, watch.num_done())));
+            if polled.is_err() {
+                watch.stop();
+            }
+        }
+        let made = working.join().unwrap_or_else(|panic| resume_unwind(panic));
+        polled.map(|()| made)
+    })
 }
 
 /// A field of a model that no file describes.
@@ -271,6 +316,10 @@ impl ArrayWeights<'_> {
 
 /// A row, its tokens, their parents, and the number of the last ones whose logits are computed.
 type PassInput<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usize);
+
+/// Passes over fewer tokens are so short that a thread for them is not worth its start.
+const WATCHED: usize = 32;
+const POLLED: Duration = Duration::from_millis(50);
 
 /// The most rows of a cache: each takes memory before it has a token.
 const MAX_ROWS: usize = 1 << 16;

@@ -68,21 +68,25 @@ class ArrayEmitter:
     ) -> None:
         self.emitted: list[int] = []
         self.finished = False
-        self._prompt_ids = prompt_ids
+        self._prompt_length = int(prompt_ids.shape[1])
+        # Has room for later tokens, so that a token does not cost a copy of the text.
+        self._ids = prompt_ids.copy()
         self._max_length, self._eos, self._criteria = max_length, eos_token_ids, criteria
         self._put = put
 
     @property
     def length(self) -> int:
-        return int(self._prompt_ids.shape[1]) + len(self.emitted)
+        return self._prompt_length + len(self.emitted)
 
     @property
     def token_ids(self) -> NDArray[np.int64]:
-        """All tokens, int64 `(1, length)`."""
-        emitted = np.array([self.emitted], dtype=np.int64)
-        return np.concatenate([self._prompt_ids, emitted], axis=1)
+        """All tokens, int64 `(1, length)`, which are only read."""
+        return self._ids[:, : self.length]
 
     def emit(self, token: int) -> int:
+        if self.length == self._ids.shape[1]:
+            self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)], axis=1)
+        self._ids[0, self.length] = token
         self.emitted.append(token)
         self.finished = token in self._eos or self.length >= self._max_length
         if self._criteria:

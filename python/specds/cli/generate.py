@@ -143,7 +143,13 @@ def chat(
             for text in messages(commands.by_name, f"{running.model}, {at.running.drafts_from}"):
                 with stopped_by_interrupt() as interrupt:
                     settings = running.settings(interrupt)
-                    talk.send(text, **settings, max_new_tokens=max_new_tokens)
+                    try:
+                        talk.send(text, **settings, max_new_tokens=max_new_tokens)
+                    except KeyboardInterrupt:
+                        if not interrupt.is_reading:
+                            raise
+                        terminal.note("the message was not read, and is not kept")
+                        continue
                 at.writer.end()
                 if commands.shows_stats:
                     terminal.err.print(str(talk.last_stats), style="dim", soft_wrap=True)

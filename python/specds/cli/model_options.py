@@ -141,6 +141,7 @@ class Running:
             "max_nodes": self.max_nodes,
             "verification": self.verification,
             "stopping_criteria": [interrupt],
+            "on_prefill": interrupt.on_prefill,
             **({"stop_strings": [*self.stop]} if self.stop else {}),
             **chosen,
         }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -13,7 +14,7 @@ from specds import terminal
 from specds.models.render import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from transformers import PreTrainedTokenizerBase
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 DRAFTED = "green"
 """The style of a token that was drafted and accepted."""
+
+_SHOWN_AFTER_S = 2.0
 
 COLORS = {
     "datastore": "blue",
@@ -81,29 +84,63 @@ class Writer:
 
 
 class Interrupt:
-    """A stopping criterion that ends a text when Ctrl-C is pressed."""
+    """A stopping criterion that ends a text when Ctrl-C is pressed, and shows how a prompt is read.
+
+    Attributes:
+        pressed: Whether Ctrl-C was pressed.
+        is_reading: Whether a prompt is being read, of which nothing is kept.
+    """
 
     rowwise = True
 
     def __init__(self) -> None:
-        self.pressed = False
+        self.pressed = self.is_reading = False
+        self._started = 0.0
+        self._bar: Callable[[int, int], None] | None = None
+        self._shown = ExitStack()
 
     def __call__(self, *_: Any, **__: Any) -> bool:
         return self.pressed
 
+    def on_prefill(self, num_read: int, num_tokens: int) -> None:
+        """Show a bar on standard error if a prompt takes longer than two seconds."""
+        self.is_reading = num_read < num_tokens
+        if not self.is_reading:
+            self.end()
+            return
+        if num_read == 0 and self._bar is None:
+            self._started = monotonic()
+        if self._bar is None and monotonic() - self._started >= _SHOWN_AFTER_S:
+            from specds.terminal.progress import prompt_progress
+
+            self._bar = self._shown.enter_context(prompt_progress())
+        if self._bar is not None:
+            self._bar(num_read, num_tokens)
+
+    def end(self) -> None:
+        """Remove the bar."""
+        self._shown.close()
+        self._bar = None
+
 
 @contextmanager
 def stopped_by_interrupt() -> Iterator[Interrupt]:
-    """End the text after its next token at the first Ctrl-C; restore the handler for the second."""
+    """End the text after its next token at the first Ctrl-C; restore the handler for the second.
+
+    While a prompt is read, the first one raises KeyboardInterrupt.
+    """
     interrupt = Interrupt()
     before = signal.getsignal(signal.SIGINT)
 
     def press(*_: Any) -> None:
         interrupt.pressed = True
         signal.signal(signal.SIGINT, before)
+        if interrupt.is_reading:
+            raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, press)
     try:
         yield interrupt
     finally:
+        interrupt.end()
         signal.signal(signal.SIGINT, before)

@@ -138,10 +138,21 @@ class Chat:
             return left.is_set()
 
         criteria = [*settings.pop("stopping_criteria", ()), is_left]
+        on_prefill = settings.pop("on_prefill", self._settings.get("on_prefill"))
+
+        def report(num_read: int, num_tokens: int) -> None:
+            if left.is_set():
+                raise _LeftError
+            if on_prefill is not None:
+                on_prefill(num_read, num_tokens)
+
+        settings |= {"stopping_criteria": criteria, "on_prefill": report}
 
         def send() -> None:
             try:
-                self.send(text, streamer, stopping_criteria=criteria, **settings)
+                self.send(text, streamer, **settings)
+            except _LeftError:
+                pass
             except BaseException as error:
                 failures.append(error)
                 streamer.end()
@@ -197,6 +208,10 @@ class Chat:
         ended, self._session = self._session, None
         if ended is not None:
             ended.finish()
+
+
+class _LeftError(Exception):
+    """The loop over a reply was left before its first token."""
 
 
 class _Pieces:

@@ -129,6 +129,7 @@ class Request:
         if self.noise is not None and (len(self.rows) > 1 or runner.accepts):
             for row in self.rows:
                 row.sampler.draw_by(self.noise, row.number)  # type: ignore[attr-defined]
+        runner.on_prefill = self.options.on_prefill
         cache = None
         try:
             budget = self._budget(runner)

@@ -35,6 +35,7 @@ def generate(
     stream_interval: int | None = None,
     shape_invariant: bool = False,
     on_step: Callable[[Step], object] | None = None,
+    on_prefill: Callable[[int, int], object] | None = None,
     session: Session | None = None,
     grammar: Any = None,
     seed: int | None = None,
@@ -84,6 +85,9 @@ def generate(
             baseline. Tested on a CPU; other devices verify with `model`.
         on_step: Called with each `Step` of each row, including the prefill: the draft, its accepted
             nodes, and the emitted tokens with their sources.
+        on_prefill: Called with the tokens of the prompts that are read and with all of them: first
+            with 0, then after each part, and by `native` several times a second. An exception that
+            it raises ends the request.
         session: A session of the drafter that has observed the only prompt. It observes the emitted
             tokens and is not finished, so that another request can continue it. By default each
             row has its own session.
@@ -122,6 +126,7 @@ def generate(
         stream_interval=stream_interval,
         shape_invariant=shape_invariant,
         on_step=on_step,
+        on_prefill=on_prefill,
         session=session,
         grammar=grammar,
     )

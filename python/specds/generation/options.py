@@ -37,6 +37,7 @@ class Options:
     shape_invariant: bool = False
     on_unsupported: str = "refuse"
     on_step: Callable[[Step], object] | None = None
+    on_prefill: Callable[[int, int], object] | None = None
     session: Session | None = None
     grammar: Any = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from os import PathLike
 from typing import Any, Literal
@@ -148,10 +148,23 @@ class GgufModel:
         chosen = os.environ.get("OMP_NUM_THREADS", "")
         return max(int(chosen), 1) if chosen.isdigit() else _num_cores()
 
-    def compute(self, states: ForwardCache, inputs: Sequence[Input]) -> NDArray[np.float32]:
-        """Return the logits of some tokens of some rows, `(num_logits, vocab_size)`."""
+    def compute(
+        self,
+        states: ForwardCache,
+        inputs: Sequence[Input],
+        poll: Callable[[float], object] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the logits of some tokens of some rows, `(num_logits, vocab_size)`.
+
+        A long pass calls `poll` from time to time with the share that is done; an exception ends
+        it.
+        """
         return self.weights.forward(
-            states, inputs, activations=self.activations, num_threads=self.num_threads
+            states,
+            inputs,
+            activations=self.activations,
+            num_threads=self.num_threads,
+            poll=poll,
         )
 
     def seed(self, number: int) -> None:

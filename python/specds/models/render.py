@@ -8,28 +8,51 @@ from specds.models.tokenization import Tokenizer
 
 # Enough that a character or a joined space is whole.
 _BEFORE = 4
+# Tokens that are decoded at once, if their characters never end.
+_MOST = 16
 _AROUND = 24
 
 
 class Spelling:
-    """Incremental detokenization, because a character may need several tokens."""
+    """Incremental detokenization, because a character may need several tokens.
+
+    Each call decodes a few tokens, however long the text is.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        # The last tokens, how many of them end with a whole character, and what was returned of
+        # their text.
         self._token_ids: list[int] = []
+        self._num_whole = 0
         self._told = ""
 
     def of(self, token_id: int | None) -> str:
         """Return the text that a token adds; None flushes the rest."""
         self._token_ids += [] if token_id is None else [token_id]
         text = str(self._tokenizer.decode(self._token_ids))
-        if text.endswith("\N{REPLACEMENT CHARACTER}") and token_id is not None:
-            return ""
-        new, self._told = text[len(self._told) :], text
-        if new.endswith("\n"):  # decoding all of it at each token would take ever longer
-            self._token_ids = self._token_ids[-_BEFORE:]
-            self._told = str(self._tokenizer.decode(self._token_ids))
+        waiting = 0 if token_id is None else _num_waiting(text)
+        end = max(len(text) - waiting, len(self._told))
+        new, self._told = text[len(self._told) : end], text[:end]
+        if waiting == 0 and len(self._token_ids) - self._num_whole >= _BEFORE:
+            self._drop(self._num_whole, waiting)
+            self._num_whole = len(self._token_ids)
+        elif len(self._token_ids) > _MOST:
+            self._drop(_BEFORE, waiting)
+            self._num_whole = max(self._num_whole - _BEFORE, 0)
         return new
+
+    def _drop(self, number: int, waiting: int) -> None:
+        """Drop the first tokens."""
+        del self._token_ids[:number]
+        text = str(self._tokenizer.decode(self._token_ids))
+        self._told = text[: len(text) - waiting]
+
+
+def _num_waiting(text: str) -> int:
+    """Return how many characters at the end of a text later tokens may complete."""
+    # Of a character of four bytes, up to three are there.
+    return min(len(text) - len(text.rstrip("\N{REPLACEMENT CHARACTER}")), 3)
 
 
 def text_after(tokenizer: Tokenizer, before: Sequence[int], token_ids: Sequence[int]) -> str:

@@ -69,6 +69,19 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
+def prompt_progress() -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error while a prompt is read; yield its callback."""
+    with _bars(transient=True) as bars:
+        task = bars.add_task("reading the prompt", total=None)
+
+        def show(num_read: int, num_tokens: int) -> None:
+            what = f"reading {counted(num_tokens, 'token')}"
+            bars.update(task, description=what, completed=num_read, total=num_tokens)
+
+        yield show
+
+
+@contextmanager
 def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
     """Show a bar on standard error; yield the callback of a benchmark for each request."""
     # A thread that refreshes would take the interpreter in the middle of what is timed.

@@ -100,6 +100,10 @@ class ChainRunner(Runner):
     def prefill_rows(self, prompts: Sequence[Tensor], chunk_size: int | None = None) -> Tensor:
         known: dict[tuple[int, ...], tuple[_Sequence, Tensor]] = {}
         texts = [tuple(prompt[0].tolist()) for prompt in prompts]
+        self._num_read = 0
+        # Only a single row can have states before its prompt is read.
+        self._num_tokens = sum(map(len, {*texts})) - self._rows[0].length
+        self.report_prefill(0, self._num_tokens)
         for row, ids in zip(self._rows, texts, strict=True):
             if ids in known:
                 row.group.cache, row.length = copied(known[ids][0].group.cache), len(ids)
@@ -118,6 +122,8 @@ class ChainRunner(Runner):
             row.fed = ids[start:end]
             logits = self._feed(row.group, 1)
             row.length = end
+            self._num_read += end - start
+            self.report_prefill(self._num_read, self._num_tokens)
             if end == self.mark_at:
                 self.mark = copied(row.group.cache), end
         return logits[0, -1]

@@ -79,6 +79,9 @@ class Runner(Verifier):
         rows = sorted(first_rows.values(), key=lambda row: -prompts[row].shape[1])
         is_alone = chunk_size is not None or any(self.cache.lengths)
         logits: dict[int, Tensor] = {}
+        self._num_unread = sum(prompts[row].shape[1] - self.cache.lengths[row] for row in rows)
+        self._num_tokens = self._num_unread
+        self.report_prefill(0, self._num_tokens)
         while rows:
             number = 1 if is_alone else max(LONG_PROMPT // prompts[rows[0]].shape[1], 1)
             some, rows = rows[:number], rows[number:]
@@ -114,7 +117,10 @@ class Runner(Verifier):
             logits = self._forward(chunk, positions.clamp(min=0), shown, last=1, model=model)
             self.cache.settle()
             for row, part in zip(rows, parts, strict=True):
+                self._num_unread += self.cache.lengths[row]
                 self.cache.lengths[row] = min(end, len(part))
+                self._num_unread -= self.cache.lengths[row]
+            self.report_prefill(self._num_tokens - self._num_unread, self._num_tokens)
         return logits[:, -1]
 
     def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Tensor]:

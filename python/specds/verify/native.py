@@ -10,8 +10,8 @@ from specds._core import ForwardCache, TokenTree
 from specds.models.gguf_model import GgufCache, GgufModel
 from specds.verify.runner import Verifier
 
-# A pass over a prompt cannot be interrupted, so it takes this many tokens of each row.
-_CHUNK = 512
+# Tokens of a row that are read at once; longer passes take no less time for each.
+_CHUNK = 256
 
 
 class NativeRunner(Verifier):
@@ -53,6 +53,13 @@ class NativeRunner(Verifier):
         first_rows: dict[bytes, int] = {}
         originals = [first_rows.setdefault(text.tobytes(), row) for row, text in enumerate(texts)]
         logits: dict[int, NDArray[np.float32]] = {}
+        num_read = 0
+        num_tokens = sum(len(texts[row]) - self.states.length(row) for row in first_rows.values())
+
+        def poll(share: float) -> None:
+            self.report_prefill(num_read + int(share * size), num_tokens)
+
+        self.report_prefill(0, num_tokens)
         while waiting := [row for row in first_rows.values() if row not in logits]:
             inputs, ended = [], []
             for row in waiting:
@@ -61,9 +68,12 @@ class NativeRunner(Verifier):
                 is_last = start + len(chunk) == len(texts[row])
                 inputs.append((row, chunk, None, int(is_last)))
                 ended += [row] * is_last
-            logits |= zip(ended, self._native.compute(self.states, inputs), strict=True)
+            size = sum(len(chunk) for _, chunk, *_ in inputs)
+            logits |= zip(ended, self._native.compute(self.states, inputs, poll), strict=True)
             for row, chunk, *_ in inputs:
                 self.states.commit(row, range(len(chunk)))
+            num_read += size
+            self.report_prefill(num_read, num_tokens)
         for row, original in enumerate(originals):
             if row != original:
                 self.states.append(row, self.states.states(original))

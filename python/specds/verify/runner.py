@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +30,8 @@ class Verifier:
         setting: Key of the times of a pass, apart from model and shape.
         token_cost: Cost of a further token over a pass of one, from which automatic draft sizes
             begin; None if it differs too much between devices.
+        on_prefill: Called with the tokens of the prompts that are read and with all of them: first
+            with 0, then after each part. An exception ends the request.
     """
 
     node_steps: tuple[int, ...] = ()
@@ -40,6 +42,7 @@ class Verifier:
     reason = ""
     setting: tuple[Any, ...] = ()
     token_cost: float | None = None
+    on_prefill: Callable[[int, int], object] | None = None
 
     def __init__(
         self, model: Any, *, prompt_length: int, max_length: int, max_nodes: int, num_rows: int = 1
@@ -61,6 +64,11 @@ class Verifier:
             The logits after the last token of each row, `(num_rows, vocab_size)`.
         """
         raise NotImplementedError
+
+    def report_prefill(self, num_read: int, num_tokens: int) -> None:
+        """Report how much of the prompts is read."""
+        if self.on_prefill is not None:
+            self.on_prefill(num_read, num_tokens)
 
     def verify_rows(self, token_ids: Sequence[int], trees: Sequence[TokenTree]) -> list[Any]:
         """Run the last emitted token of each row and its tree through the model, in one pass.

@@ -9,9 +9,11 @@ mod load;
 #[cfg(test)]
 mod panics;
 mod pass;
+mod watch;
 
 pub use cache::Cache;
 pub use config::Config;
 pub use layer::LinearLayer;
 pub use load::Model;
 pub use pass::{Input, PassOptions};
+pub use watch::Watch;

@@ -5,6 +5,7 @@ use super::cache::Cache;
 use super::elementwise::{Gated, Normalize, add};
 use super::layer::LinearLayer;
 use super::load::{DecoderBlock, Model};
+use super::watch::Watch;
 use crate::error::{Error, Result};
 use crate::kernel::states::{Activations, States};
 use crate::parallel;
@@ -25,10 +26,12 @@ pub struct Input<'a> {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub struct PassOptions {
+pub struct PassOptions<'a> {
     pub activations: Activations,
     /// 0 is as 1.
     pub num_threads: usize,
+    /// Lets another thread see the pass, and stop it.
+    pub watch: Option<&'a Watch>,
 }
 
 /// A token of a pass.
@@ -56,15 +59,16 @@ impl Model {
     /// Computes the logits of tokens, `(sum of num_logits, vocab_size)`, in the order of the inputs.
     ///
     /// Keys and values stay in the cache until the next pass of the row; [`Cache::commit`] makes some of them
-    /// part of the sequence.
+    /// part of the sequence. A pass that fails leaves the committed tokens of all rows as they were.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a token, parent or row that does not exist, and [`Error::OutOfMemory`].
+    /// [`Error::Invalid`] for a token, parent or row that does not exist, [`Error::OutOfMemory`], and
+    /// [`Error::Stopped`] by [`PassOptions::watch`].
     pub fn forward(
         &self,
         cache: &mut Cache,
         inputs: &[Input<'_>],
-        options: PassOptions,
+        options: PassOptions<'_>,
     ) -> Result<Vec<f32>> {
         let tokens = self.tokens(cache, inputs)?;
         for input in inputs {
@@ -79,9 +83,10 @@ impl Model {
                 let number = chunk.iter().filter(|token| token.has_logits).count();
                 let (of_chunk, others) = rest.split_at_mut(number * self.config.vocab_size);
                 rest = others;
-                self.forward_chunk(cache, chunk, options, &mut scratch, of_chunk);
+                self.forward_chunk(cache, chunk, options, &mut scratch, of_chunk)?;
             }
-        });
+            Ok(())
+        })?;
         for input in inputs {
             cache.rows[input.row].num_pending = input.tokens.len();
         }
@@ -142,10 +147,10 @@ impl Model {
         &self,
         cache: &mut Cache,
         tokens: &[Token],
-        options: PassOptions,
+        options: PassOptions<'_>,
         scratch: &mut Scratch,
         logits: &mut [f32],
-    ) {
+    ) -> Result<()> {
         let config = &self.config;
         let mut states = self.embed(tokens);
         let turns = config.rotations.each_ref().map(|rotation| -> Vec<_> {
@@ -167,6 +172,9 @@ impl Model {
             self.with.run(Gated { is_gelu: config.is_gelu, inputs: gate_up, size, outputs: gated });
             apply(&block.down, gated, options, prepared, added);
             self.add(&mut states, added, block.feed_forward_post_norm.as_ref(), normed);
+            if let Some(watch) = options.watch {
+                watch.advance(tokens.len())?;
+            }
         }
         let asked = tokens.iter().zip(states.chunks_exact(config.hidden_size));
         let asked: Vec<f32> = asked
@@ -176,13 +184,14 @@ impl Model {
             .collect();
         self.normalize(&asked, &self.norm, &mut scratch.normed);
         let Scratch { prepared, normed, .. } = scratch;
-        let PassOptions { activations, num_threads } = options;
+        let PassOptions { activations, num_threads, .. } = options;
         self.head.multiply(normed, activations, num_threads, prepared, logits);
         if let Some(cap) = config.logit_cap {
             for logit in logits {
                 *logit = (*logit / cap).tanh() * cap;
             }
         }
+        Ok(())
     }
 
     fn embed(&self, tokens: &[Token]) -> Vec<f32> {
@@ -256,7 +265,7 @@ impl Model {
         cache: &mut Cache,
         layer: usize,
         tokens: &[Token],
-        options: PassOptions,
+        options: PassOptions<'_>,
         scratch: &mut Scratch,
     ) {
         let config = &self.config;
@@ -304,7 +313,7 @@ impl Model {
 fn apply(
     layer: &LinearLayer,
     states: &[f32],
-    options: PassOptions,
+    options: PassOptions<'_>,
     prepared: &mut States,
     outputs: &mut Vec<f32>,
 ) {
