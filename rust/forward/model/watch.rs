@@ -1,4 +1,4 @@
-//! What another thread may know of a pass, and its way to stop it.
+//! The progress of a pass, for another thread, which may stop it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
