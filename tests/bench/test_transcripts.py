@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 
 import pytest
 
@@ -48,6 +49,26 @@ def test_row_may_have_optional_fields(tmp_path, demo_tokenizer):
     assert first.predicted_ids.tolist() == expected
     assert second.predicted_ids.tolist() == [7]
     assert len(read_transcripts(tmp_path / "rows.jsonl", demo_tokenizer, 10, 1)) == 1
+
+
+def test_conversation_is_replayed_from_its_last_message(tmp_path, demo_tokenizer):
+    tokenizer = pickle.loads(pickle.dumps(demo_tokenizer))
+    tokenizer.chat_template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+        "{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}<|endoftext|>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    calls = [{"function": {"name": "f", "arguments": '{"a": 1}'}}]
+    answer = {"role": "assistant", "content": None, "tool_calls": calls}
+    path = tmp_path / "calls.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "hi"}, answer]}))
+    [one] = read(path, tokenizer)
+    assert tokenizer.decode(one.prompt_ids) == "<user>hi<|endoftext|><assistant>"
+    written = '{"name": "f", "arguments": {"a": 1}}<|endoftext|>'
+    assert tokenizer.decode(one.completion_ids) == written
+    path.write_text(json.dumps({"messages": [answer, {"role": "user", "content": "hi"}]}))
+    with pytest.raises(TranscriptError, match="the last message of a conversation must be the"):
+        read(path, tokenizer)
 
 
 IDS = {"prompt": "a", "completion_ids": [1, 2, 3]}

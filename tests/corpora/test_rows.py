@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specds.corpora import CorpusError, CorpusOptions, Document, Skipped, open_corpus, render_with
 from specds.corpora.files import json_rows, readable
-from specds.corpora.rows import conversation, plain
+from specds.corpora.rendering import plain
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -134,18 +134,6 @@ def test_conversation_of_a_row(tmp_path, row):
     path = rows_file(tmp_path, [row])
     assert texts(path) == ["hi\nho"]
     assert texts(path, render=json.dumps) == [json.dumps(MESSAGES)]
-
-
-def test_roles_get_one_name_and_calls_of_tools_no_text():
-    value = [
-        *({"from": role, "value": role} for role in ("system", "tool", "chatgpt")),
-        {"role": "assistant", "content": None},
-    ]
-    found = [(message["role"], message["content"]) for message in conversation(value)]
-    assert found[:2] == [("system", "system"), ("tool", "tool")]
-    assert found[2:] == [("assistant", "chatgpt"), ("assistant", "")]
-    assert conversation([]) == []
-    assert plain([]) == ""
 
 
 BAD_ROWS = [

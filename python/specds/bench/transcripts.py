@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from specds.corpora.files import decompressed, line_rows, readable
+from specds.corpora.rendering import Template, render_with
+from specds.corpora.requests import conversation_of
 from specds.models.tokenization import Tokenizer, vocab_size
 
 ALL = "all"
@@ -49,7 +51,8 @@ def read_transcripts(
     """Read a JSONL file of recorded answers, plain or compressed by gzip or zstd.
 
     A row has `prompt` and `completion` as text, or `prompt_ids` and `completion_ids`, which take
-    precedence. It may have `predicted_output`, or its ids, and `workload`, `group` and `suggested`:
+    precedence, or a conversation whose last message is the answer (`specds build` reads the same
+    formats). It may have `predicted_output`, or its ids, and `workload`, `group` and `suggested`:
     see `Transcript`. Ids are below `vocab_size`.
     """
     source, transcripts = _name(path), []
@@ -88,6 +91,8 @@ def _transcript(source: str, row: Any, tokenizer: Tokenizer, vocab_size: int) ->
         raise row
     if not isinstance(row, dict):
         raise ValueError(f"not a JSON object, but {type(row).__name__}")
+    if "prompt" not in row and "prompt_ids" not in row:
+        row = row | _turn(row, tokenizer)
     prompt, completion, predicted = (_ids(row, name, tokenizer, vocab_size) for name in _TEXTS)
     return Transcript(
         _text(row, "workload") or source,
@@ -97,6 +102,23 @@ def _transcript(source: str, row: Any, tokenizer: Tokenizer, vocab_size: int) ->
         predicted if "predicted_output" in row or "predicted_output_ids" in row else None,
         _suggested(row.get("suggested", []), len(completion)),
     )
+
+
+def _turn(row: dict[str, Any], tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the prompt and the completion of a conversation, without the end of its last turn."""
+    talk, render = conversation_of(row), render_with(tokenizer)
+    if talk is None or not isinstance(render, Template):
+        return {}
+    if not talk.messages or talk.messages[-1]["role"] != "assistant":
+        raise ValueError("the last message of a conversation must be the assistant's")
+    turn = render.turn(talk.messages, talk.tools)
+    if turn is None:
+        raise ValueError("the chat template does not write the last message after its prompt")
+    prompt, completion = turn
+    end = tokenizer.eos_token_id
+    if isinstance(end, int):
+        completion = completion.split(str(tokenizer.decode([end])))[0]
+    return {"prompt": prompt, "completion": completion}
 
 
 _TEXTS = ("prompt", "completion", "predicted_output")

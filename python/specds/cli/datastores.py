@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -162,7 +162,7 @@ def _build(
     overwrite: bool = False,
     append: bool = False,
 ) -> None:
-    from specds.corpora import open_corpora, render_with
+    from specds.corpora import open_corpora
     from specds.indexing import build_datastore
     from specds.models.load import load_encoder
     from specds.models.resolve import OF_DEMO, SMOLLM2, ModelRef
@@ -176,7 +176,8 @@ def _build(
     name = str(Path(tokenizer).absolute()) if is_local else tokenizer
     with terminal.waiting(f"opening {', '.join(corpus)}"):
         loaded = load_encoder(ref)
-        opened = open_corpora(chain.from_iterable(named), reading, render=render_with(loaded))
+        render = _renderer(loaded, reading)
+        opened = open_corpora(chain.from_iterable(named), reading, render=render)
     command = _command(corpus, tokenizer, reading, options)
     whole = BuildOptions(**vars(options), overwrite=overwrite, append=append, commands=(command,))
     try:
@@ -196,6 +197,15 @@ def _build(
     elif report.share_read < 0.5:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in report.skipped.items())
         terminal.note(f"only {report.share_read:.0%} of the corpus was read; left out: {reasons}")
+
+
+def _renderer(tokenizer: Any, reading: CorpusOptions) -> Any:
+    from specds.corpora import render_with
+
+    if reading.chat_template is None:
+        return render_with(tokenizer)
+    template = Path(reading.chat_template).read_text(encoding="utf-8")
+    return render_with(tokenizer, template, reading.chat_template)
 
 
 def _command(

@@ -11,7 +11,7 @@ from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Document
 if TYPE_CHECKING:
     from specds.corpora.folder import belongs_to, stdlib_documents
     from specds.corpora.open import open_corpora, open_corpus
-    from specds.corpora.rows import render_with
+    from specds.corpora.rendering import render_with
 
 __all__ = [
     "Corpus",
@@ -27,4 +27,4 @@ __all__ = [
     "stdlib_documents",
 ]
 
-__getattr__ = lazy(__name__, "folder", "rows", "open")
+__getattr__ = lazy(__name__, "folder", "rendering", "open")

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Literal, Protocol, TypeAlias
@@ -20,11 +20,13 @@ class Document:
         name: Its place: ``a/b.py``, ``answers.jsonl:17``.
         text: The text; never empty, and always encodable as UTF-8.
         num_bytes: Bytes read for it, for progress; a compressed file counts with its size on disk.
+        unwritten: Fields of its conversation with text that `text` lacks.
     """
 
     name: str
     text: str
     num_bytes: int
+    unwritten: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class CorpusOptions:
         text_field: Field of a row with its text; by default the first one with a usual name.
         messages_field: Field of a row with a conversation; by default the first one with a usual
             name.
+        chat_template: File of a chat template in Jinja that formats conversations; by default the
+            tokenizer's.
         language: Programming language in ``the-stack``, such as python.
         config: Configuration of a dataset on the hub.
         split: Split of a dataset on the hub; by default ``train``, or that of a named corpus.
@@ -100,6 +104,7 @@ class CorpusOptions:
 
     text_field: str | None = None
     messages_field: str | None = None
+    chat_template: str | None = None
     language: str | None = None
     config: str | None = None
     split: str | None = None
@@ -149,7 +154,7 @@ def _encodable(document: Document) -> tuple[Document, bytes]:
         return document, document.text.encode()
     except UnicodeEncodeError:
         text = document.text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return Document(document.name, text, document.num_bytes), text.encode()
+        return replace(document, text=text), text.encode()
 
 
 def _share(content: bytes) -> float:

@@ -18,7 +18,9 @@ from typing import Any, TypeAlias
 
 from specds._lazy import imported
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
-from specds.corpora.rows import BadRowError, NumberedRow, Render, RowReader
+from specds.corpora.rendering import Render
+from specds.corpora.rows import BadRowError, NumberedRow, RowReader, whole_sessions
+from specds.corpora.server_logs import logged_requests
 
 _CHUNK = 1 << 18
 _LARGEST_ROW = 1 << 26
@@ -169,15 +171,26 @@ class DataFile:
             match kind(self.name):
                 case "text":
                     text = content.read(_LARGEST_TEXT + 1 if content is not file else -1)
-                    yield from sift([self._document(text)], self.options)
+                    if logged := self._requests(text):
+                        yield from self._reader(f"{self.path}: request ").documents(logged)
+                    else:
+                        yield from sift([self._document(text)], self.options)
                 case "parquet":
                     yield from self._parquet(file, place)
                 case "json":
                     rows = json_rows(content, _meter(file))
                     yield from self._reader(place).documents(rows)
                 case _:
-                    rows = line_rows(content, _meter(file))
+                    rows = whole_sessions(line_rows(content, _meter(file)))
                     yield from self._reader(f"{self.path}:").documents(rows)
+
+    def _requests(self, content: bytes) -> list[NumberedRow]:
+        """Return the requests of a server's log, and none of another text."""
+        if ".log" not in Path(self.name.lower()).suffixes:
+            return []
+        rows = logged_requests(content.decode("utf-8", "replace"))
+        share = self.num_bytes // max(len(rows), 1)
+        return [(number, row, share) for number, row in enumerate(rows, 1)]
 
     def _document(self, content: bytes) -> Item:
         is_large = len(content) > max(_LARGEST_TEXT, self.num_bytes)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from specds._lazy import imported
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Part, Skipped, sift
 from specds.corpora.files import DataFile, decode, digest, file_state, kind, local_file
-from specds.corpora.rows import Render
+from specds.corpora.rendering import Render
 
 _SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "target", "venv"})
 _ABOUT_DATA = ("readme", "license", "dataset_infos.json")

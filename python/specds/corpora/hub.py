@@ -9,7 +9,7 @@ from typing import Any
 from specds._lazy import imported
 from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Item
 from specds.corpora.files import DataFile, kind
-from specds.corpora.rows import Render
+from specds.corpora.rendering import Render
 from specds.hub.client import api, brief, connection_errors, describe, explained, hub
 from specds.hub.names import HubName
 

@@ -13,7 +13,7 @@ from specds.corpora.document import Corpus, CorpusError, CorpusOptions, Part
 from specds.corpora.files import kind, local_file
 from specds.corpora.folder import folder_parts, stdlib_parts
 from specds.corpora.hub import BY_LANGUAGE, NAMED, HubDataset, hub_corpus
-from specds.corpora.rows import Render, plain
+from specds.corpora.rendering import Render, plain
 
 
 def open_corpus(

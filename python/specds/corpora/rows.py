@@ -1,95 +1,19 @@
 """Conversion of rows to documents, and errors of rows without one."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 from specds.corpora.document import CorpusError, CorpusOptions, Document, Item, Skipped, sift
-from specds.models.tokenization import Tokenizer
-
-Messages: TypeAlias = "list[dict[str, str]]"
-Render: TypeAlias = "Callable[[Messages], str]"
-"""Turns messages of `role` and `content` into text; a `ValueError` makes it a bad row."""
-
-_ROLES = {
-    "human": "user",
-    "prompter": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bard": "assistant",
-    "bing": "assistant",
-    "model": "assistant",
-}
-
-
-def conversation(value: Any) -> Messages:
-    """Return the messages of a conversation in one of the usual formats.
-
-    These are lists of objects with `role` and `content` (OpenAI; the content may be a list of text
-    parts) or with `from` and `value` (ShareGPT), and lists of alternating strings (UltraChat).
-    """
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"no conversation but {type(value).__name__}")
-    return [_message(message, index) for index, message in enumerate(value)]
-
-
-def _message(message: Any, index: int) -> dict[str, str]:
-    if isinstance(message, str):
-        return {"role": ("user", "assistant")[index % 2], "content": message}
-    if not isinstance(message, dict):
-        raise ValueError(f"a message is {type(message).__name__}")
-    role = message.get("role") or message.get("from")
-    content = message["content"] if "content" in message else message.get("value")
-    if not isinstance(role, str):
-        raise ValueError("a message without `role` or `from`")
-    return {"role": _ROLES.get(role.lower(), role.lower()), "content": _content(content)}
-
-
-def _content(content: Any) -> str:
-    if content is None:  # a message that only calls tools
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, (list, tuple)):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str))
-    raise ValueError("a message without text in `content` or `value`")
-
-
-def plain(messages: Messages) -> str:
-    """Join the messages, one per line, without roles, which a model does not generate."""
-    return "\n".join(message["content"] for message in messages)
-
-
-@dataclass(frozen=True)
-class _Template:
-    tokenizer: Tokenizer
-
-    def __call__(self, messages: Messages) -> str:
-        from jinja2 import TemplateError
-
-        try:
-            return str(self.tokenizer.apply_chat_template(messages, tokenize=False))
-        except TemplateError:
-            return plain(messages)
-
-
-def render_with(tokenizer: Tokenizer) -> Render:
-    """Return a renderer that applies a tokenizer's chat template.
-
-    Without a chat template, or if the template rejects a conversation (such as one that the
-    assistant begins), the messages are joined, one per line.
-    """
-    return _Template(tokenizer) if tokenizer.chat_template else plain
-
-
-MESSAGES_FIELDS = ("messages", "conversations", "conversation", "data")
-"""Fields of a conversation, the first of which that a row has is read."""
+from specds.corpora.messages import Conversation
+from specds.corpora.rendering import Render, Template, missing
+from specds.corpora.requests import MESSAGES_FIELDS, READ_FIELDS, conversation_of, is_session
 
 TEXT_FIELDS = ("text", "content", "completion", "response", "answer", "output")
 """Fields of a text, likewise; a `prompt` precedes its `completion`."""
 
-_READ_FIELDS = {*MESSAGES_FIELDS, *TEXT_FIELDS, "prompt"}
+_READ_FIELDS = {*READ_FIELDS, *TEXT_FIELDS, "prompt"}
 
 NumberedRow: TypeAlias = "tuple[int, Any, int]"
 """The number of a row, the row or the `BadRowError` in its place, and the size read for it."""
@@ -131,7 +55,7 @@ class RowReader:
     def _items(self, rows: Iterable[NumberedRow], columns: Iterable[str]) -> Iterator[Item]:
         for number, row, num_bytes in rows:
             try:
-                text = _text_of(row, self.options, self.render)
+                text, talk = _text_of(row, self.options, self.render)
             except ValueError as error:
                 if self.options.on_bad_row == "fail":
                     fields = columns or (row if isinstance(row, dict) else ())
@@ -140,50 +64,78 @@ class RowReader:
                 reason = error.reason if isinstance(error, BadRowError) else str(error)
                 yield Skipped(f"{self.name}:{number}", f"bad row: {reason}", num_bytes)
             else:
-                yield Document(f"{self.name}:{number}", text, num_bytes)
+                name = f"{self.name}:{number}"
+                unwritten = tuple(sorted(missing(talk, text))) if talk else ()
+                yield Document(name, text, num_bytes, unwritten)
+                if not talk or not isinstance(self.render, Template):
+                    continue
+                if calls := self.render.calls_with_text(talk.messages, talk.tools):
+                    yield Document(f"{name} (arguments as text)", calls, 0)
 
 
-def _text_of(row: Any, options: CorpusOptions, render: Render) -> str:
+def _text_of(row: Any, options: CorpusOptions, render: Render) -> tuple[str, Conversation | None]:
+    """Return the text of a row, and the conversation that it was written from."""
     if isinstance(row, BadRowError):
         raise row
     if not isinstance(row, dict):
         raise BadRowError(f"{type(row).__name__}, expected an object")
     chosen = options.messages_field or options.text_field
     if chosen in row and row[chosen] is None:
-        return ""
-    if options.messages_field is not None:
-        return render(_conversation(row, options.messages_field))
+        return "", None
     if options.text_field is not None:
         text = row.get(options.text_field)
         if not isinstance(text, str):
             found = f" but {type(text).__name__}" if options.text_field in row else ""
             raise BadRowError(f"no text{found} in `{options.text_field}`")
-        return text
-    for field in MESSAGES_FIELDS:
-        if _may_be_conversation(row.get(field)):
-            return render(_conversation(row, field))
+        return text, None
+    talk = _conversation(row, options.messages_field)
+    if talk is not None:
+        tools = {"tools": talk.tools} if talk.tools else {}
+        return render(talk.messages, **tools), talk
     for field in TEXT_FIELDS:
         text = row.get(field)
         if isinstance(text, str):
             prompt = row.get("prompt") if field == "completion" else None
-            return prompt + text if isinstance(prompt, str) else text
+            return (prompt + text if isinstance(prompt, str) else text), None
     for field in (*MESSAGES_FIELDS, *TEXT_FIELDS):
         if field in row:
             if row[field] is None:
-                return ""
+                return "", None
             raise BadRowError(f"no text but {type(row[field]).__name__} in `{field}`")
     raise BadRowError("neither a text nor a conversation in a field of a usual name")
 
 
-def _may_be_conversation(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(v, (str, dict)) for v in value)
-
-
-def _conversation(row: dict[str, Any], field: str) -> list[dict[str, str]]:
+def _conversation(row: dict[str, Any], field: str | None) -> Conversation | None:
     try:
-        return conversation(row.get(field))
+        return conversation_of(row, field)
     except ValueError as error:
-        raise BadRowError(f"{error} in `{field}`") from error
+        names = (name for name in MESSAGES_FIELDS if name in row)
+        place = field or next(names, None)
+        raise BadRowError(f"{error} in `{place}`" if place else str(error)) from error
+
+
+def whole_sessions(rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
+    """Join the rows of each session of an agent to one row; other rows are left as they are."""
+    rows = iter(rows)
+    for first in rows:
+        if not is_session(first[1]):
+            yield first
+            continue
+        events, size = list[dict[str, Any]](), 0
+        for number, row, num_bytes in chain([first], rows):
+            if isinstance(row, BadRowError):  # the last line, while the agent writes it
+                yield number, row, num_bytes
+            else:
+                events.extend([row] if isinstance(row, dict) else [])
+                size += num_bytes
+        names = (row["sessionId"] for row in events if "sessionId" in row)
+        name = next(names, None)
+        sessions: dict[Any, list[Any]] = {}
+        for row in events:
+            name = row.get("sessionId", name)
+            sessions.setdefault((name, bool(row.get("isSidechain"))), []).append(row)
+        for number, session in enumerate(sessions.values(), 1):
+            yield number, {"trace": session}, size if number == 1 else 0
 
 
 def _remedy(fields: Iterable[str]) -> str:

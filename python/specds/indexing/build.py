@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from specds._core import Datastore, DatastoreBuilder
-from specds.corpora import Corpus, open_corpus
+from specds.corpora import Corpus, open_corpus, render_with
 from specds.indexing.local import open_builder, tokenize_corpus, tokenizer_metadata
 from specds.indexing.options import BuildOptions
 from specds.indexing.ray import build_on_ray
@@ -42,7 +42,8 @@ def build_datastore(
         BlockingIOError: Another process is building at `out`.
         OSError: The disk is full, or `out` cannot be written.
     """
-    corpus = open_corpus(corpus) if isinstance(corpus, str) else corpus
+    if isinstance(corpus, str):
+        corpus = open_corpus(corpus, render=render_with(tokenizer))
     options = options or BuildOptions()
     progress = progress or (lambda *_, **__: None)
     started = time.perf_counter()

@@ -27,12 +27,14 @@ class IngestStats:
         left_out_bytes: Size of the items that the corpus skipped, apart from sampling.
         skipped: Number of items that the corpus left out, by reason.
         num_duplicates: Number of exact duplicates that were left out.
+        unwritten_fields: Number of documents by field that their rows had and their texts lack.
     """
 
     num_read: int = 0
     num_bytes: int = 0
     left_out_bytes: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    unwritten_fields: Counter[str] = field(default_factory=Counter)
     num_documents: int = 0
     num_tokens: int = 0
     num_duplicates: int = 0
@@ -40,15 +42,16 @@ class IngestStats:
 
     def __post_init__(self) -> None:
         self.skipped = Counter(self.skipped)
+        self.unwritten_fields = Counter(self.unwritten_fields)
 
     def count(self, item: Document | Skipped) -> None:
         self.num_bytes += item.num_bytes
-        reason = getattr(item, "reason", None)
-        if reason is None:
+        if isinstance(item, Document):
             self.num_read += 1
+            self.unwritten_fields.update(item.unwritten)
         else:
-            self.skipped[reason] += 1
-            self.left_out_bytes += item.num_bytes * (reason != NOT_SAMPLED)
+            self.skipped[item.reason] += 1
+            self.left_out_bytes += item.num_bytes * (item.reason != NOT_SAMPLED)
 
     def nothing(self) -> str:
         """Return the error message for a corpus without tokens."""
@@ -80,6 +83,8 @@ class BuildReport:
         share_read: Fraction of these bytes that became documents.
         tokenize_s: Seconds for reading and tokenizing; on a cluster also for indexing.
         index_s: Seconds for sorting and writing after tokenization.
+        unwritten_fields: Number of documents by field of a conversation that the row had and the
+            text lacks, since the chat template does not write it.
     """
 
     path: str
@@ -96,6 +101,7 @@ class BuildReport:
     tokenize_s: float
     index_s: float
     skipped: Counter[str] = field(default_factory=Counter)
+    unwritten_fields: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(
@@ -123,6 +129,7 @@ class BuildReport:
             tokenize_s=tokenized - started,
             index_s=time.perf_counter() - tokenized,
             skipped=read.skipped,
+            unwritten_fields=read.unwritten_fields,
         )
 
     @property
@@ -138,5 +145,6 @@ class BuildReport:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields and the derived figures as built-in types."""
         derived = {"bytes_per_token": self.bytes_per_token, "tokens_per_s": self.tokens_per_s}
-        # `asdict` would make another counter of the pairs in this one.
-        return asdict(self) | derived | {"skipped": dict(self.skipped)}
+        # `asdict` would make another counter of the pairs in these.
+        counts = {name: dict(getattr(self, name)) for name in ("skipped", "unwritten_fields")}
+        return asdict(self) | derived | counts

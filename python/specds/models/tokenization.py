@@ -117,14 +117,28 @@ class FastTokenizer:
         self,
         messages: Any,
         *,
+        tools: Sequence[Any] | None = None,
+        chat_template: str | None = None,
         tokenize: bool = True,
         add_generation_prompt: bool = False,
         return_dict: bool = False,
+        **variables: Any,
     ) -> Any:
-        """Return the text of a conversation, its token ids, or these as `input_ids`."""
-        require_chat_template(self)
-        prompt = {"add_generation_prompt": add_generation_prompt}
-        text = render(str(self.chat_template), messages, **prompt, **self.special_tokens)
+        """Return the text of a conversation, its token ids, or these as `input_ids`.
+
+        Args:
+            tools: Definitions of functions in OpenAI's format.
+            chat_template: A template instead of the tokenizer's.
+            **variables: Other variables of the template, such as `enable_thinking`.
+        """
+        if chat_template is None:
+            require_chat_template(self)
+        given = {"tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
+        text = render(
+            str(chat_template or self.chat_template),
+            messages,
+            **(self.special_tokens | given | variables),
+        )
         if not tokenize:
             return text
         ids = self.encode(text, add_special_tokens=False)
