@@ -391,6 +391,8 @@ class ForwardModel:
         file: GgufFile,
         *,
         instructions: Literal["auto", "avx512", "avx2", "portable"] = "auto",
+        num_threads: int = 1,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Self: ...
     config: Final[dict[str, int]]
     instructions: Final[str]

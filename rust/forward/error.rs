@@ -27,7 +27,7 @@ pub enum Error {
     #[error("not enough memory for {0}: ask for fewer or shorter sequences")]
     OutOfMemory(&'static str),
 
-    #[error("the pass was stopped: run it again")]
+    #[error("the work was stopped: repeat it")]
     Stopped,
 }
 

@@ -15,7 +15,7 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
-use specds_forward::model::{self, Cache, Input, Model, PassOptions, Watch};
+use specds_forward::model::{self, Cache, Input, LoadOptions, Model, PassOptions, Watch};
 use specds_forward::{Activations, Error, Instructions};
 
 use crate::arrays::{Made, Matrix, integers, shaped};
@@ -111,16 +111,33 @@ pub(crate) struct ForwardModel(Model);
 
 #[pymethods]
 impl ForwardModel {
-    /// Packs the weights of a file. `instructions` are `auto`, `avx512`, `avx2` or `portable`.
+    /// Packs the weights of a file by threads. `instructions` are `auto`, `avx512`, `avx2` or `portable`.
+    ///
+    /// `progress` is called from time to time with the bytes that are packed and those of all weights. An exception
+    /// of it, or Ctrl-C, ends the loading.
     #[new]
-    #[pyo3(signature = (file, *, instructions = "auto"))]
-    fn new(py: Python<'_>, file: &GgufFile, instructions: &str) -> Result<Self> {
+    #[pyo3(signature = (file, *, instructions = "auto", num_threads = 1, progress = None))]
+    fn new(
+        py: Python<'_>,
+        file: &GgufFile,
+        instructions: &str,
+        num_threads: usize,
+        progress: Option<Py<PyAny>>,
+    ) -> Result<Self> {
         let instructions = Instructions::named(instructions).ok_or_else(|| {
             let reason = format!("are {instructions:?}, which this processor does not have");
             Error::invalid("instructions", reason)
         })?;
         let file = Arc::clone(&file.0);
-        Ok(Self(py.detach(|| Model::load(file, instructions))?))
+        let load = |watch: Option<&Watch>| {
+            Model::load(file, instructions, LoadOptions { num_threads, watch })
+        };
+        let poll = |py: Python<'_>, watch: &Watch| {
+            py.check_signals()?;
+            let report = (watch.num_done(), watch.num_expected());
+            progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, report).map(drop))
+        };
+        Ok(Self(py.detach(|| watched(load, poll))??))
     }
 
     /// Shapes of the model by transformers' names, and `num_weights`.
@@ -203,10 +220,10 @@ impl ForwardModel {
         let logits = if num_tokens < WATCHED {
             py.detach(|| pass(None))?
         } else {
-            let poll = |py: Python<'_>, done: usize| {
+            let poll = |py: Python<'_>, watch: &Watch| {
                 py.check_signals()?;
-                poll.as_ref()
-                    .map_or(Ok(()), |poll| poll.call1(py, (done as f64 / total,)).map(drop))
+                let done = watch.num_done() as f64 / total;
+                poll.as_ref().map_or(Ok(()), |poll| poll.call1(py, (done,)).map(drop))
             };
             py.detach(|| watched(pass, poll))??
         };
@@ -215,22 +232,22 @@ impl ForwardModel {
     }
 }
 
-/// Runs a pass on a thread of its own, so that this one can handle signals, which no other thread can.
+/// Runs a pass or a load on a thread of its own, so that this one can handle signals, which no other thread can.
 fn watched<T: Send>(
-    pass: impl FnOnce(Option<&Watch>) -> T + Send,
-    poll: impl Fn(Python<'_>, usize) -> PyResult<()>,
+    work: impl FnOnce(Option<&Watch>) -> T + Send,
+    poll: impl Fn(Python<'_>, &Watch) -> PyResult<()>,
 ) -> PyResult<T> {
     let watch = Watch::default();
     thread::scope(|scope| {
         let (done, waiting) = mpsc::channel::<()>();
         let watch = &watch;
         let working = scope.spawn(move || {
-            let _done = done; // closes the channel, whatever ends the pass
-            pass(Some(watch))
+            let _done = done; // closes the channel, whatever ends the work
+            work(Some(watch))
         });
         let mut polled = Ok(());
         while waiting.recv_timeout(POLLED) == Err(RecvTimeoutError::Timeout) {
-            polled = polled.and_then(|()| Python::attach(|py| poll(py, watch.num_done())));
+            polled = polled.and_then(|()| Python::attach(|py| poll(py, watch)));
             if polled.is_err() {
                 watch.stop();
             }

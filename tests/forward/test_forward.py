@@ -204,3 +204,11 @@ def test_unknown_architectures_and_tensors_are_named_in_the_error(tmp_path):
     write_gguf(path, {"general.architecture": "llama"}, {})
     with pytest.raises(FormatError, match="llama"):
         ForwardModel(GgufFile(path))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_weights_packed_by_threads_are_those_of_one(tmp_path, num_threads):
+    file = write_model(tmp_path / "model.gguf", "llama", ("Q4_1", "Q8_0"), wide=224, vocab=3001)
+    packed = ForwardModel(GgufFile(file), num_threads=num_threads)
+    expected = chain(ForwardModel(GgufFile(file)), TOKENS[:9])
+    np.testing.assert_array_equal(chain(packed, TOKENS[:9]), expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from os import PathLike
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds._lazy import imported
 from specds.models.gguf import generation_settings, tokens_of
+from specds.models.packing import default_threads, packed
 
 Activations = Literal["float32", "int8"]
 Input = tuple[int, Any, Any, int]
@@ -47,7 +47,7 @@ def load_gguf(
     if framework not in ("auto", "transformers", "numpy"):
         raise ValueError(f"framework must be 'auto', 'transformers' or 'numpy', got {framework!r}")
     file = GgufFile(path)
-    weights = ForwardModel(file)
+    weights = packed(file)
     if framework == "auto":
         is_installed = find_spec("torch") and find_spec("transformers")
         framework = "transformers" if is_installed else "numpy"
@@ -143,10 +143,7 @@ class GgufModel:
 
     @property
     def num_threads(self) -> int:
-        if self.threads is not None:
-            return self.threads
-        chosen = os.environ.get("OMP_NUM_THREADS", "")
-        return max(int(chosen), 1) if chosen.isdigit() else _num_cores()
+        return default_threads() if self.threads is None else self.threads
 
     def compute(
         self,
@@ -175,9 +172,3 @@ class GgufModel:
 
 def is_without_torch(model: object) -> bool:
     return type(model) is GgufModel
-
-
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -25,6 +25,7 @@ from specds.models.gguf import GgufVocabulary
 from specds.models.gguf_model import GgufModel
 from specds.models.gguf_tokenizer import UnknownTokenizerError, pretrained_tokenizer
 from specds.models.gguf_writer import write_llama
+from specds.models.packing import packed
 from specds.models.resolve import (
     OF_DEMO,
     LoadingError,
@@ -156,7 +157,7 @@ def _load_native(
     if is_auto and (chosen := resolve_placement(device, dtype)[0]) != "cpu":
         return f"native computes on a CPU, not on {chosen}"
     try:
-        weights = ForwardModel(file)
+        weights = packed(file)
         if framework == "numpy":
             fast = FastTokenizer.of_gguf(file, ref.path)
         elif tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):

@@ -22,6 +22,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds.models.gguf import generation_settings, model_settings, tokens_of
 from specds.models.gguf_model import Activations, GgufCache, GgufModel
+from specds.models.packing import packed
 
 CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_key_values"
 """The name of the cache argument in transformers: `cache` since release 5.24."""
@@ -45,7 +46,7 @@ def native_model(
 
 def _reload(path: str, activations: Activations) -> NativeModel:
     file = GgufFile(path)
-    return native_model(file, ForwardModel(file), path, activations)
+    return native_model(file, packed(file), path, activations)
 
 
 class NativeCache(GgufCache, Cache):

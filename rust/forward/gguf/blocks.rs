@@ -1,5 +1,7 @@
 //! The types of GGUF's blocks, and plain code that reads a block.
 
+#![allow(clippy::needless_range_loop)] // as in kernels: loops that are vectorized
+
 use crate::simd::vector::f16;
 
 /// A type of weights. A block is some weights of a row, with one scale or some.
@@ -74,67 +76,131 @@ impl BlockType {
     /// Writes the weights of whole blocks as numbers, one after the other.
     pub fn dequantize(self, bytes: &[u8], weights: &mut [f32]) {
         let blocks = bytes.chunks_exact(self.block_bytes());
-        for (block, weights) in blocks.zip(weights.chunks_exact_mut(self.block_size())) {
-            for (place, weight) in weights.iter_mut().enumerate() {
-                *weight = self.weight(block, place);
-            }
+        let blocks = blocks.zip(weights.chunks_exact_mut(self.block_size()));
+        match self {
+            Self::F32 => blocks.for_each(|(block, weight)| {
+                weight[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
+            }),
+            Self::F16 => blocks.for_each(|(block, weight)| weight[0] = f16([block[0], block[1]])),
+            Self::BF16 => blocks.for_each(|(block, weight)| {
+                weight[0] = f32::from_le_bytes([0, 0, block[0], block[1]]);
+            }),
+            _ => blocks.for_each(|(block, weights)| {
+                for (part, weights) in weights.as_chunks_mut().0.iter_mut().enumerate() {
+                    self.dequantize_part(block, part, weights);
+                }
+            }),
         }
     }
 
-    fn weight(self, block: &[u8], place: usize) -> f32 {
+    fn dequantize_part(self, block: &[u8], part: usize, weights: &mut [f32; 32]) {
         let half = |start: usize| f16([block[start], block[start + 1]]);
-        let number = self.number(block, place);
-        match self {
-            Self::F32 => f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
-            Self::F16 => half(0),
-            Self::BF16 => f32::from_bits(u32::from_le_bytes([0, 0, block[0], block[1]])),
-            Self::Q4_0 => half(0) * (f32::from(number) - 8.0),
-            Self::Q5_0 => half(0) * (f32::from(number) - 16.0),
-            Self::Q8_0 => half(0) * (f32::from(number) - 128.0),
-            Self::Q4_1 | Self::Q5_1 => half(0) * f32::from(number) + half(2),
-            Self::Q4K | Self::Q5K => {
-                let (scale, minimum) = scale_and_minimum(block, place / 32);
-                half(0) * f32::from(scale) * f32::from(number) - half(2) * f32::from(minimum)
+        let numbers = numbers(self, block, part).map(f32::from);
+        let mut write = |of: fn(f32, f32, f32) -> f32, scale: f32, other: f32| {
+            for (weight, number) in weights.iter_mut().zip(numbers) {
+                *weight = of(number, scale, other);
             }
-            Self::Q6K => {
-                let scale = block[192 + place / 16].cast_signed();
-                half(208) * f32::from(scale) * (f32::from(number) - 32.0)
-            }
-        }
-    }
-
-    /// The number of a weight as it is stored; that of `Q8_0` is 128 more, so that none is negative.
-    pub(crate) fn number(self, block: &[u8], place: usize) -> u8 {
-        // The lower half of the first bytes of a block comes first, then the upper half.
-        let nibble = |start: usize, place: usize, length: usize| {
-            let byte = block[start + place / (2 * length) * length + place % length];
-            if place % (2 * length) < length { byte & 15 } else { byte >> 4 }
         };
-        let bit = |start: usize| (block[start + place / 8] >> (place % 8) & 1) << 4;
         match self {
-            Self::F32 | Self::F16 | Self::BF16 => 0,
-            Self::Q4_0 => nibble(2, place, 16),
-            Self::Q4_1 => nibble(4, place, 16),
-            Self::Q5_0 => nibble(6, place, 16) | bit(2),
-            Self::Q5_1 => nibble(8, place, 16) | bit(4),
-            Self::Q8_0 => block[2 + place] ^ 0x80,
-            Self::Q4K => nibble(16, place, 32),
-            Self::Q5K => nibble(48, place, 32) | (block[16 + place % 32] >> (place / 32) & 1) << 4,
+            Self::F32 | Self::F16 | Self::BF16 => {}
+            Self::Q4_0 => write(|number, scale, above| scale * (number - above), half(0), 8.0),
+            Self::Q5_0 => write(|number, scale, above| scale * (number - above), half(0), 16.0),
+            Self::Q8_0 => write(|number, scale, above| scale * (number - above), half(0), 128.0),
+            Self::Q4_1 | Self::Q5_1 => {
+                write(|number, scale, minimum| scale * number + minimum, half(0), half(2));
+            }
+            Self::Q4K | Self::Q5K => {
+                let all = q4k_scales(block).map(u32::to_le_bytes);
+                let [scale, minimum] = [0, 2].map(|of| f32::from(all[of + part / 4][part % 4]));
+                let (scale, minimum) = (half(0) * scale, half(2) * minimum);
+                write(|number, scale, minimum| scale * number - minimum, scale, minimum);
+            }
             Self::Q6K => {
-                let (part, column) = (place / 128, place % 128);
-                let high = block[128 + part * 32 + column % 32] >> (column / 32 * 2) & 3;
-                nibble(0, place, 64) | high << 4
+                for (place, (weight, number)) in weights.iter_mut().zip(numbers).enumerate() {
+                    let scale = block[192 + 2 * part + place / 16].cast_signed();
+                    *weight = half(208) * f32::from(scale) * (number - 32.0);
+                }
             }
         }
     }
 }
 
-/// The six bits of the scale and of the minimum of 32 weights of `Q4_K` or `Q5_K`.
-pub(crate) fn scale_and_minimum(block: &[u8], part: usize) -> (u8, u8) {
-    let packed = &block[4..16];
-    if part < 4 {
-        return (packed[part] & 63, packed[part + 4] & 63);
+/// The numbers of 32 weights as they are stored; those of `Q8_0` are 128 more, so that none is negative.
+#[inline(always)]
+pub(crate) fn numbers(kind: BlockType, block: &[u8], part: usize) -> [u8; 32] {
+    match kind {
+        BlockType::F32 | BlockType::F16 | BlockType::BF16 => [0; 32],
+        BlockType::Q4_0 => halves(block, 2),
+        BlockType::Q4_1 => halves(block, 4),
+        BlockType::Q5_0 => with_fifth_bits(halves(block, 6), block, 2),
+        BlockType::Q5_1 => with_fifth_bits(halves(block, 8), block, 4),
+        BlockType::Q8_0 => bytes(block, 2).map(|byte: u8| byte ^ 0x80),
+        BlockType::Q4K => nibbles(block, 16 + part / 2 * 32, part % 2),
+        BlockType::Q5K => {
+            let mut numbers = nibbles(block, 48 + part / 2 * 32, part % 2);
+            let high: [u8; 32] = bytes(block, 16);
+            for place in 0..32 {
+                numbers[place] |= (high[place] >> (part % 8) & 1) << 4;
+            }
+            numbers
+        }
+        BlockType::Q6K => {
+            let (half, quarter) = (part / 4, part % 4);
+            let mut numbers = nibbles(block, half * 64 + quarter % 2 * 32, quarter / 2);
+            let high: [u8; 32] = bytes(block, 128 + half * 32);
+            for place in 0..32 {
+                numbers[place] |= (high[place] >> (2 * quarter) & 3) << 4;
+            }
+            numbers
+        }
     }
-    let low = packed[part + 4];
-    (low & 15 | packed[part - 4] >> 6 << 4, low >> 4 | packed[part] >> 6 << 4)
+}
+
+#[inline(always)]
+fn bytes<const N: usize>(block: &[u8], start: usize) -> [u8; N] {
+    *block[start..].first_chunk().expect("bytes of a block")
+}
+
+/// The lower or the upper half of each byte.
+#[inline(always)]
+fn nibbles(block: &[u8], start: usize, is_upper: usize) -> [u8; 32] {
+    let shift = 4 * (is_upper % 2);
+    bytes(block, start).map(|byte: u8| byte >> shift & 15)
+}
+
+/// The lower halves of 16 bytes, then the upper ones.
+#[inline(always)]
+fn halves(block: &[u8], start: usize) -> [u8; 32] {
+    let bytes: [u8; 16] = bytes(block, start);
+    let mut numbers = [0; 32];
+    for place in 0..16 {
+        numbers[place] = bytes[place] & 15;
+        numbers[16 + place] = bytes[place] >> 4;
+    }
+    numbers
+}
+
+#[inline(always)]
+fn with_fifth_bits(mut numbers: [u8; 32], block: &[u8], start: usize) -> [u8; 32] {
+    let bits: [u8; 4] = bytes(block, start);
+    for (eight, bits) in numbers.as_chunks_mut::<8>().0.iter_mut().zip(bits) {
+        for (place, number) in eight.iter_mut().enumerate() {
+            *number |= (bits >> place & 1) << 4;
+        }
+    }
+    numbers
+}
+
+/// The eight scales of `Q4_K` and `Q5_K`, then the eight minimums, of six bits in a byte each.
+#[inline(always)]
+pub(crate) fn q4k_scales(block: &[u8]) -> [u32; 4] {
+    let packed: [u8; 12] = bytes(block, 4);
+    let [scales, minimums, rest] = [0, 4, 8].map(|start| u32::from_le_bytes(bytes(&packed, start)));
+    let upper = |of: u32| of >> 2 & 0x3030_3030;
+    [
+        scales & 0x3f3f_3f3f,
+        rest & 0x0f0f_0f0f | upper(scales),
+        minimums & 0x3f3f_3f3f,
+        rest >> 4 & 0x0f0f_0f0f | upper(minimums),
+    ]
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::needless_range_loop)] // iterators bring closures, which kernels have none of
 
+pub(crate) mod interleave;
 pub(crate) mod packed;
 mod planes;
 pub(crate) mod rows;

@@ -23,7 +23,7 @@ pub(crate) fn multiply_rows(
     let num_blocks = weights.columns / 32;
     for from in groups.clone().step_by(chunk) {
         let to = groups.end.min(from + chunk);
-        let bytes = &weights.bytes[from * row_bytes..to * row_bytes];
+        let bytes = &weights.bytes()[from * row_bytes..to * row_bytes];
         for Span { start, num_tokens, size } in states.spans() {
             let states = &states.floats[start * num_blocks..(start + size) * num_blocks];
             let outputs = &mut outputs[start..start + num_tokens];

@@ -100,7 +100,7 @@ impl<N: Numbers, const BITS: u32, const G: usize, const T: usize> Job
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self(Rows { weights, from, to, first }, states, outputs) = self;
-        let (scales, bytes): (_, &[u8]) = (weights.scales, &weights.bytes);
+        let (scales, bytes) = (weights.scales, weights.bytes());
         // Numbers that are multiplied with their sign are not above what they mean.
         let is_offset = !(N::IS_ROUNDED && BITS == 8 && S::HAS_SIGNED_BYTES);
         let has_minimum = match scales {

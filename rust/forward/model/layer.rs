@@ -1,9 +1,9 @@
 //! Linear layers: matrices of the file, by threads.
 
+use super::packing::{LoadOptions, PackingPlan};
 use crate::error::{Error, Result};
-use crate::gguf::bytes::Bytes;
 use crate::gguf::file::Tensor;
-use crate::kernel::packed::{Arena, Packed};
+use crate::kernel::packed::Packed;
 use crate::kernel::rows::multiply_rows;
 use crate::kernel::states::{Activations, States};
 use crate::kernel::tile::{Range, multiply};
@@ -23,35 +23,19 @@ pub struct LinearLayer {
 }
 
 impl LinearLayer {
-    /// Packs matrices of as many columns; those of one type that follow each other become one.
-    ///
-    /// `release` is called with bytes of the parts that are not read again.
+    /// Plans matrices of as many columns; those of one type that follow each other become one.
     pub(crate) fn new(
         parts: &[Tensor],
         columns: usize,
         with: Instructions,
-        arena: &mut Arena,
-        release: impl Fn(&[u8]),
+        plan: &mut PackingPlan,
     ) -> Self {
-        let mut matrices = Vec::new();
         let is_alike =
             |of: &Tensor, next: &Tensor| of.kind == next.kind && of.kind.block_size() > 1;
-        for alike in parts.chunk_by(is_alike) {
-            if let [one] = alike {
-                matrices.push(Packed::new(one, with.lanes(), arena, &release));
-                continue;
-            }
-            let mut joined = Vec::new();
-            for part in alike {
-                joined.extend_from_slice(&part.bytes);
-                release(&part.bytes);
-            }
-            let rows = alike.iter().map(|part| part.rows).sum();
-            let joined = Tensor { rows, bytes: Bytes::new(joined), ..alike[0] };
-            matrices.push(Packed::new(&joined, with.lanes(), arena, |_| ()));
-        }
-        let num_outputs = matrices.iter().map(|of| of.rows).sum();
-        Self { parts: matrices, num_inputs: columns, num_outputs, with }
+        let alike = parts.chunk_by(is_alike);
+        let parts: Vec<_> = alike.filter_map(|alike| plan.add(alike, with.lanes())).collect();
+        let num_outputs = parts.iter().map(|of| of.rows).sum();
+        Self { parts, num_inputs: columns, num_outputs, with }
     }
 
     /// Packs rows of whole blocks; floats stay where they are.
@@ -64,10 +48,15 @@ impl LinearLayer {
         if size.and_then(|row| row.checked_mul(rows)) != Some(bytes.len()) {
             return Err(Error::invalid("columns", "must be whole blocks, and a multiple of 32"));
         }
-        let mut arena = Arena::new(Packed::size(&tensor, with.lanes()))?;
-        let mut layer = Self::new(&[tensor], columns, with, &mut arena, |_| ());
-        arena.settle(layer.parts.iter_mut());
+        let mut plan = PackingPlan::default();
+        let layer = Self::new(&[tensor], columns, with, &mut plan);
+        plan.pack(with, LoadOptions::default(), &|_| ())?;
         Ok(layer)
+    }
+
+    /// The packed bytes of each matrix, of floats the rows where they lie.
+    pub fn packed(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(Packed::bytes)
     }
 
     /// Returns the products of each row with the states of each token, token after token.

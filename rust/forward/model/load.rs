@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::config::{ANGLES, Config};
 use super::layer::LinearLayer;
+use super::packing::{LoadOptions, PackingPlan};
 use crate::error::Result;
 use crate::gguf::file::{Gguf, Tensor};
-use crate::kernel::packed::{Arena, Packed};
 use crate::simd::instructions::Instructions;
 
 #[derive(Debug)]
@@ -23,13 +23,6 @@ pub(crate) struct DecoderBlock {
     pub(crate) gate_up: LinearLayer,
     pub(crate) down: LinearLayer,
     pub(crate) feed_forward_post_norm: Option<Vec<f32>>,
-}
-
-impl DecoderBlock {
-    /// The layers in the order of packing and of a pass.
-    fn layers(&mut self) -> [&mut LinearLayer; 4] {
-        [&mut self.qkv, &mut self.output, &mut self.gate_up, &mut self.down]
-    }
 }
 
 /// A model, ready for passes; any number of threads may share it.
@@ -50,7 +43,7 @@ pub struct Model {
 struct Loader<'a> {
     file: &'a Gguf,
     with: Instructions,
-    arena: Arena,
+    plan: PackingPlan,
     left: BTreeSet<&'a str>,
 }
 
@@ -58,12 +51,12 @@ impl Model {
     /// Packs the weights of a file for these instructions; embeddings and floats stay in it.
     ///
     /// # Errors
-    /// `Unsupported` for models that are not computed here, `Corrupt` if tensors do not fit, and `OutOfMemory`.
-    pub fn load(file: Arc<Gguf>, with: Instructions) -> Result<Self> {
+    /// `Unsupported` for models that are not computed here, `Corrupt` if tensors do not fit, `OutOfMemory`, and
+    /// `Stopped` by the options.
+    pub fn load(file: Arc<Gguf>, with: Instructions, options: LoadOptions<'_>) -> Result<Self> {
         let mut config = Config::read(&file)?;
-        let tensors = file.tensor_names().filter_map(|name| file.tensor(name).ok()?);
-        let arena = Arena::new(tensors.map(|of| Packed::size(&of, with.lanes())).sum())?;
-        let mut loader = Loader { file: &file, with, arena, left: file.tensor_names().collect() };
+        let left = file.tensor_names().collect();
+        let mut loader = Loader { file: &file, with, plan: PackingPlan::default(), left };
         for name in ["rope_freqs.weight", ANGLES[0], ANGLES[1]] {
             loader.left.remove(name);
         }
@@ -73,19 +66,18 @@ impl Model {
         if embeddings.columns != hidden || u32::try_from(embeddings.rows).is_err() {
             return Err(file.corrupt("its embeddings are not of the size of its layers"));
         }
-        let mut blocks: Vec<_> = (0..config.num_layers)
+        let blocks: Vec<_> = (0..config.num_layers)
             .map(|layer| loader.block(&config, layer))
             .collect::<Result<_>>()?;
         let norm = loader.vector("output_norm.weight", hidden)?;
         let is_tied = !loader.left.contains("output.weight");
         let head = if is_tied { "token_embd.weight" } else { "output.weight" };
-        let mut head = loader.layer(&[(head, config.vocab_size)], hidden)?;
+        let head = loader.layer(&[(head, config.vocab_size)], hidden)?;
         if let Some(name) = loader.left.first() {
             let reason = format!("has the tensor {name}, which is not computed here");
             return Err(file.unsupported(reason));
         }
-        let layers = blocks.iter_mut().flat_map(DecoderBlock::layers).chain([&mut head]);
-        let num_bytes = loader.arena.settle(layers.flat_map(|layer| &mut layer.parts));
+        let num_bytes = loader.plan.pack(with, options, &|bytes| file.release(bytes))?;
         Ok(Self { file, config, with, blocks, norm, head, embeddings, num_bytes })
     }
 }
@@ -122,8 +114,7 @@ impl Loader<'_> {
             }
             read.push(tensor);
         }
-        let Self { file, with, arena, .. } = self;
-        Ok(LinearLayer::new(&read, columns, *with, arena, |bytes| file.release(bytes)))
+        Ok(LinearLayer::new(&read, columns, self.with, &mut self.plan))
     }
 
     fn block(&mut self, config: &Config, layer: usize) -> Result<DecoderBlock> {

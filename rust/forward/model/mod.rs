@@ -6,6 +6,7 @@ mod config;
 mod elementwise;
 mod layer;
 mod load;
+mod packing;
 #[cfg(test)]
 mod panics;
 mod pass;
@@ -15,5 +16,6 @@ pub use cache::Cache;
 pub use config::Config;
 pub use layer::LinearLayer;
 pub use load::Model;
+pub use packing::LoadOptions;
 pub use pass::{Input, PassOptions};
 pub use watch::Watch;

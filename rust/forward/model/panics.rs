@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::{Cache, Input, Model, PassOptions};
+use super::{Cache, Input, LoadOptions, Model, PassOptions};
 use crate::gguf::{BlockType, Bytes, Gguf, Tensor, Value};
+use crate::kernel::packed::Packed;
 use crate::simd::instructions::Instructions;
 
 const HIDDEN: usize = 64;
@@ -42,7 +43,7 @@ fn model() -> Model {
         }
     }
     let file = Gguf::of_arrays("it", fields, arrays).unwrap();
-    Model::load(Arc::new(file), Instructions::available()[0]).unwrap()
+    Model::load(Arc::new(file), Instructions::available()[0], LoadOptions::default()).unwrap()
 }
 
 #[test]
@@ -59,10 +60,12 @@ fn row_is_as_before_a_pass_that_panics() {
             (logits.ok().map(Result::unwrap), committed)
         };
         assert_eq!(pass(&model, &[5, 6]).1, [true; 2]);
-        let bytes = std::mem::replace(&mut model.head.parts[0].bytes, Bytes::new([]));
+        let part = &mut model.head.parts[0];
+        let empty = Packed::new(part.kind, part.rows, part.columns, part.lanes);
+        let whole_part = std::mem::replace(part, empty);
         // In the last product, when keys and values are written; with threads, in each of them.
         assert_eq!(pass(&model, &[7, 8]), (None, [false; 2]));
-        model.head.parts[0].bytes = bytes;
+        model.head.parts[0] = whole_part;
         let after = pass(&model, &[9, 3]);
         let mut other = Cache::new(&model, 1);
         let whole = Input { row: 0, tokens: &[5, 6, 9, 3], parents: None, num_logits: 1 };

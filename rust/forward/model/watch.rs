@@ -1,31 +1,41 @@
-//! The progress of a pass, for another thread, which may stop it.
+//! Progress of a pass or a load for another thread, which can stop it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A pass as another thread sees it.
+/// A pass or a load as another thread sees it.
 #[derive(Debug, Default)]
 pub struct Watch {
     is_stopped: AtomicBool,
     num_done: AtomicUsize,
+    num_expected: AtomicUsize,
 }
 
 impl Watch {
-    /// Ends the pass after its layer; the pass returns [`Error::Stopped`](crate::Error::Stopped).
+    /// Ends the pass after its layer, or the load; it returns [`Error::Stopped`](crate::Error::Stopped).
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// The layers that are done, summed over the tokens of the pass.
+    /// The layers that are done, summed over the tokens of the pass; of a load, the bytes that are packed.
     pub fn num_done(&self) -> usize {
         self.num_done.load(Ordering::Relaxed)
     }
 
-    /// Counts a layer of some tokens.
+    /// The bytes of all weights of a load, 0 before they are known.
+    pub fn num_expected(&self) -> usize {
+        self.num_expected.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn expect(&self, number: usize) {
+        self.num_expected.store(number, Ordering::Relaxed);
+    }
+
+    /// Counts a layer of some tokens, or some packed bytes.
     ///
     /// # Errors
-    /// [`Error::Stopped`](crate::Error::Stopped) if the pass ends here.
-    pub(crate) fn advance(&self, num_tokens: usize) -> crate::Result<()> {
-        self.num_done.fetch_add(num_tokens, Ordering::Relaxed);
+    /// [`Error::Stopped`](crate::Error::Stopped) if the work ends here.
+    pub(crate) fn advance(&self, number: usize) -> crate::Result<()> {
+        self.num_done.fetch_add(number, Ordering::Relaxed);
         if self.is_stopped.load(Ordering::Relaxed) { Err(crate::Error::Stopped) } else { Ok(()) }
     }
 }

@@ -3,9 +3,9 @@
 use std::fs;
 use std::sync::Arc;
 
-use specds_forward::Instructions;
 use specds_forward::gguf::{Gguf, Value};
-use specds_forward::model::{Cache, Input, Model, PassOptions};
+use specds_forward::model::{Cache, Input, LoadOptions, Model, PassOptions, Watch};
+use specds_forward::{Error, Instructions};
 use tempfile::NamedTempFile;
 
 fn text(of: &str) -> Vec<u8> {
@@ -81,7 +81,7 @@ fn use_all(file: &NamedTempFile) -> Result<(), specds_forward::Error> {
     for name in gguf.tensor_names() {
         let _ = gguf.tensor(name);
     }
-    let model = Model::load(gguf, Instructions::available()[0])?;
+    let model = Model::load(gguf, Instructions::available()[0], LoadOptions::default())?;
     let mut cache = Cache::new(&model, 1);
     let input = Input { row: 0, tokens: &[1, 2, 3], parents: None, num_logits: 3 };
     let logits = model.forward(&mut cache, &[input], PassOptions::default())?;
@@ -102,6 +102,22 @@ fn whole_file_is_read() {
     assert_eq!(list("tokenizer.ggml.scores"), [Value::Float(0.0), Value::Float(0.0)]);
     assert_eq!(list("tokenizer.ggml.added"), [Value::Bool(false), Value::Bool(true)]);
     assert_eq!(list("large"), [Value::Uint(u64::MAX)]);
+}
+
+#[test]
+fn loading_counts_bytes_and_can_be_stopped() {
+    let gguf = Arc::new(Gguf::open(file(&model())).unwrap());
+    let watch = Watch::default();
+    for num_threads in [1, 3] {
+        let options = LoadOptions { num_threads, watch: Some(&watch) };
+        let model = Model::load(Arc::clone(&gguf), Instructions::available()[0], options).unwrap();
+        assert_eq!(watch.num_expected(), model.num_bytes);
+    }
+    assert_eq!(watch.num_done(), 2 * watch.num_expected());
+    watch.stop();
+    let options = LoadOptions { num_threads: 2, watch: Some(&watch) };
+    let stopped = Model::load(gguf, Instructions::available()[0], options).unwrap_err();
+    assert!(matches!(stopped, Error::Stopped));
 }
 
 #[test]

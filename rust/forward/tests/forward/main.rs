@@ -1,4 +1,5 @@
 //! Tests of the crate `specds-forward` that need no model: weights and files. Models are tested from Python.
 
 mod files;
+mod packing;
 mod weights;

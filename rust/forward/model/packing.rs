@@ -1,0 +1,190 @@
+//! Packing of all weights when a model is loaded, by threads.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::watch::Watch;
+use crate::error::Result;
+use crate::gguf::bytes::{Bytes, zeros};
+use crate::gguf::file::Tensor;
+use crate::kernel::interleave::Interleave;
+use crate::kernel::packed::Packed;
+use crate::parallel;
+use crate::simd::instructions::Instructions;
+
+/// The bytes that a thread packs at once; they stay in its cache.
+const CHUNK_BYTES: usize = 1 << 19;
+
+const MOST_THREADS: usize = 256;
+
+/// Options of loading.
+#[derive(Clone, Copy, Default)]
+pub struct LoadOptions<'a> {
+    /// 0 is as 1.
+    pub num_threads: usize,
+    pub watch: Option<&'a Watch>,
+}
+
+/// All matrices of a model, whose packed bytes lie side by side in the order of a pass.
+///
+/// A pass in this order reads faster: pages are few, and what is fetched ahead of the end of a matrix is the next.
+#[derive(Debug, Default)]
+pub(crate) struct PackingPlan {
+    matrices: Vec<Matrix>,
+    num_bytes: usize,
+}
+
+/// Rows of some tensors, one after the other, and their place among all packed bytes.
+#[derive(Debug)]
+struct Matrix {
+    packed: Packed,
+    parts: Vec<Tensor>,
+    bytes: Range<usize>,
+}
+
+/// Some groups of a matrix.
+struct Chunk<'a, T> {
+    matrix: &'a Matrix,
+    groups: Range<usize>,
+    bytes: usize,
+    to: T,
+}
+
+impl PackingPlan {
+    /// Adds tensors of one type and of as many columns, as one matrix. Floats stay where they are, one tensor each.
+    pub(crate) fn add(&mut self, parts: &[Tensor], lanes: usize) -> Option<Packed> {
+        let first = parts.first()?;
+        let rows = parts.iter().map(|part| part.rows).sum();
+        let packed = Packed::new(first.kind, rows, first.columns, lanes);
+        if packed.bits == 0 {
+            let _ = packed.place().set(first.bytes.clone()); // it is new
+            return (parts.len() == 1).then_some(packed);
+        }
+        let end = self.num_bytes + packed.num_groups() * packed.group_bytes();
+        let bytes = self.num_bytes..end;
+        self.num_bytes = end;
+        self.matrices.push(Matrix { packed: packed.clone(), parts: parts.to_vec(), bytes });
+        Some(packed)
+    }
+
+    /// Packs all matrices, and returns the number of their bytes.
+    ///
+    /// `release` is called with bytes of tensors that are not read again, so that no file is in memory twice.
+    pub(crate) fn pack(
+        self,
+        with: Instructions,
+        options: LoadOptions<'_>,
+        release: &(dyn Fn(&[u8]) + Sync),
+    ) -> Result<usize> {
+        // A map takes as long as the product of a small matrix: there is none without packed rows.
+        if self.num_bytes == 0 {
+            return Ok(0);
+        }
+        if let Some(watch) = options.watch {
+            watch.expect(self.num_bytes);
+        }
+        let mut map = zeros(self.num_bytes, "the weights")?;
+        let mut rest: &mut [u8] = &mut map;
+        let chunks = self.chunks(|bytes| rest.split_off_mut(..bytes.len()).unwrap_or_default());
+        each(chunks, options, release, |chunk| {
+            chunk.matrix.pack(with, chunk.groups.clone(), chunk.to);
+            Ok(())
+        })?;
+        let map = Arc::new(map);
+        for Matrix { packed, bytes, .. } in &self.matrices {
+            let bytes = Bytes::part(&map, bytes.clone()).expect("a part of the map");
+            let _ = packed.place().set(bytes); // it is new
+        }
+        Ok(self.num_bytes)
+    }
+
+    /// Divides the groups of all matrices in the order of their bytes; `to` is where they go.
+    fn chunks<'a, T>(
+        &'a self,
+        mut to: impl FnMut(Range<usize>) -> T + Send + 'a,
+    ) -> impl Iterator<Item = Chunk<'a, T>> + Send + 'a {
+        let of_matrix = |matrix: &'a Matrix| {
+            let (number, size) = (matrix.packed.num_groups(), matrix.packed.group_bytes());
+            let step = (CHUNK_BYTES / size.max(1)).max(1);
+            (0..number).step_by(step).map(move |first| (matrix, first..number.min(first + step)))
+        };
+        self.matrices.iter().flat_map(of_matrix).map(move |(matrix, groups)| {
+            let size = matrix.packed.group_bytes();
+            let [start, end] =
+                [groups.start, groups.end].map(|group| matrix.bytes.start + group * size);
+            Chunk { matrix, groups, bytes: end - start, to: to(start..end) }
+        })
+    }
+}
+
+/// Does the work of each chunk by threads, until one fails.
+fn each<'a, T: Send>(
+    chunks: impl Iterator<Item = Chunk<'a, T>> + Send,
+    options: LoadOptions<'_>,
+    release: &(dyn Fn(&[u8]) + Sync),
+    work: impl Fn(Chunk<'a, T>) -> Result<()> + Sync,
+) -> Result<()> {
+    let (chunks, failed) = (Mutex::new(chunks), Mutex::new(None));
+    let is_stopped = AtomicBool::new(false);
+    let fail = |error| {
+        is_stopped.store(true, Ordering::Relaxed);
+        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    };
+    let next = || chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
+    parallel::each((0..options.num_threads.clamp(1, MOST_THREADS)).collect(), |_| {
+        while !is_stopped.load(Ordering::Relaxed) {
+            let Some(chunk) = next() else { break };
+            let (matrix, groups, bytes) = (chunk.matrix, chunk.groups.clone(), chunk.bytes);
+            if let Err(error) = work(chunk) {
+                return fail(error);
+            }
+            matrix.release(groups, release);
+            if let Some(Err(error)) = options.watch.map(|watch| watch.advance(bytes)) {
+                return fail(error);
+            }
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+impl Matrix {
+    /// Writes some groups of rows.
+    fn pack(&self, with: Instructions, groups: Range<usize>, to: &mut [u8]) {
+        let lanes = self.packed.lanes;
+        let zeros = vec![0; self.row_bytes()];
+        let rows = groups.start * lanes..groups.end * lanes;
+        let rows: Vec<&[u8]> = rows.map(|row| self.row(row).unwrap_or(&zeros)).collect();
+        with.run(Interleave { of: &self.packed, rows: &rows, groups: to });
+    }
+
+    /// The bytes of a row, `None` past the last one.
+    fn row(&self, mut row: usize) -> Option<&[u8]> {
+        for part in &self.parts {
+            if row < part.rows {
+                return part.bytes.get(row * self.row_bytes()..(row + 1) * self.row_bytes());
+            }
+            row -= part.rows;
+        }
+        None
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.packed.kind.row_bytes(self.packed.columns).unwrap_or(0)
+    }
+
+    /// Releases the rows of some groups.
+    fn release(&self, groups: Range<usize>, release: &(dyn Fn(&[u8]) + Sync)) {
+        let mut before = 0;
+        for part in &self.parts {
+            let [start, end] = [groups.start, groups.end].map(|group| {
+                let row = (group * self.packed.lanes).saturating_sub(before).min(part.rows);
+                row * self.row_bytes()
+            });
+            before += part.rows;
+            if start < end {
+                release(&part.bytes[start..end]);
+            }
+        }
+    }
+}
