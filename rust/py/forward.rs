@@ -15,7 +15,9 @@ use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
-use specds_forward::model::{self, Cache, Input, LoadOptions, Model, PassOptions, Watch};
+use specds_forward::model::{
+    self, Cache, FeedForward, Input, LoadOptions, Model, PassOptions, Watch,
+};
 use specds_forward::{Activations, Error, Instructions};
 
 use crate::arrays::{Made, Matrix, integers, shaped};
@@ -145,18 +147,19 @@ impl ForwardModel {
     fn config<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let config = &self.0.config;
         let dict = PyDict::new(py);
-        for (name, size) in [
-            ("num_hidden_layers", config.num_layers),
-            ("hidden_size", config.hidden_size),
-            ("intermediate_size", config.feed_forward_size),
-            ("num_attention_heads", config.num_heads),
-            ("num_key_value_heads", config.num_kv_heads),
-            ("head_dim", config.head_size),
-            ("max_position_embeddings", config.context_length),
-            ("vocab_size", config.vocab_size),
-        ] {
-            dict.set_item(name, size)?;
+        dict.set_item("num_hidden_layers", config.layers.len())?;
+        dict.set_item("hidden_size", config.hidden_size)?;
+        if let Some(layer) = config.layers.first() {
+            let FeedForward::Dense(dense) = &layer.feed_forward;
+            dict.set_item("intermediate_size", dense.size)?;
         }
+        if let Some(attention) = config.attention() {
+            dict.set_item("num_attention_heads", attention.num_heads)?;
+            dict.set_item("num_key_value_heads", attention.num_kv_heads)?;
+            dict.set_item("head_dim", attention.head_size)?;
+        }
+        dict.set_item("max_position_embeddings", config.context_length)?;
+        dict.set_item("vocab_size", config.vocab_size)?;
         dict.set_item("num_weights", self.0.file.num_weights())?;
         Ok(dict)
     }
@@ -216,7 +219,7 @@ impl ForwardModel {
             self.0.forward(&mut lock(&cache.cache), &inputs, options)
         };
         let num_tokens: usize = inputs.iter().map(|(_, tokens, ..)| tokens.len()).sum();
-        let total = (num_tokens * self.0.config.num_layers) as f64;
+        let total = (num_tokens * self.0.config.layers.len()) as f64;
         let logits = if num_tokens < WATCHED {
             py.detach(|| pass(None))?
         } else {

@@ -117,8 +117,9 @@ def _fields(model: Any) -> dict[str, Any]:
     if any(is_local):
         fields["attention.sliding_window"] = config.sliding_window
         fields["attention.sliding_window_pattern"] = is_local
-    # The core's name of models whose rotations turn halves, with or without biases and norms.
-    architecture = "gemma3" if _is_gemma(model) else "qwen3"
+    # The core's names of models whose rotations turn halves, with or without biases.
+    has_norms = hasattr(attention, "q_norm")
+    architecture = "gemma3" if _is_gemma(model) else "qwen3" if has_norms else "qwen2"
     named = {f"{architecture}.{name}": value for name, value in fields.items()}
     return named | {"general.architecture": architecture}
 

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use super::cache::{CacheShape, PAGE, Page};
-use crate::simd::vector::{Job, Simd, exp};
+use super::cache::{LayerShape, PAGE, Page};
+use crate::simd::vector::{Job, Simd, exp, tanh};
 
 /// The tokens that a token sees, itself included.
 #[derive(Debug, Clone, Default)]
@@ -37,16 +37,19 @@ pub(crate) struct Query<'a> {
     pub(crate) head: usize,
     pub(crate) visible: &'a Visible,
     pub(crate) states: &'a [f32],
+    /// The score of no token; the least number if there is none.
+    pub(crate) sink: f32,
     pub(crate) attended: &'a mut [f32],
 }
 
 /// Keys and values of a head of a sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
-    pub(crate) shape: CacheShape,
+    pub(crate) shape: LayerShape,
     pub(crate) pages: &'a [Page<'a>],
     pub(crate) window: Option<usize>,
     pub(crate) scale: f32,
+    pub(crate) score_cap: Option<f32>,
     pub(crate) head: usize,
 }
 
@@ -84,7 +87,7 @@ fn attend<S: Simd, const N: usize>(
     queries: &mut [Query<'_>; N],
     scores: &mut Vec<f32>,
 ) {
-    let size = keys.shape.head_size;
+    let size = keys.shape.value_size;
     let mut starts = [0; N];
     let mut last_slot = 0;
     for of in 0..N {
@@ -97,9 +100,8 @@ fn attend<S: Simd, const N: usize>(
     let number = last_slot.next_multiple_of(PAGE) - first_slot;
     scores.resize(scores.len().max(N * number), 0.0);
     for (place, page) in keys.pages[first_slot / PAGE..][..number / PAGE].iter().enumerate() {
-        let page_size = keys.shape.page_size();
-        let page = &page.keys[keys.head * page_size..][..page_size];
-        score_page(simd, keys.scale, page, queries, &mut scores[place * PAGE..], number);
+        let page = &page.keys[keys.shape.keys(keys.head)];
+        score_page(simd, keys, page, queries, &mut scores[place * PAGE..], number);
     }
     let mut inverses = [simd.splat(0.0); N];
     for of in 0..N {
@@ -112,7 +114,7 @@ fn attend<S: Simd, const N: usize>(
             }
         }
         let range = starts[of] - first_slot..visible.length() - first_slot;
-        inverses[of] = normalize(simd, weights, range);
+        inverses[of] = normalize(simd, weights, range, queries[of].sink);
     }
     // Positions that all queries see in the same slots.
     let from = starts.iter().copied().max().unwrap_or(0);
@@ -154,7 +156,7 @@ fn attend<S: Simd, const N: usize>(
 #[inline(always)]
 fn score_page<S: Simd, const N: usize>(
     simd: S,
-    scale: f32,
+    of: Keys<'_>,
     keys: &[f32],
     queries: &[Query<'_>; N],
     scores: &mut [f32],
@@ -180,24 +182,30 @@ fn score_page<S: Simd, const N: usize>(
                 }
             }
         }
-        let scale = simd.splat(scale);
-        for of in 0..N {
-            let scores = &mut scores[of * stride + part * 4 * S::LANES..][..4 * S::LANES];
+        let scale = simd.splat(of.scale);
+        for query in 0..N {
+            let scores = &mut scores[query * stride + part * 4 * S::LANES..][..4 * S::LANES];
             for block in 0..4 {
-                simd.store(simd.mul(sums[of][block], scale), &mut scores[block * S::LANES..]);
+                let mut score = simd.mul(sums[query][block], scale);
+                if let Some(cap) = of.score_cap {
+                    score = simd
+                        .mul(tanh(simd, simd.mul(score, simd.splat(1.0 / cap))), simd.splat(cap));
+                }
+                simd.store(score, &mut scores[block * S::LANES..]);
             }
         }
     }
 }
 
-/// Replaces the scores of a range by their powers of e, others by zero, and returns the inverse of the sum.
+/// Replaces the scores of a range by their powers of e, others by zero, and returns the inverse of the sum, which
+/// includes that of the sink.
 #[inline(always)]
-fn normalize<S: Simd>(simd: S, scores: &mut [f32], range: Range<usize>) -> S::Floats {
+fn normalize<S: Simd>(simd: S, scores: &mut [f32], range: Range<usize>, sink: f32) -> S::Floats {
     let padded = range.end.next_multiple_of(S::LANES);
     let scores = &mut scores[..padded];
     scores[..range.start].fill(f32::MIN);
     scores[range.end..].fill(f32::MIN);
-    let mut most = simd.splat(f32::MIN);
+    let mut most = simd.splat(sink);
     for lanes in scores.chunks_exact(S::LANES) {
         most = simd.max(simd.load(lanes), most);
     }
@@ -211,7 +219,9 @@ fn normalize<S: Simd>(simd: S, scores: &mut [f32], range: Range<usize>) -> S::Fl
     for lanes in scores.chunks_exact(S::LANES) {
         total = simd.add(total, simd.load(lanes));
     }
-    simd.splat(1.0 / simd.sum(total))
+    let total = simd.sum(total);
+    let of_sink = exp(simd, simd.add(simd.splat(sink), most));
+    simd.splat(1.0 / (total + simd.greatest(of_sink)))
 }
 
 /// Up to four vectors of the values of each slot.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use bytemuck::{cast_slice, cast_slice_mut};
 use memmap2::MmapMut;
 
-use super::config::Config;
+use super::config::Mixer;
 use super::load::Model;
 use crate::error::{Error, Result};
 use crate::gguf::bytes::zeros;
@@ -25,13 +25,23 @@ pub struct Cache {
     pub(crate) shape: CacheShape,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The places of the states of each layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CacheShape {
-    num_layers: usize,
-    pub(crate) num_heads: usize,
-    pub(crate) head_size: usize,
+    pub(crate) layers: Vec<LayerShape>,
+    /// The numbers of a page of all layers.
+    page_size: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LayerShape {
+    num_heads: usize,
+    key_size: usize,
+    pub(crate) value_size: usize,
     /// Slots whose keys lie side by side.
     lanes: usize,
+    /// The place in a page of all layers.
+    start: usize,
 }
 
 #[derive(Debug, Default)]
@@ -40,99 +50,139 @@ pub(crate) struct CacheRow {
     pub(crate) length: usize,
     /// Tokens of the last pass, none of them committed.
     pub(crate) num_pending: usize,
-    /// `(MAPPED, num_layers)` pages each.
+    /// `(MAPPED,)` pages of all layers each.
     maps: Vec<MmapMut>,
 }
 
 /// Some slots of a layer.
 #[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
-    /// `(num_heads, PAGE / lanes, head_size, lanes)`.
+    /// `(num_heads, PAGE / lanes, key_size, lanes)`.
     pub(crate) keys: &'a [f32],
-    /// `(num_heads, PAGE, head_size)`.
+    /// `(num_heads, PAGE, value_size)`.
     pub(crate) values: &'a [f32],
 }
 
 impl CacheShape {
     pub(crate) fn of(model: &Model) -> Self {
-        let &Config { num_layers, num_kv_heads: num_heads, head_size, .. } = &model.config;
-        Self { num_layers, num_heads, head_size, lanes: model.with.lanes() }
+        let mut page_size = 0;
+        let layers = model.config.layers.iter().map(|layer| {
+            let Mixer::Attention(attention) = &layer.mixer;
+            let shape = LayerShape {
+                num_heads: attention.num_kv_heads,
+                key_size: attention.head_size,
+                value_size: attention.value_size,
+                lanes: model.with.lanes(),
+                start: page_size,
+            };
+            page_size += shape.page_size();
+            shape
+        });
+        Self { layers: layers.collect(), page_size }
     }
 
-    /// The numbers of the keys, or of the values, of a head in a page.
-    pub(crate) fn page_size(self) -> usize {
-        PAGE * self.head_size
+    fn page_bytes(&self) -> usize {
+        self.page_size * size_of::<f32>()
     }
 
-    /// The bytes of a page of all layers.
-    fn page_bytes(self) -> usize {
-        self.num_layers * 2 * self.num_heads * self.page_size() * size_of::<f32>()
+    /// The map of a page of a layer, and its place there.
+    fn place(&self, page: usize, layer: usize) -> (usize, Range<usize>) {
+        let layer = self.layers[layer];
+        let place = page % MAPPED * self.page_size + layer.start;
+        (page / MAPPED, place..place + layer.page_size())
+    }
+}
+
+impl LayerShape {
+    fn page_size(self) -> usize {
+        PAGE * self.width()
+    }
+
+    /// The numbers of the keys and values of a token.
+    fn width(self) -> usize {
+        self.num_heads * (self.key_size + self.value_size)
+    }
+
+    /// The place of the values in a page, after all keys.
+    fn middle(self) -> usize {
+        PAGE * self.num_heads * self.key_size
+    }
+
+    /// The places of the keys of a head in a page.
+    pub(crate) fn keys(self, head: usize) -> Range<usize> {
+        let size = PAGE * self.key_size;
+        head * size..(head + 1) * size
     }
 
     /// The place of a number of a key in a page.
     fn key(self, head: usize, slot: usize, dimension: usize) -> usize {
         let block = slot % PAGE / self.lanes;
-        let of_head = (block * self.head_size + dimension) * self.lanes + slot % self.lanes;
-        head * self.page_size() + of_head
+        let of_head = (block * self.key_size + dimension) * self.lanes + slot % self.lanes;
+        self.keys(head).start + of_head
     }
 
     /// The places of the values of a head in the page of a slot.
     pub(crate) fn values(self, head: usize, slot: usize) -> Range<usize> {
-        let start = head * self.page_size() + slot % PAGE * self.head_size;
-        start..start + self.head_size
-    }
-
-    /// The map of a page of a layer, and its place there.
-    fn place(self, page: usize, layer: usize) -> (usize, Range<usize>) {
-        let size = self.page_bytes() / self.num_layers / size_of::<f32>();
-        let place = (page % MAPPED * self.num_layers + layer) * size;
-        (page / MAPPED, place..place + size)
+        let start = (head * PAGE + slot % PAGE) * self.value_size;
+        start..start + self.value_size
     }
 }
 
 impl CacheRow {
-    fn page(&self, shape: CacheShape, page: usize, layer: usize) -> Page<'_> {
+    fn of(rows: &mut [Self], row: usize) -> Result<&mut Self> {
+        rows.get_mut(row).ok_or_else(|| Error::invalid("row", "must be a row of the cache"))
+    }
+
+    fn page(&self, shape: &CacheShape, page: usize, layer: usize) -> Page<'_> {
         let (map, place) = shape.place(page, layer);
         let numbers = &cast_slice(&self.maps[map])[place];
-        let (keys, values) = numbers.split_at(numbers.len() / 2);
+        let (keys, values) = numbers.split_at(shape.layers[layer].middle());
         Page { keys, values }
     }
 
     /// The pages of the first slots in a layer.
-    pub(crate) fn pages(&self, shape: CacheShape, layer: usize, num_slots: usize) -> Vec<Page<'_>> {
+    pub(crate) fn pages(
+        &self,
+        shape: &CacheShape,
+        layer: usize,
+        num_slots: usize,
+    ) -> Vec<Page<'_>> {
         (0..num_slots.div_ceil(PAGE)).map(|page| self.page(shape, page, layer)).collect()
     }
 
     /// Puts the keys and values of a token, head after head, into a slot.
     pub(crate) fn put(
         &mut self,
-        shape: CacheShape,
+        shape: &CacheShape,
         layer: usize,
         slot: usize,
         keys: &[f32],
         values: &[f32],
     ) {
         let (map, place) = shape.place(slot / PAGE, layer);
+        let shape = shape.layers[layer];
         let numbers: &mut [f32] = &mut cast_slice_mut(&mut self.maps[map])[place];
-        let (of_keys, of_values) = numbers.split_at_mut(numbers.len() / 2);
-        for head in 0..shape.num_heads {
-            let of_head = head * shape.head_size..(head + 1) * shape.head_size;
-            for (dimension, &number) in keys[of_head.clone()].iter().enumerate() {
+        let (of_keys, of_values) = numbers.split_at_mut(shape.middle());
+        for (head, keys) in keys.chunks_exact(shape.key_size).enumerate() {
+            for (dimension, &number) in keys.iter().enumerate() {
                 of_keys[shape.key(head, slot, dimension)] = number;
             }
-            of_values[shape.values(head, slot)].copy_from_slice(&values[of_head]);
+        }
+        for (head, values) in values.chunks_exact(shape.value_size).enumerate() {
+            of_values[shape.values(head, slot)].copy_from_slice(values);
         }
     }
 
     /// The keys and values of some slots, head after head.
-    fn read(&self, shape: CacheShape, layer: usize, slots: Range<usize>) -> [Vec<f32>; 2] {
+    fn read(&self, shape: &CacheShape, layer: usize, slots: Range<usize>) -> [Vec<f32>; 2] {
         let mut read = [Vec::new(), Vec::new()];
+        let of_layer = shape.layers[layer];
         for slot in slots {
             let page = self.page(shape, slot / PAGE, layer);
-            for head in 0..shape.num_heads {
-                let key = |dimension| page.keys[shape.key(head, slot, dimension)];
-                read[0].extend((0..shape.head_size).map(key));
-                read[1].extend(&page.values[shape.values(head, slot)]);
+            for head in 0..of_layer.num_heads {
+                let key = |dimension| page.keys[of_layer.key(head, slot, dimension)];
+                read[0].extend((0..of_layer.key_size).map(key));
+                read[1].extend(&page.values[of_layer.values(head, slot)]);
             }
         }
         read
@@ -173,8 +223,8 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range, or the path is not an ascending list of nodes of the last pass.
     pub fn commit(&mut self, row: usize, path: &[usize]) -> Result<()> {
-        let shape = self.shape;
-        let row = self.row(row)?;
+        let Self { rows, shape } = self;
+        let row = CacheRow::of(rows, row)?;
         let is_ascending = path.windows(2).all(|pair| pair[0] < pair[1]);
         if !is_ascending || path.last().is_some_and(|&last| last >= row.num_pending) {
             let reason = "must be ascending places of tokens of the last pass";
@@ -183,7 +233,7 @@ impl Cache {
         row.num_pending = 0;
         for (depth, &place) in path.iter().enumerate().filter(|(depth, place)| depth != *place) {
             let slot = row.length + place;
-            for layer in 0..shape.num_layers {
+            for layer in 0..shape.layers.len() {
                 let [keys, values] = row.read(shape, layer, slot..slot + 1);
                 row.put(shape, layer, row.length + depth, &keys, &values);
             }
@@ -197,7 +247,7 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range, or has fewer tokens.
     pub fn truncate(&mut self, row: usize, length: usize) -> Result<()> {
-        let row = self.row(row)?;
+        let row = CacheRow::of(&mut self.rows, row)?;
         if length > row.length {
             return Err(Error::invalid("length", "must be at most that of the row"));
         }
@@ -206,24 +256,28 @@ impl Cache {
         Ok(())
     }
 
-    /// Adds committed tokens to a row: `(num_layers, 2, num_tokens, num_heads * head_size)`, in a layer their keys and
-    /// then their values.
+    /// Adds committed tokens to a row. For each layer, `(num_tokens, num_heads * key_size)` keys and then
+    /// `(num_tokens, num_heads * value_size)` values.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range, or the states of a token are incomplete; [`Error::OutOfMemory`].
     pub fn append(&mut self, row: usize, states: &[f32]) -> Result<()> {
-        let shape = self.shape;
-        let width = shape.num_heads * shape.head_size;
-        let start = self.row(row)?.length;
-        let num_tokens = states.len() / (2 * width * shape.num_layers);
-        if num_tokens * 2 * width * shape.num_layers != states.len() {
+        let start = CacheRow::of(&mut self.rows, row)?.length;
+        let of_token = self.shape.page_size / PAGE;
+        let num_tokens = states.len() / of_token;
+        if num_tokens * of_token != states.len() {
             return Err(Error::invalid("states", "must be those of whole tokens"));
         }
         self.reserve(row, num_tokens)?;
-        let row = &mut self.rows[row];
-        for (layer, states) in states.chunks(2 * width * num_tokens.max(1)).enumerate() {
-            let (keys, values) = states.split_at(width * num_tokens);
-            let tokens = keys.chunks_exact(width).zip(values.chunks_exact(width));
+        let Self { rows, shape } = self;
+        let row = &mut rows[row];
+        let mut rest = states;
+        for (layer, of) in shape.layers.iter().enumerate() {
+            let (states, others) = rest.split_at(num_tokens * of.width());
+            rest = others;
+            let [of_key, of_value] = [of.key_size, of.value_size].map(|size| of.num_heads * size);
+            let (keys, values) = states.split_at(num_tokens * of_key);
+            let tokens = keys.chunks_exact(of_key).zip(values.chunks_exact(of_value));
             for (slot, (keys, values)) in (start..).zip(tokens) {
                 row.put(shape, layer, slot, keys, values);
             }
@@ -237,13 +291,9 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range.
     pub fn states(&mut self, row: usize) -> Result<Vec<f32>> {
-        let shape = self.shape;
-        let row = self.row(row)?;
-        let layers = 0..shape.num_layers;
+        let Self { rows, shape } = self;
+        let row = CacheRow::of(rows, row)?;
+        let layers = 0..shape.layers.len();
         Ok(layers.flat_map(|layer| row.read(shape, layer, 0..row.length).concat()).collect())
-    }
-
-    fn row(&mut self, row: usize) -> Result<&mut CacheRow> {
-        self.rows.get_mut(row).ok_or_else(|| Error::invalid("row", "must be a row of the cache"))
     }
 }

@@ -1,163 +1,142 @@
-//! Shapes and constants of a model, from the metadata of its file.
+//! The description of a model, which families fill from the metadata of a file.
+//!
+//! A layer mixes tokens and then applies its feed-forward part to each of them:
+//!
+//! ```text
+//! states += after_mixer(mixer(before_mixer(states)))
+//! states += after_feed_forward(feed_forward(before_feed_forward(states)))
+//! ```
 
-use crate::error::Result;
-use crate::gguf::file::Gguf;
-use crate::gguf::reader::Value;
-
-/// Rotations of queries and keys by their position.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Rotation {
-    /// A pair is two neighbors, or a dimension of the first half and its partner of the second one.
-    pub(crate) is_of_neighbors: bool,
-    /// Angles of position 1, one for each pair of dimensions.
-    pub(crate) angles: Vec<f32>,
-}
+use super::rotation::Rotation;
 
 #[derive(Debug, Clone)]
 pub struct Config {
     pub architecture: String,
-    pub num_layers: usize,
     pub hidden_size: usize,
-    pub feed_forward_size: usize,
-    pub num_heads: usize,
-    pub num_kv_heads: usize,
-    pub head_size: usize,
     pub context_length: usize,
     pub vocab_size: usize,
+    pub layers: Vec<LayerConfig>,
     pub(crate) epsilon: f32,
-    /// Gates are GELU, by its approximation with tanh, and not the logistic function times its input.
-    pub(crate) is_gelu: bool,
     pub(crate) embedding_scale: f32,
-    pub(crate) attention_scale: f32,
+    pub(crate) logit_scale: f32,
     pub(crate) logit_cap: Option<f32>,
-    pub(crate) window: Option<usize>,
-    /// For each layer, whether it sees the window only, and is rotated by the second of `rotations`.
-    pub(crate) is_local: Vec<bool>,
-    pub(crate) rotations: [Rotation; 2],
+    /// Those of all layers; a layer has the place of its own one.
+    pub(crate) rotations: Vec<Rotation>,
 }
 
-/// Layers of a size that no file of today reaches are taken for damage.
-const MOST: usize = 1 << 24;
+#[derive(Debug, Clone)]
+pub struct LayerConfig {
+    pub mixer: Mixer,
+    pub feed_forward: FeedForward,
+    pub(crate) norms: Norms,
+    /// Times what the mixer and the feed-forward part add to the states.
+    pub(crate) residual_scale: f32,
+}
 
-/// Tensors with the angles of rotations of all layers and of those with windows, which files have not.
-pub(crate) const ANGLES: [&str; 2] = ["rope_angles.weight", "rope_angles_swa.weight"];
+/// The norms around the parts of a layer, by the names of their tensors.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Norms {
+    pub(crate) before_mixer: Option<&'static str>,
+    pub(crate) after_mixer: Option<&'static str>,
+    pub(crate) before_feed_forward: Option<&'static str>,
+    pub(crate) after_feed_forward: Option<&'static str>,
+}
+
+impl Norms {
+    pub(crate) const BEFORE: Self = Self {
+        before_mixer: Some("attn_norm"),
+        after_mixer: None,
+        before_feed_forward: Some("ffn_norm"),
+        after_feed_forward: None,
+    };
+    pub(crate) const AROUND: Self = Self {
+        after_mixer: Some("post_attention_norm"),
+        after_feed_forward: Some("post_ffw_norm"),
+        ..Self::BEFORE
+    };
+    pub(crate) const AFTER: Self =
+        Self { before_mixer: None, before_feed_forward: None, ..Self::AROUND };
+}
+
+/// The part of a layer that brings the states of other tokens to a token.
+#[derive(Debug, Clone)]
+pub enum Mixer {
+    Attention(AttentionConfig),
+}
+
+#[derive(Debug, Clone)]
+pub struct AttentionConfig {
+    pub num_heads: usize,
+    pub num_kv_heads: usize,
+    /// The size of queries and keys.
+    pub head_size: usize,
+    pub value_size: usize,
+    /// Times the products of queries and keys.
+    pub(crate) scale: f32,
+    /// Bounds these products smoothly.
+    pub(crate) score_cap: Option<f32>,
+    /// The number of tokens that a token sees, itself included.
+    pub(crate) window: Option<usize>,
+    /// The place in [`Config::rotations`]; `None` for heads that are not rotated.
+    pub(crate) rotation: Option<usize>,
+    pub(crate) head_norms: HeadNorms,
+    /// Each head has one more score, of no token.
+    pub(crate) has_sinks: bool,
+}
+
+/// The norms of queries and keys before their rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HeadNorms {
+    None,
+    OfEach,
+    /// One norm over all heads.
+    OfAll,
+}
+
+/// The part of a layer that is computed for each token alone.
+#[derive(Debug, Clone)]
+pub enum FeedForward {
+    Dense(DenseConfig),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct DenseConfig {
+    pub size: usize,
+    pub(crate) activation: Activation,
+}
+
+/// The function of a gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Activation {
+    Silu,
+    /// By its approximation with tanh.
+    Gelu,
+}
 
 impl Config {
-    pub(crate) fn read(file: &Gguf) -> Result<Self> {
-        let architecture = file.text("general.architecture").unwrap_or_default().to_owned();
-        let key = |name: &str| format!("{architecture}.{name}");
-        let (is_of_neighbors, is_gemma) = match architecture.as_str() {
-            "llama" => (true, false),
-            "qwen2" | "qwen3" => (false, false),
-            "gemma3" => (false, true),
-            other => return Err(file.unsupported(format!("has the architecture {other:?}"))),
-        };
-        let count = |name: &str| match file.count(&key(name)) {
-            Some(count @ 1..=MOST) => Ok(count),
-            _ => Err(file.corrupt(format!("{} is not a number of this size", key(name)))),
-        };
-        let or = |name: &str, other: usize| match file.metadata.get(&key(name)) {
-            None => Ok(other),
-            Some(_) => count(name),
-        };
-        #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
-        let number = |name: &str| file.float(&key(name)).map(|of| of as f32);
-        let (hidden_size, num_heads) = (count("embedding_length")?, count("attention.head_count")?);
-        let head_size = or("attention.key_length", hidden_size / num_heads)?;
-        let num_layers = count("block_count")?;
-        let num_kv_heads = or("attention.head_count_kv", num_heads)?;
-        let window = file.count(&key("attention.sliding_window")).filter(|&window| window > 0);
-        let reason = if num_layers > 4096 {
-            Some("more than 4096 layers")
-        } else if head_size == 0 || !head_size.is_multiple_of(16) || head_size > 1024 {
-            Some("heads that are not a multiple of 16 in size")
-        } else if !num_heads.is_multiple_of(num_kv_heads) {
-            Some("heads that no number of them shares keys")
-        } else if or("attention.value_length", head_size)? != head_size {
-            Some("values of another size than keys")
-        } else if or("rope.dimension_count", head_size)? != head_size {
-            Some("heads that are rotated in part")
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
-            return Err(file.unsupported(format!("has {reason}")));
-        }
-        let scale = match file.text(&key("rope.scaling.type")) {
-            None | Some("none") => 1.0,
-            Some("linear") => number("rope.scaling.factor").unwrap_or(1.0),
-            Some(other) => {
-                return Err(file.unsupported(format!("scales rotations by {other:?}")));
-            }
-        };
-        let factors = match file.tensor("rope_freqs.weight")? {
-            Some(tensor) if tensor.columns * tensor.rows == head_size / 2 => tensor.numbers(),
-            Some(_) => return Err(file.corrupt("rope_freqs.weight is not of the size of a head")),
-            None => vec![1.0; head_size / 2],
-        };
-        let rotation = |angles: &str, base: f32, scale: f32| -> Result<Rotation> {
-            let angle = |pair: usize| {
-                let exponent = (2 * pair) as f32 / head_size as f32;
-                1.0 / base.powf(exponent) / factors[pair] / scale
-            };
-            let angles = match file.tensor(angles)? {
-                Some(given) => given.numbers(),
-                None => (0..head_size / 2).map(angle).collect(),
-            };
-            if angles.len() != head_size / 2 {
-                return Err(file.corrupt("its angles are not of the size of a head"));
-            }
-            Ok(Rotation { is_of_neighbors, angles })
-        };
-        let base = number("rope.freq_base").unwrap_or(10_000.0);
-        let local_base = number("rope.freq_base_swa").unwrap_or(10_000.0);
-        let rotations = [rotation(ANGLES[0], base, scale)?, rotation(ANGLES[1], local_base, 1.0)?];
-        let is_local = match (is_gemma, file.metadata.get(&key("attention.sliding_window_pattern")))
-        {
-            _ if window.is_none() => vec![false; num_layers],
-            (_, Some(Value::List(pattern))) if pattern.len() == num_layers => {
-                let is_global = |of: &Value| matches!(of, Value::Bool(false) | Value::Int(0));
-                pattern.iter().map(|of| !is_global(of)).collect()
-            }
-            (_, Some(Value::Int(every @ 1..))) => {
-                every_but(num_layers, usize::try_from(*every).ok())
-            }
-            (true, None) => every_but(num_layers, Some(6)),
-            (false, None) => vec![true; num_layers],
-            _ => return Err(file.corrupt("its pattern of windows is not one of its layers")),
-        };
-        let rotations =
-            if is_gemma { rotations } else { [rotations[0].clone(), rotations[0].clone()] };
-        // Gemma 3 of 27 billion weights alone divides by another size than that of a head.
-        let size = if is_gemma && num_layers == 62 { hidden_size / num_heads } else { head_size };
-        Ok(Self {
-            num_layers,
-            hidden_size,
-            feed_forward_size: count("feed_forward_length")?,
-            num_heads,
-            num_kv_heads,
-            head_size,
-            context_length: or("context_length", 2048)?,
-            vocab_size: 0,
-            epsilon: number("attention.layer_norm_rms_epsilon").unwrap_or(1e-6),
-            is_gelu: is_gemma,
-            embedding_scale: if is_gemma { (hidden_size as f32).sqrt() } else { 1.0 },
-            attention_scale: number("attention.scale").unwrap_or(1.0 / (size as f32).sqrt()),
-            logit_cap: number("final_logit_softcapping").filter(|&cap| cap > 0.0),
-            window,
-            is_local,
-            rotations,
-            architecture,
-        })
-    }
-
-    /// The outputs of queries, keys and values.
-    pub(crate) fn qkv_sizes(&self) -> [usize; 3] {
-        [self.num_heads, self.num_kv_heads, self.num_kv_heads].map(|number| number * self.head_size)
+    /// The shape of attention in the first layer that has it.
+    pub fn attention(&self) -> Option<&AttentionConfig> {
+        self.layers
+            .iter()
+            .map(|layer| match &layer.mixer {
+                Mixer::Attention(attention) => attention,
+            })
+            .next()
     }
 }
 
-/// All layers but each sixth, or whichever it is.
-fn every_but(num_layers: usize, period: Option<usize>) -> Vec<bool> {
-    (1..=num_layers).map(|layer| !layer.is_multiple_of(period.unwrap_or(1))).collect()
+impl LayerConfig {
+    pub(crate) fn set_attention(&mut self, set: impl FnOnce(&mut AttentionConfig)) {
+        match &mut self.mixer {
+            Mixer::Attention(attention) => set(attention),
+        }
+    }
+}
+
+impl AttentionConfig {
+    /// The outputs of queries, keys and values.
+    pub(crate) fn sizes(&self) -> [usize; 3] {
+        let of_keys = self.num_kv_heads * self.head_size;
+        [self.num_heads * self.head_size, of_keys, self.num_kv_heads * self.value_size]
+    }
 }

@@ -1,6 +1,6 @@
-//! Norms, gates and rotations: the steps between the layers.
+//! Norms and gates: the steps between the layers.
 
-use super::config::Rotation;
+use super::config::Activation;
 use crate::simd::vector::{Job, Simd, exp};
 
 /// Divides each row by its root mean square, in place or into `outputs`.
@@ -33,7 +33,7 @@ impl Job for Normalize<'_> {
 
 /// Writes, for each row of a gate and what it lets through, one after the other, their product.
 pub(crate) struct Gated<'a> {
-    pub(crate) is_gelu: bool,
+    pub(crate) activation: Activation,
     pub(crate) inputs: &'a [f32],
     pub(crate) size: usize,
     pub(crate) outputs: &'a mut [f32],
@@ -51,7 +51,7 @@ impl Job for Gated<'_> {
                 let (gate, through) = (simd.load(gate), simd.load(through));
                 // Both are the gate times a logistic function.
                 let mut logit = gate;
-                if self.is_gelu {
+                if self.activation == Activation::Gelu {
                     // 2 sqrt(2 / pi) (x + 0.044715 x^3)
                     let square = simd.mul(gate, gate);
                     let factor = simd.fma(square, simd.splat(0.071_354_82), simd.splat(1.595_769));
@@ -73,26 +73,9 @@ pub(crate) fn add(states: &mut [f32], added: &[f32]) {
     }
 }
 
-impl Rotation {
-    /// Returns the cosine and the sine of each angle at a position.
-    #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
-    pub(crate) fn at(&self, position: usize) -> Vec<[f32; 2]> {
-        let turn = |&angle: &f32| {
-            let angle = f64::from(position as f32 * angle);
-            [angle.cos() as f32, angle.sin() as f32]
-        };
-        self.angles.iter().map(turn).collect()
-    }
-
-    /// Turns each pair of dimensions of a head.
-    pub(crate) fn apply(&self, turns: &[[f32; 2]], head: &mut [f32]) {
-        let half = turns.len();
-        for (pair, &[cosine, sine]) in turns.iter().enumerate() {
-            let is = self.is_of_neighbors;
-            let (first, second) = if is { (2 * pair, 2 * pair + 1) } else { (pair, pair + half) };
-            let (a, b) = (head[first], head[second]);
-            head[first] = a * cosine - b * sine;
-            head[second] = a * sine + b * cosine;
-        }
+/// Multiplies the states by a number.
+pub(crate) fn scale(states: &mut [f32], by: f32) {
+    for state in states {
+        *state *= by;
     }
 }

@@ -3,26 +3,43 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::config::{ANGLES, Config};
+use super::config::Config;
+use super::feed_forward::FeedForwardWeights;
+use super::fields::ANGLES;
 use super::layer::LinearLayer;
+use super::mixer::MixerWeights;
 use super::packing::{LoadOptions, PackingPlan};
 use crate::error::Result;
 use crate::gguf::file::{Gguf, Tensor};
 use crate::simd::instructions::Instructions;
 
+/// The weights of a layer.
 #[derive(Debug)]
 pub(crate) struct DecoderBlock {
-    pub(crate) attention_norm: Vec<f32>,
-    pub(crate) qkv: LinearLayer,
-    pub(crate) qkv_bias: Option<Vec<f32>>,
-    pub(crate) query_norm: Option<Vec<f32>>,
-    pub(crate) key_norm: Option<Vec<f32>>,
-    pub(crate) output: LinearLayer,
-    pub(crate) attention_post_norm: Option<Vec<f32>>,
-    pub(crate) feed_forward_norm: Vec<f32>,
-    pub(crate) gate_up: LinearLayer,
-    pub(crate) down: LinearLayer,
-    pub(crate) feed_forward_post_norm: Option<Vec<f32>>,
+    pub(crate) before_mixer: Option<Vec<f32>>,
+    pub(crate) mixer: MixerWeights,
+    pub(crate) after_mixer: Option<Vec<f32>>,
+    pub(crate) before_feed_forward: Option<Vec<f32>>,
+    pub(crate) feed_forward: FeedForwardWeights,
+    pub(crate) after_feed_forward: Option<Vec<f32>>,
+}
+
+impl DecoderBlock {
+    fn load(loader: &mut Loader<'_>, config: &Config, number: usize) -> Result<Self> {
+        let norms = config.layers[number].norms;
+        let norm = |name: Option<&str>, loader: &mut Loader<'_>| {
+            let name = name.map(|name| format!("blk.{number}.{name}.weight"));
+            name.map(|name| loader.vector(&name, config.hidden_size)).transpose()
+        };
+        Ok(Self {
+            before_mixer: norm(norms.before_mixer, loader)?,
+            mixer: MixerWeights::load(loader, config, number)?,
+            after_mixer: norm(norms.after_mixer, loader)?,
+            before_feed_forward: norm(norms.before_feed_forward, loader)?,
+            feed_forward: FeedForwardWeights::load(loader, config, number)?,
+            after_feed_forward: norm(norms.after_feed_forward, loader)?,
+        })
+    }
 }
 
 /// A model, ready for passes; any number of threads may share it.
@@ -40,7 +57,7 @@ pub struct Model {
 }
 
 /// Takes tensors out of a file, and knows which are left.
-struct Loader<'a> {
+pub(crate) struct Loader<'a> {
     file: &'a Gguf,
     with: Instructions,
     plan: PackingPlan,
@@ -66,8 +83,8 @@ impl Model {
         if embeddings.columns != hidden || u32::try_from(embeddings.rows).is_err() {
             return Err(file.corrupt("its embeddings are not of the size of its layers"));
         }
-        let blocks: Vec<_> = (0..config.num_layers)
-            .map(|layer| loader.block(&config, layer))
+        let blocks: Vec<_> = (0..config.layers.len())
+            .map(|number| DecoderBlock::load(&mut loader, &config, number))
             .collect::<Result<_>>()?;
         let norm = loader.vector("output_norm.weight", hidden)?;
         let is_tied = !loader.left.contains("output.weight");
@@ -83,13 +100,18 @@ impl Model {
 }
 
 impl Loader<'_> {
-    fn tensor(&mut self, name: &str) -> Result<Tensor> {
+    /// Returns true for a tensor of the file that is not taken yet.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.left.contains(name)
+    }
+
+    pub(crate) fn tensor(&mut self, name: &str) -> Result<Tensor> {
         self.left.remove(name);
         let tensor = self.file.tensor(name)?;
         tensor.ok_or_else(|| self.file.corrupt(format!("it has no tensor {name}")))
     }
 
-    fn vector(&mut self, name: &str, size: usize) -> Result<Vec<f32>> {
+    pub(crate) fn vector(&mut self, name: &str, size: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(name)?;
         if tensor.columns != size || tensor.rows != 1 {
             return Err(self.file.corrupt(format!("{name} is not of size {size}")));
@@ -97,11 +119,11 @@ impl Loader<'_> {
         Ok(tensor.numbers())
     }
 
-    fn optional(&mut self, name: &str, size: usize) -> Result<Option<Vec<f32>>> {
+    pub(crate) fn optional(&mut self, name: &str, size: usize) -> Result<Option<Vec<f32>>> {
         self.left.contains(name).then(|| self.vector(name, size)).transpose()
     }
 
-    fn layer(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<LinearLayer> {
+    pub(crate) fn layer(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<LinearLayer> {
         let mut read = Vec::with_capacity(parts.len());
         for &(name, rows) in parts {
             let tensor = self.tensor(name)?;
@@ -117,35 +139,28 @@ impl Loader<'_> {
         Ok(LinearLayer::new(&read, columns, self.with, &mut self.plan))
     }
 
-    fn block(&mut self, config: &Config, layer: usize) -> Result<DecoderBlock> {
-        let name = |of: &str| format!("blk.{layer}.{of}");
-        let weight = |of: &str| format!("blk.{layer}.{of}.weight");
-        let (hidden, size) = (config.hidden_size, config.head_size);
-        let (wide, qkv_sizes) = (config.feed_forward_size, config.qkv_sizes());
-        let names = ["attn_q", "attn_k", "attn_v"];
-        let weights = names.map(weight);
-        let qkv = [0, 1, 2].map(|of| (weights[of].as_str(), qkv_sizes[of]));
+    /// Matrices whose outputs lie side by side, by their names without `.weight`.
+    pub(crate) fn linear(
+        &mut self,
+        parts: &[(String, usize)],
+        columns: usize,
+    ) -> Result<LinearLayer> {
+        let names: Vec<_> =
+            parts.iter().map(|(name, rows)| (format!("{name}.weight"), *rows)).collect();
+        let parts: Vec<_> = names.iter().map(|(name, rows)| (name.as_str(), *rows)).collect();
+        self.layer(&parts, columns)
+    }
+
+    /// The bias of such matrices, if the file has one.
+    pub(crate) fn bias(&mut self, parts: &[(String, usize)]) -> Result<Option<Vec<f32>>> {
         let mut bias = Vec::new();
-        for (of, size) in names.into_iter().zip(qkv_sizes) {
-            let of = self.optional(&name(&format!("{of}.bias")), size)?;
+        for (name, rows) in parts {
+            let of = self.optional(&format!("{name}.bias"), *rows)?;
             bias.extend(of.into_iter().flatten());
         }
-        if !bias.is_empty() && bias.len() != qkv_sizes.iter().sum() {
+        if !bias.is_empty() && bias.len() != parts.iter().map(|(_, rows)| rows).sum() {
             return Err(self.file.corrupt("some of its queries, keys and values have a bias"));
         }
-        Ok(DecoderBlock {
-            attention_norm: self.vector(&weight("attn_norm"), hidden)?,
-            qkv: self.layer(&qkv, hidden)?,
-            qkv_bias: (!bias.is_empty()).then_some(bias),
-            query_norm: self.optional(&weight("attn_q_norm"), size)?,
-            key_norm: self.optional(&weight("attn_k_norm"), size)?,
-            output: self.layer(&[(&weight("attn_output"), hidden)], qkv_sizes[0])?,
-            attention_post_norm: self.optional(&weight("post_attention_norm"), hidden)?,
-            feed_forward_norm: self.vector(&weight("ffn_norm"), hidden)?,
-            gate_up: self
-                .layer(&[(&weight("ffn_gate"), wide), (&weight("ffn_up"), wide)], hidden)?,
-            down: self.layer(&[(&weight("ffn_down"), hidden)], wide)?,
-            feed_forward_post_norm: self.optional(&weight("post_ffw_norm"), hidden)?,
-        })
+        Ok((!bias.is_empty()).then_some(bias))
     }
 }

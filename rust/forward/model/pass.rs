@@ -1,10 +1,10 @@
 //! A pass: the logits of some tokens of some sequences.
 
-use super::attention::{Attend, Keys, Query, Visible};
+use super::attention::Visible;
 use super::cache::Cache;
-use super::elementwise::{Gated, Normalize, add};
+use super::elementwise::{Normalize, add, scale};
 use super::layer::LinearLayer;
-use super::load::{DecoderBlock, Model};
+use super::load::Model;
 use super::watch::Watch;
 use crate::error::{Error, Result};
 use crate::kernel::states::{Activations, States};
@@ -35,24 +35,34 @@ pub struct PassOptions<'a> {
 }
 
 /// A token of a pass.
-struct Token {
-    row: usize,
-    id: u32,
-    slot: usize,
-    visible: Visible,
+pub(crate) struct Token {
+    pub(crate) row: usize,
+    pub(crate) id: u32,
+    pub(crate) slot: usize,
+    pub(crate) visible: Visible,
     has_logits: bool,
+}
+
+/// Tokens that are computed at once.
+pub(crate) struct Chunk<'a> {
+    pub(crate) tokens: &'a [Token],
+    /// For each rotation and token, the cosines and sines.
+    pub(crate) turns: Vec<Vec<Vec<[f32; 2]>>>,
+    pub(crate) options: PassOptions<'a>,
 }
 
 /// Numbers between the layers, kept from chunk to chunk.
 #[derive(Default)]
-struct Scratch {
-    prepared: States,
-    normed: Vec<f32>,
-    qkv: Vec<f32>,
-    attended: Vec<f32>,
-    added: Vec<f32>,
-    gate_up: Vec<f32>,
-    gated: Vec<f32>,
+pub(crate) struct Scratch {
+    pub(crate) prepared: States,
+    /// The inputs of a part of a layer.
+    pub(crate) normed: Vec<f32>,
+    pub(crate) qkv: Vec<f32>,
+    pub(crate) attended: Vec<f32>,
+    /// The outputs of a part of a layer.
+    pub(crate) added: Vec<f32>,
+    pub(crate) gate_up: Vec<f32>,
+    pub(crate) gated: Vec<f32>,
 }
 
 impl Model {
@@ -153,25 +163,18 @@ impl Model {
     ) -> Result<()> {
         let config = &self.config;
         let mut states = self.embed(tokens);
-        let turns = config.rotations.each_ref().map(|rotation| -> Vec<_> {
+        let turns = config.rotations.iter().map(|rotation| -> Vec<_> {
             tokens.iter().map(|token| rotation.at(token.visible.length() - 1)).collect()
         });
-        for (layer, block) in self.blocks.iter().enumerate() {
-            let is_local = usize::from(config.is_local[layer]);
-            self.normalize(&states, &block.attention_norm, &mut scratch.normed);
-            apply(&block.qkv, &scratch.normed, options, &mut scratch.prepared, &mut scratch.qkv);
-            self.rotate(block, tokens, is_local, &turns[is_local], &mut scratch.qkv);
-            self.attend(cache, layer, tokens, options, scratch);
-            let Scratch { prepared, normed, attended, added, gate_up, gated, .. } = &mut *scratch;
-            apply(&block.output, attended, options, prepared, added);
-            self.add(&mut states, added, block.attention_post_norm.as_ref(), normed);
-            self.normalize(&states, &block.feed_forward_norm, normed);
-            apply(&block.gate_up, normed, options, prepared, gate_up);
-            let size = config.feed_forward_size;
-            gated.resize(tokens.len() * size, 0.0);
-            self.with.run(Gated { is_gelu: config.is_gelu, inputs: gate_up, size, outputs: gated });
-            apply(&block.down, gated, options, prepared, added);
-            self.add(&mut states, added, block.feed_forward_post_norm.as_ref(), normed);
+        let chunk = Chunk { tokens, turns: turns.collect(), options };
+        for (number, block) in self.blocks.iter().enumerate() {
+            let by = config.layers[number].residual_scale;
+            self.begin(&states, block.before_mixer.as_ref(), scratch);
+            block.mixer.forward(self, number, cache, &chunk, scratch);
+            self.add(&mut states, block.after_mixer.as_ref(), by, scratch);
+            self.begin(&states, block.before_feed_forward.as_ref(), scratch);
+            block.feed_forward.forward(self.with, options, scratch);
+            self.add(&mut states, block.after_feed_forward.as_ref(), by, scratch);
             if let Some(watch) = options.watch {
                 watch.advance(tokens.len())?;
             }
@@ -186,6 +189,7 @@ impl Model {
         let Scratch { prepared, normed, .. } = scratch;
         let PassOptions { activations, num_threads, .. } = options;
         self.head.multiply(normed, activations, num_threads, prepared, logits);
+        scale(logits, config.logit_scale);
         if let Some(cap) = config.logit_cap {
             for logit in logits {
                 *logit = (*logit / cap).tanh() * cap;
@@ -202,115 +206,44 @@ impl Model {
         for (token, states) in tokens.iter().zip(states.chunks_exact_mut(size)) {
             let row = &table.bytes[token.id as usize * length..][..length];
             table.kind.dequantize(row, states);
-            for state in states {
-                *state *= self.config.embedding_scale;
-            }
+            scale(states, self.config.embedding_scale);
         }
         states
     }
 
-    fn normalize(&self, states: &[f32], weights: &[f32], outputs: &mut Vec<f32>) {
+    /// Divides rows of the size of the weights by their root mean squares.
+    pub(crate) fn normalize(&self, states: &[f32], weights: &[f32], outputs: &mut Vec<f32>) {
         outputs.resize(states.len(), 0.0);
         let epsilon = self.config.epsilon;
         self.with.run(Normalize { states, weights, epsilon, outputs });
     }
 
-    /// Adds what a layer gives to the states, normalized where the model does that.
-    fn add(
-        &self,
-        states: &mut [f32],
-        added: &[f32],
-        norm: Option<&Vec<f32>>,
-        normed: &mut Vec<f32>,
-    ) {
-        match norm {
-            None => add(states, added),
-            Some(norm) => {
-                self.normalize(added, norm, normed);
-                add(states, normed);
-            }
+    /// Makes the states the inputs of a part of a layer.
+    fn begin(&self, states: &[f32], norm: Option<&Vec<f32>>, scratch: &mut Scratch) {
+        if let Some(norm) = norm {
+            self.normalize(states, norm, &mut scratch.normed);
+        } else {
+            scratch.normed.clear();
+            scratch.normed.extend_from_slice(states);
         }
     }
 
-    /// Biases, norms and rotations of queries and keys.
-    fn rotate(
-        &self,
-        block: &DecoderBlock,
-        tokens: &[Token],
-        is_local: usize,
-        turns: &[Vec<[f32; 2]>],
-        qkv: &mut [f32],
-    ) {
-        let [queries, keys, _] = self.config.qkv_sizes();
-        let mut normed = Vec::new();
-        for (row, turns) in qkv.chunks_exact_mut(qkv.len() / tokens.len()).zip(turns) {
-            if let Some(bias) = &block.qkv_bias {
-                add(row, bias);
-            }
-            let heads = row[..queries + keys].chunks_exact_mut(self.config.head_size);
-            for (head, of) in heads.enumerate() {
-                let is_query = head < self.config.num_heads;
-                if let Some(norm) = if is_query { &block.query_norm } else { &block.key_norm } {
-                    self.normalize(of, norm, &mut normed);
-                    of.copy_from_slice(&normed);
-                }
-                self.config.rotations[is_local].apply(turns, of);
-            }
-        }
-    }
-
-    /// Puts keys and values into the cache, and attends to what is there.
-    fn attend(
-        &self,
-        cache: &mut Cache,
-        layer: usize,
-        tokens: &[Token],
-        options: PassOptions<'_>,
-        scratch: &mut Scratch,
-    ) {
-        let config = &self.config;
-        let shape = cache.shape;
-        let [size, of_keys, _] = config.qkv_sizes();
-        let width = size + 2 * of_keys;
-        for (token, row) in tokens.iter().zip(scratch.qkv.chunks_exact(width)) {
-            let (keys, values) = row[size..].split_at(of_keys);
-            cache.rows[token.row].put(shape, layer, token.slot, keys, values);
-        }
-        let cache = &*cache;
-        scratch.attended.resize(tokens.len() * size, 0.0);
-        let qkv = scratch.qkv.as_slice();
-        let of_query = |(place, attended)| {
-            let (token, head) = (place / config.num_heads, place % config.num_heads);
-            let Token { row, ref visible, .. } = tokens[token];
-            let states = &qkv[token * width + head * config.head_size..][..config.head_size];
-            let head = head / (config.num_heads / config.num_kv_heads);
-            Query { row, head, visible, states, attended }
+    /// Adds the outputs of a part of a layer to the states.
+    fn add(&self, states: &mut [f32], norm: Option<&Vec<f32>>, by: f32, scratch: &mut Scratch) {
+        let Scratch { added, normed, .. } = scratch;
+        let added = if let Some(norm) = norm {
+            self.normalize(added, norm, normed);
+            normed
+        } else {
+            added
         };
-        let attended = scratch.attended.chunks_exact_mut(config.head_size).enumerate();
-        let mut queries: Vec<_> = attended.map(of_query).collect();
-        queries.sort_by_key(|query| (query.row, query.head));
-        let attend = |queries: &mut [Query<'_>]| {
-            let mut scores = Vec::new();
-            for queries in queries.chunk_by_mut(|a, b| (a.row, a.head) == (b.row, b.head)) {
-                let Query { row, head, .. } = queries[0];
-                let end = queries.iter().map(|query| query.visible.end()).max();
-                let pages = cache.rows[row].pages(shape, layer, end.unwrap_or(0));
-                let window = config.window.filter(|_| config.is_local[layer]);
-                let keys =
-                    Keys { shape, pages: &pages, window, scale: config.attention_scale, head };
-                self.with.run(Attend { keys, queries, scores: &mut scores });
-            }
-        };
-        let most = tokens.last().map_or(0, |token| token.visible.length());
-        let is_long = most * tokens.len() * config.num_kv_heads > 1 << 10;
-        let num_shares = if is_long { options.num_threads.max(1) } else { 1 };
-        let share = queries.len().div_ceil(num_shares).max(1);
-        parallel::each(queries.chunks_mut(share).collect(), attend);
+        scale(added, by);
+        add(states, added);
     }
 }
 
 /// Writes the outputs of a layer.
-fn apply(
+pub(crate) fn apply(
     layer: &LinearLayer,
     states: &[f32],
     options: PassOptions<'_>,

@@ -83,6 +83,15 @@ pub(crate) fn exp<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
     simd.mul(power, simd.bits(exponent))
 }
 
+/// The hyperbolic tangent of each lane, within 4e-7 of it.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(simd: S, value: S::Floats) -> S::Floats {
+    let value = simd.max(simd.add(value, value), simd.splat(-87.0));
+    let power = exp(simd, simd.mul(value, simd.splat(-1.0)));
+    let fraction = simd.div(simd.splat(2.0), simd.add(power, simd.splat(1.0)));
+    simd.add(fraction, simd.splat(-1.0))
+}
+
 /// Reads a number of 16 bits.
 pub(crate) fn f16(bytes: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bytes));

@@ -1,0 +1,185 @@
+//! Metadata of a model, and the plain decoder that families start from.
+
+use super::config::{
+    Activation, AttentionConfig, Config, DenseConfig, FeedForward, HeadNorms, LayerConfig, Mixer,
+    Norms,
+};
+use super::rotation::{Pairs, Rotation};
+use crate::error::Result;
+use crate::gguf::file::Gguf;
+use crate::gguf::reader::Value;
+
+/// Layers of a size that no file of today reaches are taken for damage.
+const MOST: usize = 1 << 24;
+const MOST_LAYERS: usize = 4096;
+
+/// Tensors with the angles of rotations of all layers and of those with windows, which files have not.
+pub(crate) const ANGLES: [&str; 2] = ["rope_angles.weight", "rope_angles_swa.weight"];
+
+/// The metadata of an architecture.
+pub(crate) struct Fields<'a> {
+    pub(crate) file: &'a Gguf,
+    pub(crate) architecture: &'a str,
+}
+
+impl Fields<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn value(&self, name: &str) -> Option<&Value> {
+        self.file.metadata.get(&self.key(name))
+    }
+
+    /// A count, which must be in the file.
+    pub(crate) fn count(&self, name: &str) -> Result<usize> {
+        match self.file.count(&self.key(name)) {
+            Some(count @ 1..=MOST) => Ok(count),
+            _ => Err(self.file.corrupt(format!("{} is not a number of this size", self.key(name)))),
+        }
+    }
+
+    pub(crate) fn count_or(&self, name: &str, other: usize) -> Result<usize> {
+        if self.value(name).is_none() { Ok(other) } else { self.count(name) }
+    }
+
+    /// A count of each layer: one number, or a list of one for each.
+    pub(crate) fn counts(&self, name: &str, num_layers: usize) -> Result<Vec<usize>> {
+        let Some(Value::List(of_layers)) = self.value(name) else {
+            return Ok(vec![self.count(name)?; num_layers]);
+        };
+        let count = |value: &Value| match value {
+            Value::Int(number) => usize::try_from(*number).ok().filter(|&count| count <= MOST),
+            _ => None,
+        };
+        let counts: Option<Vec<_>> = of_layers.iter().map(count).collect();
+        counts.filter(|counts| counts.len() == num_layers).ok_or_else(|| {
+            self.file.corrupt(format!("{} is not one number for each layer", self.key(name)))
+        })
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
+    pub(crate) fn number(&self, name: &str) -> Option<f32> {
+        self.file.float(&self.key(name)).map(|number| number as f32)
+    }
+
+    pub(crate) fn positive(&self, name: &str) -> Option<f32> {
+        self.number(name).filter(|&number| number > 0.0)
+    }
+
+    /// The window of each layer. A file has a list, or the period of the layers without one; by default, this one.
+    pub(crate) fn windows(&self, period: usize, num_layers: usize) -> Result<Vec<Option<usize>>> {
+        let size = self.file.count(&self.key("attention.sliding_window")).filter(|&size| size > 0);
+        let every = |period: usize| {
+            (1..=num_layers).map(|layer| !layer.is_multiple_of(period)).collect::<Vec<_>>()
+        };
+        let is_local = match self.value("attention.sliding_window_pattern") {
+            _ if size.is_none() => vec![false; num_layers],
+            None => every(period),
+            Some(Value::List(pattern)) if pattern.len() == num_layers => {
+                let is_global = |of: &Value| matches!(of, Value::Bool(false) | Value::Int(0));
+                pattern.iter().map(|of| !is_global(of)).collect()
+            }
+            Some(&Value::Int(period @ 1..)) => every(usize::try_from(period).unwrap_or(MOST)),
+            _ => return Err(self.file.corrupt("its pattern of windows is not one of its layers")),
+        };
+        Ok(is_local.into_iter().map(|is_local| size.filter(|_| is_local)).collect())
+    }
+
+    /// A decoder without windows, with norms before attention and feed-forward parts.
+    pub(crate) fn decoder(&self, pairs: Pairs) -> Result<Config> {
+        let hidden_size = self.count("embedding_length")?;
+        let num_layers = self.count("block_count")?;
+        if num_layers > MOST_LAYERS {
+            return Err(self.file.unsupported(format!("has more than {MOST_LAYERS} layers")));
+        }
+        let num_heads = self.counts("attention.head_count", num_layers)?;
+        let num_kv_heads = match self.value("attention.head_count_kv") {
+            None => num_heads.clone(),
+            Some(_) => self.counts("attention.head_count_kv", num_layers)?,
+        };
+        let sizes = self.counts("feed_forward_length", num_layers)?;
+        let most = num_heads.iter().copied().max().unwrap_or(1).max(1);
+        let head_size = self.count_or("attention.key_length", hidden_size / most)?;
+        let value_size = self.count_or("attention.value_length", head_size)?;
+        let layer = |layer: usize| LayerConfig {
+            mixer: Mixer::Attention(AttentionConfig {
+                num_heads: num_heads[layer],
+                num_kv_heads: num_kv_heads[layer],
+                head_size,
+                value_size,
+                scale: self.number("attention.scale").unwrap_or(1.0 / (head_size as f32).sqrt()),
+                score_cap: None,
+                window: None,
+                rotation: Some(0),
+                head_norms: HeadNorms::None,
+                has_sinks: false,
+            }),
+            feed_forward: FeedForward::Dense(DenseConfig {
+                size: sizes[layer],
+                activation: Activation::Silu,
+            }),
+            norms: Norms::BEFORE,
+            residual_scale: 1.0,
+        };
+        let epsilon = self.number("attention.layer_norm_rms_epsilon").unwrap_or(1e-6);
+        let base = self.number("rope.freq_base").unwrap_or(10_000.0);
+        Ok(Config {
+            architecture: self.architecture.to_owned(),
+            hidden_size,
+            context_length: self.count_or("context_length", 2048)?,
+            vocab_size: 0,
+            layers: (0..num_layers).map(layer).collect(),
+            epsilon,
+            embedding_scale: 1.0,
+            logit_scale: 1.0,
+            logit_cap: None,
+            rotations: vec![self.rotation(pairs, head_size, base)?],
+        })
+    }
+
+    /// The rotation of all layers, scaled as the file states.
+    fn rotation(&self, pairs: Pairs, head_size: usize, base: f32) -> Result<Rotation> {
+        let scale = match self.file.text(&self.key("rope.scaling.type")) {
+            None | Some("none") => 1.0,
+            Some("linear") => self.number("rope.scaling.factor").unwrap_or(1.0),
+            Some(other) => {
+                return Err(self.file.unsupported(format!("scales rotations by {other:?}")));
+            }
+        };
+        let size = self.count_or("rope.dimension_count", head_size)?;
+        if size > head_size || !size.is_multiple_of(2) {
+            return Err(self.file.corrupt("it rotates more dimensions than heads have"));
+        }
+        let mut rotation = self.unscaled(pairs, size, base, ANGLES[0])?;
+        if let Some(tensor) = self.file.tensor("rope_freqs.weight")? {
+            if tensor.columns * tensor.rows != size / 2 {
+                return Err(self.file.corrupt("rope_freqs.weight is not of the size of a head"));
+            }
+            for (angle, factor) in rotation.angles.iter_mut().zip(tensor.numbers()) {
+                *angle /= factor;
+            }
+        }
+        rotation.angles.iter_mut().for_each(|angle| *angle /= scale);
+        Ok(rotation)
+    }
+
+    /// A rotation by powers of a base, or by the angles of a tensor.
+    pub(crate) fn unscaled(
+        &self,
+        pairs: Pairs,
+        size: usize,
+        base: f32,
+        given: &str,
+    ) -> Result<Rotation> {
+        let angle = |pair: usize| 1.0 / base.powf((2 * pair) as f32 / size as f32);
+        let angles = match self.file.tensor(given)? {
+            Some(given) => given.numbers(),
+            None => (0..size / 2).map(angle).collect(),
+        };
+        if angles.len() != size / 2 {
+            return Err(self.file.corrupt("its angles are not of the size of a head"));
+        }
+        Ok(Rotation { pairs, angles, magnitude: 1.0 })
+    }
+}

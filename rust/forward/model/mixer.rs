@@ -1,0 +1,38 @@
+//! Parts of layers that bring the states of other tokens to a token.
+
+use super::cache::Cache;
+use super::config::{Config, Mixer};
+use super::load::{Loader, Model};
+use super::pass::{Chunk, Scratch};
+use super::self_attention::SelfAttention;
+use crate::error::Result;
+
+#[derive(Debug)]
+pub(crate) enum MixerWeights {
+    Attention(SelfAttention),
+}
+
+impl MixerWeights {
+    pub(crate) fn load(loader: &mut Loader<'_>, config: &Config, number: usize) -> Result<Self> {
+        match &config.layers[number].mixer {
+            Mixer::Attention(attention) => {
+                let of = SelfAttention::load(loader, config.hidden_size, attention, number);
+                of.map(Self::Attention)
+            }
+        }
+    }
+
+    /// Writes what is added to the states, of `scratch.normed` into `scratch.added`.
+    pub(crate) fn forward(
+        &self,
+        model: &Model,
+        number: usize,
+        cache: &mut Cache,
+        chunk: &Chunk<'_>,
+        scratch: &mut Scratch,
+    ) {
+        match self {
+            Self::Attention(of) => of.forward(model, number, cache, chunk, scratch),
+        }
+    }
+}
