@@ -23,7 +23,7 @@ class ChatCommands:
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
         self.shows_stats = True
-        commands = (self.clear, self.retry, self.undo, self.system, self.save, self.load)
+        commands = (self.clear, self.retry, self.undo, self.drop, self.system, self.save, self.load)
         self.by_name: dict[str, Command] = {f"/{each.__name__}": each for each in commands}
         self.by_name["/stats"] = self.switch_stats
 
@@ -38,6 +38,23 @@ class ChatCommands:
     def undo(self, _: str) -> None:
         said = self._remove_last_turn().splitlines()[0]
         terminal.note(f"removed: {said[:60]}")
+
+    def drop(self, _: str) -> None:
+        if not self._chat.drop_oldest():
+            raise ValueError("there is no reply yet")
+        left = self._chat.tokens_left
+        of_context = "" if left is None else f": {terminal.counted(left, 'token')} are left"
+        terminal.note(f"dropped the oldest message and its reply{of_context}")
+
+    def note_context(self) -> None:
+        """Note that the context is full, or that less than a quarter of it is left."""
+        left, whole = self._chat.tokens_left, self._chat.context_length
+        if whole is None or left is None:
+            return
+        if self._chat.finish_reason == "context":
+            terminal.note(f"ended: {full_context(whole)}: {_REMEDY}")
+        elif 4 * left < whole:
+            terminal.note(f"{left:,} of the {whole:,} tokens of the context are left: {_REMEDY}")
 
     def system(self, text: str) -> None:
         self._chat.first_messages = [{"role": "system", "content": text}] if text else []
@@ -70,6 +87,13 @@ class ChatCommands:
             raise ValueError("there is no reply yet")
         self._chat.messages = before[2:]
         return message["content"]
+
+
+_REMEDY = "/drop drops the oldest message and its reply, /clear all"
+
+
+def full_context(length: int) -> str:
+    return f"context of {length:,} tokens is full"
 
 
 def _require_name(name: str) -> None:

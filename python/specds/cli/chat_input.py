@@ -15,6 +15,7 @@ _COMMANDS = {
     "/clear": "start a new conversation",
     "/retry": "reply to the last message again",
     "/undo": "remove the last message and its reply",
+    "/drop": "drop the oldest message and its reply, to have room in the context",
     "/system TEXT": "set the system message, and start a new conversation",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "continue the conversation of a file",

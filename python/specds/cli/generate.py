@@ -10,7 +10,7 @@ import typer
 from specds import terminal
 from specds._lazy import advice
 from specds.cli.arguments import Json, text_of, utf8
-from specds.cli.chat_commands import ChatCommands
+from specds.cli.chat_commands import ChatCommands, full_context
 from specds.cli.chat_input import messages
 from specds.cli.model_options import NewTokens, Opened, Running, opened
 from specds.cli.stream_output import stopped_by_interrupt
@@ -79,6 +79,7 @@ def _complete(
 ) -> None:
     from specds.generation import generate as run
     from specds.generation.chat import prompt_of
+    from specds.models.context import context_length_of
 
     at.writer.sources.clear()
     ids = prompt_of(at.model, at.tokenizer.encode(text))
@@ -100,12 +101,18 @@ def _complete(
         if {*new_ids} <= {*at.tokenizer.all_special_ids}:
             way_out = ": for a chat model, try `specds chat`" if at.tokenizer.chat_template else ""
             terminal.note(f"the model ended the text at once{way_out}")
+        whole = context_length_of(at.model)
+        if output.finish_reasons == ["context"] and whole is not None:
+            terminal.note(f"ended: {full_context(whole)}")
+        elif whole is not None and output.sequences.shape[1] > whole:
+            terminal.note(f"the text is longer than the model's context of {whole:,} tokens")
         at.report(output.stats, verbose=verbose)
         return
     report = {
         "text": at.tokenizer.decode(new_ids, skip_special_tokens=True),
         "token_ids": new_ids,
         "drafted": output.drafted_by_row[0],
+        "finish_reason": output.finish_reasons[0],
         "stats": output.stats.to_dict(),
         "sources": dict(at.writer.sources),
     }
@@ -134,6 +141,7 @@ def chat(
     """
     with opened(running, is_chat=True) as at:
         from specds.generation import Chat
+        from specds.models.context import ContextLengthError
 
         talk = Chat(at.model, at.tokenizer, at.drafter, on_step=at.writer, grammar=at.grammar)
         commands = ChatCommands(talk)
@@ -150,9 +158,13 @@ def chat(
                             raise
                         terminal.note("the message was not read, and is not kept")
                         continue
+                    except ContextLengthError as error:
+                        terminal.note(f"{error}, or drop the oldest turns with /drop")
+                        continue
                 at.writer.end()
                 if commands.shows_stats:
                     terminal.err.print(str(talk.last_stats), style="dim", soft_wrap=True)
+                commands.note_context()
         except KeyboardInterrupt:  # at the prompt, or twice: the conversation ends as by Ctrl-D
             terminal.out.print()
         finally:

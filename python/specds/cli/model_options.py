@@ -67,6 +67,8 @@ class Running:
             our attention; `model`: the model's own forward pass; `auto`: the first that supports
             the model, with `native` on a CPU alone and `packed` on a CPU or an H100.
         activations: Activations of a GGUF file on a CPU. `int8` is faster, and its text differs.
+        context (TOKENS): Most tokens of a text, prompt included, of a GGUF file on a CPU.
+            [default: the file's own]
         temperature: Sampling temperature; 0 is greedy. The default of this and the next options is
             the model's generation config.
         top_k (TOKENS): Sample from the k likeliest tokens; 0 is off.
@@ -90,6 +92,7 @@ class Running:
     max_nodes: MaxNodes = "auto"
     verification: Literal["auto", "native", "packed", "model"] = "auto"
     activations: Literal["float32", "int8"] = "float32"
+    context: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -246,6 +249,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
             tokenizer=vocabulary,
             activations=running.activations,
             framework=framework,
+            context_length=running.context,
         )
     if is_without_torch(model):
         model.seed(running.seed)

@@ -15,6 +15,7 @@ from specds.drafters.session import RequestRules
 from specds.generation.decode import GenerationOutput, Request
 from specds.generation.options import Options, UnsupportedRequestError
 from specds.generation.streams import BatchStreamer
+from specds.models.context import require_room
 from specds.models.gguf_model import GgufCache, GgufModel
 from specds.models.tokenization import check_vocabulary
 from specds.verify.native import NativeRunner
@@ -53,6 +54,7 @@ def generate_from_arrays(
         )
     given = {**model.settings, **given}
     ids = _prompt(input_ids, model.vocab_size)
+    require_room(ids.shape[1], model.context_length)
     sampling = Sampling(**{name: given[name] for name in _SAMPLING & given.keys()})
     datastore = getattr(options.drafter, "datastore", None)
     if isinstance(datastore, Datastore):
@@ -68,13 +70,14 @@ def generate_from_arrays(
     if streamer is not None:
         streamer.put(ids)
         puts = BatchStreamer(streamer, 0, options.stream_interval or 1, np.array)
-    max_length, eos = _max_length(given, ids.shape[1]), given.get("eos_token_id")
+    max_length = min(_max_length(given, ids.shape[1]), model.context_length)
+    eos = given.get("eos_token_id")
     eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
     emitter = ArrayEmitter(ids, max_length, eos_ids, criteria, None if puts is None else puts.put)
     if puts is not None:
         puts.rows.append(emitter)
     sampler = ArraySampler(sampling, model.random, logits_processor or ())
-    request = Request(options, model, model.vocab_size, max_length)
+    request = Request(options, model, model.vocab_size, max_length, eos_ids)
     rules: Any = (model, logits_processor or (), sampling.do_sample, max_length, eos_ids)
     try:
         request.open_row(ids, sampler, emitter, RequestRules(*rules))
@@ -90,7 +93,14 @@ def generate_from_arrays(
         puts.end()
     stats.verification = "native"
     drafted = [row.drafted for row in request.rows]
-    return GenerationOutput(emitter.token_ids, stats, drafted, cache=kept, tokenizer=tokenizer)
+    return GenerationOutput(
+        emitter.token_ids,
+        stats,
+        drafted,
+        request.finish_reasons(),
+        cache=kept,
+        tokenizer=tokenizer,
+    )
 
 
 def _require_native(options: Options) -> None:

@@ -14,8 +14,10 @@ import numpy as np
 from specds._core import Datastore, Memory, Session
 from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
+from specds.generation.decode import FinishReason
 from specds.generation.generate import generate
 from specds.generation.options import DrafterLike, Options
+from specds.models.context import context_length_of, require_room
 from specds.models.gguf_model import GgufModel, is_without_torch
 from specds.models.render import Spelling
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
@@ -37,6 +39,8 @@ class Chat:
         drafter: As in `generate`; by default one with a request cache of earlier conversations.
         messages: First messages of each conversation, such as a system prompt: `role` and
             `content` of each.
+        drops_oldest: Drop the oldest turns, but no first message, of a conversation that leaves
+            less than a quarter of the context to the reply.
         **settings: As in `generate`; `max_new_tokens` is 1,024 unless a length is set.
 
     Attributes:
@@ -44,6 +48,8 @@ class Chat:
         first_messages: What a conversation begins with after `clear`.
         stats: Counts and times of all turns together.
         last_stats: Those of the last turn.
+        finish_reason: Why the last reply ended, as in `GenerationOutput`; None before the first.
+        context_length: Most tokens of the conversation; None if the model does not limit it.
 
     Raises:
         ValueError: The tokenizer has no chat template, or the datastore is of another one.
@@ -56,12 +62,16 @@ class Chat:
         drafter: DrafterLike = None,
         *,
         messages: Sequence[dict[str, str]] = (),
+        drops_oldest: bool = False,
         **settings: Any,
     ) -> None:
         require_chat_template(tokenizer)
         self.first_messages = [*messages]
         self.messages = [*messages]
         self.stats, self.last_stats = GenerationStats(), GenerationStats()
+        self.finish_reason: FinishReason | None = None
+        self.context_length = context_length_of(model)
+        self._drops_oldest = drops_oldest
         self._model: Any = model
         self._tokenizer: Any = tokenizer
         if drafter is None:
@@ -85,12 +95,20 @@ class Chat:
             text: The message.
             streamer: As in `generate`: it receives the whole prompt first.
             **settings: As in `generate`, for this turn.
+
+        Raises:
+            ContextLengthError: The conversation does not fit into the context of a GGUF file; see
+                `drop_oldest`.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
-        prompt: Any = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=True
-        )
-        ids: list[int] = [*prompt["input_ids"]]
+        ids = self._prompt_ids(messages)
+        most = self.context_length
+        if self._drops_oldest and most is not None and 4 * len(ids) > 3 * most:
+            # The turns that stay are read again, so that several are dropped at once.
+            while 2 * len(ids) > most and (shorter := self._without_oldest(messages)):
+                messages, ids = shorter, self._prompt_ids(shorter)
+        if isinstance(self._model, GgufModel):
+            require_room(len(ids), self._model.context_length)
         self._roll_back(ids)
         if hasattr(self._cache, "mark_at"):
             # Templates may drop a reply's reasoning, or begin a reply otherwise in later turns.
@@ -115,7 +133,7 @@ class Chat:
         except BaseException:
             self._end_session()
             raise
-        self.last_stats = output.stats
+        self.last_stats, self.finish_reason = output.stats, output.finish_reasons[0]
         self.stats.merge(output.stats)
         self._token_ids = output.sequences[0].tolist()
         reply: Any = self._tokenizer.decode(self._token_ids[len(ids) :], skip_special_tokens=True)
@@ -166,6 +184,42 @@ class Chat:
             thread.join()
         if failures:
             raise failures[0]
+
+    @property
+    def tokens_left(self) -> int | None:
+        """The tokens of the context that the conversation leaves; None if it is not limited."""
+        if self.context_length is None or not self.messages:
+            return self.context_length
+        known: Any = self._tokenizer.apply_chat_template(self.messages, return_dict=True)
+        return max(self.context_length - len(known["input_ids"]), 0)
+
+    def drop_oldest(self) -> bool:
+        """Drop the oldest message of the user and its reply, but no first message.
+
+        Returns:
+            Whether there was one.
+        """
+        shorter = self._without_oldest(self.messages)
+        self.messages = self.messages if shorter is None else shorter
+        return shorter is not None
+
+    def _without_oldest(self, messages: list[dict[str, str]]) -> list[dict[str, str]] | None:
+        """Return messages without the oldest turn; None if there is none."""
+        start = len(self.first_messages)
+        if messages[:start] != self.first_messages:
+            start = 0
+        roles = [message["role"] for message in messages]
+        turns = [place for place in range(start, len(roles)) if roles[place] == "user"]
+        if not turns or len(messages) == turns[0] + 1:
+            return None
+        end = turns[1] if len(turns) > 1 else len(messages)
+        return messages[: turns[0]] + messages[end:]
+
+    def _prompt_ids(self, messages: list[dict[str, str]]) -> list[int]:
+        prompt: Any = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=True
+        )
+        return [*prompt["input_ids"]]
 
     def clear(self) -> None:
         """End the conversation, which the drafter may store, and start another."""

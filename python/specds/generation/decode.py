@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from specds._core import Session
 from specds.accept.path import Chooses, Emits
@@ -28,6 +28,10 @@ from specds.models.html import text
 from specds.models.render import Spelling
 from specds.verify.runner import Verifier
 
+FinishReason: TypeAlias = Literal["stop", "length", "context"]
+"""Why a text ended: by an end token, a stop string or a criterion, by the requested length, or
+because the context of the model is full."""
+
 
 @dataclass(frozen=True)
 class GenerationOutput:
@@ -38,6 +42,8 @@ class GenerationOutput:
             array for a model without torch.
         stats: Counts and times of the request, all rows together.
         drafted_by_row: Whether each generated token of each row was drafted.
+        finish_reasons: Why each row ended: `stop` by an end token, a stop string or a criterion,
+            `length` by the requested length, `context` because the context of a GGUF file is full.
         scores: With `output_scores`, for each generated token the processed scores of all rows,
             float32 `(num_rows, vocab_size)`; zeros for a finished row.
         logits: With `output_logits`, the logits likewise.
@@ -49,6 +55,7 @@ class GenerationOutput:
     sequences: Any
     stats: GenerationStats
     drafted_by_row: list[list[bool]]
+    finish_reasons: list[FinishReason]
     scores: tuple[Any, ...] | None = None
     logits: tuple[Any, ...] | None = None
     cache: Any = None
@@ -81,6 +88,7 @@ class Request:
 
     Attributes:
         max_length: Most tokens of a row, prompt and padding included.
+        eos_token_ids: Tokens that end a row.
         noise: The random numbers of samples of several rows.
     """
 
@@ -88,6 +96,7 @@ class Request:
     model: Any
     vocab_size: int
     max_length: int
+    eos_token_ids: frozenset[int] = frozenset()
     rows: list[Row] = field(default_factory=list)
     noise: Any = None
 
@@ -147,6 +156,18 @@ class Request:
             runner.close()
         decoding.stats.reason = runner.reason
         return decoding.stats, cache
+
+    def finish_reasons(self) -> list[FinishReason]:
+        """Return why each row ended."""
+        context_length = getattr(self.model, "context_length", None)
+        is_full = context_length is not None and self.max_length >= context_length
+        by_length: FinishReason = "context" if is_full else "length"
+        return [
+            "stop"
+            if row.emitter.emitted[-1] in self.eos_token_ids or row.emitter.length < self.max_length
+            else by_length
+            for row in self.rows
+        ]
 
     def _budget(self, runner: Verifier) -> FixedBudget:
         """Return the budget of the request, and fix the shape of forward passes if it must be."""

@@ -69,7 +69,9 @@ def run(
         streamer.put(input_ids.cpu())  # type: ignore[no-untyped-call]
         puts = BatchStreamer(streamer, padding_id, options.stream_interval or 1, torch.tensor)
     config, device = generation_config, model.device
-    request = Request(options, model, vocab_size, config.max_length)
+    eos = config.eos_token_id
+    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
+    request = Request(options, model, vocab_size, config.max_length, eos_ids)
     rows = []
     try:
         for row in range(len(input_ids)):
@@ -103,6 +105,7 @@ def run(
         ),
         stats=stats,
         drafted_by_row=[row.drafted for row in request.rows],
+        finish_reasons=request.finish_reasons(),
         scores=stack_steps([sampler.scores for sampler, _ in rows]),
         logits=stack_steps([sampler.logits for sampler, _ in rows]),
         cache=cache,
@@ -156,8 +159,8 @@ def _open_row(
     # Sessions see a prompt without its padding.
     prompt_ids = ids[:, shown]
     max_length = config.max_length - ids.shape[1] + prompt_ids.shape[1]
-    eos = config.eos_token_id
-    eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
-    rules = RequestRules(request.model, processors, config.do_sample, max_length, eos_ids)
+    rules = RequestRules(
+        request.model, processors, config.do_sample, max_length, request.eos_token_ids
+    )
     request.open_row(prompt_ids, sampler, emitter, rules)
     return sampler, emitter

@@ -25,6 +25,7 @@ def load_gguf(
     activations: Activations = "float32",
     *,
     framework: Literal["auto", "transformers", "numpy"] = "auto",
+    context_length: int | None = None,
 ) -> tuple[Any, Any]:
     """Load a GGUF file and its tokenizer for `specds.generate`, `Chat` and `accelerate`.
 
@@ -38,6 +39,8 @@ def load_gguf(
         framework: `transformers` returns a `PreTrainedModel`, which `accelerate` and pipelines need
             too, and its tokenizer. `numpy` returns a `GgufModel` and a `FastTokenizer`, which need
             no torch. `auto` is `transformers` if that and torch are installed.
+        context_length: Most tokens of a text, prompt included; None for the file's own number. A
+            longer prompt is an error, and a text ends there.
 
     Raises:
         FormatError: The file is damaged, or a tensor, a type of weights or the architecture is not
@@ -54,9 +57,9 @@ def load_gguf(
     if framework == "numpy":
         tokenization = imported("specds.models.tokenization")
         tokenizer = tokenization.FastTokenizer.of_gguf(file, path)
-        return GgufModel.of(file, weights, path, activations), tokenizer
+        return GgufModel.of(file, weights, path, activations, context_length), tokenizer
     native, of_file = map(imported, ("specds.models.native", "specds.models.gguf_tokenizer"))
-    model = native.native_model(file, weights, path, activations)
+    model = native.native_model(file, weights, path, activations, context_length)
     return model, of_file.pretrained_tokenizer(file, path)
 
 
@@ -101,9 +104,11 @@ class GgufModel:
         activations: As in `load_gguf`.
         settings: Defaults of requests, as the generation configuration of transformers names them.
         name_or_path: The file.
+        context_length: As in `load_gguf`.
 
     Attributes:
         cache_class: The class of its caches.
+        context_length: Most tokens of a text, prompt included.
         threads: Threads of a pass; None for those of `OMP_NUM_THREADS`, or one for each core.
         random: The random numbers of its samples.
     """
@@ -116,12 +121,16 @@ class GgufModel:
         activations: Activations,
         settings: dict[str, Any] | None = None,
         name_or_path: str = "",
+        context_length: int | None = None,
     ) -> None:
+        if context_length is not None and context_length < 2:
+            raise ValueError(f"context_length must be at least 2, got {context_length}")
         if activations not in ("float32", "int8"):
             raise ValueError(f"activations must be 'float32' or 'int8', got {activations!r}")
         self.weights = weights
         self.activations: Activations = activations
         self.settings, self.name_or_path = settings or {}, name_or_path
+        self.context_length = context_length or weights.config["max_position_embeddings"]
         self.threads: int | None = None
         self.random = np.random.MT19937()
 
@@ -132,10 +141,11 @@ class GgufModel:
         weights: ForwardModel,
         path: str | PathLike[str],
         activations: Activations,
+        context_length: int | None = None,
     ) -> GgufModel:
         """Return the model of a file whose weights are packed."""
         settings = generation_settings(file, tokens_of(file, path))
-        return cls(weights, activations, settings, str(path))
+        return cls(weights, activations, settings, str(path), context_length)
 
     @property
     def vocab_size(self) -> int:

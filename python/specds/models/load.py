@@ -82,6 +82,7 @@ def load_model(
     tokenizer: PreTrainedTokenizerBase | None = None,
     activations: str = "float32",
     framework: Framework = "transformers",
+    context_length: int | None = None,
 ) -> tuple[Any, Any]:
     """Load a causal language model, ready to generate, and its tokenizer.
 
@@ -96,6 +97,7 @@ def load_model(
         activations: Activations of a GGUF file on a CPU; see `load_gguf`.
         framework: `numpy` returns a `GgufModel` if the core can compute the model on a CPU: a GGUF
             file or one of the demo's models.
+        context_length: Most tokens of a text of a GGUF file on a CPU; see `load_gguf`.
 
     Raises:
         ImportError: A package is missing.
@@ -107,18 +109,20 @@ def load_model(
         require_packages(ref, "torch", "transformers")
     reason = ""
     if ref.kind == "gguf":
-        wanted = device, whole_dtype(dtype), activations
+        wanted = device, whole_dtype(dtype), activations, context_length
         if isinstance(native := _load_native(ref, *wanted, tokenizer, framework), tuple):
             return native
         reason = native
     elif framework == "numpy" and ref.name in OF_DEMO:
         try:
-            return _load_demo(Path(ref.path), activations)
+            return _load_demo(Path(ref.path), activations, context_length)
         except UnsupportedFileError as error:
             reason = f"native cannot compute it: {error}"
-    if activations != "float32":
-        why = f": {reason}" if reason else ""
-        raise LoadingError(f"activations={activations!r} is for GGUF files on a CPU{why}")
+    given = {"activations": activations, "context_length": context_length}
+    for name, value in given.items():
+        if value not in ("float32", None):
+            why = f": {reason}" if reason else ""
+            raise LoadingError(f"{name}={value!r} is for GGUF files on a CPU{why}")
     try:
         require_packages(ref)
     except ImportError as error:
@@ -143,6 +147,7 @@ def _load_native(
     device: str,
     dtype: str,
     activations: Any,
+    context_length: int | None,
     tokenizer: PreTrainedTokenizerBase | None,
     framework: Framework,
 ) -> tuple[Any, Any] | str:
@@ -164,13 +169,14 @@ def _load_native(
             tokenizer = pretrained_tokenizer(file, ref.path)
     except (UnsupportedFileError, UnknownTokenizerError) as error:
         return f"native cannot compute it: {error}"
+    made = file, weights, ref.path, activations, context_length
     if framework == "numpy":
-        return GgufModel.of(file, weights, ref.path, activations), fast
+        return GgufModel.of(*made), fast
     native = imported("specds.models.native")
-    return native.native_model(file, weights, ref.path, activations), tokenizer
+    return native.native_model(*made), tokenizer
 
 
-def _load_demo(folder: Path, activations: Any) -> tuple[Any, Any]:
+def _load_demo(folder: Path, activations: Any, context_length: int | None) -> tuple[Any, Any]:
     """Load a built-in model by the core, which computes its weights as they are."""
     with TemporaryDirectory() as temporary:
         path = Path(temporary, "model.gguf")
@@ -178,7 +184,7 @@ def _load_demo(folder: Path, activations: Any) -> tuple[Any, Any]:
         weights = ForwardModel(GgufFile(path))
     settings = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
     eos = {"eos_token_id": settings["eos_token_id"]}
-    model = GgufModel(weights, activations, eos, str(folder))
+    model = GgufModel(weights, activations, eos, str(folder), context_length)
     # Its passes are so short that a second thread would only wait.
     model.threads = 1
     return model, FastTokenizer.read(folder)

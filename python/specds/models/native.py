@@ -20,6 +20,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specds._core import ForwardCache, ForwardModel, GgufFile
+from specds.models.context import require_room
 from specds.models.gguf import generation_settings, model_settings, tokens_of
 from specds.models.gguf_model import Activations, GgufCache, GgufModel
 from specds.models.packing import packed
@@ -29,7 +30,11 @@ CACHE_NAME = "cache" if hasattr(GenerateDecoderOnlyOutput, "cache") else "past_k
 
 
 def native_model(
-    file: GgufFile, weights: ForwardModel, path: str | PathLike[str], activations: Activations
+    file: GgufFile,
+    weights: ForwardModel,
+    path: str | PathLike[str],
+    activations: Activations,
+    context_length: int | None = None,
 ) -> NativeModel:
     settings = model_settings(file, weights.config)
     kind = settings.pop("model_type")
@@ -38,15 +43,15 @@ def native_model(
     generation = generation_settings(file, tokens_of(file, path))
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(config, name, generation[name])
-    model = NativeModel(config, weights, activations)
+    model = NativeModel(config, weights, activations, context_length)
     model.generation_config = GenerationConfig(**generation)  # type: ignore[no-untyped-call]
     model.train(False)
     return model
 
 
-def _reload(path: str, activations: Activations) -> NativeModel:
+def _reload(path: str, activations: Activations, context_length: int) -> NativeModel:
     file = GgufFile(path)
-    return native_model(file, packed(file), path, activations)
+    return native_model(file, packed(file), path, activations, context_length)
 
 
 class NativeCache(GgufCache, Cache):
@@ -80,6 +85,7 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
         config: The configuration of transformers.
         weights: The packed weights.
         activations: As in `load_gguf`.
+        context_length: As in `load_gguf`.
     """
 
     main_input_name = "input_ids"
@@ -89,10 +95,14 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
     _no_split_modules: list[str] = []  # noqa: RUF012  (as transformers declares it)
 
     def __init__(
-        self, config: PreTrainedConfig, weights: ForwardModel, activations: Activations
+        self,
+        config: PreTrainedConfig,
+        weights: ForwardModel,
+        activations: Activations,
+        context_length: int | None = None,
     ) -> None:
         PreTrainedModel.__init__(self, config)
-        GgufModel.__init__(self, weights, activations)
+        GgufModel.__init__(self, weights, activations, context_length=context_length)
 
     @property
     def device(self) -> torch.device:
@@ -109,7 +119,7 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
         return self.weights.num_bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reload, (self.config.name_or_path, self.activations)
+        return _reload, (self.config.name_or_path, self.activations, self.context_length)
 
     @property
     def num_threads(self) -> int:
@@ -161,6 +171,17 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
             logits[torch.from_numpy(shown[:, -kept:])] = found
         past: dict[str, Any] = {} if use_cache is False else {CACHE_NAME: cache}
         return CausalLMOutputWithPast(logits=logits, **past)
+
+    def _prepare_generated_length(  # type: ignore[no-untyped-def, override]
+        self, *args: Any, input_ids_length: int, **others: Any
+    ):
+        require_room(input_ids_length, self.context_length)
+        of_class: Any = super()
+        config = of_class._prepare_generated_length(
+            *args, input_ids_length=input_ids_length, **others
+        )
+        config.max_length = min(config.max_length, self.context_length)
+        return config
 
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *_: Any
