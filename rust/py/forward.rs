@@ -150,8 +150,11 @@ impl ForwardModel {
         dict.set_item("num_hidden_layers", config.layers.len())?;
         dict.set_item("hidden_size", config.hidden_size)?;
         if let Some(layer) = config.layers.first() {
-            let FeedForward::Dense(dense) = &layer.feed_forward;
-            dict.set_item("intermediate_size", dense.size)?;
+            let size = match &layer.feed_forward {
+                FeedForward::Dense(dense) => dense.size,
+                FeedForward::Experts(experts) => experts.expert.size,
+            };
+            dict.set_item("intermediate_size", size)?;
         }
         if let Some(attention) = config.attention() {
             dict.set_item("num_attention_heads", attention.num_heads)?;
@@ -174,6 +177,12 @@ impl ForwardModel {
     #[getter]
     fn num_bytes(&self) -> usize {
         self.0.num_bytes
+    }
+
+    /// True if passes may be over trees; otherwise they are over chains, because the model has recurrent states.
+    #[getter]
+    fn takes_trees(&self) -> bool {
+        !self.0.config.is_recurrent()
     }
 
     /// Computes the logits of the tokens of some rows, `(sum of num_logits, vocab_size)`.
@@ -375,9 +384,26 @@ impl ForwardCache {
         Ok(lock(&self.cache).commit(row, &path)?)
     }
 
-    /// Forgets all tokens of a row from this position on.
+    /// Forgets all tokens of a row from this position on. A row with recurrent states can forget all tokens, or
+    /// those after its mark; otherwise a ValueError is raised.
     fn truncate(&self, row: usize, length: usize) -> Result<()> {
         Ok(lock(&self.cache).truncate(row, length)?)
+    }
+
+    /// Returns the most tokens of a row, at most `length`, that `truncate` can keep.
+    fn kept(&self, row: usize, length: usize) -> Result<usize> {
+        Ok(lock(&self.cache).kept(row, length)?)
+    }
+
+    /// Keeps a copy of the recurrent states of a row, if it has some, so that `truncate` can return to this position.
+    /// It replaces the one before.
+    fn mark(&self, py: Python<'_>, row: usize) -> Result<()> {
+        Ok(py.detach(|| lock(&self.cache).mark(row))?)
+    }
+
+    /// Gives a row the states of another one.
+    fn copy(&self, py: Python<'_>, from_row: usize, to_row: usize) -> Result<()> {
+        Ok(py.detach(|| lock(&self.cache).copy(from_row, to_row))?)
     }
 
     /// Adds committed tokens to a row: float32 `(num_layers, 2, num_tokens, num_heads, head_size)`, in a layer their

@@ -96,6 +96,8 @@ OF_ONE_CALL = {
     "DatastoreBuilder.add_documents.sources": ["a.py"],
     "ForwardCache.append.states": np.zeros(0, np.float32),
     "ForwardCache.commit.path": [],
+    "ForwardCache.copy.from_row": 0,
+    "ForwardCache.copy.to_row": 0,
     "FusedState.context": True,
     "GgufFile.of_arrays.arrays": {"a": np.ones((2, 32), np.float32)},
     "GgufFile.of_arrays.fields": {"general.architecture": "llama"},

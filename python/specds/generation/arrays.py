@@ -18,7 +18,7 @@ from specds.generation.streams import BatchStreamer
 from specds.models.context import require_room
 from specds.models.gguf_model import GgufCache, GgufModel
 from specds.models.tokenization import check_vocabulary
-from specds.verify.native import NativeRunner
+from specds.verify.native import NativeRunner, runner_of
 from specds.verify.runner import UnsupportedModelError
 
 # As in transformers, for a request without a length.
@@ -82,7 +82,9 @@ def generate_from_arrays(
     try:
         request.open_row(ids, sampler, emitter, RequestRules(*rules))
         stats, kept = request.decode(
-            NativeRunner if options.verification in ("auto", "native") else options.verification,  # type: ignore[arg-type]
+            runner_of(model)
+            if options.verification in ("auto", "native")
+            else options.verification,  # type: ignore[arg-type]
             past,
             chunk_size=given.get("prefill_chunk_size"),
             keeps_cache=return_dict_in_generate,

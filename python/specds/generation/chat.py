@@ -110,7 +110,7 @@ class Chat:
         if isinstance(self._model, GgufModel):
             require_room(len(ids), self._model.context_length)
         self._roll_back(ids)
-        if hasattr(self._cache, "mark_at"):
+        if getattr(self._cache, "mark_at", None) is not None:
             # Templates may drop a reply's reasoning, or begin a reply otherwise in later turns.
             earlier: Any = self._tokenizer.apply_chat_template(messages, return_dict=True)
             self._cache.mark_at = _num_shared(earlier["input_ids"], ids)
@@ -229,7 +229,9 @@ class Chat:
 
     def _empty_cache(self) -> Any:
         if isinstance(self._model, GgufModel):
-            return self._model.cache_class()
+            cache = self._model.cache_class()
+            cache.mark_at = None if self._model.weights.takes_trees else 0
+            return cache
         if not import_module("specds.generation.arguments").takes_past(self._model):
             return None
         if import_module("specds.verify.support").is_recurrent(self._model):

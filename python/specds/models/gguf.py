@@ -12,7 +12,26 @@ MAGIC = b"GGUF"
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """Types of tokens."""
 
-_MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+_MODEL_TYPES = {
+    "gemma3": "gemma3_text", "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss", "lfm2moe": "lfm2_moe", "qwen3next": "qwen3_next",
+    "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text",
+}  # fmt: skip
+# Sizes of mixtures of experts and of recurrent layers: names in transformers, by those in GGUF.
+_SIZES = {
+    "expert_count": ("num_experts", "num_local_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": (
+        "shared_expert_intermediate_size", "shared_intermediate_size"
+    ),
+    "leading_dense_block_count": ("num_dense_layers",),
+    "shortconv.l_cache": ("conv_L_cache",),
+    "ssm.conv_kernel": ("linear_conv_kernel_dim",),
+    "ssm.state_size": ("linear_key_head_dim", "linear_value_head_dim"),
+    "ssm.group_count": ("linear_num_key_heads",),
+    "ssm.time_step_rank": ("linear_num_value_heads",),
+}  # fmt: skip
 # Tokens that end a turn, in files that name only the token that ends a text.
 _ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 # Settings of transformers by their names in GGUF.
@@ -101,11 +120,19 @@ def model_settings(file: GgufFile, shapes: dict[str, int]) -> dict[str, Any]:
         whole = shapes["hidden_size"] // shapes["num_attention_heads"]
         settings["query_pre_attn_scalar"] = whole if is_27b else shapes["head_dim"]
         settings["final_logit_softcapping"] = field(file, "gemma3.final_logit_softcapping")
+    for name, ours in _SIZES.items():
+        if size := field(file, f"{architecture}.{name}"):
+            settings |= dict.fromkeys(ours, size)
     window = field(file, f"{architecture}.attention.sliding_window")
     if isinstance(window, int) and window > 0:
         settings["sliding_window"] = window
         if architecture == "llama":
             settings["model_type"] = "mistral"
+    if architecture == "llama" and "num_experts" in settings:
+        settings["model_type"] = "mixtral"
+    of_layers = field(file, f"{architecture}.attention.head_count_kv")
+    if architecture.startswith("lfm2") and isinstance(of_layers, list):
+        settings["layer_types"] = ["full_attention" if number else "conv" for number in of_layers]
     return settings
 
 

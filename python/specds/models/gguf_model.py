@@ -69,7 +69,11 @@ class GgufCache:
     Attributes:
         states: The core's cache; None while it is empty.
         padding: For each row, the hidden tokens of its prompt.
+        mark_at: The length of a prompt after which recurrent states are copied, so that
+            `rolled_back` can return there; None for no copy.
     """
+
+    mark_at: int | None = None
 
     def __init__(self, states: ForwardCache | None = None, num_rows: int = 1) -> None:
         self.states = states
@@ -89,11 +93,22 @@ class GgufCache:
         return max(self.states.length(row) + hidden for row, hidden in enumerate(self.padding))
 
     def crop(self, max_length: int) -> None:
-        """Keep this many tokens; a negative number drops the last ones."""
+        """Keep this many tokens; a negative number drops the last ones.
+
+        Raises:
+            ValueError: The model has recurrent states, and none after this many tokens.
+        """
         length = self.get_seq_length()
         kept = max(length + max_length, 0) if max_length < 0 else min(max_length, length)
         for row, hidden in enumerate(self.padding if self.states is not None else ()):
             self.states.truncate(row, max(kept - hidden, 0))  # type: ignore[union-attr]
+
+    def rolled_back(self, length: int) -> GgufCache:
+        """Keep the most of the first `length` tokens that there are states for, and return this."""
+        for row, hidden in enumerate(self.padding if self.states is not None else ()):
+            states: Any = self.states
+            states.truncate(row, states.kept(row, max(length - hidden, 0)))
+        return self
 
 
 class GgufModel:

@@ -34,10 +34,15 @@ class NativeRunner(Verifier):
         # The rows of the states that the rows of the request have.
         self._rows = [*range(num_rows)]
         self._past: tuple[GgufCache, int] | None = None
+        self._mark_at: int | None = None
 
     def load(self, past: GgufCache) -> None:
-        """Continue from the only row of a cache; a request that fails restores it."""
+        """Continue from the only row of a cache; a request that fails restores it.
+
+        Recurrent states may return to an earlier position instead.
+        """
         self._past = past, past.get_seq_length()
+        self._mark_at = past.mark_at
         self.states = past.start(self._native.weights, 1)
 
     def extend(self) -> GgufCache:
@@ -64,7 +69,10 @@ class NativeRunner(Verifier):
             inputs, ended = [], []
             for row in waiting:
                 start = self.states.length(row)
-                chunk = texts[row][start : start + (chunk_size or _CHUNK)]
+                end = start + (chunk_size or _CHUNK)
+                if self._mark_at is not None and start < self._mark_at:
+                    end = min(end, self._mark_at)
+                chunk = texts[row][start:end]
                 is_last = start + len(chunk) == len(texts[row])
                 inputs.append((row, chunk, None, int(is_last)))
                 ended += [row] * is_last
@@ -72,11 +80,13 @@ class NativeRunner(Verifier):
             logits |= zip(ended, self._native.compute(self.states, inputs, poll), strict=True)
             for row, chunk, *_ in inputs:
                 self.states.commit(row, range(len(chunk)))
+                if self.states.length(row) == self._mark_at:
+                    self.states.mark(row)
             num_read += size
             self.report_prefill(num_read, num_tokens)
         for row, original in enumerate(originals):
             if row != original:
-                self.states.append(row, self.states.states(original))
+                self.states.copy(original, row)
         return np.stack([logits[original] for original in originals])
 
     def verify_rows(
@@ -114,4 +124,15 @@ class NativeRunner(Verifier):
     def close(self) -> None:
         if self._past is not None:
             cache, length = self._past
-            cache.crop(length)
+            cache.rolled_back(length)
+
+
+class NativeChainRunner(NativeRunner):
+    """Verification by chains, for models with recurrent states, which no token is dropped from."""
+
+    takes_trees = False
+
+
+def runner_of(model: GgufModel) -> type[NativeRunner]:
+    """Return the backend that verifies drafts on a model of the core."""
+    return NativeRunner if model.weights.takes_trees else NativeChainRunner

@@ -26,7 +26,7 @@ from specds.verify.few_tokens import unseen_reason
 from specds.verify.fused_forward import unfused_reason
 from specds.verify.in_place import InPlaceRunner, in_place_reason
 from specds.verify.inputs import CONVOLUTION, LAYER_TYPES, layer_types, local_attention
-from specds.verify.native import NativeRunner
+from specds.verify.native import NativeRunner, runner_of
 from specds.verify.packed import RUNNERS
 from specds.verify.recordings import autocast_dtype
 from specds.verify.runner import UnsupportedModelError, Verification, Verifier, require_verification
@@ -222,8 +222,8 @@ def _reasons(model: PreTrainedModel, verification: Verification, runs: bool) -> 
 
 
 def _runner_class(model: Any, verification: Verification) -> type[Verifier]:
-    if verification == "native" and not isinstance(model, NativeModel):
-        return InPlaceRunner
+    if verification == "native":
+        return runner_of(model) if isinstance(model, NativeModel) else InPlaceRunner
     return RUNNERS[verification] if isinstance(verification, str) else verification
 
 
@@ -432,7 +432,8 @@ def chain_error(model: PreTrainedModel, prompt_length: int, verification: Verifi
             nodes = ids[place + 1 :][:num_nodes].copy()
             nodes[accepted:] = (nodes[accepted:] + 1) % vocab_size
             chain = TokenTree(nodes, range(-1, len(nodes) - 1))
-            found.append(runner.verify_rows([int(ids[place])], [chain])[0][: 1 + accepted].float())
+            (logits,) = runner.verify_rows([int(ids[place])], [chain])
+            found.append(torch.as_tensor(logits[: 1 + accepted]).float())
             runner.commit_rows([range(accepted)])
             place += 1 + accepted
     differences = (torch.cat(found) - plain[prompt_length:]).square().mean(dim=-1).sqrt()

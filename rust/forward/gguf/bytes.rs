@@ -33,6 +33,13 @@ impl Bytes {
         T::as_ref(owner).get(range.clone())?;
         Some(Self { owner: Arc::<T>::clone(owner), range })
     }
+
+    /// Returns some of these bytes, `None` where they are not all there.
+    pub(crate) fn slice(&self, range: Range<usize>) -> Option<Self> {
+        self.get(range.clone())?;
+        let start = self.range.start;
+        Some(Self { owner: Arc::clone(&self.owner), range: start + range.start..start + range.end })
+    }
 }
 
 impl Deref for Bytes {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +28,21 @@ impl Tensor {
         let mut numbers = vec![0.0; self.rows * self.columns];
         self.kind.dequantize(&self.bytes, &mut numbers);
         numbers
+    }
+
+    /// Returns some of its rows, `None` where they are not all there.
+    pub(crate) fn part(&self, rows: Range<usize>) -> Option<Self> {
+        let length = self.kind.row_bytes(self.columns)?;
+        let bytes = rows.start.checked_mul(length)?..rows.end.checked_mul(length)?;
+        let bytes = self.bytes.slice(bytes)?;
+        Some(Self { rows: rows.len(), bytes, ..*self })
+    }
+
+    /// Returns a copy of some rows, in another order.
+    pub(crate) fn select(&self, rows: impl Iterator<Item = usize>) -> Self {
+        let length = self.bytes.len() / self.rows.max(1);
+        let rows: Vec<_> = rows.map(|row| &self.bytes[row * length..][..length]).collect();
+        Self { rows: rows.len(), bytes: Bytes::new(rows.concat()), ..*self }
     }
 }
 
@@ -152,7 +168,10 @@ impl Gguf {
 
     /// Gives the memory of bytes of the file back; they are read again where they are used again.
     pub(crate) fn release(&self, bytes: &[u8]) {
-        let start = bytes.as_ptr().addr() - self.map.as_ptr().addr();
+        let start = bytes.as_ptr().addr().wrapping_sub(self.map.as_ptr().addr());
+        if start.saturating_add(bytes.len()) > self.map.len() {
+            return; // a copy of some rows
+        }
         #[cfg(unix)]
         #[expect(unsafe_code, reason = "the only way to release parts of a map")]
         // SAFETY: the map is shared and read-only, so that its pages have the same bytes when they are read again.

@@ -10,8 +10,10 @@ use memmap2::MmapMut;
 
 use super::config::Mixer;
 use super::load::Model;
+use super::recurrent::{MOST_RECORDED, RecurrentLayer, RecurrentShape, RecurrentSnapshot};
 use crate::error::{Error, Result};
 use crate::gguf::bytes::zeros;
+use crate::simd::instructions::Instructions;
 
 /// The slots of a page.
 pub(crate) const PAGE: usize = 64;
@@ -29,6 +31,9 @@ pub struct Cache {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CacheShape {
     pub(crate) layers: Vec<LayerShape>,
+    /// Those of layers that have recurrent states.
+    recurrent: Vec<Option<RecurrentShape>>,
+    with: Instructions,
     /// The numbers of a page of all layers.
     page_size: usize,
 }
@@ -52,6 +57,12 @@ pub(crate) struct CacheRow {
     pub(crate) num_pending: usize,
     /// `(MAPPED,)` pages of all layers each.
     maps: Vec<MmapMut>,
+    /// Those of all layers, if some are recurrent.
+    recurrent: Vec<Option<RecurrentLayer>>,
+    /// True if a part of the last pass can be committed alone.
+    pub(crate) is_recorded: bool,
+    /// A number of tokens, and the recurrent states after them.
+    mark: Option<(usize, Vec<RecurrentSnapshot>)>,
 }
 
 /// Some slots of a layer.
@@ -67,18 +78,29 @@ impl CacheShape {
     pub(crate) fn of(model: &Model) -> Self {
         let mut page_size = 0;
         let layers = model.config.layers.iter().map(|layer| {
-            let Mixer::Attention(attention) = &layer.mixer;
+            let (num_heads, key_size, value_size) = match &layer.mixer {
+                Mixer::Attention(of) => (of.num_kv_heads, of.head_size, of.value_size),
+                _ => (0, 1, 1),
+            };
             let shape = LayerShape {
-                num_heads: attention.num_kv_heads,
-                key_size: attention.head_size,
-                value_size: attention.value_size,
+                num_heads,
+                key_size,
+                value_size,
                 lanes: model.with.lanes(),
                 start: page_size,
             };
             page_size += shape.page_size();
             shape
         });
-        Self { layers: layers.collect(), page_size }
+        let layers = layers.collect();
+        let config = &model.config;
+        let recurrent = config.layers.iter().map(|layer| layer.recurrent(config.hidden_size));
+        Self { layers, recurrent: recurrent.collect(), with: model.with, page_size }
+    }
+
+    /// True if rows have states that no token can be dropped from.
+    fn is_recurrent(&self) -> bool {
+        self.recurrent.iter().any(Option::is_some)
     }
 
     fn page_bytes(&self) -> usize {
@@ -131,6 +153,11 @@ impl LayerShape {
 impl CacheRow {
     fn of(rows: &mut [Self], row: usize) -> Result<&mut Self> {
         rows.get_mut(row).ok_or_else(|| Error::invalid("row", "must be a row of the cache"))
+    }
+
+    /// The recurrent states of a layer that has some.
+    pub(crate) fn recurrent(&mut self, layer: usize) -> &mut RecurrentLayer {
+        self.recurrent[layer].as_mut().expect("a recurrent layer of a row that was reserved")
     }
 
     fn page(&self, shape: &CacheShape, page: usize, layer: usize) -> Page<'_> {
@@ -210,7 +237,11 @@ impl Cache {
     /// Takes memory for the slots of a pass.
     pub(crate) fn reserve(&mut self, row: usize, num_tokens: usize) -> Result<()> {
         let row = &mut self.rows[row];
-        row.num_pending = 0;
+        (row.num_pending, row.is_recorded) = (0, num_tokens <= MOST_RECORDED);
+        if self.shape.is_recurrent() && row.recurrent.is_empty() {
+            let layers = self.shape.recurrent.iter().map(|shape| shape.map(RecurrentLayer::new));
+            row.recurrent = layers.collect();
+        }
         while row.maps.len() * MAPPED * PAGE < row.length + num_tokens {
             row.maps.push(zeros(MAPPED * self.shape.page_bytes(), "a cache")?);
         }
@@ -230,7 +261,19 @@ impl Cache {
             let reason = "must be ascending places of tokens of the last pass";
             return Err(Error::invalid("path", reason));
         }
-        row.num_pending = 0;
+        let is_first = path.last().is_none_or(|&last| last < path.len());
+        let is_recorded = row.is_recorded || path.len() == row.num_pending;
+        if shape.is_recurrent() && !(is_first && is_recorded) {
+            let reason = format!(
+                "must be the first tokens of the last pass, and all of a pass over more than \
+                 {MOST_RECORDED}, because the model has recurrent states"
+            );
+            return Err(Error::invalid("path", reason));
+        }
+        let num_pending = std::mem::take(&mut row.num_pending);
+        for layer in row.recurrent.iter_mut().flatten() {
+            layer.commit(shape.with, path.len(), num_pending);
+        }
         for (depth, &place) in path.iter().enumerate().filter(|(depth, place)| depth != *place) {
             let slot = row.length + place;
             for layer in 0..shape.layers.len() {
@@ -242,17 +285,82 @@ impl Cache {
         Ok(())
     }
 
-    /// Forgets all tokens of a row from this position on.
+    /// Forgets all tokens of a row from this position on. A row with recurrent states can forget all tokens, or those
+    /// after its [mark](Self::mark).
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the row is out of range, or has fewer tokens.
+    /// [`Error::Invalid`] if the row is out of range, has fewer tokens, or has no states of this position.
     pub fn truncate(&mut self, row: usize, length: usize) -> Result<()> {
-        let row = CacheRow::of(&mut self.rows, row)?;
-        if length > row.length {
+        if length > CacheRow::of(&mut self.rows, row)?.length {
             return Err(Error::invalid("length", "must be at most that of the row"));
+        }
+        let kept = self.kept(row, length)?;
+        if kept < length {
+            let reason = format!("must be {kept} or less: recurrent states drop no tokens");
+            return Err(Error::invalid("length", reason));
+        }
+        let row = &mut self.rows[row];
+        if length < row.length {
+            row.mark.take_if(|mark| mark.0 > length);
+            let states = row.mark.as_ref().filter(|mark| mark.0 == length).map(|mark| &mark.1);
+            for (place, layer) in row.recurrent.iter_mut().flatten().enumerate() {
+                layer.restore(states.map(|states| &states[place]));
+            }
         }
         (row.length, row.num_pending) = (length, 0);
         row.maps.truncate(length.div_ceil(MAPPED * PAGE));
+        Ok(())
+    }
+
+    /// Returns the most tokens of a row, at most `length`, after which it has states.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the row is out of range.
+    pub fn kept(&mut self, row: usize, length: usize) -> Result<usize> {
+        let is_recurrent = self.shape.is_recurrent();
+        let row = CacheRow::of(&mut self.rows, row)?;
+        let mark = row.mark.as_ref().map_or(0, |mark| mark.0);
+        Ok(match length.min(row.length) {
+            all if !is_recurrent || all == row.length => all,
+            some if mark <= some => mark,
+            _ => 0,
+        })
+    }
+
+    /// Keeps a copy of the recurrent states of a row, if the model has some, so that [`truncate`](Self::truncate) can
+    /// return to this position. It replaces the one before.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the row is out of range.
+    pub fn mark(&mut self, row: usize) -> Result<()> {
+        let row = CacheRow::of(&mut self.rows, row)?;
+        let states: Vec<_> =
+            row.recurrent.iter().flatten().map(RecurrentLayer::committed).collect();
+        row.mark = (!states.is_empty()).then_some((row.length, states));
+        Ok(())
+    }
+
+    /// Gives a row the states of another one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a row is out of range, and [`Error::OutOfMemory`].
+    pub fn copy(&mut self, from: usize, to: usize) -> Result<()> {
+        CacheRow::of(&mut self.rows, to)?;
+        let CacheRow { length, ref recurrent, ref mark, .. } = *CacheRow::of(&mut self.rows, from)?;
+        let (recurrent, mark) = (recurrent.clone(), mark.clone());
+        if from == to {
+            return Ok(());
+        }
+        self.rows[to] = CacheRow { recurrent, mark, ..CacheRow::default() };
+        self.reserve(to, length)?;
+        let mut maps = std::mem::take(&mut self.rows[to].maps);
+        let mut left = length.div_ceil(PAGE) * self.shape.page_bytes();
+        for (from, to) in self.rows[from].maps.iter().zip(&mut maps) {
+            let number = left.min(to.len());
+            to[..number].copy_from_slice(&from[..number]);
+            left -= number;
+        }
+        (self.rows[to].maps, self.rows[to].length) = (maps, length);
         Ok(())
     }
 
@@ -263,6 +371,7 @@ impl Cache {
     /// [`Error::Invalid`] if the row is out of range, or the states of a token are incomplete; [`Error::OutOfMemory`].
     pub fn append(&mut self, row: usize, states: &[f32]) -> Result<()> {
         let start = CacheRow::of(&mut self.rows, row)?.length;
+        self.require_states_of_tokens()?;
         let of_token = self.shape.page_size / PAGE;
         let num_tokens = states.len() / of_token;
         if num_tokens * of_token != states.len() {
@@ -291,9 +400,16 @@ impl Cache {
     /// # Errors
     /// [`Error::Invalid`] if the row is out of range.
     pub fn states(&mut self, row: usize) -> Result<Vec<f32>> {
+        CacheRow::of(&mut self.rows, row)?;
+        self.require_states_of_tokens()?;
         let Self { rows, shape } = self;
         let row = CacheRow::of(rows, row)?;
         let layers = 0..shape.layers.len();
         Ok(layers.flat_map(|layer| row.read(shape, layer, 0..row.length).concat()).collect())
+    }
+
+    fn require_states_of_tokens(&self) -> Result<()> {
+        let reason = "cannot be taken from or added to a cache with recurrent states: copy the row";
+        if self.shape.is_recurrent() { Err(Error::invalid("states", reason)) } else { Ok(()) }
     }
 }

@@ -7,6 +7,7 @@
 //! states += after_feed_forward(feed_forward(before_feed_forward(states)))
 //! ```
 
+use super::recurrent::{MemoryShape, RecurrentShape};
 use super::rotation::Rotation;
 
 #[derive(Debug, Clone)]
@@ -16,6 +17,10 @@ pub struct Config {
     pub context_length: usize,
     pub vocab_size: usize,
     pub layers: Vec<LayerConfig>,
+    /// Layers after these, which are not computed.
+    pub(crate) num_unused_layers: usize,
+    /// The last norm, by the name of its tensor.
+    pub(crate) norm: &'static str,
     pub(crate) epsilon: f32,
     pub(crate) embedding_scale: f32,
     pub(crate) logit_scale: f32,
@@ -62,6 +67,22 @@ impl Norms {
 #[derive(Debug, Clone)]
 pub enum Mixer {
     Attention(AttentionConfig),
+    ShortConvolution(ConvolutionConfig),
+    GatedDelta(DeltaConfig),
+}
+
+/// A convolution of each channel between two gates.
+#[derive(Debug, Clone, Copy)]
+pub struct ConvolutionConfig {
+    /// Inputs that an output depends on, the token's own one included.
+    pub kernel_size: usize,
+}
+
+/// A gated delta net over the outputs of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub struct DeltaConfig {
+    pub kernel_size: usize,
+    pub(crate) memory: MemoryShape,
 }
 
 #[derive(Debug, Clone)]
@@ -82,6 +103,8 @@ pub struct AttentionConfig {
     pub(crate) head_norms: HeadNorms,
     /// Each head has one more score, of no token.
     pub(crate) has_sinks: bool,
+    /// The outputs of each head are multiplied by logistic functions of as many numbers.
+    pub(crate) has_gates: bool,
 }
 
 /// The norms of queries and keys before their rotation.
@@ -97,6 +120,7 @@ pub(crate) enum HeadNorms {
 #[derive(Debug, Clone)]
 pub enum FeedForward {
     Dense(DenseConfig),
+    Experts(ExpertsConfig),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -105,31 +129,76 @@ pub struct DenseConfig {
     pub(crate) activation: Activation,
 }
 
+/// Dense feed-forward parts, of which each token takes some.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertsConfig {
+    pub number: usize,
+    pub expert: DenseConfig,
+    pub routing: Routing,
+    /// One more that all tokens take.
+    pub(crate) shared: Option<SharedExpert>,
+}
+
+/// Weights of some experts by the logits of a router.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Routing {
+    /// Experts that a token takes.
+    pub num_used: usize,
+    /// Scores are logistic functions of the logits, and not their softmax.
+    pub(crate) is_sigmoid: bool,
+    /// The weights of a token are divided by their sum plus this.
+    pub(crate) normalizes: Option<f32>,
+    /// Times all weights.
+    pub(crate) scale: f32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SharedExpert {
+    pub(crate) size: usize,
+    /// Its weight is the logistic function of a logit, and not 1.
+    pub(crate) has_gate: bool,
+}
+
 /// The function of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activation {
     Silu,
     /// By its approximation with tanh.
     Gelu,
+    /// A steeper logistic function of bounded gates, times bounded inputs plus 1.
+    Clipped,
 }
 
 impl Config {
     /// The shape of attention in the first layer that has it.
     pub fn attention(&self) -> Option<&AttentionConfig> {
-        self.layers
-            .iter()
-            .map(|layer| match &layer.mixer {
-                Mixer::Attention(attention) => attention,
-            })
-            .next()
+        self.layers.iter().find_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            _ => None,
+        })
+    }
+
+    /// True if layers have states that no token can be dropped from: passes are over chains.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| !matches!(layer.mixer, Mixer::Attention(_)))
     }
 }
 
 impl LayerConfig {
     pub(crate) fn set_attention(&mut self, set: impl FnOnce(&mut AttentionConfig)) {
-        match &mut self.mixer {
-            Mixer::Attention(attention) => set(attention),
+        if let Mixer::Attention(attention) = &mut self.mixer {
+            set(attention);
         }
+    }
+
+    /// The shape of its recurrent states, `None` if it has none.
+    pub(crate) fn recurrent(&self, hidden_size: usize) -> Option<RecurrentShape> {
+        let (num_channels, kernel_size, memory) = match &self.mixer {
+            Mixer::Attention(_) => return None,
+            Mixer::ShortConvolution(of) => (hidden_size, of.kernel_size, None),
+            Mixer::GatedDelta(of) => (of.memory.num_channels(), of.kernel_size, Some(of.memory)),
+        };
+        Some(RecurrentShape { num_channels, kernel_size, memory })
     }
 }
 

@@ -48,14 +48,23 @@ impl Job for Gated<'_> {
             let (gates, through) = inputs.split_at(self.size);
             let lanes = gates.chunks_exact(S::LANES).zip(through.chunks_exact(S::LANES));
             for ((gate, through), output) in lanes.zip(outputs.chunks_exact_mut(S::LANES)) {
-                let (gate, through) = (simd.load(gate), simd.load(through));
-                // Both are the gate times a logistic function.
+                let (mut gate, mut through) = (simd.load(gate), simd.load(through));
+                // All are the gate times a logistic function.
                 let mut logit = gate;
-                if self.activation == Activation::Gelu {
-                    // 2 sqrt(2 / pi) (x + 0.044715 x^3)
-                    let square = simd.mul(gate, gate);
-                    let factor = simd.fma(square, simd.splat(0.071_354_82), simd.splat(1.595_769));
-                    logit = simd.mul(gate, factor);
+                match self.activation {
+                    Activation::Silu => {}
+                    Activation::Gelu => {
+                        // 2 sqrt(2 / pi) (x + 0.044715 x^3)
+                        let square = simd.mul(gate, gate);
+                        let (third, first) = (simd.splat(0.071_354_82), simd.splat(1.595_769));
+                        logit = simd.mul(gate, simd.fma(square, third, first));
+                    }
+                    Activation::Clipped => {
+                        gate = at_most(simd, gate, LIMIT);
+                        through = simd.max(at_most(simd, through, LIMIT), simd.splat(-LIMIT));
+                        through = simd.add(through, simd.splat(1.0));
+                        logit = simd.mul(gate, simd.splat(1.702));
+                    }
                 }
                 let power =
                     exp(simd, simd.mul(simd.max(logit, simd.splat(-87.0)), simd.splat(-1.0)));
@@ -64,6 +73,33 @@ impl Job for Gated<'_> {
             }
         }
     }
+}
+
+/// Multiplies states by the logistic functions of as many gates.
+pub(crate) struct Gate<'a> {
+    pub(crate) gates: &'a [f32],
+    pub(crate) states: &'a mut [f32],
+}
+
+impl Job for Gate<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let lanes = self.gates.chunks_exact(S::LANES);
+        for (gates, states) in lanes.zip(self.states.chunks_exact_mut(S::LANES)) {
+            let gates = simd.max(simd.load(gates), simd.splat(-87.0));
+            let power = exp(simd, simd.mul(gates, simd.splat(-1.0)));
+            simd.store(simd.div(simd.load(states), simd.add(power, simd.splat(1.0))), states);
+        }
+    }
+}
+
+/// The bound of [`Activation::Clipped`].
+const LIMIT: f32 = 7.0;
+
+#[inline(always)]
+fn at_most<S: Simd>(simd: S, value: S::Floats, limit: f32) -> S::Floats {
+    let minus = simd.splat(-1.0);
+    simd.mul(simd.max(simd.mul(value, minus), simd.splat(-limit)), minus)
 }
 
 /// Adds `added` to `states`.

@@ -2,6 +2,7 @@
 
 use super::config::{Config, DenseConfig, FeedForward};
 use super::elementwise::Gated;
+use super::experts::Experts;
 use super::layer::LinearLayer;
 use super::load::Loader;
 use super::pass::{PassOptions, Scratch, apply};
@@ -11,6 +12,7 @@ use crate::simd::instructions::Instructions;
 #[derive(Debug)]
 pub(crate) enum FeedForwardWeights {
     Dense(Dense),
+    Experts(Box<Experts>),
 }
 
 #[derive(Debug)]
@@ -23,8 +25,15 @@ pub(crate) struct Dense {
 
 impl FeedForwardWeights {
     pub(crate) fn load(loader: &mut Loader<'_>, config: &Config, number: usize) -> Result<Self> {
-        let FeedForward::Dense(dense) = &config.layers[number].feed_forward;
-        let (hidden, size) = (config.hidden_size, dense.size);
+        let hidden = config.hidden_size;
+        let dense = match &config.layers[number].feed_forward {
+            FeedForward::Dense(dense) => dense,
+            FeedForward::Experts(experts) => {
+                let experts = Experts::load(loader, hidden, experts, number)?;
+                return Ok(Self::Experts(Box::new(experts)));
+            }
+        };
+        let size = dense.size;
         let of = |part: &str| format!("blk.{number}.{part}.weight");
         let gate_up = if loader.has(&of("ffn_gate")) {
             loader.layer(&[(&of("ffn_gate"), size), (&of("ffn_up"), size)], hidden)?
@@ -42,7 +51,10 @@ impl FeedForwardWeights {
         options: PassOptions<'_>,
         scratch: &mut Scratch,
     ) {
-        let Self::Dense(Dense { config, gate_up, down }) = self;
+        let Dense { config, gate_up, down } = match self {
+            Self::Dense(dense) => dense,
+            Self::Experts(experts) => return experts.forward(with, options, scratch),
+        };
         let Scratch { prepared, normed, added, gate_up: of_gates, gated, .. } = scratch;
         apply(gate_up, normed, options, prepared, of_gates);
         let (size, activation) = (config.size, config.activation);

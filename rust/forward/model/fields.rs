@@ -43,6 +43,12 @@ impl Fields<'_> {
         if self.value(name).is_none() { Ok(other) } else { self.count(name) }
     }
 
+    /// A count, `None` where the file has none, or zero.
+    pub(crate) fn maybe(&self, name: &str) -> Result<Option<usize>> {
+        let is_zero = self.value(name).is_none() || self.file.count(&self.key(name)) == Some(0);
+        (!is_zero).then(|| self.count(name)).transpose()
+    }
+
     /// A count of each layer: one number, or a list of one for each.
     pub(crate) fn counts(&self, name: &str, num_layers: usize) -> Result<Vec<usize>> {
         let Some(Value::List(of_layers)) = self.value(name) else {
@@ -114,6 +120,7 @@ impl Fields<'_> {
                 rotation: Some(0),
                 head_norms: HeadNorms::None,
                 has_sinks: false,
+                has_gates: false,
             }),
             feed_forward: FeedForward::Dense(DenseConfig {
                 size: sizes[layer],
@@ -130,6 +137,8 @@ impl Fields<'_> {
             context_length: self.count_or("context_length", 2048)?,
             vocab_size: 0,
             layers: (0..num_layers).map(layer).collect(),
+            num_unused_layers: 0,
+            norm: "output_norm",
             epsilon,
             embedding_scale: 1.0,
             logit_scale: 1.0,

@@ -77,6 +77,10 @@ impl Model {
         for name in ["rope_freqs.weight", ANGLES[0], ANGLES[1]] {
             loader.left.remove(name);
         }
+        for number in config.layers.len()..config.layers.len() + config.num_unused_layers {
+            let prefix = format!("blk.{number}.");
+            loader.left.retain(|name| !name.starts_with(&prefix));
+        }
         let embeddings = loader.tensor("token_embd.weight")?;
         config.vocab_size = embeddings.rows;
         let hidden = config.hidden_size;
@@ -86,7 +90,7 @@ impl Model {
         let blocks: Vec<_> = (0..config.layers.len())
             .map(|number| DecoderBlock::load(&mut loader, &config, number))
             .collect::<Result<_>>()?;
-        let norm = loader.vector("output_norm.weight", hidden)?;
+        let norm = loader.vector(&format!("{}.weight", config.norm), hidden)?;
         let is_tied = !loader.left.contains("output.weight");
         let head = if is_tied { "token_embd.weight" } else { "output.weight" };
         let head = loader.layer(&[(head, config.vocab_size)], hidden)?;
@@ -124,19 +128,47 @@ impl Loader<'_> {
     }
 
     pub(crate) fn layer(&mut self, parts: &[(&str, usize)], columns: usize) -> Result<LinearLayer> {
-        let mut read = Vec::with_capacity(parts.len());
-        for &(name, rows) in parts {
-            let tensor = self.tensor(name)?;
-            if (tensor.rows, tensor.columns) != (rows, columns) {
-                let reason = format!("{name} is not of {rows} rows and {columns} columns");
-                return Err(self.file.corrupt(reason));
-            }
-            if !columns.is_multiple_of(32) {
-                return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
-            }
-            read.push(tensor);
+        let parts = parts.iter().map(|&(name, rows)| self.matrix(name, rows, columns));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        Ok(self.pack(&parts, columns))
+    }
+
+    /// The tensor of a matrix.
+    pub(crate) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Tensor> {
+        let tensor = self.tensor(name)?;
+        if (tensor.rows, tensor.columns) != (rows, columns) {
+            let reason = format!("{name} is not of {rows} rows and {columns} columns");
+            return Err(self.file.corrupt(reason));
         }
-        Ok(LinearLayer::new(&read, columns, self.with, &mut self.plan))
+        if !columns.is_multiple_of(32) {
+            return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
+        }
+        Ok(tensor)
+    }
+
+    /// Packs matrices whose outputs lie side by side.
+    pub(crate) fn pack(&mut self, parts: &[Tensor], columns: usize) -> LinearLayer {
+        LinearLayer::new(parts, columns, self.with, &mut self.plan)
+    }
+
+    /// Matrices of one shape that lie one after the other in a tensor.
+    pub(crate) fn matrices(
+        &mut self,
+        name: &str,
+        number: usize,
+        [rows, columns]: [usize; 2],
+    ) -> Result<Vec<Tensor>> {
+        let tensor = self.tensor(name)?;
+        if (Some(tensor.rows), tensor.columns) != (rows.checked_mul(number), columns) {
+            let reason = format!("{name} is not {number} times {rows} rows of {columns} columns");
+            return Err(self.file.corrupt(reason));
+        }
+        if !columns.is_multiple_of(32) {
+            return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
+        }
+        let part = |place: usize| tensor.part(place * rows..(place + 1) * rows);
+        let parts: Option<Vec<_>> = (0..number).map(part).collect();
+        parts.ok_or_else(|| self.file.corrupt(format!("{name} is not all in the file")))
     }
 
     /// Matrices whose outputs lie side by side, by their names without `.weight`.
@@ -162,5 +194,39 @@ impl Loader<'_> {
             return Err(self.file.corrupt("some of its queries, keys and values have a bias"));
         }
         Ok((!bias.is_empty()).then_some(bias))
+    }
+
+    /// Vectors of one size that lie one after the other in a tensor, if the file has it.
+    pub(crate) fn biases(
+        &mut self,
+        name: &str,
+        number: usize,
+        size: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>> {
+        if !self.has(name) {
+            return Ok(None);
+        }
+        let tensor = self.tensor(name)?;
+        if (tensor.rows, tensor.columns) != (number, size) {
+            return Err(self.file.corrupt(format!("{name} is not {number} vectors of {size}")));
+        }
+        Ok(Some(tensor.numbers().chunks(size.max(1)).map(<[f32]>::to_vec).collect()))
+    }
+
+    /// The weights of a convolution of each channel, `(kernel_size, num_channels)`, which a file has channel by channel.
+    pub(crate) fn taps(
+        &mut self,
+        name: &str,
+        kernel_size: usize,
+        num_channels: usize,
+    ) -> Result<Vec<f32>> {
+        let tensor = self.tensor(name)?;
+        if (tensor.rows, tensor.columns) != (num_channels, kernel_size) {
+            let reason = format!("{name} is not {num_channels} rows of {kernel_size}");
+            return Err(self.file.corrupt(reason));
+        }
+        let of_channels = tensor.numbers();
+        let tap = |place: usize| of_channels.iter().skip(place).step_by(kernel_size);
+        Ok((0..kernel_size).flat_map(tap).copied().collect())
     }
 }

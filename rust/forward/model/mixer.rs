@@ -2,14 +2,18 @@
 
 use super::cache::Cache;
 use super::config::{Config, Mixer};
+use super::gated_delta::GatedDelta;
 use super::load::{Loader, Model};
 use super::pass::{Chunk, Scratch};
 use super::self_attention::SelfAttention;
+use super::short_convolution::ShortConvolution;
 use crate::error::Result;
 
 #[derive(Debug)]
 pub(crate) enum MixerWeights {
     Attention(SelfAttention),
+    ShortConvolution(ShortConvolution),
+    GatedDelta(GatedDelta),
 }
 
 impl MixerWeights {
@@ -18,6 +22,13 @@ impl MixerWeights {
             Mixer::Attention(attention) => {
                 let of = SelfAttention::load(loader, config.hidden_size, attention, number);
                 of.map(Self::Attention)
+            }
+            Mixer::ShortConvolution(of) => {
+                let of = ShortConvolution::load(loader, config.hidden_size, *of, number);
+                of.map(Self::ShortConvolution)
+            }
+            Mixer::GatedDelta(of) => {
+                GatedDelta::load(loader, config, *of, number).map(Self::GatedDelta)
             }
         }
     }
@@ -33,6 +44,8 @@ impl MixerWeights {
     ) {
         match self {
             Self::Attention(of) => of.forward(model, number, cache, chunk, scratch),
+            Self::ShortConvolution(of) => of.forward(model, number, cache, chunk, scratch),
+            Self::GatedDelta(of) => of.forward(model, number, cache, chunk, scratch),
         }
     }
 }

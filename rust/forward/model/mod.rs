@@ -4,22 +4,31 @@ mod attention;
 mod cache;
 mod config;
 mod elementwise;
+mod experts;
 mod families;
 mod feed_forward;
 mod fields;
+mod gated_delta;
+mod hybrids;
 mod layer;
 mod load;
 mod mixer;
+mod mixtures;
 mod packing;
 #[cfg(test)]
 mod panics;
 mod pass;
+mod recurrent;
 mod rotation;
 mod self_attention;
+mod short_convolution;
 mod watch;
 
 pub use cache::Cache;
-pub use config::{AttentionConfig, Config, DenseConfig, FeedForward, LayerConfig, Mixer};
+pub use config::{
+    AttentionConfig, Config, ConvolutionConfig, DeltaConfig, DenseConfig, ExpertsConfig,
+    FeedForward, LayerConfig, Mixer, Routing,
+};
 pub use layer::LinearLayer;
 pub use load::Model;
 pub use packing::LoadOptions;

@@ -1,10 +1,11 @@
 //! A pass: the logits of some tokens of some sequences.
 
 use super::attention::Visible;
-use super::cache::Cache;
+use super::cache::{Cache, CacheRow};
 use super::elementwise::{Normalize, add, scale};
 use super::layer::LinearLayer;
 use super::load::Model;
+use super::recurrent::PassPart;
 use super::watch::Watch;
 use crate::error::{Error, Result};
 use crate::kernel::states::{Activations, States};
@@ -51,6 +52,26 @@ pub(crate) struct Chunk<'a> {
     pub(crate) options: PassOptions<'a>,
 }
 
+impl Chunk<'_> {
+    /// The tokens of each row, as a part of its pass, the row, and the states of these tokens.
+    pub(crate) fn by_row<'a>(
+        &self,
+        cache: &Cache,
+        states: &'a [f32],
+    ) -> Vec<(PassPart, usize, &'a [f32])> {
+        let size = states.len() / self.tokens.len();
+        let mut rest = states;
+        let of_row = |tokens: &[Token]| {
+            let (states, others) = rest.split_at(tokens.len() * size);
+            rest = others;
+            let row = tokens[0].row;
+            let CacheRow { length, is_recorded, .. } = cache.rows[row];
+            (PassPart { is_first: tokens[0].slot == length, is_recorded }, row, states)
+        };
+        self.tokens.chunk_by(|a, b| a.row == b.row).map(of_row).collect()
+    }
+}
+
 /// Numbers between the layers, kept from chunk to chunk.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -63,6 +84,11 @@ pub(crate) struct Scratch {
     pub(crate) added: Vec<f32>,
     pub(crate) gate_up: Vec<f32>,
     pub(crate) gated: Vec<f32>,
+    /// Logits of routers, and then of the gates of shared experts.
+    pub(crate) logits: Vec<f32>,
+    /// The inputs and the outputs of the tokens of an expert.
+    pub(crate) gathered: Vec<f32>,
+    pub(crate) down: Vec<f32>,
 }
 
 impl Model {
@@ -120,6 +146,11 @@ impl Model {
             }
             if input.parents.is_some_and(|parents| parents.len() != input.tokens.len()) {
                 return Err(Error::invalid("parents", "must be as many as tokens"));
+            }
+            let mut parents = (0..).zip(input.parents.into_iter().flatten());
+            if self.config.is_recurrent() && !parents.all(|(place, &parent)| parent == place - 1) {
+                let reason = "must be those of a chain, because the model has recurrent states";
+                return Err(Error::invalid("parents", reason));
             }
             let first = tokens.len();
             for (place, &token) in input.tokens.iter().enumerate() {

@@ -3,7 +3,7 @@
 use super::attention::{Attend, Keys, Query};
 use super::cache::Cache;
 use super::config::{AttentionConfig, HeadNorms};
-use super::elementwise::add;
+use super::elementwise::{Gate, add};
 use super::layer::LinearLayer;
 use super::load::{Loader, Model};
 use super::pass::{Chunk, Scratch, Token, apply};
@@ -52,7 +52,11 @@ impl SelfAttention {
         let sinks = config.has_sinks.then(|| loader.vector(&sinks, config.num_heads));
         Ok(Self {
             qkv_bias: loader.bias(&parts)?,
-            qkv: loader.linear(&parts, hidden)?,
+            qkv: if config.has_gates {
+                Self::load_gated(loader, hidden, config, &of)?
+            } else {
+                loader.linear(&parts, hidden)?
+            },
             head_norms: head_norms.transpose()?,
             sinks: sinks.transpose()?,
             output_bias: loader.bias(&[(of("attn_output"), hidden)])?,
@@ -60,6 +64,27 @@ impl SelfAttention {
                 .linear(&[(of("attn_output"), hidden)], config.num_heads * config.value_size)?,
             config: config.clone(),
         })
+    }
+
+    /// Queries, keys, values and gates: files have the gates of a head after its queries.
+    fn load_gated(
+        loader: &mut Loader<'_>,
+        hidden: usize,
+        config: &AttentionConfig,
+        of: &dyn Fn(&str) -> String,
+    ) -> Result<LinearLayer> {
+        let (size, [of_queries, of_keys, of_values]) = (config.head_size, config.sizes());
+        let both = loader.matrix(&of("attn_q.weight"), 2 * of_queries, hidden)?;
+        let rows = |first: usize| {
+            (0..of_queries).map(move |row| 2 * (row - row % size) + first + row % size)
+        };
+        let parts = [
+            both.select(rows(0)),
+            loader.matrix(&of("attn_k.weight"), of_keys, hidden)?,
+            loader.matrix(&of("attn_v.weight"), of_values, hidden)?,
+            both.select(rows(size)),
+        ];
+        Ok(loader.pack(&parts, hidden))
     }
 
     pub(crate) fn forward(
@@ -75,16 +100,23 @@ impl SelfAttention {
         self.rotate(model, chunk, qkv, normed);
         self.put(number, cache, chunk.tokens, qkv);
         self.attend(model, number, cache, chunk, qkv, attended);
+        if self.config.has_gates {
+            let start = self.config.sizes().iter().sum();
+            let rows = qkv.chunks_exact(self.qkv.num_outputs);
+            for (row, states) in rows.zip(attended.chunks_exact_mut(self.output.num_inputs)) {
+                model.with.run(Gate { gates: &row[start..], states });
+            }
+        }
         apply(&self.output, attended, chunk.options, prepared, added);
         add_bias(self.output_bias.as_ref(), added);
     }
 
     /// Biases, norms and rotations of queries and keys.
     fn rotate(&self, model: &Model, chunk: &Chunk<'_>, qkv: &mut [f32], normed: &mut Vec<f32>) {
-        let [of_queries, of_keys, of_values] = self.config.sizes();
+        let [of_queries, of_keys, _] = self.config.sizes();
         let size = self.config.head_size;
         add_bias(self.qkv_bias.as_ref(), qkv);
-        let rows = qkv.chunks_exact_mut(of_queries + of_keys + of_values);
+        let rows = qkv.chunks_exact_mut(self.qkv.num_outputs);
         for (place, row) in rows.enumerate() {
             let (queries, keys) = row[..of_queries + of_keys].split_at_mut(of_queries);
             if let Some([of_queries, of_keys]) = &self.head_norms {
@@ -105,9 +137,9 @@ impl SelfAttention {
     fn put(&self, number: usize, cache: &mut Cache, tokens: &[Token], qkv: &[f32]) {
         let [of_queries, of_keys, of_values] = self.config.sizes();
         let Cache { rows, shape } = cache;
-        let states = qkv.chunks_exact(of_queries + of_keys + of_values);
+        let states = qkv.chunks_exact(self.qkv.num_outputs);
         for (token, states) in tokens.iter().zip(states) {
-            let (keys, values) = states[of_queries..].split_at(of_keys);
+            let (keys, values) = states[of_queries..][..of_keys + of_values].split_at(of_keys);
             rows[token.row].put(shape, number, token.slot, keys, values);
         }
     }
