@@ -69,7 +69,7 @@ class Template:
     def turn(
         self, messages: Sequence[ChatMessage], tools: Sequence[ChatMessage] = ()
     ) -> tuple[str, str] | None:
-        """Return the prompt of the last message and its text; None if the text does not begin with it."""
+        """Return the prompt of the last message, and its text; None if they do not match."""
         is_json = self._form == "json"
         *before, _ = messages
         prompt = self._rendered(before, tools, is_json=is_json, add_generation_prompt=True)
