@@ -45,6 +45,22 @@ def test_saved_conversation_is_continued_after_load(chat, tmp_path):
         commands.save("")
 
 
+def test_result_of_a_tool_is_a_message_with_its_role(run, chat, chat_model, tmp_path, monkeypatch):
+    commands = ChatCommands(chat)
+    reply = chat.send(commands.by_name["/tool"]("3 found"))
+    assert chat.messages[0] == {"role": "tool", "content": "3 found"}
+    assert chat.send(commands.by_name["/retry"]("")) == reply
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps([{"type": "function", "function": {"name": "f"}}]))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("def a\n/tool 3\n"))
+    options = ("--model", chat_model, "--max-new-tokens", 2, "--tools", tools)
+    assert run("chat", *options)[0] == 0
+    tools.write_text("{}")
+    code, _, err = run("chat", *options)
+    assert code != 0
+    assert "has no tools: write a list as OpenAI's API takes it" in err
+
+
 def test_figures_follow_each_reply_until_they_are_switched_off(run, chat_model, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("def a\ndef b\n/stats\ndef c\n/exit\n"))
     code, _, err = run("chat", "--model", chat_model, "--max-new-tokens", 4)

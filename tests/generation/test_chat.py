@@ -14,6 +14,7 @@ from specds.constraints.of_llguidance import grammar_source, matcher_of
 from specds.constraints.processor import add_grammar
 from specds.models.load import load_model
 from specds.models.tokenization import vocab_size
+from specds.models.tool_calls import example_tokens
 
 SAID = ["def add(a, b):", "def sub(a, b):", "import os, sys"]
 
@@ -220,3 +221,50 @@ def test_failed_turn_leaves_the_conversation_unchanged(loaded):
 def test_tokenizer_without_a_chat_template_is_refused(tiny_model):
     with pytest.raises(ValueError, match="has no chat template"):
         Chat(*tiny_model)
+
+
+TOOL_TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}# {{ m['role'] }}:\n"
+    "{{ m['content'] }}{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}"
+    "<|endoftext|>\n{% endfor %}{% if add_generation_prompt %}# assistant:\n{% endif %}"
+)
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}, "mode": {"enum": ["up", "down"]}}
+}}}]  # fmt: skip
+
+
+def test_replies_with_tools_equal_the_baseline(loaded):
+    model, tokenizer = loaded
+    tokenizer.chat_template = TOOL_TEMPLATE
+    drafter = FusedDrafter(memory=Memory(vocab_size(tokenizer)))
+    chat = Chat(model, tokenizer, drafter, tools=TOOLS, do_sample=False, max_new_tokens=16)
+    said = ["def add(a, b):", {"role": "tool", "content": "3", "tool_call_id": "x"}]
+    messages = []
+    for each in [*said, [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]]:
+        more = [{"role": "user", "content": each}] if isinstance(each, str) else each
+        messages += [more] if isinstance(more, dict) else more
+        as_tensors = {"return_tensors": "pt", "return_dict": True, "add_generation_prompt": True}
+        given = tokenizer.apply_chat_template(messages, tools=TOOLS, **as_tensors)
+        output = model.generate(**given, do_sample=False, max_new_tokens=16)
+        reply = tokenizer.decode(output[0, given["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert chat.send(each) == reply
+        messages.append({"role": "assistant", "content": reply})
+    assert chat.messages == messages
+    with pytest.raises(ValueError, match="a message has `role` and `content`"):
+        chat.send([{"content": "no role"}])
+
+
+def test_calls_of_tools_are_drafted_unless_there_is_a_grammar(loaded):
+    _, tokenizer = loaded
+    tokenizer.chat_template = TOOL_TEMPLATE
+    text = tokenizer.decode(example_tokens(tokenizer, TOOLS))
+    for mode in ("up", "down"):
+        assert f'{{"name": "add", "arguments": {{"a": 0, "mode": "{mode}"}}}}' in text
+    assert '"description"' not in text
+    assert example_tokens(tokenizer, []) == example_tokens(tokenizer, ["odd"]) == []
+    tokenizer.chat_template = "{{ raise_exception('no') }}"
+    assert example_tokens(tokenizer, TOOLS) == []
+    chat = Chat(*loaded, tools=TOOLS)
+    tokenizer.chat_template = TOOL_TEMPLATE
+    assert chat._drafter_of({}) is not chat._drafter
+    assert chat._drafter_of({"grammar": object()}) is chat._drafter

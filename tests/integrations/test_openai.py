@@ -14,6 +14,17 @@ PREDICTION = {"type": "content", "content": TEXT}
 OUTPUT = list(b"the text to read")
 
 
+TOOL = {"type": "function", "function": {"name": "go", "parameters": {
+    "properties": {"to": {"enum": ["N", "S"]}, "far": {"type": "boolean"}}}}}  # fmt: skip
+
+
+def written(messages):
+    return "".join(
+        f"{m['role']}:{m['content']}{json.dumps([c['function'] for c in m.get('tool_calls', [])])};"
+        for m in messages
+    )
+
+
 class StubApp:
     """A server whose tokens are bytes; it keeps the requests that it received."""
 
@@ -34,8 +45,9 @@ class StubApp:
         self.seen.append((scope["path"], body))
         status, kind, parts = 200, b"application/json", []
         if scope["path"].endswith("/tokenize"):
-            status = self.status
-            parts = [json.dumps({"tokens": list(json.loads(body)["prompt"].encode())})]
+            status, asked = self.status, json.loads(body)
+            text = asked["prompt"] if "prompt" in asked else written(asked["messages"])
+            parts = [json.dumps({"tokens": list(text.encode())})]
         elif b'"stream": true' in body:
             kind, stream = b"text/event-stream", ""
             for token in OUTPUT:
@@ -60,7 +72,7 @@ class StubApp:
         await send({"type": "http.response.body"})
 
 
-def ask(app, body, path=CHAT, piece=5, method="POST", **options):
+def ask(app, body, path=CHAT, piece=5, method="POST", server=None, **options):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
     pieces = [body[start : start + piece] for start in range(0, len(body), piece)]
     requests = [{"type": "http.request", "body": part, "more_body": True} for part in pieces]
@@ -74,7 +86,7 @@ def ask(app, body, path=CHAT, piece=5, method="POST", **options):
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": path, "headers": []}
-    asyncio.run(PredictedOutput(app, **options)(scope, receive, send))
+    asyncio.run((server or PredictedOutput(app, **options))(scope, receive, send))
     start, *parts = sent
     answer = b"".join(part.get("body", b"") for part in parts)
     assert int(dict(start["headers"]).get(b"content-length", len(answer))) == len(answer)
@@ -168,6 +180,46 @@ def test_other_bodies_reach_the_server_unchanged(body):
     app = StubApp()
     assert ask(app, body, piece=50_000)[0] == 200
     assert app.seen == [(CHAT, body)]
+
+
+CALLS = b'{"name": "go", "arguments": {"to": "S", "far": true}}'
+
+
+def test_tools_are_drafted_from_and_nothing_else_changes():
+    app = StubApp()
+    server = PredictedOutput(app)
+    asked = {"model": "m", "tools": [TOOL], "vllm_xargs": {"specds_group": "g"}}
+    for number in range(2):  # their calls are tokenized once
+        status, answer = ask(app, asked, server=server)
+        assert status == 200
+        assert json.loads(answer) == json.loads(ask(StubApp(), {"model": "m"})[1])
+        received = json.loads(app.seen[-1][1])
+        calls = bytes(received["vllm_xargs"].pop("specds_predicted_output"))
+        assert CALLS in calls
+        assert received == asked
+        assert len(app.seen) == 3 + number
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tools": []},
+        {"tools": 3},
+        {"tools": [{"type": "web_search"}]},
+        {"tool_choice": "required"},
+        {"response_format": {"type": "json_object"}},
+        {"guided_regex": "a"},
+        {"structured_outputs": {"regex": "a"}},
+        {"vllm_xargs": {"specds_predicted_output": 3}},
+    ],
+)
+def test_tools_with_a_grammar_or_without_a_function_are_not_drafted(more):
+    app, body = StubApp(), json.dumps({"tools": [TOOL], **more}).encode()
+    ask(app, body)
+    assert app.seen == [(CHAT, body)]
+    refusing = StubApp(status=400)
+    assert ask(refusing, {"tools": [TOOL]})[0] == 200
+    assert json.loads(refusing.seen[-1][1]) == {"tools": [TOOL]}
 
 
 def test_other_routes_and_errors_are_unchanged():

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specds import terminal
 
 if TYPE_CHECKING:
-    from specds.cli.chat_input import Command
+    from specds.cli.chat_input import Command, Line
     from specds.generation import Chat
 
 
@@ -23,7 +23,10 @@ class ChatCommands:
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
         self.shows_stats = True
-        commands = (self.clear, self.retry, self.undo, self.drop, self.system, self.save, self.load)
+        commands = (
+            *(self.clear, self.retry, self.undo, self.drop, self.system, self.tool),
+            *(self.save, self.load),
+        )
         self.by_name: dict[str, Command] = {f"/{each.__name__}": each for each in commands}
         self.by_name["/stats"] = self.switch_stats
 
@@ -31,12 +34,12 @@ class ChatCommands:
         self._chat.clear()
         terminal.note("a new conversation")
 
-    def retry(self, _: str) -> str:
+    def retry(self, _: str) -> Line:
         """Remove the last turn and return its message."""
         return self._remove_last_turn()
 
     def undo(self, _: str) -> None:
-        said = self._remove_last_turn().splitlines()[0]
+        said = str(self._remove_last_turn()["content"]).splitlines()[0]
         terminal.note(f"removed: {said[:60]}")
 
     def drop(self, _: str) -> None:
@@ -60,6 +63,10 @@ class ChatCommands:
         self._chat.first_messages = [{"role": "system", "content": text}] if text else []
         self._chat.clear()
 
+    def tool(self, text: str) -> Line:
+        """Return the message of a tool's result."""
+        return {"role": "tool", "content": text}
+
     def save(self, name: str) -> None:
         _require_name(name)
         content = json.dumps({"messages": self._chat.messages}, indent=2, ensure_ascii=False)
@@ -70,7 +77,7 @@ class ChatCommands:
         _require_name(name)
         try:
             messages = json.loads(Path(name).read_text(encoding="utf-8"))["messages"]
-            known = [{key: str(each[key]) for key in ("role", "content")} for each in messages]
+            known = [{**each, "role": str(each["role"])} for each in messages]
         except (KeyError, TypeError, ValueError, RecursionError):
             raise ValueError(f"{name} is not a conversation that /save wrote") from None
         self._chat.clear()
@@ -81,12 +88,13 @@ class ChatCommands:
         self.shows_stats = not self.shows_stats
         terminal.note(f"all replies: {self._chat.stats}")
 
-    def _remove_last_turn(self) -> str:
-        *before, message, reply = [*[{"role": ""}] * 2, *self._chat.messages]
-        if (message["role"], reply["role"]) != ("user", "assistant"):
+    def _remove_last_turn(self) -> dict[str, Any]:
+        nothing: dict[str, Any] = {"role": ""}
+        *before, message, reply = nothing, nothing, *self._chat.messages
+        if message["role"] not in ("user", "tool") or reply["role"] != "assistant":
             raise ValueError("there is no reply yet")
         self._chat.messages = before[2:]
-        return message["content"]
+        return message
 
 
 _REMEDY = "/drop drops the oldest message and its reply, /clear all"

@@ -8,7 +8,9 @@ from typing import TypeAlias
 from specds import terminal
 from specds.cli.arguments import utf8
 
-Command: TypeAlias = Callable[[str], str | None]
+Line: TypeAlias = str | dict[str, str]
+"""A text of the user, or a message with its role."""
+Command: TypeAlias = Callable[[str], Line | None]
 """A command of the chat: takes the rest of its line, and may return a message to send."""
 
 _COMMANDS = {
@@ -17,6 +19,7 @@ _COMMANDS = {
     "/undo": "remove the last message and its reply",
     "/drop": "drop the oldest message and its reply, to have room in the context",
     "/system TEXT": "set the system message, and start a new conversation",
+    "/tool TEXT": "send the result of a tool",
     "/save FILE": "write the conversation to a file",
     "/load FILE": "continue the conversation of a file",
     "/stats": "show or hide the line of figures after each reply",
@@ -27,7 +30,7 @@ _QUOTES = '"""'
 _KEYS = f"{_QUOTES} begins and ends a text of several lines, Ctrl-C stops a reply"
 
 
-def messages(commands: Mapping[str, Command], banner: str = "") -> Iterator[str]:
+def messages(commands: Mapping[str, Command], banner: str = "") -> Iterator[Line]:
     """Yield the user's messages until the end of input.
 
     A message is a line, a text that was pasted, or what stands between triple quotes. A command

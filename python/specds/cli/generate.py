@@ -123,6 +123,7 @@ def chat(
     *,
     running: Running,
     system: str | None = None,
+    tools: Path | None = None,
     max_new_tokens: NewTokens = 1024,
     verbose: _VERBOSE = False,
 ) -> None:
@@ -134,16 +135,20 @@ def chat(
 
     Args:
         system (TEXT): The system message.
+        tools (FILE): Definitions of functions, a JSON list in OpenAI's format. `/tool` sends a
+            result.
 
     Examples:
         specds chat --model Qwen/Qwen2.5-1.5B-Instruct
         specds chat --model ./vicuna --datastore a.specds --by-source
     """
+    defined = _tools(tools)
     with opened(running, is_chat=True) as at:
         from specds.generation import Chat
         from specds.models.context import ContextLengthError
 
-        talk = Chat(at.model, at.tokenizer, at.drafter, on_step=at.writer, grammar=at.grammar)
+        writing = {"on_step": at.writer, "grammar": at.grammar}
+        talk = Chat(at.model, at.tokenizer, at.drafter, tools=defined, **writing)
         commands = ChatCommands(talk)
         if system is not None:
             commands.system(utf8(system))
@@ -171,6 +176,20 @@ def chat(
             talk.clear()
         if talk.stats.num_emitted_tokens:
             at.report(talk.stats, verbose=verbose)
+
+
+def _tools(file: Path | None) -> list[dict[str, Any]]:
+    if file is None:
+        return []
+    try:
+        tools = json.loads(file.read_text(encoding="utf-8"))
+        functions = [tool["function"]["name"] for tool in tools]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        functions = []
+    if not functions:
+        wanted = '[{"type": "function", "function": {"name": ..., "parameters": ...}}]'
+        raise ValueError(f"{file} has no tools: write a list as OpenAI's API takes it, {wanted}")
+    return list(tools)
 
 
 def demo(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,10 +21,15 @@ from specds.models.context import context_length_of, require_room
 from specds.models.gguf_model import GgufModel, is_without_torch
 from specds.models.render import Spelling
 from specds.models.tokenization import check_tokenizer, require_chat_template, vocab_size
+from specds.models.tool_calls import example_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
     from transformers.generation.streamers import BaseStreamer
+
+
+ChatInput: TypeAlias = "str | Mapping[str, Any] | Sequence[Mapping[str, Any]]"
+"""A text of the user, a message with its role, or several messages."""
 
 
 class Chat:
@@ -41,6 +46,8 @@ class Chat:
             `content` of each.
         drops_oldest: Drop the oldest turns, but no first message, of a conversation that leaves
             less than a quarter of the context to the reply.
+        tools: Definitions of functions in OpenAI's format, which the template writes. Without a
+            grammar, the drafter also drafts their names, arguments and enums.
         **settings: As in `generate`; `max_new_tokens` is 1,024 unless a length is set.
 
     Attributes:
@@ -61,11 +68,13 @@ class Chat:
         tokenizer: PreTrainedTokenizerBase | Any,
         drafter: DrafterLike = None,
         *,
-        messages: Sequence[dict[str, str]] = (),
+        messages: Sequence[dict[str, Any]] = (),
         drops_oldest: bool = False,
+        tools: Sequence[dict[str, Any]] = (),
         **settings: Any,
     ) -> None:
         require_chat_template(tokenizer)
+        self.tools = [*tools]
         self.first_messages = [*messages]
         self.messages = [*messages]
         self.stats, self.last_stats = GenerationStats(), GenerationStats()
@@ -86,13 +95,15 @@ class Chat:
         # The session has observed `_token_ids`.
         self._session: Session | None = None
 
-    def send(self, text: str, streamer: BaseStreamer | Any = None, **settings: Any) -> str:
-        """Send a message of the user and return the reply, without special tokens.
+    def send(self, text: ChatInput, streamer: BaseStreamer | Any = None, **settings: Any) -> str:
+        """Send a message and return the reply, without special tokens.
 
-        A turn that fails leaves the conversation as it was.
+        A turn that fails leaves the conversation as it was. With tools, the reply keeps the special
+        tokens within it, which may mark a call.
 
         Args:
-            text: The message.
+            text: The user's message; or a message with its role, such as the result of a `tool`,
+                or several.
             streamer: As in `generate`: it receives the whole prompt first.
             **settings: As in `generate`, for this turn.
 
@@ -100,20 +111,20 @@ class Chat:
             ContextLengthError: The conversation does not fit into the context of a GGUF file; see
                 `drop_oldest`.
         """
-        messages = [*self.messages, {"role": "user", "content": text}]
-        ids = self._prompt_ids(messages)
+        messages = [*self.messages, *_messages_of(text)]
+        ids = self._ids(messages, is_prompt=True)
         most = self.context_length
         if self._drops_oldest and most is not None and 4 * len(ids) > 3 * most:
             # The turns that stay are read again, so that several are dropped at once.
             while 2 * len(ids) > most and (shorter := self._without_oldest(messages)):
-                messages, ids = shorter, self._prompt_ids(shorter)
+                messages, ids = shorter, self._ids(shorter, is_prompt=True)
         if isinstance(self._model, GgufModel):
             require_room(len(ids), self._model.context_length)
         self._roll_back(ids)
         if getattr(self._cache, "mark_at", None) is not None:
             # Templates may drop a reply's reasoning, or begin a reply otherwise in later turns.
-            earlier: Any = self._tokenizer.apply_chat_template(messages, return_dict=True)
-            self._cache.mark_at = _num_shared(earlier["input_ids"], ids)
+            earlier = self._ids(messages)
+            self._cache.mark_at = _num_shared(earlier, ids)
         settings = {**self._settings, **settings}
         config = settings.get("generation_config")
         lengths = ("max_new_tokens", "max_length")
@@ -124,7 +135,7 @@ class Chat:
                 self._model,
                 prompt_of(self._model, ids),
                 self._drafter,
-                session=self._session_of(ids),
+                session=self._session_of(ids, settings),
                 cache=self._cache,
                 streamer=streamer,
                 tokenizer=self._tokenizer,
@@ -136,17 +147,17 @@ class Chat:
         self.last_stats, self.finish_reason = output.stats, output.finish_reasons[0]
         self.stats.merge(output.stats)
         self._token_ids = output.sequences[0].tolist()
-        reply: Any = self._tokenizer.decode(self._token_ids[len(ids) :], skip_special_tokens=True)
+        reply = self._reply(self._token_ids[len(ids) :])
         self.messages = [*messages, {"role": "assistant", "content": reply}]
-        return str(reply)
+        return reply
 
-    def stream(self, text: str, **settings: Any) -> Iterator[str]:
+    def stream(self, text: ChatInput, **settings: Any) -> Iterator[str]:
         """Send a message and yield the pieces of the reply as they are written.
 
         The turn starts with the first piece. Leaving the loop early ends the reply there.
 
         Args:
-            text: The message.
+            text: As in `send`.
             **settings: As in `generate`, for this turn.
         """
         streamer = _Pieces(self._tokenizer)
@@ -190,8 +201,7 @@ class Chat:
         """The tokens of the context that the conversation leaves; None if it is not limited."""
         if self.context_length is None or not self.messages:
             return self.context_length
-        known: Any = self._tokenizer.apply_chat_template(self.messages, return_dict=True)
-        return max(self.context_length - len(known["input_ids"]), 0)
+        return max(self.context_length - len(self._ids(self.messages)), 0)
 
     def drop_oldest(self) -> bool:
         """Drop the oldest message of the user and its reply, but no first message.
@@ -203,7 +213,7 @@ class Chat:
         self.messages = self.messages if shorter is None else shorter
         return shorter is not None
 
-    def _without_oldest(self, messages: list[dict[str, str]]) -> list[dict[str, str]] | None:
+    def _without_oldest(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
         """Return messages without the oldest turn; None if there is none."""
         start = len(self.first_messages)
         if messages[:start] != self.first_messages:
@@ -215,11 +225,12 @@ class Chat:
         end = turns[1] if len(turns) > 1 else len(messages)
         return messages[: turns[0]] + messages[end:]
 
-    def _prompt_ids(self, messages: list[dict[str, str]]) -> list[int]:
-        prompt: Any = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=True
+    def _ids(self, messages: list[dict[str, Any]], *, is_prompt: bool = False) -> list[int]:
+        more = {"tools": self.tools} if self.tools else {}
+        text: Any = self._tokenizer.apply_chat_template(
+            messages, **more, add_generation_prompt=is_prompt, return_dict=True
         )
-        return [*prompt["input_ids"]]
+        return [*text["input_ids"]]
 
     def clear(self) -> None:
         """End the conversation, which the drafter may store, and start another."""
@@ -248,7 +259,7 @@ class Chat:
         elif shared < self._cache.get_seq_length():
             self._cache.crop(shared - self._cache.get_seq_length())
 
-    def _session_of(self, prompt_ids: list[int]) -> Session | None:
+    def _session_of(self, prompt_ids: list[int], settings: dict[str, Any]) -> Session | None:
         """Return the session with a prompt; None if the drafter lacks a token of the prompt."""
         size, length = self._drafter.vocab_size, len(self._token_ids)
         if size is not None and max(prompt_ids) >= size:
@@ -257,8 +268,28 @@ class Chat:
             self._session.observe(prompt_ids[length:])
         else:
             self._end_session()
-            self._session = self._drafter.session(prompt_ids)
+            self._session = self._drafter_of(settings).session(prompt_ids)
         return self._session
+
+    def _drafter_of(self, settings: dict[str, Any]) -> Any:
+        """Return the drafter, which drafts calls of the tools where no grammar does."""
+        if not self.tools or settings.get("grammar") is not None:
+            return self._drafter
+        if not isinstance(self._drafter, FusedDrafter):
+            return self._drafter
+        calls = example_tokens(self._tokenizer, self.tools)
+        known = [token for token in calls if token < (self._drafter.vocab_size or token + 1)]
+        return self._drafter.for_request(predicted_output=known) if known else self._drafter
+
+    def _reply(self, token_ids: Sequence[int]) -> str:
+        """Return the text of a reply; with tools, special tokens within it mark calls."""
+        if not self.tools:
+            return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+        special = {*self._tokenizer.all_special_ids}
+        ids = [*token_ids]
+        while ids and ids[-1] in special:
+            ids.pop()
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def _end_session(self) -> None:
         ended, self._session = self._session, None
@@ -268,6 +299,15 @@ class Chat:
 
 class _LeftError(Exception):
     """The loop over a reply was left before its first token."""
+
+
+def _messages_of(said: ChatInput) -> list[dict[str, Any]]:
+    if isinstance(said, str):
+        return [{"role": "user", "content": said}]
+    messages = [said] if isinstance(said, Mapping) else said
+    if not messages or not all(isinstance(m, Mapping) and "role" in m for m in messages):
+        raise ValueError("a message has `role` and `content`: send a text, a message or several")
+    return [dict(message) for message in messages]
 
 
 class _Pieces:

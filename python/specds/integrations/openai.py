@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from specds.models.tool_calls import example_messages, without_prefix
+
 _Message = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Message]]
 _Send = Callable[[_Message], Awaitable[None]]
@@ -23,6 +25,8 @@ _App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 _START = "http.response.start"
 _JSON = (b"content-type", b"application/json")
 _CHAT, _TEXT = "chat/completions", "completions"
+_MOST_TOOLS = 64
+"""The most lists of tools whose calls are kept."""
 _OPTION, _IDS, _EXTENSION = "specds_predicted_output", "token_ids", "sglext"
 
 
@@ -33,6 +37,9 @@ class PredictedOutput:
     `specds_predicted_output`, which takes precedence. The middleware passes the token ids on as
     `specds_predicted_output`, and requests the token ids of the answer to compare them. It answers
     an invalid prediction with status 400, and forwards errors of `/tokenize`.
+
+    Without a prediction and a grammar, a request with `tools` drafts from calls of them, which
+    `/tokenize` writes by the chat template if it takes messages. Only drafts depend on them.
 
     Args:
         app: The application whose routes end with `/v1/chat/completions`, `/v1/completions` and
@@ -46,12 +53,13 @@ class PredictedOutput:
     ) -> None:
         self.app, self._carrier = app, carrier
         self._ids_fields = {_CHAT: ids_field, _TEXT: "return_token_ids"}
+        self._calls: dict[str, list[int]] = {}
 
     async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
         _, _, route = scope.get("path", "").partition("/v1/")
         field = self._ids_fields.get(route)
         if field and scope["type"] == "http" and scope["method"] == "POST":
-            exchange = _Exchange(self.app, scope, receive, send, self._carrier, field)
+            exchange = _Exchange(self.app, scope, receive, send, self._carrier, field, self._calls)
             scope, receive, send = _sized(scope), exchange.receive, exchange.send
         await self.app(scope, receive, send)
 
@@ -64,10 +72,17 @@ class _Exchange:
     """
 
     def __init__(
-        self, app: _App, scope: _Message, receive: _Receive, send: _Send, carrier: str, field: str
+        self,
+        app: _App,
+        scope: _Message,
+        receive: _Receive,
+        send: _Send,
+        carrier: str,
+        field: str,
+        calls: dict[str, list[int]],
     ) -> None:
         self._app, self._scope, self._receive, self._send = app, scope, receive, send
-        self._carrier, self._field = carrier, field
+        self._carrier, self._field, self._calls = carrier, field, calls
         self._is_received = self._is_refused = self._is_hidden = self._is_streamed = False
         self._predicted: Sequence[int] | None = None
         self._outputs: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
@@ -85,7 +100,7 @@ class _Exchange:
                 return message
             body += message.get("body", b"")
             has_more = message.get("more_body", False)
-        if b"predict" not in body:
+        if b"predict" not in body and b'"tools"' not in body:
             return _whole(bytes(body))  # only the server parses it
         try:
             asked = json.loads(body)
@@ -94,6 +109,12 @@ class _Exchange:
             is_usable = _OPTION not in carrier or isinstance(given, (str, list))
         except (AttributeError, TypeError, ValueError, RecursionError):  # the server reports it
             return _whole(bytes(body))
+        calls: list[int] = []
+        if given is None and _OPTION not in carrier and _has_free_tools(asked):
+            calls = await self._tokenized_calls(asked["tools"])
+        if calls:
+            asked[self._carrier] = {**carrier, _OPTION: calls}
+            return _whole(json.dumps(asked).encode())
         if given is None or not is_usable:
             return _whole(bytes(body))  # the drafter counts refused options
         text = given if _OPTION in carrier else text_of(given)
@@ -105,10 +126,39 @@ class _Exchange:
         asked.pop("prediction", None)
         return _whole(json.dumps(asked).encode())
 
+    async def _tokenized_calls(self, tools: Any) -> list[int]:
+        """Return the token ids of calls of the tools; none if the server does not write them."""
+        name, messages = json.dumps(tools), example_messages(tools)
+        if name in self._calls or len(messages) == 1:
+            return self._calls.get(name, [])
+        texts = []
+        for given in (messages, messages[:1]):
+            asked = {"messages": given, "tools": tools, "add_generation_prompt": False}
+            status, content = await self._tokenize(asked)
+            texts.append((json.loads(content) or {}).get("tokens", []) if status == 200 else [])
+        while len(self._calls) >= _MOST_TOOLS:
+            del self._calls[next(iter(self._calls))]
+        self._calls[name] = without_prefix(*texts) if all(texts) else []
+        return self._calls[name]
+
     async def _tokenized(self, text: str | None) -> list[int] | None:
         """Return the token ids of a text, or answer with the error."""
+        status, content = 400, INVALID
+        if text is not None:
+            status, content = await self._tokenize({"prompt": text, "add_special_tokens": False})
+        if status == 200:
+            tokens: list[int] = (json.loads(content) or {}).get("tokens", [])
+            return tokens  # none after a disconnect
+        self._is_refused = True
+        start = {"type": _START, "status": status, "headers": [_JSON]}
+        await self._send(_sized(start, content))
+        await self._send({"type": "http.response.body", "body": content})
+        return None
+
+    async def _tokenize(self, asked: dict[str, Any]) -> tuple[int, bytes]:
+        """Return the status and the body of the server's answer."""
         messages: list[_Message] = []
-        body = json.dumps({"prompt": text, "add_special_tokens": False}).encode()
+        body = json.dumps(asked).encode()
         requests = [_whole(body)]
         path = f"{self._scope['path'].partition('/v1/')[0]}/tokenize"
 
@@ -118,20 +168,10 @@ class _Exchange:
         async def send(message: _Message) -> None:
             messages.append(message)
 
-        status, content = 400, INVALID
-        if text is not None:
-            inner = {"path": path, "raw_path": path.encode(), "query_string": b""}
-            await self._app({**_sized(self._scope, body), **inner}, receive, send)
-            status = messages[0]["status"]
-            content = b"".join(part.get("body", b"") for part in messages[1:])
-        if status == 200:
-            tokens: list[int] = (json.loads(content) or {}).get("tokens", [])
-            return tokens  # none after a disconnect
-        self._is_refused = True
-        start = {"type": _START, "status": status, "headers": [_JSON]}
-        await self._send(_sized(start, content))
-        await self._send({"type": "http.response.body", "body": content})
-        return None
+        inner = {"path": path, "raw_path": path.encode(), "query_string": b""}
+        await self._app({**_sized(self._scope, body), **inner}, receive, send)
+        content = b"".join(part.get("body", b"") for part in messages[1:])
+        return messages[0]["status"], content
 
     async def send(self, message: _Message) -> None:
         """Send a message of the answer, whose `usage` has the tokens of the prediction."""
@@ -183,6 +223,17 @@ class _Exchange:
         if isinstance(answer.get("usage"), dict) and not (self._is_streamed and choices):
             add_counts(answer["usage"], self._predicted or (), [*self._outputs.values()])
         return json.dumps(answer).encode()
+
+
+def _has_free_tools(asked: dict[str, Any]) -> bool:
+    """Return true if a request has tools, and no grammar for its answer."""
+    is_text = asked.get("response_format") in (None, {"type": "text"})
+    is_free = asked.get("tool_choice") in (None, "auto") and is_text
+    names = ("structured_outputs", "regex", "ebnf", "json_schema")
+    has_grammar = any(asked.get(name) for name in names) or any(
+        name.startswith("guided_") and value for name, value in asked.items()
+    )
+    return bool(asked.get("tools")) and is_free and not has_grammar
 
 
 def add_counts(

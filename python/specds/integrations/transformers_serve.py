@@ -15,6 +15,7 @@ from typing import Any
 
 from specds.integrations.adapter import Adapter, IncompatibleError, resolve
 from specds.integrations.openai import INVALID, add_counts, text_of
+from specds.models.tool_calls import example_tokens
 
 _SERVING = "transformers.cli.serving.chat_completion"
 NEEDED = tuple(
@@ -42,6 +43,11 @@ def _wrap(handler: Any, handle: Any, build: Any, _: Any, unused: Any) -> None:
         config = build(self, body, *args, **kwargs)
         if body.get("prediction") is not None:
             config.specds_predicted_output = text_of(body["prediction"])
+        elif body.get("tools"):  # only drafts depend on them
+            _, _, processor = self._resolve_model(body)
+            tokenizer = getattr(processor, "tokenizer", processor)
+            calls = example_tokens(tokenizer, body["tools"])
+            config.specds_predicted_output = calls or None
         return config
 
     async def handle_request(self: Any, body: Any, request_id: str) -> Any:
