@@ -49,7 +49,13 @@ if TYPE_CHECKING:
     )
     from specds.generation.warmup import warm_up
     from specds.hierarchy import HierarchyConfig, HierarchyDrafter
-    from specds.indexing import BuildOptions, BuildReport, build_datastore, build_from_token_ids
+    from specds.indexing import (
+        BuildOptions,
+        BuildReport,
+        build_datastore,
+        build_from_token_ids,
+        default_datastore,
+    )
     from specds.models.gguf_model import GgufModel, load_gguf
     from specds.verify import UnsupportedModelError
 
@@ -86,6 +92,7 @@ __all__ = [
     "accelerate",
     "build_datastore",
     "build_from_token_ids",
+    "default_datastore",
     "generate",
     "load_gguf",
     "undo",

@@ -59,7 +59,7 @@ class Running:
         model: A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
         datastore (FOLDER|NAME): A folder made by `specds build`, or `org/name` on the hub; `none`
             for none.
-            [default: the one that the model's folder names]
+            [default: the one that the model's folder names, else `specds.default_datastore`]
         memory: File of earlier requests to draft from; this request is added to it.
         tenant: Tenant of this request in `--memory`.
         model_tables: Also draft from the model's own bigrams; useful without a datastore.
@@ -205,10 +205,14 @@ MEMORY_MAGIC = b"SPECDS\0M"
 @contextmanager
 def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) -> Iterator[Opened]:
     """Load the model and make its drafter; at the end, write the memory."""
+    is_open = running.datastore is None
     running = running.with_datastore()
+    takes_default = is_open and running.datastore is None
     ref, *drafting = require(running)
     from specds._core import Datastore
     from specds.drafters import DrafterInputs, FusedDrafter, make_drafter
+    from specds.generation.default_source import with_datastore
+    from specds.indexing.default import DefaultDatastore
     from specds.models.gguf_model import is_without_torch
     from specds.models.load import Framework, load_model, load_vocabulary, one_thread_for
     from specds.models.tokenization import check_tokenizer, require_chat_template
@@ -221,6 +225,9 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
         require_chat_template(vocabulary)
     if datastore is not None:
         check_tokenizer(datastore, vocabulary)
+    default = DefaultDatastore(None, vocabulary)
+    if takes_default:  # it is looked up while the model is loaded
+        default.get()
 
     def make(model: "PreTrainedModel | None") -> "Drafter":
         with build_progress(after_s=2.0) as progress:
@@ -257,6 +264,8 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
         one_thread_for(running.model)
         imported("torch").manual_seed(running.seed)
     made = make(model) if made is None else made
+    if takes_default and isinstance(made, FusedDrafter):
+        made = with_datastore(made, default.get())
     writer = Writer(tokenizer, by_source=running.by_source, is_silent=is_silent)
     of_tenant = made.for_request(running.tenant) if isinstance(made, FusedDrafter) else made
     try:

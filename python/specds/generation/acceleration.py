@@ -6,6 +6,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Lock
 from typing import Any, Literal, final
 
@@ -19,6 +20,7 @@ from specds.drafters.step import Step
 from specds.generation.arguments import require_inputs
 from specds.generation.custom_loop import as_transformers, run_custom_loop
 from specds.generation.decode import GenerationOutput
+from specds.generation.default_source import with_default
 from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
 from specds.hub import named_datastore
 from specds.models.tokenization import model_vocab_size
@@ -52,7 +54,8 @@ def accelerate(
         model: A decoder-only transformers model, or an object that wraps one and its `generate`.
         drafter: As in `generate`; all calls share it, so that it learns from one for the next. By
             default it drafts from the request's own text, from a request cache of earlier calls,
-            and from the datastore that the model's folder names, if any.
+            and from the datastore that the model's folder names, else from
+            `specds.default_datastore` once that is built.
         on_unsupported: `refuse` raises an error for a model or a call that drafts cannot serve;
             `baseline` decodes it without drafts, and logs the reason once.
         max_nodes: As in `generate`, like all options below.
@@ -92,7 +95,7 @@ def accelerate(
         if on_unsupported == "refuse":
             raise
         _log_baseline(model, error)
-    return Acceleration(model, options)
+    return Acceleration(model, options, takes_default=drafter is None)
 
 
 def undo(model: PreTrainedModel) -> None:
@@ -162,7 +165,10 @@ class Acceleration:
         last_stats: Those of the last call with drafts.
     """
 
-    def __init__(self, model: PreTrainedModel, options: Options) -> None:
+    def __init__(
+        self, model: PreTrainedModel, options: Options, *, takes_default: bool = False
+    ) -> None:
+        self._takes_default = takes_default
         self.stats = GenerationStats()
         self.last_stats = GenerationStats()
         self._model = model
@@ -182,6 +188,10 @@ class Acceleration:
         baseline = self._before or of_class.generate.__get__(self._model)
         if self._is_undone:
             return baseline(*args, **kwargs)
+        if self._takes_default:
+            drafter = with_default(self._options.drafter, self._model)
+            if drafter is not self._options.drafter:
+                self._options = replace(self._options, drafter=drafter)
         return generate_by(self._model, baseline, self._options, self._record, *args, **kwargs)
 
     def _record(self, output: GenerationOutput) -> None:

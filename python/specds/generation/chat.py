@@ -15,6 +15,7 @@ from specds._core import Datastore, Memory, Session
 from specds.decoding.stats import GenerationStats
 from specds.drafters.fused import FusedDrafter
 from specds.generation.decode import FinishReason
+from specds.generation.default_source import with_default
 from specds.generation.generate import generate
 from specds.generation.options import DrafterLike, Options
 from specds.models.context import context_length_of, require_room
@@ -41,7 +42,8 @@ class Chat:
     Args:
         model: A decoder-only transformers model, or a `GgufModel`.
         tokenizer: Its tokenizer, with a chat template.
-        drafter: As in `generate`; by default one with a request cache of earlier conversations.
+        drafter: As in `generate`; by default one with a request cache of earlier conversations, and
+            with `specds.default_datastore` once that is built.
         messages: First messages of each conversation, such as a system prompt: `role` and
             `content` of each.
         drops_oldest: Drop the oldest turns, but no first message, of a conversation that leaves
@@ -83,6 +85,7 @@ class Chat:
         self._drops_oldest = drops_oldest
         self._model: Any = model
         self._tokenizer: Any = tokenizer
+        self._takes_default = drafter is None
         if drafter is None:
             drafter = FusedDrafter(memory=Memory(vocab_size(self._tokenizer)))
         self._drafter = Options.of(drafter).drafter
@@ -268,6 +271,8 @@ class Chat:
             self._session.observe(prompt_ids[length:])
         else:
             self._end_session()
+            if self._takes_default:
+                self._drafter = with_default(self._drafter, self._model, self._tokenizer)
             self._session = self._drafter_of(settings).session(prompt_ids)
         return self._session
 

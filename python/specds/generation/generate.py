@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from specds._core import Session
 from specds._lazy import imported
 from specds.constraints.processor import add_grammar
+from specds.drafters.fused import FusedDrafter
 from specds.drafters.step import Step
 from specds.generation.arrays import generate_from_arrays
 from specds.generation.decode import GenerationOutput
+from specds.generation.default_source import with_default
 from specds.generation.options import DrafterLike, Options, UnsupportedRequestError
 from specds.models.gguf_model import is_without_torch
 from specds.verify.runner import Verification
@@ -57,7 +59,8 @@ def generate(
         input_ids: int64 `(num_rows, prompt_length)`, padded on the left with an `attention_mask`.
             Each row has its own tree, and processors and criteria are called for each row alone.
         drafter: Drafts the trees, with one session a row. A datastore or its path makes a
-            `FusedDrafter`; None makes one that drafts from the request alone.
+            `FusedDrafter`; None makes one that drafts from the request, and from
+            `specds.default_datastore` once that is built.
         inputs: Another name of `input_ids`, as in `model.generate`.
         max_nodes: Maximum nodes of a draft to verify; 0 decodes without drafts. `auto` uses the
             drafter's own `max_nodes`, if it has one. Otherwise each step verifies as many nodes as
@@ -117,6 +120,8 @@ def generate(
         if input_ids is not None:
             raise ValueError("input_ids and inputs are the same: give one of them")
         input_ids = inputs
+    if drafter is None and session is None:
+        drafter = with_default(FusedDrafter(), model, tokenizer)
     options = Options.of(
         drafter,
         max_nodes=max_nodes,

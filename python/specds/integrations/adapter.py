@@ -92,6 +92,8 @@ class Adapter:
             from specds.hub import named_datastore
 
             options = {**options, "datastore": named_datastore(tokenizer)}
+        if options.get("datastore") == "auto":
+            options = {**options, "datastore": _default_datastore(tokenizer)}
         if tokenizer is not None and options.get("datastore") is not None:
             from specds.models.load import load_encoder
             from specds.models.tokenization import fingerprint
@@ -191,6 +193,16 @@ class Adapter:
         token_ids, numbers, _ = self.drafter.draft_chains(self.max_nodes, max_nodes=left)
         rows = zip(token_ids.tolist(), numbers.tolist(), strict=True)
         return [row[:number] for row, number in rows]
+
+
+def _default_datastore(tokenizer: Any) -> Any:
+    """Return the default datastore of a tokenizer if it is built, else start its build."""
+    from specds.indexing.default import default_datastore, is_on
+    from specds.models.load import load_encoder
+
+    if tokenizer is None or not is_on():
+        return None
+    return default_datastore(load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer)
 
 
 def _warn(drafter: EngineDrafter, log: logging.Logger) -> None:

@@ -36,6 +36,17 @@ def keep(path: Path, content: bytes) -> None:
     write_whole(path, content)
 
 
+def private_folder(name: str) -> Path | None:
+    """Make a folder in the cache folder; return None if there can be no trusted one."""
+    path = cache_folder() / name
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_own(path)
+    except OSError:
+        return None
+    return path
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a temporary file and rename it, so that readers see all of it or none."""
     unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")

@@ -1,0 +1,180 @@
+"""The default datastore: built in the background for a tokenizer, used from the next request on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from specds._core import Datastore
+from specds.models.cache_folder import private_folder, write_whole
+from specds.models.tokenization import FastTokenizer, Tokenizer, fingerprint
+
+_SWITCH = "SPECDS_DEFAULT_DATASTORE"
+_VERSION = 1
+"""A change of the corpus makes others from then on."""
+_MOST_TOKENS = 16_000_000
+_FREE_BYTES = 1 << 30
+_RETRY_S = 24 * 3600
+
+_log = logging.getLogger("specds")
+_lock, _is_noted = Lock(), False
+
+
+def default_datastore(tokenizer: Tokenizer | Any) -> Datastore | None:
+    """Return the default datastore of a tokenizer, or start its build and return None.
+
+    It has texts of this machine that no user wrote: the standard library, documentation of the
+    system, sources of installed packages; at most 16 M tokens, about 80 MB in `SPECDS_CACHE`. A
+    process of the lowest priority builds it, which takes about half a minute; it outlives this
+    process, and continues after a kill with the next call.
+
+    It is off if `SPECDS_DEFAULT_DATASTORE` is `0`, in tests, and where `CI` is set.
+    """
+    if not is_on() or not getattr(tokenizer, "is_fast", False):
+        return None
+    folder = private_folder("datastores")
+    if folder is None:
+        return None
+    out = folder / f"machine-{_VERSION}-{fingerprint(tokenizer)[:24]}.specds"
+    if (out / "manifest.json").is_file():
+        try:
+            return Datastore(out)
+        except (OSError, ValueError):  # another version wrote it, or it is damaged
+            return None
+    _start_build(tokenizer, out)
+    return None
+
+
+def is_on() -> bool:
+    """Return true unless the default datastore is switched off."""
+    choice = os.environ.get(_SWITCH)
+    if choice is not None:
+        return choice.lower() not in ("", "0", "false", "no", "off")
+    return "CI" not in os.environ and "PYTEST_CURRENT_TEST" not in os.environ
+
+
+class DefaultDatastore:
+    """The default datastore of a model, which is looked up and opened in the background.
+
+    Args:
+        model: A model of transformers or a `GgufModel`, by whose name the tokenizer is read from
+            this machine.
+        tokenizer: Its tokenizer, if the caller has it.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any = None) -> None:
+        config = getattr(model, "config", model)
+        self._name = str(getattr(config, "name_or_path", "") or "")
+        self._tokenizer = tokenizer
+        self._found: Datastore | None = None
+        self._thread: Thread | None = None
+        self._next_look = 0.0
+
+    def get(self) -> Datastore | None:
+        """Return the datastore if it is open, without waiting for it."""
+        is_due = self._found is None and time.monotonic() >= self._next_look
+        if is_due and is_on() and (self._thread is None or not self._thread.is_alive()):
+            self._next_look = time.monotonic() + 5
+            self._thread = Thread(target=self._look, daemon=True)
+            self._thread.start()
+        return self._found
+
+    def _look(self) -> None:
+        with suppress(Exception):  # a request never fails by what it could do without
+            if self._tokenizer is None:
+                self._tokenizer = _local_tokenizer(self._name)
+            if self._tokenizer is not None:
+                self._found = default_datastore(self._tokenizer)
+
+
+def _local_tokenizer(name: str) -> Any:
+    """Return the tokenizer of a model on this machine; None if it is not here."""
+    path = Path(name)
+    if name and path.is_file():
+        return FastTokenizer.read_gguf(path)
+    if name and path.is_dir() and (read := FastTokenizer.read(path)) is not None:
+        return read
+    if not name:
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name, local_files_only=True)
+
+
+def _start_build(tokenizer: Any, out: Path) -> None:
+    """Start the process that builds; do nothing if one failed lately, or the disk is full."""
+    failed, given = out.with_suffix(".failed"), out.with_suffix(".json")
+    with suppress(OSError):
+        if failed.exists() and time.time() - failed.stat().st_mtime < _RETRY_S:
+            return
+        if shutil.disk_usage(out.parent).free < _FREE_BYTES:
+            return
+        about = {
+            "tokenizer": tokenizer.backend_tokenizer.to_str(),
+            "name": str(tokenizer.name_or_path),
+            "eos": tokenizer.eos_token_id,
+        }
+        if not given.exists():
+            write_whole(given, json.dumps(about).encode())
+        _note(out)
+        few = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+        subprocess.Popen(
+            [sys.executable, "-m", "specds.indexing.default", str(out)],
+            env={**os.environ, **few, _SWITCH: "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _note(out: Path) -> None:
+    global _is_noted
+    with _lock:
+        if not _is_noted:
+            _is_noted = True
+            _log.warning(
+                "specds builds a default datastore of this machine's library and documentation in "
+                "%s, in the background; later requests draft from it (%s=0 turns this off)",
+                out.parent,
+                _SWITCH,
+            )
+
+
+def build(out: Path) -> None:
+    """Build the default datastore at `out`, whose tokenizer is in a file next to it."""
+    from tokenizers import Tokenizer as Backend
+
+    from specds.corpora.machine import machine_corpus
+    from specds.indexing.build import build_datastore
+    from specds.indexing.options import BuildOptions
+
+    given, failed = out.with_suffix(".json"), out.with_suffix(".failed")
+    about = json.loads(given.read_text(encoding="utf-8"))
+    backend = Backend.from_str(about["tokenizer"])
+    tokenizer: Any = FastTokenizer(about["name"], backend, about["eos"], None, {})
+    options = BuildOptions(max_tokens=_MOST_TOKENS, max_memory=1 << 28)
+    try:
+        build_datastore(machine_corpus(), tokenizer, out, options)
+    except BlockingIOError:  # another process builds it
+        return
+    except Exception:
+        failed.touch()
+        raise
+    given.unlink(missing_ok=True)
+    failed.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    if hasattr(os, "nice"):
+        os.nice(19)
+    build(Path(sys.argv[1]))
