@@ -18,6 +18,14 @@ pub enum Error {
     #[error("{path} is not a whole GGUF file: {reason}: download it again")]
     Corrupt { path: PathBuf, reason: String },
 
+    /// A part of a split file whose other parts are missing, or parts of different files.
+    #[error("{path} is a part of a split file, {reason}")]
+    Split { path: PathBuf, reason: String },
+
+    /// Tensors are missing, or have other shapes than the metadata say; the file may be whole.
+    #[error("{path} {reason}: run it with transformers or llama.cpp, or convert it again")]
+    Layout { path: PathBuf, reason: String },
+
     #[error("{path} {reason}: run it with transformers or llama.cpp")]
     Unsupported { path: PathBuf, reason: String },
 

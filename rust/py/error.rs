@@ -91,8 +91,12 @@ impl From<specds_forward::Error> for Failure {
         use specds_forward::Error as Of;
         Self(match error {
             Of::Io { path, source } => exception(Error::Io { path, source }),
-            Of::NotGguf(_) | Of::Corrupt { .. } => FormatError::new_err(error.to_string()),
-            Of::Unsupported { .. } => UnsupportedFileError::new_err(error.to_string()),
+            Of::NotGguf(_) | Of::Corrupt { .. } | Of::Split { .. } => {
+                FormatError::new_err(error.to_string())
+            }
+            Of::Unsupported { .. } | Of::Layout { .. } => {
+                UnsupportedFileError::new_err(error.to_string())
+            }
             Of::OutOfMemory(_) => PyMemoryError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),
         })

@@ -29,7 +29,8 @@ pub(crate) struct GgufFile(Arc<Gguf>);
 
 #[pymethods]
 impl GgufFile {
-    /// Opens a file; its tensors are read where they are used. Raises FormatError where it is not whole.
+    /// Opens a file, or all parts of a split file; tensors are read where they are used. Raises FormatError where it
+    /// is not whole.
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> Result<Self> {
         Ok(Self(Arc::new(py.detach(|| Gguf::open(path))?)))
@@ -40,7 +41,6 @@ impl GgufFile {
     /// Raises ValueError where one is not contiguous. `name` stands for the path in errors.
     #[staticmethod]
     fn of_arrays(
-        py: Python<'_>,
         name: &str,
         fields: BTreeMap<String, Field>,
         arrays: BTreeMap<String, ArrayWeights<'_>>,
@@ -48,7 +48,7 @@ impl GgufFile {
         let fields = fields.into_iter().map(|(key, field)| (key, field.into())).collect();
         let tensors = arrays.into_iter().map(|(key, array)| Ok((key, array.tensor()?)));
         let tensors = tensors.collect::<Result<_>>()?;
-        Ok(Self(Arc::new(py.detach(|| Gguf::of_arrays(name, fields, tensors))?)))
+        Ok(Self(Arc::new(Gguf::of_arrays(name, fields, tensors))))
     }
 
     /// The names of all fields.
@@ -96,14 +96,16 @@ fn of_value<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> 
 
 /// Returns the merges of a SentencePiece vocabulary in their order, int64 `(num_merges, 2)`.
 ///
-/// `scores` has one entry for each token: None for a token that is not merged.
+/// `scores` has one entry for each token: None for a token that is not merged. Raises ValueError where pairs are too
+/// many for the memory that tokens take.
 #[pyfunction]
 pub(crate) fn merges_of(
     py: Python<'_>,
     tokens: Vec<String>,
     scores: Vec<Option<f64>>,
 ) -> Result<Matrix> {
-    let found = py.detach(|| gguf::merges(&tokens, &scores));
+    let proceed = || Python::attach(|py| -> Result<()> { Ok(py.check_signals()?) });
+    let found = py.detach(|| gguf::merges(&tokens, &scores, proceed))?;
     shaped((found.len(), 2), found.into_iter().flatten().map(i64::from).collect())
 }
 

@@ -56,9 +56,13 @@ def write_model(
     heads=4,
     vocab=80,
     extra=(),
+    num_parts=1,
     **more,
 ):
-    """Writes a model of this family whose weights have these types in turn."""
+    """Writes a model of this family whose weights have these types in turn.
+
+    Returns the path of its first part.
+    """
     random = np.random.default_rng(seed)
     kv_heads, size, layers = 2, 32, 3
     sizes = {
@@ -101,7 +105,22 @@ def write_model(
         matrix(f"{of}ffn_gate.weight", wide, hidden)
         matrix(f"{of}ffn_up.weight", wide, hidden)
         matrix(f"{of}ffn_down.weight", hidden, wide)
-    return write_gguf(path, metadata, tensors)
+    return write_parts(path, metadata, tensors, num_parts)
+
+
+def write_parts(path, metadata, tensors, num_parts):
+    """Writes a file, or parts with numbers in their names; the first one has the metadata."""
+    if num_parts == 1:
+        return write_gguf(path, metadata, tensors)
+    paths = [
+        path.with_name(f"{path.stem}-{part + 1:05}-of-{num_parts:05}.gguf")
+        for part in range(num_parts)
+    ]
+    for part, of_part in enumerate(paths):
+        split = {"split.no": part, "split.count": num_parts, "split.tensors.count": len(tensors)}
+        of = {name: tensors[name] for name in list(tensors)[part::num_parts]}
+        write_gguf(of_part, {**(metadata if part == 0 else {}), **split}, of)
+    return paths[0]
 
 
 def write_mamba(path):

@@ -85,6 +85,17 @@ def tokens_of(file: GgufFile, path: str | PathLike[str]) -> list[str]:
     return tokens
 
 
+def spelled_alike(tokens: list[str]) -> dict[int, int]:
+    """Return the ids of tokens that a later one is spelled like, and the id of the last such one.
+
+    Texts are encoded with the last one, as llama.cpp does; a model may write each of them.
+    """
+    last = {token: number for number, token in enumerate(tokens)}
+    if len(last) == len(tokens):
+        return {}
+    return {number: last[token] for number, token in enumerate(tokens) if last[token] != number}
+
+
 def token_types(file: GgufFile, num_tokens: int) -> list[int]:
     """Return the type of each token; all are normal in a file without types."""
     types = field(file, "tokenizer.ggml.token_type")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from os import PathLike
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from specds.models.gguf import (
     NORMAL,
     USER_DEFINED,
     field,
+    spelled_alike,
     token_id,
     token_types,
     tokens_of,
@@ -53,6 +56,21 @@ class UnknownTokenizerError(ValueError):
     """A file's tokenizer is of a kind that is not built here."""
 
 
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise a panic of the package `tokenizers` as ValueError: servers do not catch its own class.
+
+    Raises:
+        ValueError: The package panicked.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"the package `tokenizers` panicked: {error}") from error
+
+
 def build_backend(file: GgufFile, path: str | PathLike[str]) -> Any:
     """Build the `tokenizers.Tokenizer` of a file.
 
@@ -65,22 +83,23 @@ def build_backend(file: GgufFile, path: str | PathLike[str]) -> Any:
     types = token_types(file, len(tokens))
     kind = field(file, "tokenizer.ggml.model")
     try:
-        if kind == "gpt2":
-            backend = _byte_level(file, tokens, tokenizers)
-        elif kind == "llama":
-            backend = _of_sentencepiece(file, tokens, types, tokenizers)
-        else:
-            raise UnknownTokenizerError(f"its tokenizer is of the kind {kind!r}")
-        added = [
-            tokenizers.AddedToken(token, special=type_ == CONTROL, normalized=False)
-            for token, type_ in zip(tokens, types, strict=True)
-            if type_ in (CONTROL, USER_DEFINED) and token
-        ]
-        backend.add_tokens(added)
-        _add_ends(backend, file, tokens, kind, tokenizers)
+        with panics_as_errors():
+            if kind == "gpt2":
+                backend = _byte_level(file, tokens, tokenizers)
+            elif kind == "llama":
+                backend = _of_sentencepiece(file, tokens, types, tokenizers)
+            else:
+                raise UnknownTokenizerError(f"its tokenizer is of the kind {kind!r}")
+            added = [
+                tokenizers.AddedToken(token, special=type_ == CONTROL, normalized=False)
+                for token, type_ in zip(tokens, types, strict=True)
+                if type_ in (CONTROL, USER_DEFINED) and token
+            ]
+            backend.add_tokens(added)
+            _add_ends(backend, file, tokens, kind, tokenizers)
     except UnknownTokenizerError:
         raise
-    except Exception as error:  # the package raises this class alone
+    except Exception as error:  # the package has no class of its own
         raise ValueError(f"{path} holds no usable tokenizer: {error}") from error
     return backend
 
@@ -88,11 +107,10 @@ def build_backend(file: GgufFile, path: str | PathLike[str]) -> Any:
 def _byte_level(file: GgufFile, tokens: list[str], tokenizers: Any) -> Any:
     """Build a tokenizer of bytes that are spelled as letters, with its merges in order."""
     pre = field(file, "tokenizer.ggml.pre", "gpt-2")
-    merges = field(file, "tokenizer.ggml.merges", [])
-    pairs = [tuple(merge.split(" ", 1)) for merge in merges]
+    numbers = {token: number for number, token in enumerate(tokens)}
     model = tokenizers.models.BPE(
-        vocab={token: number for number, token in enumerate(tokens)},
-        merges=[pair for pair in pairs if len(pair) == 2],
+        vocab=numbers,
+        merges=_pairs(field(file, "tokenizer.ggml.merges", []), numbers),
         ignore_merges=pre in _IGNORE_MERGES,
     )
     backend = tokenizers.Tokenizer(model)
@@ -111,6 +129,20 @@ def _byte_level(file: GgufFile, tokens: list[str], tokenizers: Any) -> Any:
         backend.normalizer = tokenizers.normalizers.NFC()
     backend.decoder = tokenizers.decoders.ByteLevel()
     return backend
+
+
+def _pairs(merges: Any, known: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Read merges of two tokens to a token: of others, the package panics."""
+    if not isinstance(merges, list):
+        raise ValueError("its merges are not a list")
+    pairs = []
+    for merge in merges:
+        left, _, right = str(merge).partition(" ")
+        missing = [token for token in (left, right, left + right) if token not in known]
+        if missing or not (left and right):
+            raise ValueError(f"its merge {merge!r} is not one of tokens to a token")
+        pairs.append((left, right))
+    return pairs
 
 
 class _Merges(Sequence[tuple[str, str]]):
@@ -205,4 +237,15 @@ def pretrained_tokenizer(file: GgufFile, path: str | PathLike[str]) -> PreTraine
         padding_side="left",
         **special_tokens(file, path),
     )
+    if alike := spelled_alike(tokens_of(file, path)):
+        vars(wrapped)["_decode"] = partial(_decode_by_list, wrapped, alike)
     return wrapped
+
+
+def _decode_by_list(
+    tokenizer: Any, alike: Mapping[int, int], token_ids: Any, *args: Any, **options: Any
+) -> Any:
+    """Decode ids that the backend lacks, because their tokens are spelled like others."""
+    ids = [token_ids] if isinstance(token_ids, int) else token_ids
+    ids = [alike.get(number, number) for number in ids]
+    return type(tokenizer)._decode(tokenizer, ids, *args, **options)

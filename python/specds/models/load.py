@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from specds._core import ForwardModel, GgufFile, UnsupportedFileError
 from specds._lazy import advice, imported
-from specds.models.gguf import GgufVocabulary
+from specds.models.gguf import GgufVocabulary, field
 from specds.models.gguf_model import GgufModel
 from specds.models.gguf_tokenizer import UnknownTokenizerError, pretrained_tokenizer
 from specds.models.gguf_writer import write_llama
@@ -123,6 +123,8 @@ def load_model(
         if value not in ("float32", None):
             why = f": {reason}" if reason else ""
             raise LoadingError(f"{name}={value!r} is for GGUF files on a CPU{why}")
+    if ref.kind == "gguf":
+        _require_one_file(ref, "model", reason)
     try:
         require_packages(ref)
     except ImportError as error:
@@ -225,9 +227,20 @@ def require_packages(ref: ModelRef, *packages: str) -> None:
             raise ImportError(advice(package))
 
 
+def _require_one_file(ref: ModelRef, kind: str, reason: str = "") -> None:
+    """Reject a split GGUF file, of which transformers reads the first part alone."""
+    if field(GgufFile(ref.path), "split.count", 1) != 1:
+        why = f"{reason}, and " if reason else ""
+        raise LoadingError(
+            f"no {kind} `{ref.name}`: {why}transformers reads no split files: join the parts with "
+            "llama-gguf-split --merge"
+        )
+
+
 def _load(auto_class: str, kind: str, ref: ModelRef, **arguments: Any) -> Any:
     path = ref.path
     if ref.kind == "gguf":
+        _require_one_file(ref, kind)
         path, arguments["gguf_file"] = map(str, (Path(path).parent, Path(path).name))
     require_packages(ref)
     loader = getattr(import_module("transformers"), auto_class)

@@ -6,9 +6,10 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from itertools import chain
 from os import PathLike
 from pathlib import Path
@@ -17,8 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specds._core import Datastore, GgufFile
 from specds.models.chat_template import render
-from specds.models.gguf import field, token_id
-from specds.models.gguf_tokenizer import UnknownTokenizerError, build_backend, special_tokens
+from specds.models.gguf import field, spelled_alike, token_id, tokens_of
+from specds.models.gguf_tokenizer import (
+    UnknownTokenizerError,
+    build_backend,
+    panics_as_errors,
+    special_tokens,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,6 +52,9 @@ class FastTokenizer:
     eos_token_id: int | None
     chat_template: str | None
     special_tokens: dict[str, str]
+    alike: Mapping[int, int] = attribute(default_factory=dict)
+    """Ids that the backend lacks, and those whose tokens are spelled like theirs."""
+
     is_fast = True
 
     @classmethod
@@ -92,10 +101,12 @@ class FastTokenizer:
         more = {
             str(number): token for number, token in enumerate(named.pop("extra_special_tokens"))
         }
-        eos = token_id(file, "eos", backend.get_vocab_size())
+        tokens = tokens_of(file, path)
+        eos = token_id(file, "eos", len(tokens))
         template = field(file, "tokenizer.chat_template")
         is_text = isinstance(template, str)
-        return cls(str(path), backend, eos, template if is_text else None, named | more)
+        alike = spelled_alike(tokens)
+        return cls(str(path), backend, eos, template if is_text else None, named | more, alike)
 
     def get_vocab(self) -> dict[str, int]:
         return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
@@ -106,12 +117,15 @@ class FastTokenizer:
         return [number for number in known if number is not None]
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        with panics_as_errors():
+            encoded = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return list(encoded.ids)
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False) -> str:
-        ids = [int(token) for token in token_ids]
-        return str(self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+        ids = [self.alike.get(number, number) for number in map(int, token_ids)]
+        with panics_as_errors():
+            text = self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return str(text)
 
     def apply_chat_template(
         self,

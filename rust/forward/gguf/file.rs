@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memmap2::{Mmap, MmapMut};
+use memmap2::Mmap;
 
 use super::blocks::BlockType;
 use super::bytes::Bytes;
-use super::reader::{Entry, Reader, Value};
+use super::reader::{Entry, Reader, Tables, Value};
+use super::split::{self, Split};
 use crate::error::{Error, Result};
 
 /// A matrix or vector; `rows` is the number of its outputs.
@@ -46,66 +47,102 @@ impl Tensor {
     }
 }
 
-/// An open file.
+/// An open file, or all parts of a split one.
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
-    map: Arc<Mmap>,
+    parts: Vec<MappedFile>,
     pub metadata: BTreeMap<String, Value>,
-    tensors: BTreeMap<String, Entry>,
-    data: usize,
+    /// Each tensor, and the number of its part.
+    tensors: BTreeMap<String, (usize, Entry)>,
     arrays: BTreeMap<String, Tensor>,
 }
 
+/// A file of tensors.
+#[derive(Debug)]
+struct MappedFile {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    /// The start of the tensors.
+    data: usize,
+}
+
 impl Gguf {
-    /// Opens a file and reads its metadata and the table of its tensors, not the tensors.
+    /// Opens a file and reads its metadata and the table of its tensors, not the tensors. A part of a split file
+    /// opens them all.
     ///
     /// # Errors
-    /// [`Error::NotGguf`], [`Error::Corrupt`] if the metadata contradict the file, or an I/O error.
+    /// [`Error::NotGguf`], [`Error::Corrupt`] if the tables contradict the file, [`Error::Split`] if parts are
+    /// missing or do not belong together, or an I/O error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let io = |source| Error::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
+        let opened = Self::read(path.as_ref().to_owned())?;
+        let Some(split) = Split::of(&opened.metadata).map_err(|reason| opened.corrupt(reason))?
+        else {
+            return Ok(opened);
+        };
+        let paths = split.paths(&opened.path)?;
+        let mut joined = opened;
+        for (number, path) in paths.into_iter().enumerate() {
+            let part = Self::read(path)?;
+            split.check(number, &part.path, &part.metadata)?;
+            if number == 0 {
+                joined = part;
+                continue;
+            }
+            for (name, (_, entry)) in part.tensors {
+                if joined.tensors.contains_key(&name) {
+                    let reason = format!("and an earlier part has its tensor {name}");
+                    return Err(split::error(part.path, reason));
+                }
+                joined.tensors.insert(name, (number, entry));
+            }
+            joined.parts.extend(part.parts);
+        }
+        let found = joined.tensors.len();
+        match split.num_tensors {
+            Some(number) if number != found => {
+                let reason = format!("and all parts have {found} tensors instead of {number}");
+                Err(split::error(joined.path, reason))
+            }
+            _ => Ok(joined),
+        }
+    }
+
+    /// Reads one file.
+    fn read(path: PathBuf) -> Result<Self> {
+        let io = |source| Error::Io { path: path.clone(), source };
+        let file = File::open(&path).map_err(io)?;
         if !file.metadata().map_err(io)?.is_file() {
-            return Err(Error::NotGguf(path.to_owned()));
+            return Err(Error::NotGguf(path));
         }
         #[expect(unsafe_code, reason = "tensors stay in the file")]
         // SAFETY: the map is read-only, and its bytes are numbers and texts, valid whatever they are. A file
         // that is cut while it is open ends the process, as with every reader of GGUF by a memory map.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        Self::read(path.to_owned(), map)
-    }
-
-    fn read(path: PathBuf, map: Mmap) -> Result<Self> {
         let mut reader = Reader::new(&map);
         let Some(header) = reader.header() else {
             return Err(Error::NotGguf(path));
         };
-        let (metadata, tensors, data) = match reader.tables(header) {
+        let read = reader.tables(header).and_then(|tables| {
+            separate(&tables.tensors, map.len().saturating_sub(tables.data))?;
+            Ok(tables)
+        });
+        let Tables { metadata, tensors, data } = match read {
             Ok(tables) => tables,
             Err(reason) => return Err(Error::Corrupt { path, reason }),
         };
-        let left = map.len().saturating_sub(data) as u64;
-        if let Some((name, _)) = tensors.iter().find(|(_, entry)| entry.offset >= left) {
-            let reason = format!("the tensor {name} is not all in the file");
-            return Err(Error::Corrupt { path, reason });
-        }
-        Ok(Self { path, map: Arc::new(map), metadata, tensors, data, arrays: BTreeMap::new() })
+        let tensors = tensors.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
+        let parts = vec![MappedFile { path: path.clone(), map: Arc::new(map), data }];
+        Ok(Self { path, parts, metadata, tensors, arrays: BTreeMap::new() })
     }
 
     /// Returns what a file with these fields and tensors would be; `name` is its path in errors.
-    ///
-    /// # Errors
-    /// An I/O error if the system gives no memory.
     pub fn of_arrays(
         name: &str,
         metadata: BTreeMap<String, Value>,
         arrays: BTreeMap<String, Tensor>,
-    ) -> Result<Self> {
-        let path = PathBuf::from(name);
-        let io = |source| Error::Io { path: path.clone(), source };
-        let map = MmapMut::map_anon(1).and_then(MmapMut::make_read_only).map_err(io)?;
-        Ok(Self { path, map: Arc::new(map), metadata, tensors: BTreeMap::new(), data: 0, arrays })
+    ) -> Self {
+        Self { path: name.into(), parts: Vec::new(), metadata, tensors: BTreeMap::new(), arrays }
     }
 
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
@@ -114,8 +151,9 @@ impl Gguf {
 
     /// The number of all weights.
     pub fn num_weights(&self) -> u64 {
-        let of_file = self.tensors.values().map(|of| of.rows.saturating_mul(of.columns));
-        of_file.chain(self.arrays.values().map(|of| (of.rows * of.columns) as u64)).sum()
+        let of_file = self.tensors.values().map(|(_, of)| of.rows.saturating_mul(of.columns));
+        let of_arrays = self.arrays.values().map(|of| of.rows.saturating_mul(of.columns) as u64);
+        of_file.chain(of_arrays).fold(0, u64::saturating_add)
     }
 
     pub fn text(&self, key: &str) -> Option<&str> {
@@ -145,22 +183,26 @@ impl Gguf {
     /// # Errors
     /// [`Error::Unsupported`] for a type that is not computed here, and [`Error::Corrupt`] if the file ends early.
     pub fn tensor(&self, name: &str) -> Result<Option<Tensor>> {
-        let Some(entry) = self.tensors.get(name) else {
+        let Some((part, entry)) = self.tensors.get(name) else {
             return Ok(self.arrays.get(name).cloned());
         };
+        let part = &self.parts[*part];
         let Some(kind) = BlockType::from_number(entry.kind) else {
             let kind = BlockType::name_of(entry.kind);
             return Err(self.unsupported(format!("has the tensor {name} in the type {kind}")));
         };
-        let corrupt = |reason: &str| self.corrupt(format!("the tensor {name} {reason}"));
+        let corrupt = |reason: &str| Error::Corrupt {
+            path: part.path.clone(),
+            reason: format!("the tensor {name} {reason}"),
+        };
         let (Ok(rows), Ok(columns)) = (usize::try_from(entry.rows), usize::try_from(entry.columns))
         else {
             return Err(corrupt("is too large"));
         };
         let row = kind.row_bytes(columns).ok_or_else(|| corrupt("has a part of a block"))?;
         let bytes = usize::try_from(entry.offset).ok().and_then(|offset| {
-            let start = self.data.checked_add(offset)?;
-            Bytes::part(&self.map, start..start.checked_add(row.checked_mul(rows)?)?)
+            let start = part.data.checked_add(offset)?;
+            Bytes::part(&part.map, start..start.checked_add(row.checked_mul(rows)?)?)
         });
         let bytes = bytes.ok_or_else(|| corrupt("is not all in the file"))?;
         Ok(Some(Tensor { kind, rows, columns, bytes }))
@@ -168,18 +210,23 @@ impl Gguf {
 
     /// Gives the memory of bytes of the file back; they are read again where they are used again.
     pub(crate) fn release(&self, bytes: &[u8]) {
-        let start = bytes.as_ptr().addr().wrapping_sub(self.map.as_ptr().addr());
-        if start.saturating_add(bytes.len()) > self.map.len() {
-            return; // a copy of some rows
+        #[cfg(unix)]
+        for part in &self.parts {
+            let start = bytes.as_ptr().addr().wrapping_sub(part.map.as_ptr().addr());
+            if start.saturating_add(bytes.len()) > part.map.len() {
+                continue; // of another part, or a copy of some rows
+            }
+            #[expect(unsafe_code, reason = "the only way to release parts of a map")]
+            // SAFETY: the map is shared and read-only, so that its pages have the same bytes when they are read again.
+            let released = unsafe {
+                part.map.unchecked_advise_range(
+                    memmap2::UncheckedAdvice::DontNeed,
+                    start,
+                    bytes.len(),
+                )
+            };
+            drop(released); // it is a hint
         }
-        #[cfg(unix)]
-        #[expect(unsafe_code, reason = "the only way to release parts of a map")]
-        // SAFETY: the map is shared and read-only, so that its pages have the same bytes when they are read again.
-        let released = unsafe {
-            self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, bytes.len())
-        };
-        #[cfg(unix)]
-        drop(released); // it is a hint
     }
 
     pub(crate) fn corrupt(&self, reason: impl Into<String>) -> Error {
@@ -188,5 +235,33 @@ impl Gguf {
 
     pub(crate) fn unsupported(&self, reason: impl Into<String>) -> Error {
         Error::Unsupported { path: self.path.clone(), reason: reason.into() }
+    }
+}
+
+/// Checks that tensors lie within `left` bytes and apart from each other, so that work and memory are bounded by the
+/// size of the file.
+fn separate(tensors: &BTreeMap<String, Entry>, left: usize) -> std::result::Result<(), String> {
+    let outside = |name: &str| format!("the tensor {name} is not all in the file");
+    let mut places = Vec::with_capacity(tensors.len());
+    for (name, entry) in tensors {
+        let kind = BlockType::from_number(entry.kind);
+        let row = kind.and_then(|kind| kind.row_bytes(usize::try_from(entry.columns).ok()?));
+        // A type or a row that is not known is an error of `tensor`.
+        let length = match row {
+            Some(row) => (row as u64).checked_mul(entry.rows).ok_or_else(|| outside(name))?,
+            None => 1,
+        };
+        let end = entry.offset.checked_add(length).filter(|&end| end <= left as u64);
+        if end.is_none() || entry.offset >= left as u64 {
+            return Err(outside(name));
+        }
+        if length > 0 {
+            places.push((entry.offset, end, name));
+        }
+    }
+    places.sort_unstable();
+    match places.windows(2).find(|pair| pair[0].1 > Some(pair[1].0)) {
+        Some(pair) => Err(format!("the tensors {} and {} overlap", pair[0].2, pair[1].2)),
+        None => Ok(()),
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod bytes;
 pub(crate) mod file;
 mod merges;
 pub(crate) mod reader;
+mod split;
 
 pub use blocks::BlockType;
 pub use bytes::Bytes;

@@ -24,7 +24,14 @@ pub(super) struct Entry {
 }
 
 type Reason<T> = Result<T, String>;
-type Tables = (BTreeMap<String, Value>, BTreeMap<String, Entry>, usize);
+
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) metadata: BTreeMap<String, Value>,
+    pub(super) tensors: BTreeMap<String, Entry>,
+    /// The start of the tensors.
+    pub(super) data: usize,
+}
 
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
@@ -35,6 +42,11 @@ const LEAST_TENSOR: u64 = 24;
 
 /// The most memory of all values: a sparse file may hold more than its bytes on disk.
 const MOST_BYTES: usize = 1 << 28;
+/// The memory that values of any file may take, and more for each byte of the file.
+const ALLOWED: usize = 1 << 25;
+const ALLOWED_PER_BYTE: usize = 3;
+/// The memory of a field, a tensor or a text besides its letters.
+const OVERHEAD: usize = 64;
 
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
@@ -45,7 +57,8 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, place: 0, left: MOST_BYTES }
+        let most = bytes.len().saturating_mul(ALLOWED_PER_BYTE).saturating_add(ALLOWED);
+        Self { bytes, place: 0, left: most.min(MOST_BYTES) }
     }
 
     /// Returns the stated numbers of tensors and fields, `None` where it is not in GGUF's format.
@@ -59,6 +72,7 @@ impl<'a> Reader<'a> {
         for _ in 0..self.count(num_fields, LEAST_FIELD)? {
             let key = self.text()?;
             let kind = self.u32()?;
+            self.reserve(OVERHEAD)?;
             let value = self.value(kind, &key)?;
             if metadata.insert(key.clone(), value).is_some() {
                 return Err(format!("two fields are called {key:?}"));
@@ -67,6 +81,7 @@ impl<'a> Reader<'a> {
         let mut tensors = BTreeMap::new();
         for _ in 0..self.count(num_tensors, LEAST_TENSOR)? {
             let name = self.text()?;
+            self.reserve(OVERHEAD)?;
             let mut dimensions = [1_u64; 4];
             let number = self.u32()? as usize;
             let read = dimensions.get_mut(..number).filter(|read| !read.is_empty());
@@ -89,7 +104,7 @@ impl<'a> Reader<'a> {
             Some(Value::Int(number @ 1..=0x10000)) => usize::try_from(*number).unwrap_or(32),
             Some(_) => return Err("general.alignment is not an alignment".to_owned()),
         };
-        Ok((metadata, tensors, self.place.next_multiple_of(alignment)))
+        Ok(Tables { metadata, tensors, data: self.place.next_multiple_of(alignment) })
     }
 
     fn u32(&mut self) -> Reason<u32> {
@@ -124,17 +139,20 @@ impl<'a> Reader<'a> {
 
     fn reserve(&mut self, bytes: usize) -> Reason<()> {
         let left = self.left.checked_sub(bytes);
-        self.left =
-            left.ok_or_else(|| format!("its metadata takes more than {MOST_BYTES} bytes"))?;
+        self.left = left.ok_or_else(|| {
+            "its metadata takes more memory than a file of its size needs".to_owned()
+        })?;
         Ok(())
     }
 
     fn text(&mut self) -> Reason<String> {
         let length = self.u64()?;
         let length = self.count(length, 1)?;
-        self.reserve(length)?;
+        self.reserve(length.max(OVERHEAD / 2))?;
         // Tokens of some files are single bytes above 127: what is not UTF-8 is replaced, as transformers does.
-        Ok(String::from_utf8_lossy(self.take(length)?).into_owned())
+        let text = String::from_utf8_lossy(self.take(length)?);
+        self.reserve(text.len() - length.min(text.len()))?;
+        Ok(text.into_owned())
     }
 
     fn value(&mut self, kind: u32, key: &str) -> Reason<Value> {

@@ -1,6 +1,7 @@
 //! Files that are cut, forged or no GGUF: an error of one sentence, and no more memory than the file.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use specds_forward::gguf::{Gguf, Value};
@@ -209,4 +210,112 @@ fn sparse_files_take_no_memory() {
     file.as_file().set_len(1 << 40).unwrap();
     assert!(Gguf::open(&file).is_err());
     assert!(Gguf::open(std::env::temp_dir()).is_err());
+}
+
+#[test]
+fn tensors_that_overlap_are_refused() {
+    for (offsets, reason) in [
+        ([0, 128], ""),
+        ([128, 0], ""),
+        ([0, 96], "a and b overlap"),
+        ([128, 64], "b and a overlap"),
+        ([0, 0], "a and b overlap"),
+    ] {
+        let tables =
+            [tensor("a", &[32], 0, offsets[0]), tensor("b", &[32], 0, offsets[1])].concat();
+        let opened = Gguf::open(file(&[header(2, 0), tables, vec![0; 300]].concat()));
+        match opened {
+            Ok(gguf) => assert!(reason.is_empty() && gguf.num_weights() == 64),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(!reason.is_empty() && error.contains(reason), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn number_of_weights_does_not_overflow() {
+    let tables = [tensor("a", &[u64::MAX], 99, 0), tensor("b", &[u64::MAX], 99, 64)].concat();
+    let file = file(&[header(2, 0), tables, vec![0; 300]].concat());
+    assert_eq!(Gguf::open(&file).unwrap().num_weights(), u64::MAX);
+}
+
+#[test]
+fn metadata_take_memory_in_proportion_to_the_file() {
+    let values = vec![1; 8 << 20];
+    let file = file(&[header(0, 1), field("k", 9, &array(0, 8 << 20, &values))].concat());
+    let error = Gguf::open(&file).unwrap_err().to_string();
+    assert!(error.contains("takes more memory"), "{error}");
+}
+
+/// Writes the parts of a model, each with the fields of a split and some tensors, and returns their paths.
+fn parts(folder: &Path, fields: &[[Option<u16>; 3]], tensors: &[&[&str]]) -> Vec<PathBuf> {
+    let count = tensors.len();
+    let path = |number: usize| folder.join(format!("m-{:05}-of-{count:05}.gguf", number + 1));
+    for (number, (fields, names)) in fields.iter().zip(tensors).enumerate() {
+        let keys = ["split.no", "split.count", "split.tensors.count"];
+        let fields = keys.iter().zip(fields).filter_map(|(key, value)| Some((key, (*value)?)));
+        let fields: Vec<_> =
+            fields.map(|(key, value)| field(key, 2, &value.to_le_bytes())).collect();
+        let tables = (0_u64..).zip(*names).map(|(at, name)| tensor(name, &[8], 0, at * 32));
+        let tables: Vec<_> = tables.collect();
+        let header = header(names.len() as u64, fields.len() as u64);
+        let mut bytes = [header, fields.concat(), tables.concat()].concat();
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        let weights = names.iter().flat_map(|name| [name.len() as f32; 8]);
+        bytes.extend(weights.flat_map(f32::to_le_bytes));
+        fs::write(path(number), bytes).unwrap();
+    }
+    (0..count).map(path).collect()
+}
+
+#[test]
+fn split_file_is_opened_by_any_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let fields = [0, 1, 2].map(|number| [Some(number), Some(3), Some(4)]);
+    let names = [&["a"][..], &[], &["bb", "ccc", "dddd"]];
+    let paths = parts(folder.path(), &fields, &names);
+    for path in &paths {
+        let gguf = Gguf::open(path).unwrap();
+        assert_eq!(gguf.num_weights(), 32);
+        for (name, value) in [("a", 1.0), ("bb", 2.0), ("ccc", 3.0), ("dddd", 4.0)] {
+            assert_eq!(gguf.tensor(name).unwrap().unwrap().numbers(), [value; 8]);
+        }
+    }
+    let error = |path: &Path| Gguf::open(path).unwrap_err().to_string();
+    fs::rename(&paths[1], folder.path().join("other")).unwrap();
+    for path in [&paths[0], &paths[2]] {
+        let error = error(path);
+        assert!(error.contains("m-00002-of-00003.gguf is missing"), "{error}");
+    }
+    let renamed = folder.path().join("model.gguf");
+    fs::rename(&paths[2], &renamed).unwrap();
+    assert!(error(&renamed).contains("does not end in -00003-of-00003.gguf"));
+}
+
+#[test]
+fn parts_of_different_files_are_refused() {
+    let whole = [[Some(0), Some(2), Some(2)], [Some(1), Some(2), Some(2)]];
+    for (place, key, value, names, reason) in [
+        (1, 0, Some(0), ["a", "b"], "does not belong"),
+        (1, 1, Some(3), ["a", "b"], "does not belong"),
+        (1, 2, Some(3), ["a", "b"], "does not belong"),
+        (1, 1, None, ["a", "b"], "does not belong"),
+        (0, 0, Some(0), ["a", "a"], "earlier part has its tensor a"),
+        (0, 0, Some(2), ["a", "b"], "split.no is not a number of this size"),
+        (0, 1, Some(u16::MAX), ["a", "b"], "does not end in -00001-of-65535.gguf"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut fields = whole;
+        fields[place][key] = value;
+        let paths = parts(folder.path(), &fields, &[&names[..1], &names[1..]]);
+        let error = Gguf::open(&paths[0]).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let fields = [0, 1].map(|number| [Some(number), Some(2), Some(3)]);
+    let paths = parts(folder.path(), &fields, &[&["a"], &["b"]]);
+    let error = Gguf::open(&paths[1]).unwrap_err().to_string();
+    assert!(error.contains("2 tensors instead of 3"), "{error}");
 }
