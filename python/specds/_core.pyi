@@ -166,7 +166,9 @@ class DraftStats:
 
 @final
 class StepTimes:
-    def __new__(cls, token_cost: float | None = None) -> Self: ...
+    def __new__(
+        cls, token_cost: float | None = None, passes: Sequence[tuple[int, float]] = ...
+    ) -> Self: ...
 
 @final
 class NodeBudget:
@@ -398,6 +400,13 @@ class ForwardModel:
     instructions: Final[str]
     num_bytes: Final[int]
     takes_trees: Final[bool]
+    def pass_times(
+        self,
+        sizes: Sequence[int],
+        *,
+        activations: Literal["float32", "int8"] = "float32",
+        num_threads: int = 1,
+    ) -> list[float]: ...
     def forward(
         self,
         cache: ForwardCache,

@@ -37,17 +37,19 @@ impl DraftStats {
 pub(crate) struct StepTimes {
     of_rows: Mutex<BTreeMap<usize, budget::StepTimes>>,
     token_cost: Option<f64>,
+    passes: Vec<(usize, f64)>,
 }
 
 #[pymethods]
 impl StepTimes {
     /// Args:
     ///     token_cost: The cost of a further token that is usual for the backend, over a step of one token.
+    ///     passes: The tokens and the seconds of passes that were measured before the first step.
     #[new]
-    #[pyo3(signature = (token_cost = None))]
-    fn new(token_cost: Option<f64>) -> PyResult<Self> {
+    #[pyo3(signature = (token_cost = None, passes = Vec::new()))]
+    fn new(token_cost: Option<f64>, passes: Vec<(usize, f64)>) -> PyResult<Self> {
         let token_cost = token_cost.map(|cost| from_zero(cost, "token_cost")).transpose()?;
-        Ok(Self { of_rows: Mutex::default(), token_cost })
+        Ok(Self { of_rows: Mutex::default(), token_cost, passes })
     }
 }
 
@@ -56,10 +58,17 @@ impl StepTimes {
     fn with<T>(&self, num_rows: usize, use_times: impl FnOnce(&mut budget::StepTimes) -> T) -> T {
         let num_rows = num_rows.next_power_of_two();
         let new = || {
-            let Some(cost) = self.token_cost else { return budget::StepTimes::default() };
             // A further token of each row, over a step of one token each.
             let rows = f64::from(u32::try_from(num_rows).unwrap_or(u32::MAX));
-            budget::StepTimes::with_token_cost(rows * cost / (1.0 + (rows - 1.0) * cost))
+            let of_row = |cost| rows * cost / (1.0 + (rows - 1.0) * cost);
+            let usual = |cost| budget::StepTimes::with_token_cost(of_row(cost));
+            let mut times = self.token_cost.map_or_else(budget::StepTimes::default, usual);
+            for &(num_tokens, seconds) in &self.passes {
+                if num_tokens.is_multiple_of(num_rows) {
+                    times.add(num_tokens / num_rows, seconds);
+                }
+            }
+            times
         };
         use_times(lock(&self.of_rows).entry(num_rows).or_insert_with(new))
     }

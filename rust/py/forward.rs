@@ -187,6 +187,26 @@ impl ForwardModel {
         !self.0.config.is_recurrent()
     }
 
+    /// Measures the seconds of a pass for each number of tokens in `sizes`, at most 256, without a context.
+    ///
+    /// Large models are timed on some layers and the head.
+    #[pyo3(signature = (sizes, *, activations = "float32", num_threads = 1))]
+    fn pass_times(
+        &self,
+        py: Python<'_>,
+        sizes: Vec<usize>,
+        activations: &str,
+        num_threads: usize,
+    ) -> Result<Vec<f64>> {
+        if sizes.iter().any(|&size| size > MAX_TIMED) {
+            let reason = format!("must be at most {MAX_TIMED} each");
+            return Err(Error::invalid("sizes", reason).into());
+        }
+        let activations = activations_named(activations)?;
+        let options = PassOptions { activations, num_threads, ..PassOptions::default() };
+        Ok(py.detach(|| self.0.pass_times(&sizes, options))?)
+    }
+
     /// Computes the logits of the tokens of some rows, `(sum of num_logits, vocab_size)`.
     ///
     /// `inputs` are tuples of a row of the cache, its tokens, their parents (or None where each follows the one
@@ -205,21 +225,14 @@ impl ForwardModel {
         num_threads: usize,
         poll: Option<Py<PyAny>>,
     ) -> Result<Matrix<f32>> {
-        let activations = match activations {
-            "float32" => Activations::Float32,
-            "int8" => Activations::Int8,
-            other => {
-                let reason = format!("must be `float32` or `int8`, not {other:?}");
-                return Err(Error::invalid("activations", reason).into());
-            }
-        };
+        let activations = activations_named(activations)?;
         let read = |(row, tokens, parents, num_logits): &PassInput<'py>| {
             let parents = parents.as_ref().map(|parents| integers::<i32>(parents, "parents"));
             Ok((*row, integers::<u32>(tokens, "tokens")?, parents.transpose()?, *num_logits))
         };
         let inputs: Vec<_> = inputs.iter().map(read).collect::<PyResult<_>>()?;
         let pass = |watch: Option<&Watch>| {
-            let options = PassOptions { activations, num_threads, watch };
+            let options = PassOptions { activations, num_threads, watch, ..PassOptions::default() };
             let inputs: Vec<_> = inputs
                 .iter()
                 .map(|(row, tokens, parents, num_logits)| {
@@ -243,6 +256,17 @@ impl ForwardModel {
         };
         let vocab_size = self.0.config.vocab_size.max(1);
         shaped([logits.len() / vocab_size, vocab_size], logits)
+    }
+}
+
+fn activations_named(name: &str) -> Result<Activations> {
+    match name {
+        "float32" => Ok(Activations::Float32),
+        "int8" => Ok(Activations::Int8),
+        other => {
+            let reason = format!("must be `float32` or `int8`, not {other:?}");
+            Err(Error::invalid("activations", reason).into())
+        }
     }
 }
 
@@ -351,6 +375,9 @@ type PassInput<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usiz
 /// Passes over fewer tokens are so short that a thread for them is not worth its start.
 const WATCHED: usize = 32;
 const POLLED: Duration = Duration::from_millis(50);
+
+/// The most tokens of a pass that is timed.
+const MAX_TIMED: usize = 256;
 
 /// The most rows of a cache: each takes memory before it has a token.
 const MAX_ROWS: usize = 1 << 16;

@@ -19,6 +19,7 @@ from specds._core import (
     draft_batch,
 )
 from specds.drafters.session import EMPTY_TREE, Drafter
+from specds.verify.runner import Verifier
 
 MAX_NODES = 63
 """Maximum nodes that an automatic budget verifies: with the last token they fill a tile of 64."""
@@ -187,9 +188,12 @@ def draft_stats_of(drafter: Drafter) -> DraftStats:
         return new
 
 
-def step_times_of(model: Any, setting: Any, token_cost: float | None) -> StepTimes:
+def step_times_of(model: Any, setting: Any, runner: Verifier) -> StepTimes:
     """Return the times of a model's steps in a setting, which all its requests share."""
-    return _step_times.setdefault(model, {}).setdefault(setting, StepTimes(token_cost))
+    of_model = _step_times.setdefault(model, {})
+    if setting not in of_model:
+        of_model[setting] = StepTimes(runner.token_cost, runner.pass_times())
+    return of_model[setting]
 
 
 def _draft_all(

@@ -174,7 +174,7 @@ class Request:
         options, num_nodes = self.options, self.options.num_nodes
         if num_nodes == "auto":
             setting = *runner.setting, self.rows[0].sampler.is_argmax
-            times = step_times_of(self.model, setting, runner.token_cost)
+            times = step_times_of(self.model, setting, runner)
             stats = draft_stats_of(options.drafter)
             is_chain = not runner.takes_trees
             return AutoBudget(times, stats, self.vocab_size, len(self.rows), is_chain=is_chain)

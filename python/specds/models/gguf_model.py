@@ -14,6 +14,7 @@ from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds._lazy import imported
 from specds.models.gguf import generation_settings, tokens_of
 from specds.models.packing import default_threads, packed
+from specds.models.pass_times import PassTimes, pass_times_of
 
 Activations = Literal["float32", "int8"]
 Input = tuple[int, Any, Any, int]
@@ -148,6 +149,7 @@ class GgufModel:
         self.context_length = context_length or weights.config["max_position_embeddings"]
         self.threads: int | None = None
         self.random = np.random.MT19937()
+        self._pass_times: dict[int, PassTimes] = {}
 
     @classmethod
     def of(
@@ -160,7 +162,9 @@ class GgufModel:
     ) -> GgufModel:
         """Return the model of a file whose weights are packed."""
         settings = generation_settings(file, tokens_of(file, path))
-        return cls(weights, activations, settings, str(path), context_length)
+        model = cls(weights, activations, settings, str(path), context_length)
+        model.pass_times()
+        return model
 
     @property
     def vocab_size(self) -> int:
@@ -188,6 +192,14 @@ class GgufModel:
             num_threads=self.num_threads,
             poll=poll,
         )
+
+    def pass_times(self) -> PassTimes:
+        """Return the tokens and the seconds of some passes; loading measures them or reads them."""
+        threads = self.num_threads
+        if threads not in self._pass_times:
+            about = self.activations, threads, self.name_or_path
+            self._pass_times[threads] = pass_times_of(self.weights, *about)
+        return self._pass_times[threads]
 
     def seed(self, number: int) -> None:
         """Begin the random numbers that `torch.manual_seed` begins."""

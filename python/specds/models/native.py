@@ -46,6 +46,7 @@ def native_model(
     model = NativeModel(config, weights, activations, context_length)
     model.generation_config = GenerationConfig(**generation)  # type: ignore[no-untyped-call]
     model.train(False)
+    model.pass_times()
     return model
 
 

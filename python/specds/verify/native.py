@@ -36,6 +36,9 @@ class NativeRunner(Verifier):
         self._past: tuple[GgufCache, int] | None = None
         self._mark_at: int | None = None
 
+    def pass_times(self) -> Sequence[tuple[int, float]]:
+        return self._native.pass_times()
+
     def load(self, past: GgufCache) -> None:
         """Continue from the only row of a cache; a request that fails restores it.
 

@@ -93,6 +93,10 @@ class Verifier:
         joined = np.concatenate(logits) if len(logits) > 1 else logits[0]
         return likeliest(joined[:, :known_tokens], num_predictions)
 
+    def pass_times(self) -> Sequence[tuple[int, float]]:
+        """Return the tokens and the seconds of passes that were measured before the request."""
+        return ()
+
     @property
     def lengths(self) -> list[int]:
         """The committed tokens of each row."""

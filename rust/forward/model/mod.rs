@@ -19,6 +19,7 @@ mod packing;
 mod panics;
 mod pass;
 mod recurrent;
+mod pass_times;
 mod rotation;
 mod self_attention;
 mod short_convolution;

@@ -33,6 +33,8 @@ pub struct PassOptions<'a> {
     pub num_threads: usize,
     /// Lets another thread see the pass, and stop it.
     pub watch: Option<&'a Watch>,
+    /// Computes this many of the first layers alone, and the head, to measure their time.
+    pub num_layers: Option<usize>,
 }
 
 /// A token of a pass.
@@ -198,7 +200,8 @@ impl Model {
             tokens.iter().map(|token| rotation.at(token.visible.length() - 1)).collect()
         });
         let chunk = Chunk { tokens, turns: turns.collect(), options };
-        for (number, block) in self.blocks.iter().enumerate() {
+        let num_layers = options.num_layers.unwrap_or(self.blocks.len());
+        for (number, block) in self.blocks.iter().enumerate().take(num_layers) {
             let by = config.layers[number].residual_scale;
             self.begin(&states, block.before_mixer.as_ref(), scratch);
             block.mixer.forward(self, number, cache, &chunk, scratch);
