@@ -12,6 +12,7 @@ SECTIONS = {
     "fuzz": "Inputs",
     "faults": "Kills and faults",
     "families": "Model families",
+    "gguf": "Shapes of GGUF files",
     "third_party": "Third-party setups",
 }
 """Modules of this package, and the heading of the table of each."""

@@ -36,7 +36,7 @@ _SIZES = {
     " linear_num_value_heads",
     48: "n_inner ffn_dim decoder_ffn_dim intermediate_size_mlp ffn_hidden_size dim_ff",
     256: "n_positions n_ctx max_seq_len",
-    # Few index heads would give scores of zero alike, and ties break in any order.
+    # With few index heads, scores of zero are alike, and the self-check rejects the ties.
     16: "index_n_heads moe_intermediate_size shared_expert_intermediate_size q_lora_rank"
     " kv_lora_rank mamba_d_head expert_ffn_hidden_size",
     8: "qk_rope_head_dim qk_nope_head_dim v_head_dim hidden_size_per_layer_input state_size"
@@ -65,6 +65,10 @@ _OWN: dict[str, dict[str, Any]] = {
     "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2": _CONVOLUTIONS,
     "lfm2_moe": _CONVOLUTIONS | {"num_dense_layers": 1, "num_experts": 4},
+    "minimax": {
+        "num_hidden_layers": 8,
+        "layer_types": ["linear_attention"] * 7 + ["full_attention"],
+    },
     "mamba2": {"num_heads": 8, "head_dim": 8},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "reformer": {"axial_pos_embds": False, "attn_layers": ["local", "lsh"]},

@@ -19,11 +19,17 @@ BLOCKS = {  # number of the type, weights and bytes of a block, places of its ha
 }
 SPREAD = {"Q8_0": 50, "Q4_K": 400, "Q5_K": 800, "Q6_K": 2000, "Q5_0": 12, "Q5_1": 12}
 
+# A prime number: no row begins where another does.
+_MOST_BLOCKS = 65_521
+
 
 def random_tensor(random, kind, rows, columns):
     """The bytes of random blocks whose weights are about 0.1."""
     _, weights, size, halves = BLOCKS[kind]
     number = rows * columns // weights
+    if number > _MOST_BLOCKS:  # the same ones again, which begin elsewhere in each row
+        some = random_tensor(random, kind, 1, _MOST_BLOCKS * weights)
+        return (some * (number // _MOST_BLOCKS + 1))[: number * size]
     if not halves:
         values = (random.standard_normal(number) * 0.1).astype("<f4")
         if kind == "BF16":
@@ -197,32 +203,43 @@ def reference_logits(file, tokens):
     def maybe_norm(states, name):
         return norm(states, name) if name in names else states
 
+    def product(states, name):
+        columns, parts = file.tensor(name), []
+        for start in range(0, len(columns), 4096):  # a whole matrix of float64 can take gigabytes
+            parts.append(states @ columns[start : start + 4096].T.astype(np.float64))
+        return np.concatenate(parts, -1)
+
     is_gemma = architecture == "gemma3"
     number = len(tokens)
     heads, kv_heads = field("attention.head_count"), field("attention.head_count_kv")
     size = field("attention.key_length") or field("embedding_length") // heads
     window = field("attention.sliding_window", 0)
     distance = np.arange(number)[:, None] - np.arange(number)
-    states = weight("token_embd.weight")[tokens]
+    pattern = field("attention.sliding_window_pattern", [])
+    states = file.tensor("token_embd.weight")[tokens].astype(np.float64)
     states = states * np.sqrt(states.shape[-1]) if is_gemma else states
     for layer in range(field("block_count")):
         of = f"blk.{layer}."
         is_local = window > 0 and (not is_gemma or (layer + 1) % 6 > 0)
+        is_local = bool(pattern[layer]) if pattern else is_local
         base = 1e4 if is_gemma and is_local else field("rope.freq_base")
         angles = np.arange(number)[:, None] / base ** (np.arange(0, size, 2) / size)
         if not (is_gemma and is_local):
             angles = angles / field("rope.scaling.factor", 1.0)
             if "rope_freqs.weight" in names:
                 angles = angles / weight("rope_freqs.weight")[0]
-        normed = norm(states, f"{of}attn_norm.weight")
+        normed = maybe_norm(states, f"{of}attn_norm.weight")
         projected = []
         for name, num_heads in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-            values = normed @ weight(f"{of}attn_{name}.weight").T
+            values = product(normed, f"{of}attn_{name}.weight")
             if f"{of}attn_{name}.bias" in names:
                 values = values + weight(f"{of}attn_{name}.bias")[0]
+            if name != "v" and architecture == "olmo2":
+                values = norm(values, f"{of}attn_{name}_norm.weight")
             values = values.reshape(number, num_heads, size)
             if name != "v":
-                values = maybe_norm(values, f"{of}attn_{name}_norm.weight")
+                if architecture != "olmo2":
+                    values = maybe_norm(values, f"{of}attn_{name}_norm.weight")
                 if architecture == "llama":
                     a, b = values[..., 0::2], values[..., 1::2]
                 else:
@@ -235,25 +252,24 @@ def reference_logits(file, tokens):
                     values = np.concatenate(turned, -1)
             projected.append(values.repeat(heads // num_heads, 1).swapaxes(0, 1))
         queries, keys, values = projected
-        scores = queries @ keys.swapaxes(1, 2) / np.sqrt(size)
+        scores = queries @ keys.swapaxes(1, 2) * field("attention.scale", size**-0.5)
         is_hidden = (distance < 0) | (distance >= window if is_local else False)
         scores = np.where(is_hidden, -np.inf, scores)
         scores = np.exp(scores - scores.max(-1, keepdims=True))
         scores /= scores.sum(-1, keepdims=True)
         attended = (scores @ values).swapaxes(0, 1).reshape(number, -1)
-        added = attended @ weight(f"{of}attn_output.weight").T
+        added = product(attended, f"{of}attn_output.weight")
         states = states + maybe_norm(added, f"{of}post_attention_norm.weight")
-        normed = norm(states, f"{of}ffn_norm.weight")
-        gate = normed @ weight(f"{of}ffn_gate.weight").T
+        normed = maybe_norm(states, f"{of}ffn_norm.weight")
+        gate = product(normed, f"{of}ffn_gate.weight")
         if is_gemma:
             gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
         else:
             gate = gate / (1 + np.exp(-gate))
-        added = (gate * (normed @ weight(f"{of}ffn_up.weight").T)) @ weight(
-            f"{of}ffn_down.weight"
-        ).T
+        gate = gate * product(normed, f"{of}ffn_up.weight")
+        added = product(gate, f"{of}ffn_down.weight")
         states = states + maybe_norm(added, f"{of}post_ffw_norm.weight")
     head = "output.weight" if "output.weight" in names else "token_embd.weight"
-    logits = norm(states, "output_norm.weight") @ weight(head).T
+    logits = product(norm(states, "output_norm.weight"), head)
     cap = field("final_logit_softcapping", 0)
     return np.tanh(logits / cap) * cap if cap else logits
