@@ -129,6 +129,9 @@ bench: dev ## microbenchmarks of the core on the standard library
 bench-against: dev ## this version and a commit in turn; COMMIT=9e3915c ARGS="--corpus PATH --tokenizer NAME --transcripts FILE"
 	$(BENCH) benches/against.py --commit $(COMMIT) $(ARGS)
 
+bench-experts: dev ## passes of k tokens over a layer of experts of a real width; ARGS="gpt-oss-20b --mix Q8_0"
+	$(BENCH_WITH_HELPERS) benches/expert_passes.py $(ARGS)
+
 bench-acceptance: dev $(VENV)-baselines/installed ## drafters and published baselines over recorded answers; ARGS="--transcripts FILE --datastore PATH --drafter fused"
 	$(BENCH) -m baselines --baselines-python $(VENV)-baselines/bin/python $(ARGS)
 

@@ -1,5 +1,10 @@
 """Mixtures of experts and recurrent models: logits and texts against transformers."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -182,3 +187,15 @@ def test_failed_request_leaves_states_that_a_later_one_continues(tmp_path, archi
     again = generate(model, longer, FusedDrafter(), max_nodes=4, cache=cache, **settings)
     fresh = generate(model, longer, None, max_nodes=0, **settings)
     assert again.sequences.tolist() == fresh.sequences.tolist()
+
+
+@pytest.mark.slow
+def test_layer_of_a_real_width_runs():
+    """Qwen3-30B-A3B's; the program compares passes of one token and of several."""
+    root = Path(__file__).parents[2]
+    paths = (root / "python", root / "tests/helpers", os.environ.get("PYTHONPATH", ""))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [sys.executable, root / "benches/expert_passes.py", "--repetitions", "1"]
+    report = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert report.returncode == 0, report.stderr
+    assert "the same, int8" in report.stdout

@@ -104,7 +104,14 @@ impl Fields<'_> {
             None => num_heads.clone(),
             Some(_) => self.counts("attention.head_count_kv", num_layers)?,
         };
-        let sizes = self.counts("feed_forward_length", num_layers)?;
+        // Files of experts alone may have none.
+        let is_of_experts = matches!(self.value("feed_forward_length"), None | Some(Value::Int(0)))
+            && self.maybe("expert_count")?.is_some();
+        let sizes = if is_of_experts {
+            vec![0; num_layers]
+        } else {
+            self.counts("feed_forward_length", num_layers)?
+        };
         let most = num_heads.iter().copied().max().unwrap_or(1).max(1);
         let head_size = self.count_or("attention.key_length", hidden_size / most)?;
         let value_size = self.count_or("attention.value_length", head_size)?;

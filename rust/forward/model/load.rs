@@ -90,7 +90,9 @@ impl Model {
         let blocks: Vec<_> = (0..config.layers.len())
             .map(|number| DecoderBlock::load(&mut loader, &config, number))
             .collect::<Result<_>>()?;
-        let norm = loader.vector(&format!("{}.weight", config.norm), hidden)?;
+        let norm = format!("{}.weight", config.norm);
+        let norm = if loader.has(&norm) { norm } else { "output_norm.weight".to_owned() };
+        let norm = loader.vector(&norm, hidden)?;
         let is_tied = !loader.left.contains("output.weight");
         let head = if is_tied { "token_embd.weight" } else { "output.weight" };
         let head = loader.layer(&[(head, config.vocab_size)], hidden)?;

@@ -23,8 +23,10 @@ impl Fields<'_> {
     pub(super) fn experts(&self, sum_is_1: bool) -> Result<ExpertsConfig> {
         let number = self.count("expert_count")?;
         let num_used = self.count("expert_used_count")?;
-        let whole = self.count_or("feed_forward_length", 1)?;
-        let size = self.count_or("expert_feed_forward_length", whole)?;
+        let size = match self.maybe("expert_feed_forward_length")? {
+            Some(size) => size,
+            None => self.count("feed_forward_length")?,
+        };
         if num_used > number {
             return Err(self.file.corrupt("its tokens take more experts than there are"));
         }
