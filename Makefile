@@ -80,11 +80,15 @@ target/engines/prompts.json: benches/engines/workload.py
 target/engines/demo.gguf: benches/engines/gguf_model.py | $(VENV)-llama/installed target/engines/prompts.json python/specds/_core.abi3.so
 	PYTHONPATH=python $(VENV)-llama/bin/python $< packages/demo/specds_demo/main $@
 
+# Random models of each family that the core computes.
+target/engines/families: tests/helpers/gguf_families.py dev
+	PYTHONPATH=python:tests/helpers $(BIN)/python $< $@
+
 # Each engine has its own environment and reads specds from its sources, without `dev`.
-test-llama: target/engines/demo.gguf ## the adapter in llama-cpp-python (0.3 GB); also test-sglang, test-vllm, test-llama-server (6.6, 6.3, 0.7 GB)
+test-llama: target/engines/demo.gguf target/engines/families ## the adapter in llama-cpp-python (0.3 GB); also test-sglang, test-vllm, test-llama-server (6.6, 6.3, 0.7 GB)
 
 test-llama test-sglang test-vllm: test-%: python/specds/_core.abi3.so $(VENV)-%/installed target/engines/prompts.json
-	for test in $(wildcard $(addprefix tests/integrations/engines/test_$*,.py _names.py _v2.py)) \
+	for test in $(wildcard $(addprefix tests/integrations/engines/test_$*,.py _families.py _names.py _v2.py)) \
 	    $(if $(filter-out llama,$*),$(wildcard tests/integrations/engines/test_served*.py)); do \
 	  PATH="$(CURDIR)/$(VENV)-$*/bin:$$PATH" PYTHONPATH=python:benches:benches/engines/sglang_cpu OMP_NUM_THREADS=1 \
 	  python -m pytest -m engine -W default -s $$test --timeout 600 || exit 1; done

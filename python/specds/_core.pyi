@@ -396,7 +396,7 @@ class ForwardModel:
         num_threads: int = 1,
         progress: Callable[[int, int], object] | None = None,
     ) -> Self: ...
-    config: Final[dict[str, int]]
+    config: Final[dict[str, Any]]
     instructions: Final[str]
     num_bytes: Final[int]
     takes_trees: Final[bool]

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
 use specds_forward::model::{
-    self, Cache, FeedForward, Input, LoadOptions, Model, PassOptions, Watch,
+    self, Cache, FeedForward, Input, LoadOptions, Mixer, Model, PassOptions, Watch,
 };
 use specds_forward::{Activations, Error, Instructions};
 
@@ -163,6 +163,13 @@ impl ForwardModel {
             dict.set_item("num_key_value_heads", attention.num_kv_heads)?;
             dict.set_item("head_dim", attention.head_size)?;
         }
+        let types = config.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) if attention.has_window() => "sliding_attention",
+            Mixer::Attention(_) => "full_attention",
+            Mixer::ShortConvolution(_) => "conv",
+            Mixer::GatedDelta(_) => "linear_attention",
+        });
+        dict.set_item("layer_types", types.collect::<Vec<_>>())?;
         dict.set_item("max_position_embeddings", config.context_length)?;
         dict.set_item("vocab_size", config.vocab_size)?;
         dict.set_item("num_weights", self.0.file.num_weights())?;

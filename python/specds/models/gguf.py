@@ -1,4 +1,4 @@
-"""Metadata of GGUF files: vocabulary, configuration and generation settings, without torch."""
+"""Metadata of GGUF files: vocabulary and generation settings, without torch."""
 
 from __future__ import annotations
 
@@ -12,26 +12,6 @@ MAGIC = b"GGUF"
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 """Types of tokens."""
 
-_MODEL_TYPES = {
-    "gemma3": "gemma3_text", "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe",
-    "gpt-oss": "gpt_oss", "lfm2moe": "lfm2_moe", "qwen3next": "qwen3_next",
-    "qwen35": "qwen3_5_text", "qwen35moe": "qwen3_5_moe_text",
-}  # fmt: skip
-# Sizes of mixtures of experts and of recurrent layers: names in transformers, by those in GGUF.
-_SIZES = {
-    "expert_count": ("num_experts", "num_local_experts"),
-    "expert_used_count": ("num_experts_per_tok",),
-    "expert_feed_forward_length": ("moe_intermediate_size",),
-    "expert_shared_feed_forward_length": (
-        "shared_expert_intermediate_size", "shared_intermediate_size"
-    ),
-    "leading_dense_block_count": ("num_dense_layers",),
-    "shortconv.l_cache": ("conv_L_cache",),
-    "ssm.conv_kernel": ("linear_conv_kernel_dim",),
-    "ssm.state_size": ("linear_key_head_dim", "linear_value_head_dim"),
-    "ssm.group_count": ("linear_num_key_heads",),
-    "ssm.time_step_rank": ("linear_num_value_heads",),
-}  # fmt: skip
 # Tokens that end a turn, in files that name only the token that ends a text.
 _ENDS_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 # Settings of transformers by their names in GGUF.
@@ -108,56 +88,6 @@ def token_id(file: GgufFile, name: str, num_tokens: int) -> int | None:
     number = field(file, f"tokenizer.ggml.{name}_token_id")
     is_id = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < num_tokens
     return number if is_id else None
-
-
-def model_settings(file: GgufFile, shapes: dict[str, int]) -> dict[str, Any]:
-    """Return the arguments of the configuration of transformers, `model_type` included.
-
-    Args:
-        file: The file.
-        shapes: The `config` of its `ForwardModel`.
-    """
-    architecture = str(field(file, "general.architecture"))
-    settings: dict[str, Any] = {**shapes}
-    del settings["num_weights"]
-    settings["model_type"] = _MODEL_TYPES.get(architecture, architecture)
-    settings["tie_word_embeddings"] = "output.weight" not in file.tensors()
-    epsilon = field(file, f"{architecture}.attention.layer_norm_rms_epsilon")
-    if isinstance(epsilon, float):
-        settings["rms_norm_eps"] = epsilon
-    settings["rope_parameters"] = _rope_parameters(file, architecture)
-    if architecture == "gemma3":
-        is_27b = shapes["num_hidden_layers"] == 62
-        whole = shapes["hidden_size"] // shapes["num_attention_heads"]
-        settings["query_pre_attn_scalar"] = whole if is_27b else shapes["head_dim"]
-        settings["final_logit_softcapping"] = field(file, "gemma3.final_logit_softcapping")
-    for name, ours in _SIZES.items():
-        if size := field(file, f"{architecture}.{name}"):
-            settings |= dict.fromkeys(ours, size)
-    window = field(file, f"{architecture}.attention.sliding_window")
-    if isinstance(window, int) and window > 0:
-        settings["sliding_window"] = window
-        if architecture == "llama":
-            settings["model_type"] = "mistral"
-    if architecture == "llama" and "num_experts" in settings:
-        settings["model_type"] = "mixtral"
-    of_layers = field(file, f"{architecture}.attention.head_count_kv")
-    if architecture.startswith("lfm2") and isinstance(of_layers, list):
-        settings["layer_types"] = ["full_attention" if number else "conv" for number in of_layers]
-    return settings
-
-
-def _rope_parameters(file: GgufFile, architecture: str) -> dict[str, Any]:
-    base = float(field(file, f"{architecture}.rope.freq_base", 10_000.0))
-    found: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
-    if field(file, f"{architecture}.rope.scaling.type") == "linear":
-        factor = field(file, f"{architecture}.rope.scaling.factor", 1.0)
-        found |= {"rope_type": "linear", "factor": factor}
-    if architecture != "gemma3":
-        return found
-    local = float(field(file, "gemma3.rope.freq_base_swa", 10_000.0))
-    of_windows = {"rope_type": "default", "rope_theta": local}
-    return {"full_attention": found, "sliding_attention": of_windows}
 
 
 def generation_settings(file: GgufFile, tokens: list[str]) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class GgufModel:
 
     @property
     def vocab_size(self) -> int:
-        return self.weights.config["vocab_size"]
+        return int(self.weights.config["vocab_size"])
 
     @property
     def num_threads(self) -> int:

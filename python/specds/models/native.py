@@ -21,7 +21,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from specds._core import ForwardCache, ForwardModel, GgufFile
 from specds.models.context import require_room
-from specds.models.gguf import generation_settings, model_settings, tokens_of
+from specds.models.gguf import generation_settings, tokens_of
+from specds.models.gguf_config import model_settings
 from specds.models.gguf_model import Activations, GgufCache, GgufModel
 from specds.models.packing import packed
 
@@ -114,7 +115,7 @@ class NativeModel(GgufModel, PreTrainedModel, GenerationMixin):  # type: ignore[
         return torch.float32
 
     def num_parameters(self, *_: Any, **__: Any) -> int:
-        return self.weights.config["num_weights"]
+        return int(self.weights.config["num_weights"])
 
     def get_memory_footprint(self, *_: Any, **__: Any) -> int:
         return self.weights.num_bytes

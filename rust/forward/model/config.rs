@@ -101,10 +101,19 @@ pub struct AttentionConfig {
     /// The place in [`Config::rotations`]; `None` for heads that are not rotated.
     pub(crate) rotation: Option<usize>,
     pub(crate) head_norms: HeadNorms,
+    /// Queries of later positions are larger.
+    pub(crate) temperature: Option<Temperature>,
     /// Each head has one more score, of no token.
     pub(crate) has_sinks: bool,
     /// The outputs of each head are multiplied by logistic functions of as many numbers.
     pub(crate) has_gates: bool,
+}
+
+/// A query is multiplied by `1 + scale * ln(1 + floor(position / length))`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Temperature {
+    pub(crate) scale: f32,
+    pub(crate) length: usize,
 }
 
 /// The norms of queries and keys before their rotation.
@@ -185,6 +194,13 @@ impl Config {
 }
 
 impl LayerConfig {
+    pub(crate) fn set_activation(&mut self, activation: Activation) {
+        match &mut self.feed_forward {
+            FeedForward::Dense(dense) => dense.activation = activation,
+            FeedForward::Experts(experts) => experts.expert.activation = activation,
+        }
+    }
+
     pub(crate) fn set_attention(&mut self, set: impl FnOnce(&mut AttentionConfig)) {
         if let Mixer::Attention(attention) = &mut self.mixer {
             set(attention);
@@ -203,6 +219,11 @@ impl LayerConfig {
 }
 
 impl AttentionConfig {
+    /// Returns true if a token sees only those of a window.
+    pub fn has_window(&self) -> bool {
+        self.window.is_some()
+    }
+
     /// The outputs of queries, keys and values.
     pub(crate) fn sizes(&self) -> [usize; 3] {
         let of_keys = self.num_kv_heads * self.head_size;

@@ -1,18 +1,32 @@
 //! Families of models: how each differs from a plain decoder.
 
-use super::config::{Activation, Config, FeedForward, HeadNorms, Mixer, Norms};
-use super::fields::{ANGLES, Fields};
+use super::config::{Activation, Config, HeadNorms, Mixer, Norms, Temperature};
+use super::fields::{ANGLES, Fields, SHORT_FACTORS};
 use super::hybrids::HYBRIDS;
 use super::mixtures::MIXTURES;
-use super::rotation::Pairs;
+use super::rotation::{Pairs, Rotation};
 use crate::error::Result;
 use crate::gguf::file::Gguf;
 
 pub(super) type Family = fn(&Fields<'_>) -> Result<Config>;
 
 /// Families by `general.architecture`.
-const FAMILIES: [(&str, Family); 5] =
-    [("gemma3", gemma3), ("llama", llama), ("olmo2", olmo2), ("qwen2", qwen2), ("qwen3", qwen3)];
+const FAMILIES: [(&str, Family); 14] = [
+    ("exaone4", exaone4),
+    ("gemma", gemma),
+    ("gemma2", gemma2),
+    ("gemma3", gemma3),
+    ("glm4", glm4),
+    ("granite", granite),
+    ("llama", llama),
+    ("mistral3", mistral3),
+    ("olmo2", olmo2),
+    ("phi3", phi3),
+    ("qwen2", qwen2),
+    ("qwen3", qwen3),
+    ("seed_oss", seed_oss),
+    ("smollm3", smollm3),
+];
 
 impl Config {
     /// Reads the description of the model of a file.
@@ -61,6 +75,27 @@ impl Config {
         }
     }
 
+    /// Rotates layers with windows by a base, without scaling.
+    fn set_local_rotation(&mut self, fields: &Fields<'_>, base: f32) -> Result<()> {
+        let Rotation { pairs, ref angles, .. } = self.rotations[0];
+        let local = fields.unscaled(pairs, 2 * angles.len(), base, ANGLES[1])?;
+        self.rotations.push(local);
+        for layer in &mut self.layers {
+            layer.set_attention(|of| of.rotation = Some(usize::from(of.window.is_some())));
+        }
+        Ok(())
+    }
+
+    /// Models of Gemma of 27 billion weights alone divide by another size than that of a head.
+    fn set_scale_of_27b(&mut self, fields: &Fields<'_>, is_27b: bool) {
+        if is_27b && fields.number("attention.scale").is_none() {
+            let hidden = self.hidden_size;
+            for layer in &mut self.layers {
+                layer.set_attention(|of| of.scale = 1.0 / ((hidden / of.num_heads) as f32).sqrt());
+            }
+        }
+    }
+
     pub(super) fn set_head_norms(&mut self, norms: HeadNorms) {
         for layer in &mut self.layers {
             layer.set_attention(|attention| attention.head_norms = norms);
@@ -93,40 +128,126 @@ pub(super) fn qwen3(fields: &Fields<'_>) -> Result<Config> {
     Ok(config)
 }
 
-/// Norms after the parts of a layer, and one of all heads.
+/// Biases and the name of a norm differ from Llama.
+fn seed_oss(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = fields.decoder(Pairs::Halves)?;
+    let norms = Norms { before_feed_forward: Some("post_attention_norm"), ..Norms::BEFORE };
+    config.layers.iter_mut().for_each(|layer| layer.norms = norms);
+    Ok(config)
+}
+
+/// Each fourth layer is not rotated.
+fn smollm3(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = fields.decoder(Pairs::Neighbors)?;
+    for layer in config.layers.iter_mut().skip(3).step_by(4) {
+        layer.set_attention(|attention| attention.rotation = None);
+    }
+    Ok(config)
+}
+
+/// Multipliers of embeddings, attention, residuals and logits.
+fn granite(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = fields.decoder(Pairs::Neighbors)?;
+    config.embedding_scale = fields.positive("embedding_scale").unwrap_or(1.0);
+    config.logit_scale = fields.positive("logit_scale").map_or(1.0, |scale| 1.0 / scale);
+    let by = fields.positive("residual_scale").unwrap_or(1.0);
+    config.layers.iter_mut().for_each(|layer| layer.residual_scale = by);
+    Ok(config)
+}
+
+/// Queries of later positions are larger.
+fn mistral3(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = llama(fields)?;
+    if let Some(scale) = fields.positive("attention.temperature_scale") {
+        let length = match fields.count_or("attention.temperature_length", 0)? {
+            0 => fields.count("rope.scaling.original_context_length")?,
+            length => length,
+        };
+        for layer in &mut config.layers {
+            layer.set_attention(|of| of.temperature = Some(Temperature { scale, length }));
+        }
+    }
+    Ok(config)
+}
+
+/// Fused projections, and other divisors of angles in long contexts, of which the short one is computed.
+fn phi3(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = qwen2(fields)?;
+    if fields.file.tensor(SHORT_FACTORS)?.is_some() {
+        let original = fields.count("rope.scaling.original_context_length")?;
+        config.context_length = config.context_length.min(original);
+    }
+    Ok(config)
+}
+
+/// Norms after the parts of a layer, and one of all heads; layers with windows are rotated without scaling.
 fn olmo2(fields: &Fields<'_>) -> Result<Config> {
     let mut config = fields.decoder(Pairs::Halves)?;
     config.set_windows(fields.windows(4, config.layers.len())?);
     config.set_head_norms(HeadNorms::OfAll);
+    let base = fields.number("rope.freq_base").unwrap_or(10_000.0);
+    config.set_local_rotation(fields, base)?;
     config.layers.iter_mut().for_each(|layer| layer.norms = Norms::AFTER);
+    Ok(config)
+}
+
+/// Norms after the parts of a layer; only layers with windows are rotated, if there are some.
+fn exaone4(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = fields.decoder(Pairs::Halves)?;
+    let windows = fields.windows(4, config.layers.len())?;
+    let has_windows = windows.iter().any(Option::is_some);
+    config.set_windows(windows);
+    config.set_head_norms(HeadNorms::OfEach);
+    for layer in &mut config.layers {
+        layer.norms = Norms::AFTER;
+        layer.set_attention(|of| {
+            of.rotation = of.rotation.filter(|_| !has_windows || of.window.is_some());
+        });
+    }
+    Ok(config)
+}
+
+/// Norms around the parts of a layer, and heads that are rotated in part.
+fn glm4(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = fields.decoder(Pairs::Neighbors)?;
+    config.layers.iter_mut().for_each(|layer| layer.norms = Norms::AROUND);
+    Ok(config)
+}
+
+/// Scaled embeddings, and gates by GELU.
+fn gemma(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = fields.decoder(Pairs::Halves)?;
+    config.embedding_scale = (config.hidden_size as f32).sqrt();
+    config.layers.iter_mut().for_each(|layer| layer.set_activation(Activation::Gelu));
+    Ok(config)
+}
+
+/// Bounded scores and logits, and windows in each second layer.
+fn gemma2(fields: &Fields<'_>) -> Result<Config> {
+    let mut config = gemma(fields)?;
+    let num_layers = config.layers.len();
+    config.set_windows(fields.windows(2, num_layers)?);
+    config.logit_cap = Some(fields.positive("final_logit_softcapping").unwrap_or(30.0));
+    let cap = fields.positive("attn_logit_softcapping").unwrap_or(50.0);
+    let is_27b = num_layers == 46;
+    for layer in &mut config.layers {
+        layer.norms = Norms::AROUND;
+        layer.set_attention(|attention| attention.score_cap = Some(cap));
+    }
+    config.set_scale_of_27b(fields, is_27b);
     Ok(config)
 }
 
 /// Windows in five of six layers, which have a rotation of their own.
 fn gemma3(fields: &Fields<'_>) -> Result<Config> {
-    let mut config = fields.decoder(Pairs::Halves)?;
+    let mut config = gemma(fields)?;
     let num_layers = config.layers.len();
     config.set_windows(fields.windows(6, num_layers)?);
     config.set_head_norms(HeadNorms::OfEach);
     let base = fields.number("rope.freq_base_swa").unwrap_or(10_000.0);
-    let size = 2 * config.rotations[0].angles.len();
-    config.rotations.push(fields.unscaled(Pairs::Halves, size, base, ANGLES[1])?);
-    config.embedding_scale = (config.hidden_size as f32).sqrt();
+    config.set_local_rotation(fields, base)?;
     config.logit_cap = fields.positive("final_logit_softcapping");
-    let of_27b = fields.number("attention.scale").is_none() && num_layers == 62;
-    for layer in &mut config.layers {
-        layer.norms = Norms::AROUND;
-        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
-            dense.activation = Activation::Gelu;
-        }
-        layer.set_attention(|attention| {
-            attention.rotation = Some(usize::from(attention.window.is_some()));
-            if of_27b {
-                // It alone divides by another size than that of a head.
-                let size = config.hidden_size / attention.num_heads;
-                attention.scale = 1.0 / (size as f32).sqrt();
-            }
-        });
-    }
+    config.layers.iter_mut().for_each(|layer| layer.norms = Norms::AROUND);
+    config.set_scale_of_27b(fields, num_layers == 62);
     Ok(config)
 }

@@ -4,7 +4,7 @@ use super::config::{
     Activation, AttentionConfig, Config, DenseConfig, FeedForward, HeadNorms, LayerConfig, Mixer,
     Norms,
 };
-use super::rotation::{Pairs, Rotation};
+use super::rotation::{Pairs, Ramp, Rotation};
 use crate::error::Result;
 use crate::gguf::file::Gguf;
 use crate::gguf::reader::Value;
@@ -15,6 +15,11 @@ const MOST_LAYERS: usize = 4096;
 
 /// Tensors with the angles of rotations of all layers and of those with windows, which files have not.
 pub(crate) const ANGLES: [&str; 2] = ["rope_angles.weight", "rope_angles_swa.weight"];
+
+/// Tensors of divisors of all angles, and of those of short and of long contexts.
+pub(crate) const FACTORS: &str = "rope_freqs.weight";
+pub(crate) const SHORT_FACTORS: &str = "rope_factors_short.weight";
+pub(crate) const LONG_FACTORS: &str = "rope_factors_long.weight";
 
 /// The metadata of an architecture.
 pub(crate) struct Fields<'a> {
@@ -126,6 +131,7 @@ impl Fields<'_> {
                 window: None,
                 rotation: Some(0),
                 head_norms: HeadNorms::None,
+                temperature: None,
                 has_sinks: false,
                 has_gates: false,
             }),
@@ -156,27 +162,42 @@ impl Fields<'_> {
 
     /// The rotation of all layers, scaled as the file states.
     fn rotation(&self, pairs: Pairs, head_size: usize, base: f32) -> Result<Rotation> {
-        let scale = match self.file.text(&self.key("rope.scaling.type")) {
-            None | Some("none") => 1.0,
-            Some("linear") => self.number("rope.scaling.factor").unwrap_or(1.0),
-            Some(other) => {
-                return Err(self.file.unsupported(format!("scales rotations by {other:?}")));
-            }
-        };
         let size = self.count_or("rope.dimension_count", head_size)?;
         if size > head_size || !size.is_multiple_of(2) {
             return Err(self.file.corrupt("it rotates more dimensions than heads have"));
         }
         let mut rotation = self.unscaled(pairs, size, base, ANGLES[0])?;
-        if let Some(tensor) = self.file.tensor("rope_freqs.weight")? {
+        for name in [FACTORS, SHORT_FACTORS] {
+            let Some(tensor) = self.file.tensor(name)? else { continue };
             if tensor.columns * tensor.rows != size / 2 {
-                return Err(self.file.corrupt("rope_freqs.weight is not of the size of a head"));
+                return Err(self.file.corrupt(format!("{name} is not of the size of a head")));
             }
             for (angle, factor) in rotation.angles.iter_mut().zip(tensor.numbers()) {
                 *angle /= factor;
             }
         }
-        rotation.angles.iter_mut().for_each(|angle| *angle /= scale);
+        rotation.magnitude = self.positive("rope.scaling.attn_factor").unwrap_or(1.0);
+        let factor = self.positive("rope.scaling.factor").unwrap_or(1.0);
+        match self.file.text(&self.key("rope.scaling.type")) {
+            None | Some("none" | "longrope") => (),
+            Some("linear") => rotation.angles.iter_mut().for_each(|angle| *angle /= factor),
+            Some("yarn") => {
+                let length = self.count("rope.scaling.original_context_length")? as f32;
+                let ramp = Ramp {
+                    base,
+                    length,
+                    fast: self.positive("rope.scaling.yarn_beta_fast").unwrap_or(32.0),
+                    slow: self.positive("rope.scaling.yarn_beta_slow").unwrap_or(1.0),
+                };
+                rotation.stretch(factor, ramp);
+                let grown = |by: f32| 1.0 + 0.1 * by * factor.max(1.0).ln();
+                let divisor = self.number("rope.scaling.yarn_log_multiplier").unwrap_or(0.0);
+                rotation.magnitude *= grown(1.0) / grown(divisor);
+            }
+            Some(other) => {
+                return Err(self.file.unsupported(format!("scales rotations by {other:?}")));
+            }
+        }
         Ok(rotation)
     }
 

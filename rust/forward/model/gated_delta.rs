@@ -5,7 +5,7 @@ use super::config::{Activation, Config, DeltaConfig};
 use super::elementwise::{Gate, Gated, Normalize};
 use super::layer::LinearLayer;
 use super::load::{Loader, Model};
-use super::pass::{Chunk, Scratch, apply};
+use super::pass::{PassChunk, Scratch, apply};
 use super::recurrent::MemoryShape;
 use crate::error::Result;
 use crate::gguf::file::Tensor;
@@ -79,7 +79,7 @@ impl GatedDelta {
         model: &Model,
         number: usize,
         cache: &mut Cache,
-        chunk: &Chunk<'_>,
+        chunk: &PassChunk<'_>,
         scratch: &mut Scratch,
     ) {
         let Scratch { prepared, normed, qkv: projected, attended, added, .. } = scratch;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::config::Config;
 use super::feed_forward::FeedForwardWeights;
-use super::fields::ANGLES;
+use super::fields::{ANGLES, FACTORS, LONG_FACTORS, SHORT_FACTORS};
 use super::layer::LinearLayer;
 use super::mixer::MixerWeights;
 use super::packing::{LoadOptions, PackingPlan};
@@ -74,7 +74,7 @@ impl Model {
         let mut config = Config::read(&file)?;
         let left = file.tensor_names().collect();
         let mut loader = Loader { file: &file, with, plan: PackingPlan::default(), left };
-        for name in ["rope_freqs.weight", ANGLES[0], ANGLES[1]] {
+        for name in [FACTORS, SHORT_FACTORS, LONG_FACTORS, ANGLES[0], ANGLES[1]] {
             loader.left.remove(name);
         }
         for number in config.layers.len()..config.layers.len() + config.num_unused_layers {

@@ -4,7 +4,7 @@ use super::cache::Cache;
 use super::config::{Config, Mixer};
 use super::gated_delta::GatedDelta;
 use super::load::{Loader, Model};
-use super::pass::{Chunk, Scratch};
+use super::pass::{PassChunk, Scratch};
 use super::self_attention::SelfAttention;
 use super::short_convolution::ShortConvolution;
 use crate::error::Result;
@@ -39,7 +39,7 @@ impl MixerWeights {
         model: &Model,
         number: usize,
         cache: &mut Cache,
-        chunk: &Chunk<'_>,
+        chunk: &PassChunk<'_>,
         scratch: &mut Scratch,
     ) {
         match self {

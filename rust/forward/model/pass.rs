@@ -47,14 +47,14 @@ pub(crate) struct Token {
 }
 
 /// Tokens that are computed at once.
-pub(crate) struct Chunk<'a> {
+pub(crate) struct PassChunk<'a> {
     pub(crate) tokens: &'a [Token],
     /// For each rotation and token, the cosines and sines.
     pub(crate) turns: Vec<Vec<Vec<[f32; 2]>>>,
     pub(crate) options: PassOptions<'a>,
 }
 
-impl Chunk<'_> {
+impl PassChunk<'_> {
     /// The tokens of each row, as a part of its pass, the row, and the states of these tokens.
     pub(crate) fn by_row<'a>(
         &self,
@@ -199,7 +199,7 @@ impl Model {
         let turns = config.rotations.iter().map(|rotation| -> Vec<_> {
             tokens.iter().map(|token| rotation.at(token.visible.length() - 1)).collect()
         });
-        let chunk = Chunk { tokens, turns: turns.collect(), options };
+        let chunk = PassChunk { tokens, turns: turns.collect(), options };
         let num_layers = options.num_layers.unwrap_or(self.blocks.len());
         for (number, block) in self.blocks.iter().enumerate().take(num_layers) {
             let by = config.layers[number].residual_scale;

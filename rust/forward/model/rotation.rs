@@ -1,5 +1,7 @@
 //! Rotations of queries and keys by their position.
 
+use std::f32::consts::PI;
+
 /// Rotation of the first dimensions of a head; others stay as they are.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Rotation {
@@ -18,7 +20,37 @@ pub(crate) enum Pairs {
     Halves,
 }
 
+/// The angles that `YaRN` divides: those that turn fewer times within the original context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ramp {
+    pub(crate) base: f32,
+    /// The original context.
+    pub(crate) length: f32,
+    /// Angles that turn so often stay as they are.
+    pub(crate) fast: f32,
+    /// Angles that turn fewer times are divided, and those between them in part.
+    pub(crate) slow: f32,
+}
+
+impl Ramp {
+    /// The place of the pair of `size` dimensions that turns this often.
+    fn place(self, size: f32, turns: f32) -> f32 {
+        size * (self.length / (turns * 2.0 * PI)).ln() / (2.0 * self.base.ln())
+    }
+}
+
 impl Rotation {
+    /// Divides the angles of a ramp by a factor.
+    pub(crate) fn stretch(&mut self, factor: f32, ramp: Ramp) {
+        let size = 2.0 * self.angles.len() as f32;
+        let start = ramp.place(size, ramp.fast).floor().max(0.0);
+        let end = ramp.place(size, ramp.slow).ceil().min(size - 1.0);
+        for (pair, angle) in self.angles.iter_mut().enumerate() {
+            let divided = ((pair as f32 - start) / (end - start).max(0.001)).clamp(0.0, 1.0);
+            *angle = *angle / factor * divided + *angle * (1.0 - divided);
+        }
+    }
+
     /// Returns the cosine and the sine of each angle at a position.
     #[expect(clippy::cast_possible_truncation, reason = "as models are computed")]
     pub(crate) fn at(&self, position: usize) -> Vec<[f32; 2]> {

@@ -2,11 +2,11 @@
 
 use super::attention::{Attend, Keys, Query};
 use super::cache::Cache;
-use super::config::{AttentionConfig, HeadNorms};
-use super::elementwise::{Gate, add};
+use super::config::{AttentionConfig, HeadNorms, Temperature};
+use super::elementwise::{Gate, add, scale};
 use super::layer::LinearLayer;
 use super::load::{Loader, Model};
-use super::pass::{Chunk, Scratch, Token, apply};
+use super::pass::{PassChunk, Scratch, Token, apply};
 use crate::error::Result;
 use crate::parallel;
 
@@ -92,7 +92,7 @@ impl SelfAttention {
         model: &Model,
         number: usize,
         cache: &mut Cache,
-        chunk: &Chunk<'_>,
+        chunk: &PassChunk<'_>,
         scratch: &mut Scratch,
     ) {
         let Scratch { prepared, normed, qkv, attended, added, .. } = scratch;
@@ -112,7 +112,7 @@ impl SelfAttention {
     }
 
     /// Biases, norms and rotations of queries and keys.
-    fn rotate(&self, model: &Model, chunk: &Chunk<'_>, qkv: &mut [f32], normed: &mut Vec<f32>) {
+    fn rotate(&self, model: &Model, chunk: &PassChunk<'_>, qkv: &mut [f32], normed: &mut Vec<f32>) {
         let [of_queries, of_keys, _] = self.config.sizes();
         let size = self.config.head_size;
         add_bias(self.qkv_bias.as_ref(), qkv);
@@ -129,6 +129,10 @@ impl SelfAttention {
                 let turns = &chunk.turns[rotation][place];
                 let heads = row[..of_queries + of_keys].chunks_exact_mut(size);
                 heads.for_each(|head| model.config.rotations[rotation].apply(turns, head));
+            }
+            if let Some(Temperature { scale: by, length }) = self.config.temperature {
+                let position = chunk.tokens[place].visible.length() - 1;
+                scale(&mut row[..of_queries], 1.0 + by * (1.0 + (position / length) as f32).ln());
             }
         }
     }
@@ -150,11 +154,11 @@ impl SelfAttention {
         model: &Model,
         number: usize,
         cache: &Cache,
-        chunk: &Chunk<'_>,
+        chunk: &PassChunk<'_>,
         qkv: &[f32],
         attended: &mut Vec<f32>,
     ) {
-        let Chunk { tokens, options, .. } = *chunk;
+        let PassChunk { tokens, options, .. } = *chunk;
         let &AttentionConfig { num_heads, num_kv_heads, head_size, value_size, .. } = &self.config;
         let width = qkv.len() / tokens.len();
         attended.resize(tokens.len() * num_heads * value_size, 0.0);

@@ -4,7 +4,7 @@ use super::cache::Cache;
 use super::config::ConvolutionConfig;
 use super::layer::LinearLayer;
 use super::load::{Loader, Model};
-use super::pass::{Chunk, Scratch, apply};
+use super::pass::{PassChunk, Scratch, apply};
 use crate::error::Result;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl ShortConvolution {
         model: &Model,
         number: usize,
         cache: &mut Cache,
-        chunk: &Chunk<'_>,
+        chunk: &PassChunk<'_>,
         scratch: &mut Scratch,
     ) {
         let Scratch { prepared, normed, qkv: projected, attended, added, .. } = scratch;

@@ -1,0 +1,261 @@
+"""Families of models that the core computes from GGUF files: tiny models of transformers.
+
+`python tests/helpers/gguf_families.py FOLDER` writes a file of each.
+"""
+
+import sys
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from gguf_models import byte_tokenizer, write_gguf
+from models import build
+
+VOCAB_SIZE = 259
+"""The tokens of `byte_tokenizer`, and one of two letters."""
+WINDOW = 8
+
+_SHAPE = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": VOCAB_SIZE,
+    "max_position_embeddings": 256, "bos_token_id": None, "eos_token_id": None,
+    "pad_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
+_PARTS = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+# Layers with norms around their parts name them in several ways.
+_AROUND = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_GLM = {
+    "post_self_attn_layernorm": "post_attention_norm", "mlp.gate_up_proj": "ffn_up",
+    "post_mlp_layernorm": "post_ffw_norm",
+}  # fmt: skip
+_FIELDS = {
+    "context_length": "max_position_embeddings", "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers", "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "embedding_scale": "embedding_multiplier", "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling", "attention.scale": "attention_multiplier",
+    "attention.sliding_window": "sliding_window",
+}  # fmt: skip
+# Scalings of rotations by their names in GGUF.
+_SCALING = {
+    "factor": "factor", "original_max_position_embeddings": "original_context_length",
+    "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
+    "mscale_all_dim": "yarn_log_multiplier",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GgufFamily:
+    """A family of models.
+
+    Attributes:
+        architecture: Its name in GGUF.
+        config_class: The class of its configurations.
+        settings: Those of a tiny configuration that differ from `_SHAPE`.
+        parts: Names of tensors that differ from `_PARTS`.
+        is_of_neighbors: The file rotates neighbors where transformers rotates halves.
+        fields: Fields of the file that its configuration does not have.
+    """
+
+    architecture: str
+    config_class: str
+    settings: dict = field(default_factory=dict)
+    parts: dict = field(default_factory=dict)
+    is_of_neighbors: bool = False
+    fields: dict = field(default_factory=dict)
+
+
+def _mixed(num_layers, period):
+    return {
+        "num_hidden_layers": num_layers,
+        "sliding_window": WINDOW,
+        "layer_types": [
+            "full_attention" if layer % period == 0 else "sliding_attention"
+            for layer in range(1, num_layers + 1)
+        ],
+    }
+
+
+_YARN = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32,
+    "beta_fast": 8.0, "beta_slow": 1.0,
+}  # fmt: skip
+_LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+_MINISTRAL = _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+_LONG = {
+    "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.3, 1.2, 1.7, 2.0], "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 9.0],
+    "original_max_position_embeddings": 256,
+}  # fmt: skip
+_TIED = {"tie_word_embeddings": True}
+_GELU = {"hidden_activation": "gelu_pytorch_tanh", **_TIED}
+_GRANITE = {
+    "embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 2.0,
+    "attention_multiplier": 0.2,
+}  # fmt: skip
+_CAPS = {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0}
+
+FAMILIES = {
+    "llama": GgufFamily("llama", "LlamaConfig", {"rope_parameters": _LLAMA3}, is_of_neighbors=True),
+    "llama, yarn": GgufFamily(
+        "llama", "LlamaConfig", {"rope_parameters": _YARN}, is_of_neighbors=True
+    ),
+    "mistral3": GgufFamily(
+        "mistral3", "Ministral3Config", {"rope_parameters": _MINISTRAL}, is_of_neighbors=True,
+        fields={"attention.temperature_scale": 0.1},
+    ),
+    "smollm3": GgufFamily("smollm3", "SmolLM3Config", _TIED, is_of_neighbors=True),
+    "granite": GgufFamily("granite", "GraniteConfig", _GRANITE, is_of_neighbors=True),
+    "qwen2": GgufFamily("qwen2", "Qwen2Config", _TIED),
+    "qwen3": GgufFamily("qwen3", "Qwen3Config"),
+    "seed_oss": GgufFamily(
+        "seed_oss", "SeedOssConfig", parts={"post_attention_layernorm": "post_attention_norm"}
+    ),
+    "phi3": GgufFamily(
+        "phi3", "Phi3Config",
+        {
+            "rope_parameters": _LONG, "original_max_position_embeddings": 256,
+            "max_position_embeddings": 1024,
+        },
+        {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    ),
+    "olmo2": GgufFamily("olmo2", "Olmo2Config", parts=_AROUND),
+    "olmo3": GgufFamily("olmo2", "Olmo3Config", {**_mixed(4, 4), "rope_parameters": _YARN}, _AROUND),
+    "glm4": GgufFamily("glm4", "Glm4Config", {"attention_bias": True}, _GLM),
+    "exaone4": GgufFamily(
+        "exaone4", "Exaone4Config", {"sliding_window_pattern": 4, **_mixed(64, 4)}, _AROUND
+    ),
+    "exaone4, no windows": GgufFamily(
+        "exaone4", "Exaone4Config",
+        {"sliding_window_pattern": 4, **_mixed(4, 1), "sliding_window": None}, _AROUND,
+    ),
+    "gemma": GgufFamily("gemma", "GemmaConfig", _GELU),
+    "gemma2": GgufFamily(
+        "gemma2", "Gemma2Config", {**_mixed(4, 2), **_CAPS, **_GELU, "query_pre_attn_scalar": 16},
+        _AROUND,
+    ),
+    "gemma3": GgufFamily(
+        "gemma3", "Gemma3TextConfig", {**_mixed(6, 6), **_GELU, "query_pre_attn_scalar": 16},
+        _AROUND,
+    ),
+}  # fmt: skip
+"""Families by name."""
+
+
+def tiny(name):
+    """Return the random model of a family."""
+    family = FAMILIES[name]
+    settings = deepcopy({**_SHAPE, **family.settings})  # configurations change what they get
+    return build(family.config_class, settings, attn_implementation="eager")
+
+
+def write_family(path, name, model):
+    """Write a model in a file, as converters of llama.cpp lay it out."""
+    family, config = FAMILIES[name], model.config
+    is_gemma = family.architecture in ("gemma", "gemma2", "gemma3")
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    parts, tensors = {**_PARTS, **family.parts}, {}
+    for full, weight in model.state_dict().items():
+        part, _, kind = full.rpartition(".")
+        prefix = ""
+        if part.startswith("model.layers."):
+            _, _, layer, part = part.split(".", 3)
+            prefix = f"blk.{layer}."
+        weight, ours = weight.numpy(), parts[part]
+        if ours == "output" and config.tie_word_embeddings:
+            continue
+        if family.is_of_neighbors and ours in heads:
+            halves = weight.reshape(heads[ours], 2, -1, *weight.shape[1:])
+            weight = halves.swapaxes(1, 2).reshape(weight.shape)
+        if is_gemma and ours.endswith("norm"):
+            weight = weight + 1
+        weight = np.ascontiguousarray(weight, np.float32)
+        tensors[f"{prefix}{ours}.{kind}"] = "F32", weight.shape[::-1], weight.tobytes()
+    factors = _factors(config, family)
+    for ours, numbers in factors.items():
+        values = np.array(numbers, np.float32)
+        tensors[f"{ours}.weight"] = "F32", values.shape, values.tobytes()
+    return write_gguf(path, metadata(name, config) | tokenizer(), tensors)
+
+
+def tokenizer():
+    """Return the fields of a tokenizer with a merge: llama.cpp rejects a list of none."""
+    fields = byte_tokenizer()
+    fields["tokenizer.ggml.tokens"] = [*fields["tokenizer.ggml.tokens"], "ab"]
+    fields["tokenizer.ggml.token_type"] = [*fields["tokenizer.ggml.token_type"], 1]
+    return fields | {"tokenizer.ggml.merges": ["a b"]}
+
+
+def metadata(name, config):
+    """Return the fields of the file of a configuration."""
+    family = FAMILIES[name]
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    fields = {ours: getattr(config, theirs, None) for ours, theirs in _FIELDS.items()}
+    fields |= {"attention.key_length": size, "attention.value_length": size, **family.fields}
+    rope = config.rope_parameters
+    local = rope.get("sliding_attention") if "rope_theta" not in rope else None
+    rope = rope.get("full_attention", rope)
+    fields["rope.freq_base"] = float(rope["rope_theta"])
+    fields["rope.dimension_count"] = int(size * rope.get("partial_rotary_factor", 1.0))
+    if rope["rope_type"] in ("yarn", "linear"):
+        fields["rope.scaling.type"] = rope["rope_type"]
+    if rope["rope_type"] in ("yarn", "linear", "longrope"):
+        named = {ours: rope.get(theirs) for theirs, ours in _SCALING.items()}
+        fields |= {f"rope.scaling.{ours}": value for ours, value in named.items()}
+    if rope["rope_type"] == "longrope":
+        scale = config.max_position_embeddings / rope["original_max_position_embeddings"]
+        log = np.log(scale) / np.log(rope["original_max_position_embeddings"])
+        fields["rope.scaling.attn_factor"] = float(np.sqrt(1 + log))
+    if local is not None and family.architecture == "gemma3":
+        fields["rope.freq_base_swa"] = float(local["rope_theta"])
+    if family.architecture in ("exaone4", "olmo2") and fields["attention.sliding_window"]:
+        kinds = config.layer_types
+        fields["attention.sliding_window_pattern"] = [of == "sliding_attention" for of in kinds]
+    named = {f"{family.architecture}.{ours}": of for ours, of in fields.items() if of is not None}
+    return {"general.architecture": family.architecture, **named}
+
+
+def _factors(config, family):
+    """Return divisors of angles that are tensors of a file."""
+    rope = config.rope_parameters
+    rope = rope.get("full_attention", rope)
+    if rope["rope_type"] == "longrope":
+        return {f"rope_factors_{length}": rope[f"{length}_factor"] for length in ("short", "long")}
+    if rope["rope_type"] != "llama3":
+        return {}
+    angles, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](
+        config, torch.device("cpu")
+    )
+    size = config.head_dim
+    return {"rope_freqs": rope["rope_theta"] ** -(np.arange(0, size, 2) / size) / angles.numpy()}
+
+
+def main(folder):
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for name in FAMILIES:
+        write_family(Path(folder) / f"{name}.gguf", name, tiny(name))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
