@@ -141,7 +141,9 @@ FAMILIES = {
         {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
     ),
     "olmo2": GgufFamily("olmo2", "Olmo2Config", parts=_AROUND),
-    "olmo3": GgufFamily("olmo2", "Olmo3Config", {**_mixed(4, 4), "rope_parameters": _YARN}, _AROUND),
+    "olmo3": GgufFamily(
+        "olmo2", "Olmo3Config", {**_mixed(4, 4), "rope_parameters": _YARN}, _AROUND
+    ),
     "glm4": GgufFamily("glm4", "Glm4Config", {"attention_bias": True}, _GLM),
     "exaone4": GgufFamily(
         "exaone4", "Exaone4Config", {"sliding_window_pattern": 4, **_mixed(64, 4)}, _AROUND

@@ -21,35 +21,12 @@ from specds.models.gguf import (
     token_types,
     tokens_of,
 )
+from specds.models.gguf_splits import IGNORE_MERGES, NORMALIZED, OF_GPT2, OF_SMOLLM, SPLITS
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
-
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# The expressions that split texts into words, by `tokenizer.ggml.pre`.
-_SPLITS = {
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "smaug-bpe": _LLAMA3,
-    "qwen2": _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
-    "deepseek-r1-qwen": _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}"),
-    "tekken": (
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
-        r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-}
-# These split by the expression of GPT-2, and the second ones each digit too.
-_OF_GPT2 = {"gpt-2", "gpt2", "phi-2", "jina-es", "mpt", "olmo"}
-_OF_SMOLLM = {"smollm", "starcoder", "refact", "command-r", "codeshell"}
-_NORMALIZED = {"qwen2", "deepseek-r1-qwen"}
-_IGNORE_MERGES = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 
 
 class UnknownTokenizerError(ValueError):
@@ -111,21 +88,22 @@ def _byte_level(file: GgufFile, tokens: list[str], tokenizers: Any) -> Any:
     model = tokenizers.models.BPE(
         vocab=numbers,
         merges=_pairs(field(file, "tokenizer.ggml.merges", []), numbers),
-        ignore_merges=pre in _IGNORE_MERGES,
+        ignore_merges=pre in IGNORE_MERGES,
     )
     backend = tokenizers.Tokenizer(model)
     of = tokenizers.pre_tokenizers
-    by_bytes = of.ByteLevel(add_prefix_space=False, use_regex=pre not in _SPLITS)
-    if pre in _SPLITS:
-        split = of.Split(tokenizers.Regex(_SPLITS[pre]), behavior="isolated", invert=False)
-        backend.pre_tokenizer = of.Sequence([split, by_bytes])
-    elif pre in _OF_SMOLLM:
+    by_bytes = of.ByteLevel(add_prefix_space=False, use_regex=pre not in SPLITS)
+    if pre in SPLITS:
+        regexes = map(tokenizers.Regex, SPLITS[pre])
+        splits = [of.Split(regex, behavior="isolated", invert=False) for regex in regexes]
+        backend.pre_tokenizer = of.Sequence([*splits, by_bytes])
+    elif pre in OF_SMOLLM:
         backend.pre_tokenizer = of.Sequence([of.Digits(individual_digits=True), by_bytes])
-    elif pre in _OF_GPT2:
+    elif pre in OF_GPT2:
         backend.pre_tokenizer = by_bytes
     else:
         raise UnknownTokenizerError(f"its tokenizer splits texts by the rule {pre!r}")
-    if pre in _NORMALIZED:
+    if pre in NORMALIZED:
         backend.normalizer = tokenizers.normalizers.NFC()
     backend.decoder = tokenizers.decoders.ByteLevel()
     return backend
