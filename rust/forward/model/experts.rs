@@ -373,7 +373,8 @@ mod tests {
         activations: Activations,
     ) -> Vec<f32> {
         let mut scratch = Scratch { normed: states.to_vec(), ..Scratch::default() };
-        experts.forward(with, PassOptions { activations, num_threads, watch: None }, &mut scratch);
+        let options = PassOptions { activations, num_threads, ..PassOptions::default() };
+        experts.forward(with, options, &mut scratch);
         scratch.added
     }
 

@@ -18,8 +18,8 @@ mod packing;
 #[cfg(test)]
 mod panics;
 mod pass;
-mod recurrent;
 mod pass_times;
+mod recurrent;
 mod rotation;
 mod self_attention;
 mod short_convolution;
