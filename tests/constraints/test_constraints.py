@@ -1,6 +1,7 @@
 """Constraints of each library against plain code that compares every token with every text."""
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -202,3 +203,30 @@ def test_processor_masks_numpy_and_torch_alike(library):
 def test_processor_of_another_object_is_rejected():
     with pytest.raises(TypeError, match="grammar must be an xgrammar"):
         GrammarProcessor("[0-9]+")
+
+
+@pytest.mark.parametrize("library", GRAMMARS)
+def test_top_token_is_that_of_the_masked_scores_mostly_without_a_mask(library, monkeypatch):
+    random = np.random.default_rng(7)
+    fast, slow = GrammarProcessor(GRAMMARS[library]()), GrammarProcessor(GRAMMARS[library]())
+    ids, num_masks, num_allowed = np.array([[1, 2]]), 0, 0
+    for _ in range(40):
+        scores = random.normal(size=(1, len(VOCABULARY))).astype(np.float32).round(1)
+        masked = slow(ids, scores)
+        if random.random() < 0.7:  # a model that follows the grammar
+            scores = np.where(np.isfinite(masked), scores + 9, scores)
+        wanted = int(slow(ids, scores)[0].argmax())
+        num_allowed += int(scores[0].argmax()) == wanted
+        constraint = fast._texts(ids)[0].constraint
+        mask = constraint.mask
+        with monkeypatch.context() as patch:
+            counted = Mock(side_effect=mask)
+            patch.setattr(constraint, "mask", counted)
+            assert fast.top_token(ids, scores) == wanted
+        num_masks += counted.call_count
+        ids = np.append(ids, [[wanted]], axis=1)
+        if constraint.ended:
+            break
+    steps = ids.shape[1] - 2
+    assert steps > 3
+    assert num_masks <= steps - num_allowed

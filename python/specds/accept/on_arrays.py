@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specds._core import draw
+from specds.constraints.processor import last_grammar
 from specds.drafters.session import Proposal
 
 Scores = NDArray[np.float32]
@@ -121,6 +122,7 @@ class ArraySampler:
         processors: Sequence[Callable[[Any, Any], Any]] = (),
     ) -> None:
         self._sampling, self._random, self._processors = sampling, random, processors
+        self._grammar = None if sampling.do_sample else last_grammar(processors)
         self.is_argmax = not (sampling.do_sample or sampling.repetition_penalty != 1 or processors)
 
     def __call__(
@@ -130,8 +132,10 @@ class ArraySampler:
         if self.is_argmax:
             return int(logits.argmax())
         scores = self._penalized(emitter, logits)
-        for process in self._processors:
+        for process in self._processors[: -1 if self._grammar else None]:
             scores = process(emitter.token_ids, scores[None])[0]
+        if self._grammar is not None:
+            return self._grammar.top_token(emitter.token_ids, scores[None])
         if not self._sampling.do_sample:
             return int(scores.argmax())
         with np.errstate(all="ignore"):

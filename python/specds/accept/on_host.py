@@ -14,6 +14,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from specds.accept.draws import Noise, accept_or_redraw, draw, draw_by
 from specds.constraints import processor_of_row
+from specds.constraints.processor import last_grammar
 from specds.drafters.session import Proposal
 
 
@@ -131,6 +132,9 @@ class Sampler:
         self.logits: list[Tensor] | None = [] if keep_logits else None
         self._keeps = keep_scores or keep_logits
         self.is_argmax = not (do_sample or len(logits_processor) or self._keeps)
+        is_greedy = not (do_sample or self._keeps)
+        self._grammar = last_grammar(logits_processor) if is_greedy else None
+        self._others = LogitsProcessorList(logits_processor[:-1])
         self.logits_only = self.is_argmax or (do_sample and self._is_rowwise and not self._keeps)
 
     def draw_by(self, noise: Noise, row: int) -> None:
@@ -154,6 +158,9 @@ class Sampler:
         # random numbers are those of the baseline.
         copy = self._keeps or not self._is_rowwise
         scores = logits = logits[None].to(token_ids.device, torch.float32, copy=copy)
+        if self._grammar is not None:
+            scores = self._others(token_ids, logits)  # type: ignore[arg-type]
+            return self._grammar.top_token(token_ids, scores)
         if self._is_rowwise:
             # The list inspects each processor's signature, which takes 4 times its arithmetic.
             for processor in self.logits_processor:

@@ -1,6 +1,7 @@
 """Enforcement of a grammar: a logits processor for transformers and for specds."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -65,16 +66,9 @@ class GrammarProcessor:
             input_ids: Integers `(num_rows, length)`, one more in each call.
             scores: Floats `(num_rows, vocab_size)`, of torch or numpy.
         """
-        if not self._rows:
-            starts = map(self.start, range(len(input_ids)))
-            self._rows = [None if start is None else _Text(start()) for start in starts]
-            self._start = input_ids.shape[1]
         forbidden = np.zeros(scores.shape, dtype=bool)
-        for row, text, ids in zip(forbidden, self._rows, input_ids, strict=True):
-            if text is None:
-                continue
-            text.become(ids[self._start :].tolist())
-            if not text.constraint.ended:
+        for row, text in zip(forbidden, self._texts(input_ids), strict=True):
+            if text is not None and not text.constraint.ended:
                 mask = text.constraint.mask()[: len(row)]
                 row[: len(mask)], row[len(mask) :] = ~mask, True
         if isinstance(scores, np.ndarray):
@@ -82,6 +76,35 @@ class GrammarProcessor:
         import torch
 
         return scores.masked_fill(torch.from_numpy(forbidden).to(scores.device), -torch.inf)
+
+    def top_token(self, input_ids: Any, scores: Any) -> int:
+        """Return the argmax of the scores that a call returns, in most cases without the mask.
+
+        A mask takes 0.3 to 0.45 ms. An allowed top-1 token is the argmax with a mask too.
+
+        Args:
+            input_ids: As in a call, `(1, length)`.
+            scores: As in a call, `(1, vocab_size)`.
+        """
+        top = int(scores[0].argmax())
+        [text] = self._texts(input_ids)
+        if text is None or text.constraint.ended:
+            return top
+        if math.isfinite(scores[0, top]) and text.constraint.push(top):
+            text.constraint.pop(1)
+            return top
+        return int(self(input_ids, scores)[0].argmax())
+
+    def _texts(self, input_ids: Any) -> "list[_Text | None]":
+        """Return the text of each row, None for one without a grammar."""
+        if not self._rows:
+            starts = map(self.start, range(len(input_ids)))
+            self._rows = [None if start is None else _Text(start()) for start in starts]
+            self._start = input_ids.shape[1]
+        for text, ids in zip(self._rows, input_ids, strict=True):
+            if text is not None:
+                text.become(ids[self._start :].tolist())
+        return self._rows
 
 
 @dataclass
@@ -105,3 +128,9 @@ def add_grammar(grammar: Any, arguments: dict[str, Any]) -> None:
     if grammar is not None:
         given = arguments.get("logits_processor") or ()
         arguments["logits_processor"] = [*given, GrammarProcessor(grammar)]
+
+
+def last_grammar(processors: Sequence[Any]) -> GrammarProcessor | None:
+    """Return the grammar that the last processor enforces, None if it is another."""
+    last = processors[-1] if len(processors) else None
+    return last if isinstance(last, GrammarProcessor) else None
