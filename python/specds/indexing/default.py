@@ -63,7 +63,7 @@ def is_on() -> bool:
 
 
 class DefaultDatastore:
-    """The default datastore of a model, which is looked up and opened in the background.
+    """The default datastore of a model, which a thread looks up, opens and reads into memory.
 
     Args:
         model: A model of transformers or a `GgufModel`, by whose name the tokenizer is read from
@@ -92,8 +92,11 @@ class DefaultDatastore:
         with suppress(Exception):  # a request never fails by what it could do without
             if self._tokenizer is None:
                 self._tokenizer = _local_tokenizer(self._name)
-            if self._tokenizer is not None:
-                self._found = default_datastore(self._tokenizer)
+            found = None if self._tokenizer is None else default_datastore(self._tokenizer)
+            if found is not None:
+                # The first touch of a page takes a request ten times the time of a draft.
+                found.warm()
+                self._found = found
 
 
 def _local_tokenizer(name: str) -> Any:

@@ -202,7 +202,11 @@ def _default_datastore(tokenizer: Any) -> Any:
 
     if tokenizer is None or not is_on():
         return None
-    return default_datastore(load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer)
+    loaded = load_encoder(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    found = default_datastore(loaded)
+    if found is not None:
+        found.warm()
+    return found
 
 
 def _warn(drafter: EngineDrafter, log: logging.Logger) -> None:
