@@ -65,6 +65,7 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
     monkeypatch.setenv("SPECDS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache/tables-a-25.npz").write_bytes(b"12345")
+    shutil.copytree(datastore, tmp_path / "cache/datastores/machine-1-a.specds")
     shutil.copytree(datastore, tmp_path / "here/below/d.specds")
     Memory(10).save(tmp_path / "here/one.memory")
     shutil.copy(tmp_path / "here/one.memory", tmp_path / "here/.one.memory.new")
@@ -81,11 +82,12 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
         ("unfinished save", ".one.memory.new"),
         ("unfinished build", ".d.specds.build"),
         ("cache", "tables-a-25.npz"),
+        ("cache", "machine-1-a.specds"),
     }
     _, out, err = run("list", tmp_path / "here", "--clean")
     assert "5 B" in out
-    assert "1 cached file deleted" in err
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert "2 cached files deleted" in err
+    assert [*(tmp_path / "cache").rglob("*")] == [tmp_path / "cache/datastores"]
 
 
 def test_version_with_verbose_names_packages_and_cores(run):

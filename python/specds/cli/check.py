@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,7 +162,9 @@ def list_files(
     cached = [file for file in cache_folder().glob("*") if file.is_file()]
     rows = [row for folder in folders or [Path()] for row in _found_in(folder, _MAX_DEPTH)]
     rows += [row for folder in _hub_snapshots() for row in _found_in(folder, 1)]
+    built = [path for path in cache_folder().glob("datastores/*.specds") if path.is_dir()]
     rows += [("cache", file, file.stat().st_size) for file in cached]
+    rows += [("cache", path, _size(path)) for path in built]
     if as_json:
         names = ("kind", "path", "num_bytes")
         terminal.print_json(
@@ -175,7 +178,9 @@ def list_files(
     if clean:
         for file in cached:
             file.unlink(missing_ok=True)
-        terminal.note(f"{terminal.counted(len(cached), 'cached file')} deleted")
+        for path in built:
+            shutil.rmtree(path, ignore_errors=True)
+        terminal.note(f"{terminal.counted(len(cached) + len(built), 'cached file')} deleted")
 
 
 def _found_in(folder: Path, depth: int) -> Iterator[tuple[str, Path, int]]:
