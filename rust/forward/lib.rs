@@ -17,6 +17,7 @@
 
 #![allow(clippy::inline_always)] // the instructions of a kernel apply to what is inlined into it only
 
+mod bandwidth;
 mod error;
 pub mod gguf;
 mod kernel;
@@ -24,6 +25,7 @@ pub mod model;
 mod parallel;
 mod simd;
 
+pub use bandwidth::memory_bandwidth;
 pub use error::{Error, Result};
 pub use kernel::states::Activations;
 pub use simd::instructions::Instructions;

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
 use specds_forward::model::{
-    self, Cache, FeedForward, Input, LoadOptions, Mixer, Model, PassOptions, Watch,
+    self, Cache, FeedForward, Input, LoadOptions, Mixer, Model, ModelSizes, PassOptions, Watch,
 };
 use specds_forward::{Activations, Error, Instructions};
 
@@ -71,6 +71,32 @@ impl GgufFile {
         self.0.tensor_names().collect()
     }
 
+    /// The number of all weights.
+    #[getter]
+    fn num_weights(&self) -> u64 {
+        self.0.num_weights()
+    }
+
+    /// The names of all tensors with their types and bytes, which are 0 for an unknown type.
+    fn tensor_sizes(&self) -> Vec<(&str, String, u64)> {
+        self.0.tensor_sizes()
+    }
+
+    /// Returns the instructions of a model, the bytes of its packed weights, and for each of these numbers of tokens
+    /// the bytes of their keys and values. Reads the header alone. Raises as `ForwardModel` does, but for memory.
+    fn model_sizes(
+        &self,
+        py: Python<'_>,
+        num_tokens: Vec<usize>,
+    ) -> Result<(&'static str, usize, Vec<usize>)> {
+        let with = Instructions::named("auto")
+            .ok_or_else(|| Error::invalid("instructions", "are missing"))?;
+        let file = Arc::clone(&self.0);
+        let sizes = py.detach(|| ModelSizes::read(file, with))?;
+        let caches = num_tokens.into_iter().map(|number| sizes.cache_bytes(number));
+        Ok((with.name(), sizes.packed_bytes, caches.collect()))
+    }
+
     /// A tensor as float32, `(rows, columns)`. Raises KeyError where there is none of this name.
     fn tensor(&self, py: Python<'_>, name: &str) -> Result<Matrix<f32>> {
         let Some(tensor) = self.0.tensor(name)? else {
@@ -107,6 +133,13 @@ pub(crate) fn merges_of(
     let proceed = || Python::attach(|py| -> Result<()> { Ok(py.check_signals()?) });
     let found = py.detach(|| gguf::merges(&tokens, &scores, proceed))?;
     shaped((found.len(), 2), found.into_iter().flatten().map(i64::from).collect())
+}
+
+/// Measures the bytes a second that threads read from memory together, in a fraction of a second.
+#[pyfunction]
+#[pyo3(signature = (num_threads = 1))]
+pub(crate) fn memory_bandwidth(py: Python<'_>, num_threads: usize) -> Result<f64> {
+    Ok(py.detach(|| specds_forward::memory_bandwidth(num_threads))?)
 }
 
 /// A model of a GGUF file, its weights packed for this processor.
@@ -212,6 +245,11 @@ impl ForwardModel {
         let activations = activations_named(activations)?;
         let options = PassOptions { activations, num_threads, ..PassOptions::default() };
         Ok(py.detach(|| self.0.pass_times(&sizes, options))?)
+    }
+
+    /// The bytes of the keys and values of a row of this many tokens.
+    fn cache_bytes(&self, num_tokens: usize) -> usize {
+        Cache::new(&self.0, 0).row_bytes(num_tokens)
     }
 
     /// Computes the logits of the tokens of some rows, `(sum of num_logits, vocab_size)`.

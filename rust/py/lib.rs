@@ -57,7 +57,7 @@ mod _core {
         draft::{DraftSession, draft_batch},
         engine::EngineDrafter,
         error::{FormatError, UnsupportedFileError},
-        forward::{ForwardCache, ForwardModel, GgufFile, merges_of},
+        forward::{ForwardCache, ForwardModel, GgufFile, memory_bandwidth, merges_of},
         found::{Match, StoredDocument},
         fused::FusedState,
         linear::{has_linear_product, linear_product},

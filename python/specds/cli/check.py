@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from specds import terminal
-from specds._core import Datastore, GgufFile
+from specds._core import Datastore, GgufFile, UnsupportedFileError, memory_bandwidth
 from specds.cli import display
 from specds.cli.arguments import Json
 from specds.cli.model_options import MEMORY_MAGIC
@@ -22,55 +22,105 @@ _MAX_DEPTH = 3
 
 
 def check(
-    model: str, /, *, device: str = "auto", dtype: str = "auto", as_json: Json = False
+    model: str,
+    /,
+    *,
+    context: int | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    as_json: Json = False,
 ) -> None:
     """Check whether a model can be accelerated, and by which verification method.
 
-    Loads the model and, unless it is a GGUF file that the core computes, runs it over a small tree
-    of tokens. The exit code is 1 if drafts cannot be verified on the model.
+    Of a GGUF file that the core computes, only the header is read, and the memory bandwidth is
+    measured: the tokens a second are an estimate without drafts, and rarely exceeded. Other models
+    are loaded and run over a small tree of tokens. The exit code is 1 if drafts cannot be verified
+    on the model.
 
     Args:
         model (MODEL): A name on the hub, a local folder, a GGUF file, `smollm2` or `demo`.
+        context (TOKENS): Also say what a GGUF file needs for this many tokens.
+            [default: 8,192, if it is less than the file's context]
         device: `auto`, `cpu`, `cuda`, ...
         dtype: `auto`, `float32`, `bf16`, ...
 
-    Example:
+    Examples:
         specds check Qwen/Qwen2.5-1.5B-Instruct
+        specds check model.gguf --context 32k
     """
-    from specds.models.gguf_model import is_without_torch
-    from specds.models.load import Framework, load_model
+    from specds.models.load import load_model
     from specds.models.resolve import ModelRef, require_placement
 
     require_placement(device, dtype)
     ref = ModelRef.resolve(model)
-    # The core needs no torch, which takes seconds to import.
-    framework: Framework = "numpy" if ref.kind == "gguf" else "transformers"
+    if context is not None and (ref.kind != "gguf" or context < 1):
+        raise ValueError("--context is a number of tokens of a GGUF file")
+    if ref.kind == "gguf" and (found := _needs(ref.path, context, device, dtype)):
+        terminal.print_json(found) if as_json else display.show_needs(model, found)
+        return
     with terminal.waiting(f"loading {model}"):
-        loaded, tokenizer = load_model(ref, device=device, dtype=dtype, framework=framework)
-    of_kind = _gguf_facts if is_without_torch(loaded) else _model_facts
-    facts = {**of_kind(loaded), "chat_template": bool(tokenizer.chat_template)}
+        loaded, tokenizer = load_model(ref, device=device, dtype=dtype)
+    facts = {**_model_facts(loaded), "chat_template": bool(tokenizer.chat_template)}
     display.show(f"Model {model}", facts, as_json=as_json)
     if not facts["accelerated"]:
         raise typer.Exit(1)
 
 
-def _gguf_facts(model: Any) -> dict[str, Any]:
-    config = model.weights.config
-    return {
+def _needs(path: str, context: int | None, device: str, dtype: str) -> dict[str, Any] | None:
+    """Return what the header of a GGUF file says; None if the core does not compute the file."""
+    from specds.models.gguf import field
+    from specds.models.gguf_tokenizer import UnknownTokenizerError, build_backend
+    from specds.models.needs import USUAL_CONTEXT, Needs, available_bytes
+    from specds.models.packing import default_threads
+    from specds.models.resolve import may_have_gpu, whole_dtype
+
+    is_gpu = device not in ("auto", "cpu") or (device == "auto" and may_have_gpu())
+    if is_gpu or whole_dtype(dtype) not in ("auto", "float32"):
+        return None
+    file = GgufFile(path)
+    architecture = str(field(file, "general.architecture"))
+    asked = context or USUAL_CONTEXT
+    try:
+        needs = Needs.of(file, asked)
+        build_backend(file, path)
+    except (UnsupportedFileError, UnknownTokenizerError):
+        return None
+    if context is None:
+        asked = min(asked, needs.context_length)
+    available, bandwidth = available_bytes(), memory_bandwidth(default_threads())
+    tokens = field(file, "tokenizer.ggml.tokens")
+    facts = {
         "accelerated": True,
         "reason": "",
         "verification": "native",
         "slower_because": "",
-        "architecture": GgufFile(model.name_or_path)["general.architecture"],
-        "num_parameters": config["num_weights"],
-        "num_bytes": model.weights.num_bytes,
-        "num_layers": config["num_hidden_layers"],
-        "max_context": config["max_position_embeddings"],
-        "vocab_size": model.vocab_size,
+        "architecture": architecture,
+        "types": needs.shares,
+        "num_parameters": file.num_weights,
+        "num_bytes": needs.weight_bytes,
+        "num_layers": field(file, f"{architecture}.block_count", 0),
+        "max_context": needs.context_length,
+        "vocab_size": len(tokens),
         "device": "cpu",
-        "dtype": model.activations,
-        "threads": model.num_threads,
+        "dtype": "float32",
+        "instructions": needs.instructions,
+        "threads": default_threads(),
+        "chat_template": isinstance(field(file, "tokenizer.chat_template"), str),
+        "available_bytes": available,
+        "bandwidth_bytes_per_s": bandwidth,
     }
+    facts["contexts"] = [
+        {
+            "context": number,
+            "weight_bytes": needs.weight_bytes,
+            "cache_bytes": needs.cache_bytes[number],
+            "fits": None if available is None else needs.fits(number, available),
+            "estimated_tokens_per_s": needs.tokens_per_s(bandwidth, number),
+        }
+        for number in sorted({asked, needs.context_length})
+    ]
+    facts["estimated_tokens_per_s"] = needs.tokens_per_s(bandwidth)
+    return facts
 
 
 def _model_facts(model: Any) -> dict[str, Any]:

@@ -21,6 +21,24 @@ def show(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
         terminal.out.print(facts_table(title, facts))
 
 
+def show_needs(model: str, facts: dict[str, Any]) -> None:
+    """Show what a GGUF file needs, and whether the machine has it."""
+    types = [f"{kind} {share:.0%}" for kind, share in facts["types"].items() if share >= 0.005]
+    hidden = {"contexts", "estimated_tokens_per_s", "types", "bandwidth_bytes_per_s"}
+    shown = {name: value for name, value in facts.items() if name not in hidden}
+    shown |= {"types": types, "memory_bandwidth": quantity(facts["bandwidth_bytes_per_s"], "B/s")}
+    terminal.out.print(facts_table(f"Model {model}", shown))
+    table = Table(*numbers("context", "weights", "keys and values", "fits", "tokens/s"))
+    for row in facts["contexts"]:
+        fits = {True: "yes", False: "NO", None: "?"}[row["fits"]]
+        sizes = (quantity(row[name], "B") for name in ("weight_bytes", "cache_bytes"))
+        speed = quantity(row["estimated_tokens_per_s"])
+        table.add_row(f"{row['context']:,}", *sizes, fits, f"about {speed}")
+    short = quantity(facts["estimated_tokens_per_s"])
+    what = f"memory, and estimated speed without drafts (about {short} tokens/s in a short text)"
+    terminal.out.print(titled(what, table))
+
+
 def show_build(report: dict[str, Any], *, as_json: bool, verbose: bool) -> None:
     """Show a report of a build; without `verbose`, the figures of the datastore and what is odd."""
     shown = report

@@ -46,6 +46,7 @@ def load_gguf(
     Raises:
         FormatError: The file is damaged, or a tensor, a type of weights or the architecture is not
             supported.
+        NotEnoughMemoryError: The weights do not fit into memory; it has the numbers.
         UnknownTokenizerError: The tokenizer is of a kind that is not supported.
     """
     if framework not in ("auto", "transformers", "numpy"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from specds._core import ForwardModel, GgufFile
+from specds.models.needs import require_memory
 
 
 def packed(file: GgufFile) -> ForwardModel:
@@ -12,7 +13,9 @@ def packed(file: GgufFile) -> ForwardModel:
 
     Raises:
         FormatError: The file is damaged or not supported.
+        NotEnoughMemoryError: The weights do not fit.
     """
+    require_memory(file)
     return ForwardModel(file, num_threads=default_threads())
 
 

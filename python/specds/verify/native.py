@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from specds._core import ForwardCache, TokenTree
 from specds.models.gguf_model import GgufCache, GgufModel
+from specds.models.needs import require_cache_memory
 from specds.verify.runner import Verifier
 
 # Tokens of a row that are read at once; longer passes take no less time for each.
@@ -67,6 +68,8 @@ class NativeRunner(Verifier):
         def poll(share: float) -> None:
             self.report_prefill(num_read + int(share * size), num_tokens)
 
+        lengths = [len(text) for text in texts]
+        require_cache_memory(self._native.weights, sum(lengths), sum(self.lengths))
         self.report_prefill(0, num_tokens)
         while waiting := [row for row in first_rows.values() if row not in logits]:
             inputs, ended = [], []

@@ -149,6 +149,19 @@ impl Gguf {
         self.tensors.keys().chain(self.arrays.keys()).map(String::as_str)
     }
 
+    /// The names of all tensors with the names of their types and their bytes, 0 for an unknown type.
+    pub fn tensor_sizes(&self) -> Vec<(&str, String, u64)> {
+        let of_file = self.tensors.iter().map(|(name, (_, entry))| {
+            let Some(kind) = BlockType::from_number(entry.kind) else {
+                return (name.as_str(), BlockType::name_of(entry.kind), 0);
+            };
+            let blocks = (entry.columns / kind.block_size() as u64).saturating_mul(entry.rows);
+            let bytes = blocks.saturating_mul(kind.block_bytes() as u64);
+            (name.as_str(), format!("{kind:?}").replace('K', "_K"), bytes)
+        });
+        of_file.collect()
+    }
+
     /// The number of all weights.
     pub fn num_weights(&self) -> u64 {
         let of_file = self.tensors.values().map(|(_, of)| of.rows.saturating_mul(of.columns));

@@ -225,6 +225,12 @@ impl Cache {
         }
     }
 
+    /// The bytes of a row of this many tokens.
+    pub fn row_bytes(&self, num_tokens: usize) -> usize {
+        let maps = num_tokens.div_ceil(MAPPED * PAGE);
+        maps.saturating_mul(MAPPED * self.shape.page_bytes())
+    }
+
     /// The number of committed tokens of a row, `None` where there is no such row.
     pub fn length(&self, row: usize) -> Option<usize> {
         self.rows.get(row).map(|row| row.length)

@@ -71,6 +71,13 @@ impl Model {
     /// `Unsupported` for models that are not computed here, `Corrupt` if tensors do not fit, `OutOfMemory`, and
     /// `Stopped` by the options.
     pub fn load(file: Arc<Gguf>, with: Instructions, options: LoadOptions<'_>) -> Result<Self> {
+        let (mut model, plan) = Self::planned(file, with)?;
+        model.num_bytes = plan.pack(with, options, &|bytes| model.file.release(bytes))?;
+        Ok(model)
+    }
+
+    /// Returns a model whose weights are not packed yet.
+    pub(crate) fn planned(file: Arc<Gguf>, with: Instructions) -> Result<(Self, PackingPlan)> {
         let mut config = Config::read(&file)?;
         let left = file.tensor_names().collect();
         let mut loader = Loader { file: &file, with, plan: PackingPlan::default(), left };
@@ -100,8 +107,8 @@ impl Model {
             let reason = format!("has the tensor {name}, which is not computed here");
             return Err(file.unsupported(reason));
         }
-        let num_bytes = loader.plan.pack(with, options, &|bytes| file.release(bytes))?;
-        Ok(Self { file, config, with, blocks, norm, head, embeddings, num_bytes })
+        let plan = loader.plan;
+        Ok((Self { file, config, with, blocks, norm, head, embeddings, num_bytes: 0 }, plan))
     }
 }
 

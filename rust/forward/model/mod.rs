@@ -23,6 +23,7 @@ mod recurrent;
 mod rotation;
 mod self_attention;
 mod short_convolution;
+mod sizes;
 mod watch;
 
 pub use cache::Cache;
@@ -34,4 +35,5 @@ pub use layer::LinearLayer;
 pub use load::Model;
 pub use packing::LoadOptions;
 pub use pass::{Input, PassOptions};
+pub use sizes::ModelSizes;
 pub use watch::Watch;

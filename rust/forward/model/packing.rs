@@ -32,7 +32,7 @@ pub struct LoadOptions<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct PackingPlan {
     matrices: Vec<Matrix>,
-    num_bytes: usize,
+    pub(crate) num_bytes: usize,
 }
 
 /// Rows of some tensors, one after the other, and their place among all packed bytes.

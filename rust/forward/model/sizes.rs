@@ -1,0 +1,36 @@
+//! Memory that a model takes, from the header of its file alone.
+
+use std::sync::Arc;
+
+use super::cache::Cache;
+use super::config::Config;
+use super::load::Model;
+use crate::error::Result;
+use crate::gguf::file::Gguf;
+use crate::simd::instructions::Instructions;
+
+/// Sizes of a model whose weights need not be loaded.
+#[derive(Debug)]
+pub struct ModelSizes {
+    pub config: Config,
+    /// The bytes of the packed weights; floats and single rows of embeddings stay in the file.
+    pub packed_bytes: usize,
+    cache: Cache,
+}
+
+impl ModelSizes {
+    /// Reads the sizes, and checks that the model can be loaded.
+    ///
+    /// # Errors
+    /// As of [`Model::load`], but for memory.
+    pub fn read(file: Arc<Gguf>, with: Instructions) -> Result<Self> {
+        let (model, plan) = Model::planned(file, with)?;
+        let cache = Cache::new(&model, 0);
+        Ok(Self { config: model.config, packed_bytes: plan.num_bytes, cache })
+    }
+
+    /// The bytes of the states of a sequence of this many tokens.
+    pub fn cache_bytes(&self, num_tokens: usize) -> usize {
+        self.cache.row_bytes(num_tokens)
+    }
+}
