@@ -108,12 +108,12 @@ fuzz-generate: dev
 fuzz: ## more than a million forged files, with overflow checks; TIMES=1000 READER=snapshots
 	ulimit -v 8000000; SPECDS_FUZZ=$(or $(TIMES),1000) CARGO_TARGET_DIR=target/fuzz \
 	CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS=true CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true \
-	cargo test --release --quiet --test core fuzz::$(READER)
+	cargo test --release --quiet --test core --test forward fuzz::$(READER)
 
 fuzz-sanitized:
 	export SPECDS_FUZZ=$(or $(TIMES),10) CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address; \
 	sanitized='cargo +nightly test --release --quiet --target x86_64-unknown-linux-gnu'; \
-	$$sanitized --test core fuzz::$(READER) && $$sanitized -p specds-c --test c calls::
+	$$sanitized --test core --test forward fuzz::$(READER) && $$sanitized -p specds-c --test c calls::
 
 reliability: dev ## faults, fuzzing, model families; writes the tables of docs/RELIABILITY.md (hours); ARGS="fuzz faults"
 	$(BENCH_WITH_HELPERS) -m reliability $(ARGS)

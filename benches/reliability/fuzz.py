@@ -7,13 +7,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+SOURCES = ("core/tests/core/fuzz.rs", "forward/tests/forward/fuzz.rs")
+_TEST = r"fn (\w+)\(\) \{\n.*?(?:inputs\(|0\.\.)(\d+)(?:\)| \* times)"
+
 
 def figures() -> list[str]:
     """Return the lines of the section: a table of readers."""
     times = int(os.environ.get("SPECDS_FUZZ", "1000"))
-    source = (ROOT / "rust/core/tests/core/fuzz.rs").read_text()
+    source = "".join((ROOT / "rust" / path).read_text() for path in SOURCES)
     rows = ["| read | inputs | panics |", "| --- | ---: | ---: |"]
-    for name, inputs in re.findall(r"fn (\w+)\(\) \{\n.*?inputs\((\d+)\)", source, re.DOTALL):
+    for name, inputs in re.findall(_TEST, source, re.DOTALL):
         subprocess.run(["make", "fuzz", f"READER={name}", f"TIMES={times}"], check=True, cwd=ROOT)
         rows.append(f"| {name.replace('_', ' ')} | {times * int(inputs):,} | 0 |")
     return rows

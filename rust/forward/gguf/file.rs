@@ -246,6 +246,10 @@ impl Gguf {
         Error::Corrupt { path: self.path.clone(), reason: reason.into() }
     }
 
+    pub(super) fn layout(&self, reason: String) -> Error {
+        Error::Layout { path: self.path.clone(), reason }
+    }
+
     pub(crate) fn unsupported(&self, reason: impl Into<String>) -> Error {
         Error::Unsupported { path: self.path.clone(), reason: reason.into() }
     }

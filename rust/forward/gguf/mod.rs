@@ -13,6 +13,7 @@
 pub(crate) mod blocks;
 pub(crate) mod bytes;
 pub(crate) mod file;
+mod layout;
 mod merges;
 pub(crate) mod reader;
 mod split;

@@ -68,7 +68,7 @@ impl Model {
     /// Packs the weights of a file for these instructions; embeddings and floats stay in it.
     ///
     /// # Errors
-    /// `Unsupported` for models that are not computed here, `Corrupt` if tensors do not fit, `OutOfMemory`, and
+    /// `Unsupported` for models that are not computed here, `Layout` if tensors do not fit, `OutOfMemory`, and
     /// `Stopped` by the options.
     pub fn load(file: Arc<Gguf>, with: Instructions, options: LoadOptions<'_>) -> Result<Self> {
         let (mut model, plan) = Self::planned(file, with)?;
@@ -121,13 +121,13 @@ impl Loader<'_> {
     pub(crate) fn tensor(&mut self, name: &str) -> Result<Tensor> {
         self.left.remove(name);
         let tensor = self.file.tensor(name)?;
-        tensor.ok_or_else(|| self.file.corrupt(format!("it has no tensor {name}")))
+        tensor.ok_or_else(|| self.file.lacks(name))
     }
 
     pub(crate) fn vector(&mut self, name: &str, size: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(name)?;
         if tensor.columns != size || tensor.rows != 1 {
-            return Err(self.file.corrupt(format!("{name} is not of size {size}")));
+            return Err(self.file.misshapen(name, &tensor, [1, size]));
         }
         Ok(tensor.numbers())
     }
@@ -146,8 +146,7 @@ impl Loader<'_> {
     pub(crate) fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Tensor> {
         let tensor = self.tensor(name)?;
         if (tensor.rows, tensor.columns) != (rows, columns) {
-            let reason = format!("{name} is not of {rows} rows and {columns} columns");
-            return Err(self.file.corrupt(reason));
+            return Err(self.file.misshapen(name, &tensor, [rows, columns]));
         }
         if !columns.is_multiple_of(32) {
             return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
@@ -169,8 +168,7 @@ impl Loader<'_> {
     ) -> Result<Vec<Tensor>> {
         let tensor = self.tensor(name)?;
         if (Some(tensor.rows), tensor.columns) != (rows.checked_mul(number), columns) {
-            let reason = format!("{name} is not {number} times {rows} rows of {columns} columns");
-            return Err(self.file.corrupt(reason));
+            return Err(self.file.misshapen(name, &tensor, [rows.saturating_mul(number), columns]));
         }
         if !columns.is_multiple_of(32) {
             return Err(self.file.unsupported(format!("has {name} in part of 32 columns")));
@@ -200,7 +198,7 @@ impl Loader<'_> {
             bias.extend(of.into_iter().flatten());
         }
         if !bias.is_empty() && bias.len() != parts.iter().map(|(_, rows)| rows).sum() {
-            return Err(self.file.corrupt("some of its queries, keys and values have a bias"));
+            return Err(self.file.unsupported("has a bias of some queries, keys and values"));
         }
         Ok((!bias.is_empty()).then_some(bias))
     }
@@ -217,7 +215,7 @@ impl Loader<'_> {
         }
         let tensor = self.tensor(name)?;
         if (tensor.rows, tensor.columns) != (number, size) {
-            return Err(self.file.corrupt(format!("{name} is not {number} vectors of {size}")));
+            return Err(self.file.misshapen(name, &tensor, [number, size]));
         }
         Ok(Some(tensor.numbers().chunks(size.max(1)).map(<[f32]>::to_vec).collect()))
     }
@@ -231,8 +229,7 @@ impl Loader<'_> {
     ) -> Result<Vec<f32>> {
         let tensor = self.tensor(name)?;
         if (tensor.rows, tensor.columns) != (num_channels, kernel_size) {
-            let reason = format!("{name} is not {num_channels} rows of {kernel_size}");
-            return Err(self.file.corrupt(reason));
+            return Err(self.file.misshapen(name, &tensor, [num_channels, kernel_size]));
         }
         let of_channels = tensor.numbers();
         let tap = |place: usize| of_channels.iter().skip(place).step_by(kernel_size);

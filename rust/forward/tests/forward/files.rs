@@ -319,3 +319,25 @@ fn parts_of_different_files_are_refused() {
     let error = Gguf::open(&paths[1]).unwrap_err().to_string();
     assert!(error.contains("2 tensors instead of 3"), "{error}");
 }
+
+/// Replaces a text of the same length in a whole model.
+fn replaced(from: &str, to: &str) -> String {
+    let mut bytes = model();
+    let from = from.as_bytes();
+    let place = bytes.windows(from.len()).position(|of| of == from).unwrap();
+    bytes[place..place + from.len()].copy_from_slice(to.as_bytes());
+    use_all(&file(&bytes)).unwrap_err().to_string()
+}
+
+#[test]
+fn missing_tensors_are_named_with_the_layout_that_the_file_seems_to_have() {
+    for (from, to, reason) in [
+        ("blk.0.attn_k.weight", "blk.0.attn_x.weight", "has no tensor blk.0.attn_k.weight"),
+        ("blk.0.ffn_down.weight", "blk.0.ffn_up.0.weight", "each expert in tensors of its own"),
+        ("blk.0.attn_output.weight", "model.layers.0.self_attn", "the names of transformers"),
+    ] {
+        let to = &to[..from.len()];
+        let error = replaced(from, to);
+        assert!(error.contains(reason) && !error.contains("download"), "{error}");
+    }
+}
