@@ -30,6 +30,7 @@ collect_ignore = ["smoke.py"]
 @pytest.fixture(scope="session", autouse=True)
 def _tables_of_models_are_kept_for_the_tests_alone(tmp_path_factory):
     os.environ["SPECDS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    os.environ["SPECDS_CACHE_LIMIT"] = "0"  # packed weights are as large as their file
 
 
 @pytest.fixture(scope="module")

@@ -406,11 +406,13 @@ class ForwardModel:
         instructions: Literal["auto", "avx512", "avx2", "portable"] = "auto",
         num_threads: int = 1,
         progress: Callable[[int, int], object] | None = None,
+        cache: tuple[str | PathLike[str], int] | None = None,
     ) -> Self: ...
     config: Final[dict[str, Any]]
     instructions: Final[str]
     num_bytes: Final[int]
     takes_trees: Final[bool]
+    is_cached: Final[bool]
     def pass_times(
         self,
         sizes: Sequence[int],

@@ -16,7 +16,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use specds_forward::gguf::{self, BlockType, Bytes, Gguf, Tensor, Value};
 use specds_forward::model::{
-    self, Cache, FeedForward, Input, LoadOptions, Mixer, Model, ModelSizes, PassOptions, Watch,
+    self, Cache, FeedForward, Input, LoadOptions, Mixer, Model, ModelSizes, PackedCache,
+    PassOptions, Watch,
 };
 use specds_forward::{Activations, Error, Instructions};
 
@@ -152,14 +153,18 @@ impl ForwardModel {
     ///
     /// `progress` is called from time to time with the bytes that are packed and those of all weights. An exception
     /// of it, or Ctrl-C, ends the loading.
+    ///
+    /// `cache` is a folder and the most bytes of its files. The packed weights of a file are kept there, and are
+    /// mapped by the next load. If the folder cannot hold them, they are in memory.
     #[new]
-    #[pyo3(signature = (file, *, instructions = "auto", num_threads = 1, progress = None))]
+    #[pyo3(signature = (file, *, instructions = "auto", num_threads = 1, progress = None, cache = None))]
     fn new(
         py: Python<'_>,
         file: &GgufFile,
         instructions: &str,
         num_threads: usize,
         progress: Option<Py<PyAny>>,
+        cache: Option<(PathBuf, u64)>,
     ) -> Result<Self> {
         let instructions = Instructions::named(instructions).ok_or_else(|| {
             let reason = format!("are {instructions:?}, which this processor does not have");
@@ -167,7 +172,9 @@ impl ForwardModel {
         })?;
         let file = Arc::clone(&file.0);
         let load = |watch: Option<&Watch>| {
-            Model::load(file, instructions, LoadOptions { num_threads, watch })
+            let cache = cache.as_ref();
+            let cache = cache.map(|&(ref folder, max_bytes)| PackedCache { folder, max_bytes });
+            Model::load(file, instructions, LoadOptions { num_threads, watch, cache })
         };
         let poll = |py: Python<'_>, watch: &Watch| {
             py.check_signals()?;
@@ -225,6 +232,12 @@ impl ForwardModel {
     #[getter]
     fn takes_trees(&self) -> bool {
         !self.0.config.is_recurrent()
+    }
+
+    /// True if the packed weights are those of a file of the cache.
+    #[getter]
+    fn is_cached(&self) -> bool {
+        self.0.is_cached
     }
 
     /// Measures the seconds of a pass for each number of tokens in `sizes`, at most 256, without a context.

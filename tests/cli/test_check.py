@@ -66,6 +66,9 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache/tables-a-25.npz").write_bytes(b"12345")
     shutil.copytree(datastore, tmp_path / "cache/datastores/machine-1-a.specds")
+    header = b"SPCDSPKD" + bytes(88) + b"/models/a.gguf" + bytes(4000)
+    (tmp_path / "cache/weights-1-16.packed").write_bytes(header)
+    (tmp_path / "cache/weights-2-16.packed").write_bytes(b"damaged")
     shutil.copytree(datastore, tmp_path / "here/below/d.specds")
     Memory(10).save(tmp_path / "here/one.memory")
     shutil.copy(tmp_path / "here/one.memory", tmp_path / "here/.one.memory.new")
@@ -83,10 +86,20 @@ def test_list_shows_files_with_sizes_and_clean_deletes_the_cache(
         ("unfinished build", ".d.specds.build"),
         ("cache", "tables-a-25.npz"),
         ("cache", "machine-1-a.specds"),
+        ("cache", "weights-1-16.packed"),
+        ("cache", "weights-2-16.packed"),
     }
+    sources = {row["source"] for row in json.loads(out)}
+    assert sources == {None, "/models/a.gguf"}
+    code, _, err = run("list", "--remove", "weights-3-16.packed")
+    assert (code, "no such cached file" in err) == (1, True)
+    _, out, err = run("list", tmp_path / "here", "--remove", "weights-2-16.packed")
+    assert "weights-1-16.packed  of /models/a.gguf" in out
+    assert "1 cached file deleted" in err
+    assert not (tmp_path / "cache/weights-2-16.packed").exists()
     _, out, err = run("list", tmp_path / "here", "--clean")
     assert "5 B" in out
-    assert "2 cached files deleted" in err
+    assert "3 cached files deleted" in err
     assert [*(tmp_path / "cache").rglob("*")] == [tmp_path / "cache/datastores"]
 
 

@@ -16,6 +16,7 @@ from specds.cli import display
 from specds.cli.arguments import Json
 from specds.cli.model_options import MEMORY_MAGIC
 from specds.models.cache_folder import cache_folder
+from specds.models.packing import source_of
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "triton", "gguf", "ray", "vllm", "sglang")
 _MAX_DEPTH = 3
@@ -191,9 +192,14 @@ def list_files(
     ] = None,
     *,
     clean: bool = False,
+    remove: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Delete this cached file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List datastores, memories and cached files, with their sizes.
+
+    Packed weights are listed with the GGUF file that they were made from.
 
     Looks three folders deep, in the hub's cache and in the cache of specds. An unfinished build
     resumes when its command is repeated, and the next save replaces an unfinished one; if no
@@ -201,10 +207,12 @@ def list_files(
 
     Args:
         clean: Delete the cached files, which are computed again when they are needed.
+        remove: Delete this cached file.
 
     Examples:
         specds list
         specds list ~/datastores --clean
+        specds list --remove weights-5f0c2b1e8d3a4967-16.packed
     """
     for folder in folders or ():
         if not folder.is_dir():
@@ -215,22 +223,30 @@ def list_files(
     built = [path for path in cache_folder().glob("datastores/*.specds") if path.is_dir()]
     rows += [("cache", file, file.stat().st_size) for file in cached]
     rows += [("cache", path, _size(path)) for path in built]
+    sources = {file: source_of(file) for file in cached}
     if as_json:
-        names = ("kind", "path", "num_bytes")
-        terminal.print_json(
-            [dict(zip(names, (kind, str(path), size), strict=True)) for kind, path, size in rows]
-        )
+        named = [
+            {"kind": kind, "path": str(path), "num_bytes": size, "source": sources.get(path)}
+            for kind, path, size in rows
+        ]
+        terminal.print_json(named)
     for kind, path, num_bytes in rows if not as_json else ():
         size = terminal.quantity(num_bytes, "B")
-        terminal.out.print(f"{kind:16}{size:>8}  {path}", soft_wrap=True)
+        source = f"  of {sources[path]}" if sources.get(path) else ""
+        terminal.out.print(f"{kind:16}{size:>8}  {path}{source}", soft_wrap=True)
     if not rows and not as_json:
         terminal.note("nothing found")
-    if clean:
-        for file in cached:
+    names = {file.name for file in cached}
+    if unknown := sorted({*(remove or ())} - names):
+        raise ValueError(f"{unknown[0]}: no such cached file")
+    if clean or remove:
+        chosen = [file for file in cached if clean or file.name in (remove or ())]
+        for file in chosen:
             file.unlink(missing_ok=True)
-        for path in built:
+        removed = built if clean else []
+        for path in removed:
             shutil.rmtree(path, ignore_errors=True)
-        terminal.note(f"{terminal.counted(len(cached) + len(built), 'cached file')} deleted")
+        terminal.note(f"{terminal.counted(len(chosen) + len(removed), 'cached file')} deleted")
 
 
 def _found_in(folder: Path, depth: int) -> Iterator[tuple[str, Path, int]]:

@@ -35,6 +35,7 @@ from specds.generation.chat import prompt_of
 from specds.models.gguf_model import GgufModel
 from specds.models.load import load_model
 from specds.models.resolve import SMOLLM2, ModelRef
+from specds.terminal.progress import loading
 
 _EDIT = f"Add a comment to this function:\n\n{getsource(textwrap.indent)}"
 _QUESTION = "Write a Python class for a stack with push and pop."
@@ -68,8 +69,8 @@ def run_demo(
     name: str, num_prompts: int, max_new_tokens: int, *, rounds: int = 2, as_json: bool = False
 ) -> None:
     """Answer the requests for `smollm2` or `demo`; print texts and a table, or JSON."""
-    with terminal.waiting(f"loading {name}"):
-        model, tokenizer = load_model(name, device="cpu", framework="numpy")
+    with loading(name) as progress:
+        model, tokenizer = load_model(name, device="cpu", framework="numpy", progress=progress)
     with tempfile.TemporaryDirectory(prefix="specds-demo-") as folder:
         if name == SMOLLM2:
             requests = _chat_requests(model, tokenizer)

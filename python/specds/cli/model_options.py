@@ -216,7 +216,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     from specds.models.gguf_model import is_without_torch
     from specds.models.load import Framework, load_model, load_vocabulary, one_thread_for
     from specds.models.tokenization import check_tokenizer, require_chat_template
-    from specds.terminal.progress import build_progress
+    from specds.terminal.progress import build_progress, loading
 
     datastore = None if running.datastore is None else Datastore(running.datastore)
     # Errors of the tokenizer are raised before the weights are read.
@@ -248,7 +248,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
     by_torch = find_spec("torch") is not None and (needs_model or ref.kind != "gguf")
     framework: Framework = "transformers" if by_torch else "numpy"
     # A download has bars of its own.
-    with nullcontext() if ref.kind == "hub" else terminal.waiting(f"loading {running.model}"):
+    with nullcontext() if ref.kind == "hub" else loading(str(running.model)) as progress:
         model, tokenizer = load_model(
             ref,
             device=running.device,
@@ -257,6 +257,7 @@ def opened(running: Running, *, is_silent: bool = False, is_chat: bool = False) 
             activations=running.activations,
             framework=framework,
             context_length=running.context,
+            progress=progress,
         )
     if is_without_torch(model):
         model.seed(running.seed)

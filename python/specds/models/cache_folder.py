@@ -31,8 +31,7 @@ def read_kept(path: Path, max_bytes: int) -> bytes | None:
 
 
 def keep(path: Path, content: bytes) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_own(path.parent)
+    own_folder(path.parent)
     write_whole(path, content)
 
 
@@ -45,6 +44,17 @@ def private_folder(name: str) -> Path | None:
     except OSError:
         return None
     return path
+
+
+def own_folder(folder: Path) -> Path:
+    """Return a folder that only this user can write, created if it does not exist.
+
+    Raises:
+        OSError: It cannot be created, or others can write it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_own(folder)
+    return folder
 
 
 def write_whole(path: Path, content: bytes) -> None:

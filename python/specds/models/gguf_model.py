@@ -27,6 +27,7 @@ def load_gguf(
     *,
     framework: Literal["auto", "transformers", "numpy"] = "auto",
     context_length: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> tuple[Any, Any]:
     """Load a GGUF file and its tokenizer for `specds.generate`, `Chat` and `accelerate`.
 
@@ -42,6 +43,8 @@ def load_gguf(
             no torch. `auto` is `transformers` if that and torch are installed.
         context_length: Most tokens of a text, prompt included; None for the file's own number. A
             longer prompt is an error, and a text ends there.
+        progress: Is called several times a second with the bytes of weights that are packed, and
+            those of all. The next load of a file of 64 MB or more maps what this one has packed.
 
     Raises:
         FormatError: The file is damaged, or a tensor, a type of weights or the architecture is not
@@ -52,7 +55,7 @@ def load_gguf(
     if framework not in ("auto", "transformers", "numpy"):
         raise ValueError(f"framework must be 'auto', 'transformers' or 'numpy', got {framework!r}")
     file = GgufFile(path)
-    weights = packed(file)
+    weights = packed(file, path, progress)
     if framework == "auto":
         is_installed = find_spec("torch") and find_spec("transformers")
         framework = "transformers" if is_installed else "numpy"

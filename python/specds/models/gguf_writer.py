@@ -98,21 +98,25 @@ def write_gguf(
         tensors: The number of the type, the dimensions (columns first) and the bytes, by name.
     """
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
-    head += b"".join(_text(name) + _value(value) for name, value in metadata.items())
+    head += b"".join(encoded_text(name) + encoded_value(value) for name, value in metadata.items())
     parts, size = [], 0
     for name, (number, dimensions, contents) in tensors.items():
-        head += _text(name) + struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
+        head += encoded_text(name) + struct.pack(
+            f"<I{len(dimensions)}Q", len(dimensions), *dimensions
+        )
         head += struct.pack("<IQ", number, size)
         parts.append(contents + bytes(-len(contents) % 32))
         size += len(parts[-1])
     path.write_bytes(head + bytes(-len(head) % 32) + b"".join(parts))
 
 
-def _text(written: str) -> bytes:
+def encoded_text(written: str) -> bytes:
+    """Return a text as a file has it."""
     return struct.pack("<Q", len(written.encode())) + written.encode()
 
 
-def _value(value: Any) -> bytes:
+def encoded_value(value: Any) -> bytes:
+    """Return a field's kind and value."""
     if isinstance(value, bool):
         return struct.pack("<I?", 7, value)
     if isinstance(value, int):
@@ -120,9 +124,9 @@ def _value(value: Any) -> bytes:
     if isinstance(value, float):
         return struct.pack("<If", 6, value)
     if isinstance(value, list):
-        items = [_value(each) for each in value]
+        items = [encoded_value(each) for each in value]
         kind = struct.unpack_from("<I", items[0])[0] if items else 4
         # llama.cpp reads lists of numbers as signed ones.
         start = struct.pack("<IIQ", 9, 5 if kind == 4 else kind, len(items))
         return start + b"".join(item[4:] for item in items)
-    return struct.pack("<I", 8) + _text(value)
+    return struct.pack("<I", 8) + encoded_text(value)

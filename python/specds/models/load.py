@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import (
     AbstractContextManager,
     contextmanager,
@@ -83,6 +83,7 @@ def load_model(
     activations: str = "float32",
     framework: Framework = "transformers",
     context_length: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> tuple[Any, Any]:
     """Load a causal language model, ready to generate, and its tokenizer.
 
@@ -98,6 +99,8 @@ def load_model(
         framework: `numpy` returns a `GgufModel` if the core can compute the model on a CPU: a GGUF
             file or one of the demo's models.
         context_length: Most tokens of a text of a GGUF file on a CPU; see `load_gguf`.
+        progress: Is called several times a second with the bytes of a GGUF file's weights that are
+            packed, and those of all.
 
     Raises:
         ImportError: A package is missing.
@@ -110,7 +113,8 @@ def load_model(
     reason = ""
     if ref.kind == "gguf":
         wanted = device, whole_dtype(dtype), activations, context_length
-        if isinstance(native := _load_native(ref, *wanted, tokenizer, framework), tuple):
+        native = _load_native(ref, *wanted, tokenizer, framework, progress)
+        if isinstance(native, tuple):
             return native
         reason = native
     elif framework == "numpy" and ref.name in OF_DEMO:
@@ -152,6 +156,7 @@ def _load_native(
     context_length: int | None,
     tokenizer: PreTrainedTokenizerBase | None,
     framework: Framework,
+    progress: Callable[[int, int], object] | None = None,
 ) -> tuple[Any, Any] | str:
     """Load a GGUF file for the backend `native`, or return why that cannot compute it."""
     if dtype not in ("auto", "float32"):
@@ -164,7 +169,7 @@ def _load_native(
     if is_auto and (chosen := resolve_placement(device, dtype)[0]) != "cpu":
         return f"native computes on a CPU, not on {chosen}"
     try:
-        weights = packed(file)
+        weights = packed(file, ref.path, progress)
         if framework == "numpy":
             fast = FastTokenizer.of_gguf(file, ref.path)
         elif tokenizer is None or isinstance(tokenizer, (FastTokenizer, GgufVocabulary)):

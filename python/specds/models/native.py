@@ -53,7 +53,7 @@ def native_model(
 
 def _reload(path: str, activations: Activations, context_length: int) -> NativeModel:
     file = GgufFile(path)
-    return native_model(file, packed(file), path, activations, context_length)
+    return native_model(file, packed(file, path), path, activations, context_length)
 
 
 class NativeCache(GgufCache, Cache):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich.progress import (
@@ -69,6 +69,24 @@ def build_progress(after_s: float = 0.0) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
+def loading(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show that a model is loaded; yield the callback that shows a bar after two seconds."""
+    with ExitStack() as shown:
+        shown.enter_context(terminal.waiting(f"loading {name}"))
+        bars, started = _bars(transient=True), time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            if time.monotonic() - started >= _LOADING_S and not bars.tasks:
+                shown.close()
+                shown.enter_context(bars)
+                bars.add_task(f"loading {name}")
+            if bars.tasks:
+                bars.update(bars.task_ids[0], completed=done, total=total)
+
+        yield show
+
+
+@contextmanager
 def prompt_progress() -> Iterator[Callable[[int, int], None]]:
     """Show a bar on standard error while a prompt is read; yield its callback."""
     with _bars(transient=True) as bars:
@@ -106,3 +124,4 @@ def request_progress(what: str) -> Iterator[Callable[[str, int], None]]:
 
 
 _REFRESH_S = 0.1
+_LOADING_S = 2.0

@@ -44,6 +44,11 @@ impl BlockType {
         TYPES.iter().find(|row| row.1 == number).map(|row| row.0)
     }
 
+    /// The number of the type in GGUF.
+    pub(crate) fn number(self) -> u32 {
+        self.row().1
+    }
+
     /// Returns the name of a type that is refused, as its users know it.
     pub fn name_of(number: u32) -> String {
         let mut known = REFUSED.split(',').filter_map(|row| row.split_once(' '));

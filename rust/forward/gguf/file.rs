@@ -5,8 +5,10 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use memmap2::Mmap;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::blocks::BlockType;
 use super::bytes::Bytes;
@@ -58,10 +60,24 @@ pub struct Gguf {
     arrays: BTreeMap<String, Tensor>,
 }
 
+/// Path, size, time and checksum, by which a file is known again.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
+    /// The bytes of all parts.
+    pub(crate) num_bytes: u64,
+    /// The latest of all parts.
+    pub(crate) modified: SystemTime,
+    /// A checksum of the sizes of all parts, their times, metadata and tables of tensors.
+    pub(crate) checksum: u64,
+}
+
 /// A file of tensors.
 #[derive(Debug)]
 struct MappedFile {
     path: PathBuf,
+    /// The time of modification when it was opened.
+    modified: Option<SystemTime>,
     map: Arc<Mmap>,
     /// The start of the tensors.
     data: usize,
@@ -112,7 +128,8 @@ impl Gguf {
     fn read(path: PathBuf) -> Result<Self> {
         let io = |source| Error::Io { path: path.clone(), source };
         let file = File::open(&path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
+        let found = file.metadata().map_err(io)?;
+        if !found.is_file() {
             return Err(Error::NotGguf(path));
         }
         #[expect(unsafe_code, reason = "tensors stay in the file")]
@@ -132,7 +149,8 @@ impl Gguf {
             Err(reason) => return Err(Error::Corrupt { path, reason }),
         };
         let tensors = tensors.into_iter().map(|(name, entry)| (name, (0, entry))).collect();
-        let parts = vec![MappedFile { path: path.clone(), map: Arc::new(map), data }];
+        let modified = found.modified().ok();
+        let parts = vec![MappedFile { path: path.clone(), modified, map: Arc::new(map), data }];
         Ok(Self { path, parts, metadata, tensors, arrays: BTreeMap::new() })
     }
 
@@ -143,6 +161,28 @@ impl Gguf {
         arrays: BTreeMap<String, Tensor>,
     ) -> Self {
         Self { path: name.into(), parts: Vec::new(), metadata, tensors: BTreeMap::new(), arrays }
+    }
+
+    /// Returns `None` for arrays, and if the system does not know the time of the file.
+    pub(crate) fn source(&self) -> Option<Source> {
+        let mut of_parts = Vec::new();
+        let mut source = Source {
+            path: self.parts.first()?.path.canonicalize().ok()?,
+            num_bytes: 0,
+            modified: SystemTime::UNIX_EPOCH,
+            checksum: 0,
+        };
+        for part in &self.parts {
+            let (length, modified) = (part.map.len() as u64, part.modified?);
+            let time = modified.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+            of_parts.extend(length.to_le_bytes());
+            of_parts.extend(time.as_nanos().to_le_bytes());
+            of_parts.extend(xxh3_64(part.map.get(..part.data)?).to_le_bytes());
+            source.num_bytes += length;
+            source.modified = source.modified.max(modified);
+        }
+        source.checksum = xxh3_64(&of_parts);
+        Some(source)
     }
 
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {

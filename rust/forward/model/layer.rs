@@ -50,7 +50,7 @@ impl LinearLayer {
         }
         let mut plan = PackingPlan::default();
         let layer = Self::new(&[tensor], columns, with, &mut plan);
-        plan.pack(with, LoadOptions::default(), &|_| ())?;
+        plan.in_memory(with, LoadOptions::default(), &|_| ())?;
         Ok(layer)
     }
 

@@ -9,6 +9,7 @@ use super::fields::{ANGLES, FACTORS, LONG_FACTORS, SHORT_FACTORS};
 use super::layer::LinearLayer;
 use super::mixer::MixerWeights;
 use super::packing::{LoadOptions, PackingPlan};
+use super::store::stored;
 use crate::error::Result;
 use crate::gguf::file::{Gguf, Tensor};
 use crate::simd::instructions::Instructions;
@@ -54,6 +55,8 @@ pub struct Model {
     pub(crate) embeddings: Tensor,
     /// The bytes of the packed weights.
     pub num_bytes: usize,
+    /// True if they are those of a file of the cache, which processes share.
+    pub is_cached: bool,
 }
 
 /// Takes tensors out of a file, and knows which are left.
@@ -72,7 +75,7 @@ impl Model {
     /// `Stopped` by the options.
     pub fn load(file: Arc<Gguf>, with: Instructions, options: LoadOptions<'_>) -> Result<Self> {
         let (mut model, plan) = Self::planned(file, with)?;
-        model.num_bytes = plan.pack(with, options, &|bytes| model.file.release(bytes))?;
+        (model.num_bytes, model.is_cached) = stored(&plan, with, &model.file, options)?;
         Ok(model)
     }
 
@@ -108,7 +111,10 @@ impl Model {
             return Err(file.unsupported(reason));
         }
         let plan = loader.plan;
-        Ok((Self { file, config, with, blocks, norm, head, embeddings, num_bytes: 0 }, plan))
+        let (num_bytes, is_cached) = (0, false);
+        let model =
+            Self { file, config, with, blocks, norm, head, embeddings, num_bytes, is_cached };
+        Ok((model, plan))
     }
 }
 

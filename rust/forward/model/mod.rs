@@ -24,6 +24,7 @@ mod rotation;
 mod self_attention;
 mod short_convolution;
 mod sizes;
+mod store;
 mod watch;
 
 pub use cache::Cache;
@@ -33,7 +34,7 @@ pub use config::{
 };
 pub use layer::LinearLayer;
 pub use load::Model;
-pub use packing::LoadOptions;
+pub use packing::{LoadOptions, PackedCache};
 pub use pass::{Input, PassOptions};
 pub use sizes::ModelSizes;
 pub use watch::Watch;

@@ -1,8 +1,11 @@
 //! Packing of all weights when a model is loaded, by threads.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::watch::Watch;
 use crate::error::Result;
@@ -21,9 +24,19 @@ const MOST_THREADS: usize = 256;
 /// Options of loading.
 #[derive(Clone, Copy, Default)]
 pub struct LoadOptions<'a> {
+    pub cache: Option<PackedCache<'a>>,
     /// 0 is as 1.
     pub num_threads: usize,
     pub watch: Option<&'a Watch>,
+}
+
+/// The folder that packed weights of files are kept in.
+#[derive(Debug, Clone, Copy)]
+pub struct PackedCache<'a> {
+    /// No other user can write it.
+    pub folder: &'a Path,
+    /// The most bytes of all its files; the least recently used ones are removed first.
+    pub max_bytes: u64,
 }
 
 /// All matrices of a model, whose packed bytes lie side by side in the order of a pass.
@@ -44,11 +57,17 @@ struct Matrix {
 }
 
 /// Some groups of a matrix.
-struct Chunk<'a, T> {
+pub(super) struct Chunk<'a, T> {
     matrix: &'a Matrix,
     groups: Range<usize>,
-    bytes: usize,
-    to: T,
+    pub(super) bytes: usize,
+    pub(super) to: T,
+}
+
+impl<T> Chunk<'_, T> {
+    pub(super) fn pack(&self, with: Instructions, to: &mut [u8]) {
+        self.matrix.pack(with, self.groups.clone(), to);
+    }
 }
 
 impl PackingPlan {
@@ -68,21 +87,32 @@ impl PackingPlan {
         Some(packed)
     }
 
-    /// Packs all matrices, and returns the number of their bytes.
+    /// The number of chunks, which are the same for each plan of the same matrices.
+    pub(super) fn num_chunks(&self) -> usize {
+        self.chunks(|_| ()).count()
+    }
+
+    /// A checksum of the types and shapes of all matrices.
+    pub(super) fn checksum(&self) -> u64 {
+        let of = |matrix: &Matrix| {
+            let Packed { kind, rows, columns, .. } = matrix.packed;
+            [kind.number() as usize, rows, columns].map(|number| (number as u64).to_le_bytes())
+        };
+        xxh3_64(self.matrices.iter().map(of).collect::<Vec<_>>().as_flattened().as_flattened())
+    }
+
+    /// Packs all matrices into memory.
     ///
     /// `release` is called with bytes of tensors that are not read again, so that no file is in memory twice.
-    pub(crate) fn pack(
-        self,
+    pub(super) fn in_memory(
+        &self,
         with: Instructions,
         options: LoadOptions<'_>,
         release: &(dyn Fn(&[u8]) + Sync),
-    ) -> Result<usize> {
+    ) -> Result<()> {
         // A map takes as long as the product of a small matrix: there is none without packed rows.
         if self.num_bytes == 0 {
-            return Ok(0);
-        }
-        if let Some(watch) = options.watch {
-            watch.expect(self.num_bytes);
+            return Ok(());
         }
         let mut map = zeros(self.num_bytes, "the weights")?;
         let mut rest: &mut [u8] = &mut map;
@@ -91,16 +121,24 @@ impl PackingPlan {
             chunk.matrix.pack(with, chunk.groups.clone(), chunk.to);
             Ok(())
         })?;
-        let map = Arc::new(map);
+        self.settle(&Arc::new(map), 0);
+        Ok(())
+    }
+
+    /// Assigns the packed bytes, which begin at this place of a map, to all matrices.
+    pub(super) fn settle<T: AsRef<[u8]> + Send + Sync + 'static>(
+        &self,
+        map: &Arc<T>,
+        start: usize,
+    ) {
         for Matrix { packed, bytes, .. } in &self.matrices {
-            let bytes = Bytes::part(&map, bytes.clone()).expect("a part of the map");
-            let _ = packed.place().set(bytes); // it is new
+            let bytes = Bytes::part(map, start + bytes.start..start + bytes.end);
+            let _ = packed.place().set(bytes.expect("a part of the map")); // it is new
         }
-        Ok(self.num_bytes)
     }
 
     /// Divides the groups of all matrices in the order of their bytes; `to` is where they go.
-    fn chunks<'a, T>(
+    pub(super) fn chunks<'a, T>(
         &'a self,
         mut to: impl FnMut(Range<usize>) -> T + Send + 'a,
     ) -> impl Iterator<Item = Chunk<'a, T>> + Send + 'a {
@@ -119,7 +157,7 @@ impl PackingPlan {
 }
 
 /// Does the work of each chunk by threads, until one fails.
-fn each<'a, T: Send>(
+pub(super) fn each<'a, T: Send>(
     chunks: impl Iterator<Item = Chunk<'a, T>> + Send,
     options: LoadOptions<'_>,
     release: &(dyn Fn(&[u8]) + Sync),

@@ -110,13 +110,13 @@ fn loading_counts_bytes_and_can_be_stopped() {
     let gguf = Arc::new(Gguf::open(file(&model())).unwrap());
     let watch = Watch::default();
     for num_threads in [1, 3] {
-        let options = LoadOptions { num_threads, watch: Some(&watch) };
+        let options = LoadOptions { num_threads, watch: Some(&watch), ..LoadOptions::default() };
         let model = Model::load(Arc::clone(&gguf), Instructions::available()[0], options).unwrap();
         assert_eq!(watch.num_expected(), model.num_bytes);
     }
     assert_eq!(watch.num_done(), 2 * watch.num_expected());
     watch.stop();
-    let options = LoadOptions { num_threads: 2, watch: Some(&watch) };
+    let options = LoadOptions { num_threads: 2, watch: Some(&watch), ..LoadOptions::default() };
     let stopped = Model::load(gguf, Instructions::available()[0], options).unwrap_err();
     assert!(matches!(stopped, Error::Stopped));
 }
