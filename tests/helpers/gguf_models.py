@@ -16,8 +16,14 @@ BLOCKS = {  # number of the type, weights and bytes of a block, places of its ha
     "Q4_K": (12, 256, 144, (0, 2)),
     "Q5_K": (13, 256, 176, (0, 2)),
     "Q6_K": (14, 256, 210, (208,)),
+    "Q2_K": (10, 256, 84, (80, 82)),
+    "Q3_K": (11, 256, 110, (108,)),
+    "IQ4_NL": (20, 32, 18, (0,)),
+    "IQ4_XS": (23, 256, 136, (0,)),
+    "MXFP4": (39, 32, 17, ()),
 }
 SPREAD = {"Q8_0": 50, "Q4_K": 400, "Q5_K": 800, "Q6_K": 2000, "Q5_0": 12, "Q5_1": 12}
+SPREAD |= {"Q2_K": 30, "Q3_K": 80, "IQ4_NL": 80, "IQ4_XS": 1600}
 
 # A prime number: no row begins where another does.
 _MOST_BLOCKS = 65_521
@@ -30,6 +36,10 @@ def random_tensor(random, kind, rows, columns):
     if number > _MOST_BLOCKS:  # the same ones again, which begin elsewhere in each row
         some = random_tensor(random, kind, 1, _MOST_BLOCKS * weights)
         return (some * (number // _MOST_BLOCKS + 1))[: number * size]
+    if kind == "MXFP4":
+        blocks = random.integers(0, 256, (number, size), dtype=np.uint8)
+        blocks[:, 0] = random.integers(120, 124, number)  # powers of two
+        return blocks.tobytes()
     if not halves:
         values = (random.standard_normal(number) * 0.1).astype("<f4")
         if kind == "BF16":

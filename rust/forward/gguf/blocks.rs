@@ -15,13 +15,18 @@ pub enum BlockType {
     Q5_0,
     Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
+    Iq4Nl,
+    Iq4Xs,
+    Mxfp4,
 }
 
 /// Number in GGUF, weights and bytes of a block.
-const TYPES: [(BlockType, u32, usize, usize); 11] = [
+const TYPES: [(BlockType, u32, usize, usize); 16] = [
     (BlockType::F32, 0, 1, 4),
     (BlockType::F16, 1, 1, 2),
     (BlockType::Q4_0, 2, 32, 18),
@@ -29,15 +34,26 @@ const TYPES: [(BlockType, u32, usize, usize); 11] = [
     (BlockType::Q5_0, 6, 32, 22),
     (BlockType::Q5_1, 7, 32, 24),
     (BlockType::Q8_0, 8, 32, 34),
+    (BlockType::Q2K, 10, 256, 84),
+    (BlockType::Q3K, 11, 256, 110),
     (BlockType::Q4K, 12, 256, 144),
     (BlockType::Q5K, 13, 256, 176),
     (BlockType::Q6K, 14, 256, 210),
+    (BlockType::Iq4Nl, 20, 32, 18),
+    (BlockType::Iq4Xs, 23, 256, 136),
     (BlockType::BF16, 30, 1, 2),
+    (BlockType::Mxfp4, 39, 32, 17),
 ];
 
+/// The values of the numbers of `IQ4_NL` and `IQ4_XS`.
+pub(crate) const IQ4_VALUES: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Twice the values of the numbers of `MXFP4`: a sign, two bits of an exponent and one of a fraction.
+pub(crate) const FP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// Numbers and names of types that are refused.
-const REFUSED: &str = "10 Q2_K,11 Q3_K,16 IQ2_XXS,17 IQ2_XS,18 IQ3_XXS,19 IQ1_S,20 IQ4_NL,21 IQ3_S,22 IQ2_S,\
-    23 IQ4_XS,28 F64,29 IQ1_M,34 TQ1_0,35 TQ2_0,39 MXFP4,40 NVFP4";
+const REFUSED: &str = "16 IQ2_XXS,17 IQ2_XS,18 IQ3_XXS,19 IQ1_S,21 IQ3_S,22 IQ2_S,\
+    28 F64,29 IQ1_M,34 TQ1_0,35 TQ2_0,40 NVFP4";
 
 impl BlockType {
     pub fn from_number(number: u32) -> Option<Self> {
@@ -73,6 +89,15 @@ impl BlockType {
         columns.is_multiple_of(self.block_size()).then(|| blocks.checked_mul(self.block_bytes()))?
     }
 
+    /// The values of its numbers, `None` if they are whole numbers from zero on.
+    pub(crate) const fn values(self) -> Option<&'static [i8; 16]> {
+        match self {
+            Self::Iq4Nl | Self::Iq4Xs => Some(&IQ4_VALUES),
+            Self::Mxfp4 => Some(&FP4_VALUES),
+            _ => None,
+        }
+    }
+
     fn row(self) -> &'static (Self, u32, usize, usize) {
         let place = TYPES.iter().position(|row| row.0 == self);
         &TYPES[place.expect("each type has a row")]
@@ -100,7 +125,11 @@ impl BlockType {
 
     fn dequantize_part(self, block: &[u8], part: usize, weights: &mut [f32; 32]) {
         let half = |start: usize| f16([block[start], block[start + 1]]);
-        let numbers = numbers(self, block, part).map(f32::from);
+        let numbers = numbers(self, block, part);
+        let numbers = match self.values() {
+            Some(values) => numbers.map(|number| f32::from(values[usize::from(number & 15)])),
+            None => numbers.map(f32::from),
+        };
         let mut write = |of: fn(f32, f32, f32) -> f32, scale: f32, other: f32| {
             for (weight, number) in weights.iter_mut().zip(numbers) {
                 *weight = of(number, scale, other);
@@ -119,6 +148,31 @@ impl BlockType {
                 let [scale, minimum] = [0, 2].map(|of| f32::from(all[of + part / 4][part % 4]));
                 let (scale, minimum) = (half(0) * scale, half(2) * minimum);
                 write(|number, scale, minimum| scale * number - minimum, scale, minimum);
+            }
+            Self::Q2K => {
+                for (place, (weight, number)) in weights.iter_mut().zip(numbers).enumerate() {
+                    let both = block[2 * part + place / 16];
+                    let [scale, minimum] = [both & 15, both >> 4].map(f32::from);
+                    *weight = half(80) * scale * number - half(82) * minimum;
+                }
+            }
+            Self::Q3K => {
+                let scales = q3k_scales(block).map(u32::to_le_bytes);
+                for (place, (weight, number)) in weights.iter_mut().zip(numbers).enumerate() {
+                    let scale = scales.as_flattened()[2 * part + place / 16];
+                    *weight = half(108) * (f32::from(scale) - 128.0) * (number - 4.0);
+                }
+            }
+            Self::Iq4Nl => write(|value, scale, _| scale * value, half(0), 0.0),
+            Self::Iq4Xs => {
+                let scale = iq4xs_scales(block).map(u32::to_le_bytes)[part / 4][part % 4];
+                let scale = half(0) * (f32::from(scale) - 128.0);
+                write(|value, scale, _| scale * value, scale, 0.0);
+            }
+            Self::Mxfp4 => {
+                let [low, high] = mxfp4_scale(block[0]);
+                let scale = f32::from_le_bytes([0, 0, low, high]);
+                write(|value, scale, _| scale * value, scale, 0.0);
             }
             Self::Q6K => {
                 for (place, (weight, number)) in weights.iter_mut().zip(numbers).enumerate() {
@@ -140,6 +194,18 @@ pub(crate) fn numbers(kind: BlockType, block: &[u8], part: usize) -> [u8; 32] {
         BlockType::Q5_0 => with_fifth_bits(halves(block, 6), block, 2),
         BlockType::Q5_1 => with_fifth_bits(halves(block, 8), block, 4),
         BlockType::Q8_0 => bytes(block, 2).map(|byte: u8| byte ^ 0x80),
+        BlockType::Iq4Nl => halves(block, 2),
+        BlockType::Iq4Xs => halves(block, 8 + 16 * part),
+        BlockType::Mxfp4 => halves(block, 1),
+        BlockType::Q2K => pairs(block, 16 + part / 4 * 32, part % 4),
+        BlockType::Q3K => {
+            let mut numbers = pairs(block, 32 + part / 4 * 32, part % 4);
+            let high: [u8; 32] = bytes(block, 0);
+            for place in 0..32 {
+                numbers[place] |= (high[place] >> (part % 8) & 1) << 2;
+            }
+            numbers
+        }
         BlockType::Q4K => nibbles(block, 16 + part / 2 * 32, part % 2),
         BlockType::Q5K => {
             let mut numbers = nibbles(block, 48 + part / 2 * 32, part % 2);
@@ -171,6 +237,13 @@ fn bytes<const N: usize>(block: &[u8], start: usize) -> [u8; N] {
 fn nibbles(block: &[u8], start: usize, is_upper: usize) -> [u8; 32] {
     let shift = 4 * (is_upper % 2);
     bytes(block, start).map(|byte: u8| byte >> shift & 15)
+}
+
+/// Two bits of each byte.
+#[inline(always)]
+fn pairs(block: &[u8], start: usize, quarter: usize) -> [u8; 32] {
+    let shift = 2 * (quarter % 4);
+    bytes(block, start).map(|byte: u8| byte >> shift & 3)
 }
 
 /// The lower halves of 16 bytes, then the upper ones.
@@ -208,4 +281,42 @@ pub(crate) fn q4k_scales(block: &[u8]) -> [u32; 4] {
         minimums & 0x3f3f_3f3f,
         rest >> 4 & 0x0f0f_0f0f | upper(minimums),
     ]
+}
+
+/// The sixteen scales of `Q3_K`, plus 128, in a byte each.
+#[inline(always)]
+pub(crate) fn q3k_scales(block: &[u8]) -> [u32; 4] {
+    let packed: [u8; 12] = bytes(block, 96);
+    let [first, second, rest] = [0, 4, 8].map(|start| u32::from_le_bytes(bytes(&packed, start)));
+    let mut scales = [first, second, first >> 4, second >> 4];
+    for (place, scale) in scales.iter_mut().enumerate() {
+        // Six bits, of which 32 is zero.
+        let high = (rest >> (2 * place) & 0x0303_0303) << 4;
+        *scale = (*scale & 0x0f0f_0f0f | high) + 0x6060_6060;
+    }
+    scales
+}
+
+/// The eight scales of `IQ4_XS`, plus 128, in a byte each.
+#[inline(always)]
+pub(crate) fn iq4xs_scales(block: &[u8]) -> [u32; 2] {
+    let high = u16::from_le_bytes(bytes(block, 2));
+    let low = u32::from_le_bytes(bytes(block, 4));
+    let mut scales = [0; 2];
+    for part in 0..8 {
+        let scale = low >> (4 * part) & 15 | u32::from(high >> (2 * part) & 3) << 4;
+        scales[part / 4] |= (scale + 96) << (8 * (part % 4));
+    }
+    scales
+}
+
+/// The scale of half a value of `MXFP4`, a power of two, as the upper half of a float.
+#[inline(always)]
+pub(crate) fn mxfp4_scale(exponent: u8) -> [u8; 2] {
+    let scale = match exponent {
+        // Subnormal numbers.
+        0 | 1 => 0x20 << exponent,
+        _ => u16::from(exponent - 1) << 7,
+    };
+    scale.to_le_bytes()
 }

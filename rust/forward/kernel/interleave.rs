@@ -4,7 +4,7 @@
 //! words of all lanes are written side by side.
 
 use super::packed::Packed;
-use crate::gguf::blocks::{BlockType, numbers, q4k_scales};
+use crate::gguf::blocks::{BlockType, iq4xs_scales, mxfp4_scale, numbers, q3k_scales, q4k_scales};
 use crate::simd::vector::{Job, Simd};
 
 /// The most words of a block, those of `Q6_K`.
@@ -70,6 +70,27 @@ fn read(kind: BlockType, bits: u32, block: &[u8], unit: &mut Unit) {
             }
             parts(kind, bits, block, &mut unit.words[4..], 8);
         }
+        BlockType::Q2K => {
+            unit.halves = [half(80), half(82)];
+            for (word, scales) in block[..16].as_chunks().0.iter().enumerate() {
+                unit.words[word] = u32::from_le_bytes(*scales);
+            }
+            parts(kind, bits, block, &mut unit.words[4..], 8);
+        }
+        BlockType::Q3K => {
+            unit.halves[0] = half(108);
+            unit.words[..4].copy_from_slice(&q3k_scales(block));
+            parts(kind, bits, block, &mut unit.words[4..], 8);
+        }
+        BlockType::Iq4Xs => {
+            unit.halves[0] = half(0);
+            unit.words[..2].copy_from_slice(&iq4xs_scales(block));
+            parts(kind, bits, block, &mut unit.words[2..], 8);
+        }
+        BlockType::Mxfp4 => {
+            unit.halves[0] = mxfp4_scale(block[0]);
+            parts(kind, bits, block, &mut unit.words, 1);
+        }
         BlockType::Q4K | BlockType::Q5K => {
             unit.halves = [half(0), half(2)];
             unit.words[..4].copy_from_slice(&q4k_scales(block));
@@ -88,6 +109,8 @@ fn parts(kind: BlockType, bits: u32, block: &[u8], words: &mut [u32], number: us
     for (part, words) in words.chunks_exact_mut(bits as usize).enumerate().take(number) {
         let numbers = numbers(kind, block, part);
         match bits {
+            2 => planes::<2>(&numbers, words),
+            3 => planes::<3>(&numbers, words),
             4 => planes::<4>(&numbers, words),
             5 => planes::<5>(&numbers, words),
             6 => planes::<6>(&numbers, words),
@@ -103,6 +126,17 @@ fn planes<const BITS: usize>(numbers: &[u8; 32], words: &mut [u32]) {
     if BITS == 8 {
         for (word, four) in words.iter_mut().zip(four) {
             *word = u32::from_le_bytes(*four);
+        }
+        return;
+    }
+    if BITS < 4 {
+        words[..BITS].fill(0);
+        for (place, four) in four.iter().enumerate() {
+            let four = u32::from_le_bytes(*four);
+            words[place / 4] |= (four & 0x0303_0303) << (2 * (place % 4));
+            if BITS == 3 {
+                words[2] |= (four >> 2 & 0x0101_0101) << place;
+            }
         }
         return;
     }

@@ -5,12 +5,13 @@
 //!
 //! ```text
 //! unit   := scale* block*             the scales of all rows, then 32 columns at a time
-//! block  := plane of 4, 8, 16 or 32 bits, then of 1 or 2 bits
+//! block  := plane of 2, 4 or 8 bits, then of 1 or 2 bits
 //! ```
 //!
 //! Eight columns of 4 bits are a word of each lane: column `c` of the first four is in the lower half of byte
 //! `c`, of the others in the upper half of byte `c - 4`. The fifth and sixth bits are in words of their own,
-//! which are shifted to their place above four bits.
+//! which are shifted to their place above four bits. Sixteen columns of 2 bits are a word: column `c` is in byte
+//! `c % 4`, the first four in its lowest bits.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,20 +23,26 @@ use crate::gguf::bytes::Bytes;
 pub(crate) enum Scales {
     /// A half; the numbers are this much above zero.
     Half(f32),
+    /// The upper half of a float.
+    UpperHalf,
     /// Two halves: the scale and the minimum.
     HalfAndMinimum,
     /// Two halves, then words: a scale and a minimum of 6 bits for each 32 weights.
     Super,
-    /// A half, then words: a signed scale, plus 128, for each 16 weights.
-    Signed,
+    /// Two halves, then words: a scale and a minimum of 4 bits in a byte for each 16 weights.
+    Nibbles,
+    /// A half, then words: a signed scale, plus 128, for each part of a block; the numbers are this much above zero.
+    Signed(f32),
 }
 
 /// Rows of weights in interleaved blocks, or floats where they lie; copies share their bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Packed {
     pub(crate) kind: BlockType,
-    /// The bits of a number are 4, 5, 6 or 8, those of floats 0.
+    /// The bits of a number are 2 to 6 or 8, those of floats 0.
     pub(crate) bits: u32,
+    /// The values of numbers of 4 bits, `None` for whole numbers from zero on.
+    pub(crate) values: Option<&'static [i8; 16]>,
     pub(crate) scales: Scales,
     /// A group has this many rows, and is not divided.
     pub(crate) lanes: usize,
@@ -49,41 +56,47 @@ impl Scales {
     /// The halves that a unit begins with, for each row.
     pub(crate) const fn halves(self) -> usize {
         match self {
-            Self::Half(_) | Self::Signed => 1,
-            Self::HalfAndMinimum | Self::Super => 2,
+            Self::Half(_) | Self::UpperHalf | Self::Signed(_) => 1,
+            Self::HalfAndMinimum | Self::Super | Self::Nibbles => 2,
         }
     }
 
     /// The words that follow the halves, for each row.
-    pub(crate) const fn words(self) -> usize {
+    pub(crate) const fn words(self, bits: u32) -> usize {
         match self {
-            Self::Half(_) | Self::HalfAndMinimum => 0,
-            Self::Super | Self::Signed => 4,
+            Self::Half(_) | Self::UpperHalf | Self::HalfAndMinimum => 0,
+            Self::Super | Self::Nibbles => 4,
+            Self::Signed(_) => 2 * parts(bits),
         }
     }
 
     /// The bytes of the scales of a unit, for each row.
-    pub(crate) const fn bytes(self) -> usize {
-        2 * self.halves() + 4 * self.words()
+    pub(crate) const fn bytes(self, bits: u32) -> usize {
+        2 * self.halves() + 4 * self.words(bits)
     }
 
     /// The number of blocks of 32 columns of a unit.
     pub(crate) const fn blocks(self) -> usize {
         match self {
-            Self::Super | Self::Signed => 8,
+            Self::Super | Self::Nibbles | Self::Signed(_) => 8,
             _ => 1,
         }
     }
 
     /// The bytes of a unit, for each row.
     pub(crate) const fn unit_bytes(self, bits: u32) -> usize {
-        self.bytes() + self.blocks() * block_bytes(bits)
+        self.bytes(bits) + self.blocks() * block_bytes(bits)
     }
 }
 
 /// The bytes of 32 columns of a row.
 pub(crate) const fn block_bytes(bits: u32) -> usize {
     4 * bits as usize
+}
+
+/// The parts of 32 columns that have a scale each.
+pub(crate) const fn parts(bits: u32) -> usize {
+    if matches!(bits, 2 | 3 | 6) { 2 } else { 1 }
 }
 
 /// The bits and the scales that blocks are packed in.
@@ -97,7 +110,13 @@ const fn form(kind: BlockType) -> (u32, Scales) {
         BlockType::Q8_0 => (8, Scales::Half(128.0)),
         BlockType::Q4K => (4, Scales::Super),
         BlockType::Q5K => (5, Scales::Super),
-        BlockType::Q6K => (6, Scales::Signed),
+        BlockType::Q6K => (6, Scales::Signed(32.0)),
+        BlockType::Q2K => (2, Scales::Nibbles),
+        BlockType::Q3K => (3, Scales::Signed(4.0)),
+        // Values of 8 bits, plus 128 where they have no sign.
+        BlockType::Iq4Nl => (4, Scales::Half(128.0)),
+        BlockType::Iq4Xs => (4, Scales::Signed(128.0)),
+        BlockType::Mxfp4 => (4, Scales::UpperHalf),
     }
 }
 
@@ -106,7 +125,8 @@ impl Packed {
     pub(crate) fn new(kind: BlockType, rows: usize, columns: usize, lanes: usize) -> Self {
         let (bits, scales) = form(kind);
         let lanes = if bits == 0 { 1 } else { lanes };
-        Self { kind, bits, scales, lanes, rows, columns, place: Arc::default() }
+        let values = kind.values();
+        Self { kind, bits, values, scales, lanes, rows, columns, place: Arc::default() }
     }
 
     /// The place of the bytes, which are set once.

@@ -1,13 +1,13 @@
 //! Numbers of a block, from the planes of bits that hold them.
 
-use super::packed::{Scales, nibble};
+use super::packed::{Scales, nibble, parts};
 use crate::simd::vector::Simd;
 
 /// A column of eight is unpacked as its number times 2 to this power: a shift less.
 pub(crate) const fn shift(bits: u32, column: usize) -> u32 {
     match bits {
         4 if column < 7 => nibble(column),
-        _ if bits > 4 && column % 4 < 3 => nibble(column % 4),
+        _ if !matches!(bits, 0 | 4) && column % 4 < 3 => nibble(column % 4),
         _ => 0,
     }
 }
@@ -26,6 +26,21 @@ pub(crate) fn bytes<S: Simd, const BITS: u32>(
 ) -> [S::Words; 2] {
     if BITS == 8 {
         return [word(simd, block, 2 * eight), word(simd, block, 2 * eight + 1)];
+    }
+    if BITS < 4 {
+        let low = word(simd, block, eight / 2);
+        let place = [0, 4][eight % 2];
+        let first = simd.and(simd.shr(low, place), 0x0303_0303);
+        let second = simd.and(simd.shr(low, place + 2), 0x0303_0303);
+        if BITS == 2 {
+            return [first, second];
+        }
+        // The third bits of all columns are in one word.
+        let high = word(simd, block, 2);
+        let (place, mask) = ([0, 2, 4, 6][eight % 4], 0x0101_0101);
+        let of_first = simd.shl(simd.and(simd.shr(high, place), mask), 2);
+        let of_second = simd.shl(simd.and(simd.shr(high, place + 1), mask), 2);
+        return [simd.or(first, of_first), simd.or(second, of_second)];
     }
     let low = word(simd, block, eight);
     let (first, second) = (simd.and(low, 0x0f0f_0f0f), simd.and(simd.shr(low, 4), 0x0f0f_0f0f));
@@ -67,10 +82,20 @@ pub(crate) fn column<S: Simd, const BITS: u32>(
     }
 }
 
+/// A column of an eight of signed bytes, times 2 to the power of [`SIGNED_SHIFT`].
+#[inline(always)]
+pub(crate) fn signed_column<S: Simd>(simd: S, loaded: [S::Words; 2], column: usize) -> S::Floats {
+    let word = loaded[column / 4];
+    let word = if column % 4 == 3 { word } else { simd.shl(word, 24 - nibble(column % 4)) };
+    simd.floats(simd.and(word, 0xff00_0000))
+}
+
+pub(crate) const SIGNED_SHIFT: u32 = 24;
+
 /// The scale and the minimum of a part of a block of a unit; what numbers are above zero is in the minimum if
 /// `is_offset`.
 #[inline(always)]
-pub(crate) fn scale<S: Simd>(
+pub(crate) fn scale<S: Simd, const BITS: u32>(
     simd: S,
     unit: &[u8],
     scales: Scales,
@@ -80,20 +105,34 @@ pub(crate) fn scale<S: Simd>(
 ) -> (S::Floats, S::Floats) {
     let above = match scales {
         Scales::Half(above) if is_offset => above,
-        Scales::Signed if is_offset => 32.0,
+        Scales::Signed(above) if is_offset => above,
+        Scales::UpperHalf if is_offset => 128.0,
         _ => 0.0,
     };
-    let first = simd.halves(unit);
+    let first = match scales {
+        Scales::UpperHalf => simd.upper_halves(unit),
+        _ => simd.halves(unit),
+    };
     match scales {
-        Scales::Half(_) => (first, simd.mul(first, simd.splat(-above))),
+        Scales::Half(_) | Scales::UpperHalf => (first, simd.mul(first, simd.splat(-above))),
         Scales::HalfAndMinimum => (first, simd.halves(&unit[2 * S::LANES..])),
         Scales::Super => {
             let minimum = simd.mul(simd.halves(&unit[2 * S::LANES..]), simd.splat(-1.0));
             let (scale, of_minimum) = (byte(simd, unit, 4, block), byte(simd, unit, 12, block));
             (simd.mul(first, scale), simd.mul(minimum, of_minimum))
         }
-        Scales::Signed => {
-            let scale = simd.add(byte(simd, unit, 2, 2 * block + part), simd.splat(-128.0));
+        Scales::Nibbles => {
+            let minimum = simd.mul(simd.halves(&unit[2 * S::LANES..]), simd.splat(-1.0));
+            let place = 2 * block + part;
+            let words = simd.words(&unit[(4 + place / 4 * 4) * S::LANES..]);
+            let shift = [0, 8, 16, 24][place % 4];
+            let scale = simd.floats(simd.and(simd.shr(words, shift), 0xf));
+            let of_minimum = simd.floats(simd.and(simd.shr(words, shift + 4), 0xf));
+            (simd.mul(first, scale), simd.mul(minimum, of_minimum))
+        }
+        Scales::Signed(_) => {
+            let place = parts(BITS) * block + part;
+            let scale = simd.add(byte(simd, unit, 2, place), simd.splat(-128.0));
             let scale = simd.mul(first, scale);
             (scale, simd.mul(scale, simd.splat(-above)))
         }

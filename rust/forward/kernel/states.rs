@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::planes::{bytes, column, loaded, shift};
+use super::packed::Packed;
+use super::planes::{SIGNED_SHIFT, bytes, column, loaded, shift, signed_column};
 use crate::simd::instructions::Instructions;
 use crate::simd::vector::{Job, Simd};
 
@@ -54,6 +55,7 @@ enum Form {
     Raw,
     Nibbles,
     Bytes,
+    SignedBytes,
     Rounded,
 }
 
@@ -63,18 +65,19 @@ impl States {
         self.form = None;
     }
 
-    /// Brings the states, row after row, into the form that weights of some bits need, or floats: 0 bits.
+    /// Brings the states, row after row, into the form that these weights need.
     pub(crate) fn fill(
         &mut self,
         with: Instructions,
         states: &[f32],
-        columns: usize,
-        bits: u32,
+        weights: &Packed,
         activations: Activations,
     ) {
+        let (bits, columns) = (weights.bits, weights.columns);
         let form = match (bits, activations) {
             (0, _) => Form::Raw,
             (_, Activations::Int8) => Form::Rounded,
+            _ if weights.values.is_some() => Form::SignedBytes,
             (4, _) => Form::Nibbles,
             _ => Form::Bytes,
         };
@@ -113,7 +116,11 @@ impl Job for Fill<'_> {
     fn run<S: Simd>(self, simd: S) {
         let Self { to, from, columns, bits } = self;
         let factors: ScaledStates = std::array::from_fn(|column| {
-            f32::from_bits((127 - shift(bits, column % 8)) << 23) // 2 to the power of -shift
+            let shift = match to.form {
+                Some(Form::SignedBytes) => SIGNED_SHIFT,
+                _ => shift(bits, column % 8),
+            };
+            f32::from_bits((127 - shift) << 23) // 2 to the power of -shift
         });
         if to.is_rounded() {
             fill::<S, Rounded>(simd, to, from, columns, &factors);
@@ -159,8 +166,9 @@ pub(crate) trait Numbers: Copy + Default {
     fn block<S: Simd>(simd: S, states: &[f32; 32], factors: &[f32; 32]) -> Block<Self>;
 
     /// Returns the products of the columns of a part of a block, before its scale.
-    fn products<S: Simd, const BITS: u32, const G: usize, const T: usize>(
+    fn products<S: Simd, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
         simd: S,
+        values: &[u8; 16],
         blocks: [&[u8]; G],
         states: &[Block<Self>; T],
         eights: Range<usize>,
@@ -181,8 +189,9 @@ impl Numbers for ScaledStates {
     }
 
     #[inline(always)]
-    fn products<S: Simd, const BITS: u32, const G: usize, const T: usize>(
+    fn products<S: Simd, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
         simd: S,
+        values: &[u8; 16],
         blocks: [&[u8]; G],
         states: &[Block<Self>; T],
         eights: Range<usize>,
@@ -191,13 +200,22 @@ impl Numbers for ScaledStates {
         for eight in eights {
             let mut words = [[simd.splat_word(0); 2]; G];
             for group in 0..G {
-                words[group] = loaded::<S, BITS>(simd, blocks[group], eight);
+                words[group] = if VALUES {
+                    let [first, second] = bytes::<S, BITS>(simd, blocks[group], eight);
+                    [simd.lookup(values, first), simd.lookup(values, second)]
+                } else {
+                    loaded::<S, BITS>(simd, blocks[group], eight)
+                };
             }
             macro_rules! columns {
                 ($($column:literal)*) => {
                     $(let mut weights = [simd.splat(0.0); G];
                     for group in 0..G {
-                        weights[group] = column::<S, BITS>(simd, words[group], $column);
+                        weights[group] = if VALUES {
+                            signed_column(simd, words[group], $column)
+                        } else {
+                            column::<S, BITS>(simd, words[group], $column)
+                        };
                     }
                     for token in 0..T {
                         let state = simd.splat(states[token].states[eight * 8 + $column]);
@@ -247,24 +265,30 @@ impl Numbers for Rounded {
     }
 
     #[inline(always)]
-    fn products<S: Simd, const BITS: u32, const G: usize, const T: usize>(
+    fn products<S: Simd, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
         simd: S,
+        values: &[u8; 16],
         blocks: [&[u8]; G],
         states: &[Block<Self>; T],
         eights: Range<usize>,
     ) -> [[S::Floats; T]; G] {
+        let width = if VALUES { 8 } else { BITS };
         let mut sums = [[simd.splat_word(0); T]; G];
         for eight in eights {
             let mut words = [[simd.splat_word(0); 2]; G];
             for group in 0..G {
                 words[group] = bytes::<S, BITS>(simd, blocks[group], eight);
+                if VALUES {
+                    let [first, second] = words[group];
+                    words[group] = [simd.lookup(values, first), simd.lookup(values, second)];
+                }
             }
             for half in 0..2 {
                 for token in 0..T {
                     let state = u32::from_le_bytes(states[token].states[eight * 2 + half]);
                     for group in 0..G {
                         let sum = sums[group][token];
-                        sums[group][token] = simd.dot(sum, words[group][half], state, BITS);
+                        sums[group][token] = simd.dot(sum, words[group][half], state, width);
                     }
                 }
             }
@@ -273,7 +297,7 @@ impl Numbers for Rounded {
         for token in 0..T {
             let factor = simd.splat(states[token].scale);
             for group in 0..G {
-                let sum = simd.floats(simd.finish(sums[group][token], BITS));
+                let sum = simd.floats(simd.finish(sums[group][token], width));
                 products[group][token] = simd.mul(sum, factor);
             }
         }

@@ -3,7 +3,7 @@
 //! The sum of a row and a token is added up in one order, whatever the tile: a token's outputs are the same to
 //! the bit alone and among others. Kernels have no closures: the instructions of a kernel do not apply to them.
 
-use super::packed::{Packed, Scales, block_bytes};
+use super::packed::{Packed, Scales, block_bytes, parts};
 use super::planes::scale;
 use super::states::{Block, Numbers, Span, States};
 use crate::simd::instructions::Instructions;
@@ -41,17 +41,19 @@ pub(crate) fn multiply(
             let rows = Rows { weights, from, to, first: groups.start };
             let outputs = &mut outputs[start..start + num_tokens];
             macro_rules! by_bits {
-                ($states:expr, $($bits:literal),*) => {
-                    match weights.bits {
-                        $($bits => by_tokens::<_, $bits>(with, rows, $states, size, outputs),)*
+                ($states:expr, $($bits:literal $has_values:literal),*) => {
+                    match (weights.bits, weights.values.is_some()) {
+                        $(($bits, $has_values) => {
+                            by_tokens::<_, $bits, $has_values>(with, rows, $states, size, outputs);
+                        })*
                         _ => {}
                     }
                 };
             }
             if states.is_rounded() {
-                by_bits!(&states.rounded[places], 4, 5, 6, 8);
+                by_bits!(&states.rounded[places], 2 false, 3 false, 4 false, 4 true, 5 false, 6 false, 8 false);
             } else {
-                by_bits!(&states.floats[places], 4, 5, 6, 8);
+                by_bits!(&states.floats[places], 2 false, 3 false, 4 false, 4 true, 5 false, 6 false, 8 false);
             }
         }
     }
@@ -67,7 +69,7 @@ struct Rows<'a> {
 }
 
 /// Multiplies by tiles whose sums fill the registers.
-fn by_tokens<N: Numbers, const BITS: u32>(
+fn by_tokens<N: Numbers, const BITS: u32, const VALUES: bool>(
     with: Instructions,
     rows: Rows<'_>,
     states: &[Block<N>],
@@ -79,7 +81,7 @@ fn by_tokens<N: Numbers, const BITS: u32>(
             match size {
                 $($tokens => {
                     let states = states.as_chunks().0;
-                    with.run(Tile::<N, BITS, $groups, $tokens>(rows, states, outputs));
+                    with.run(Tile::<N, BITS, VALUES, $groups, $tokens>(rows, states, outputs));
                 })*
                 _ => {}
             }
@@ -88,29 +90,36 @@ fn by_tokens<N: Numbers, const BITS: u32>(
     tiles!(1 6, 2 4, 3 3, 5 2, 7 1, 9 1);
 }
 
-struct Tile<'a, 'b, 'c, N, const BITS: u32, const G: usize, const T: usize>(
+struct Tile<'a, 'b, 'c, N, const BITS: u32, const VALUES: bool, const G: usize, const T: usize>(
     Rows<'a>,
     &'a [[Block<N>; T]],
     &'b mut [&'c mut [f32]],
 );
 
-impl<N: Numbers, const BITS: u32, const G: usize, const T: usize> Job
-    for Tile<'_, '_, '_, N, BITS, G, T>
+impl<N: Numbers, const BITS: u32, const VALUES: bool, const G: usize, const T: usize> Job
+    for Tile<'_, '_, '_, N, BITS, VALUES, G, T>
 {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self(Rows { weights, from, to, first }, states, outputs) = self;
         let (scales, bytes) = (weights.scales, weights.bytes());
         // Numbers that are multiplied with their sign are not above what they mean.
-        let is_offset = !(N::IS_ROUNDED && BITS == 8 && S::HAS_SIGNED_BYTES);
+        let is_signed = match (N::IS_ROUNDED, VALUES) {
+            (true, _) => (VALUES || BITS == 8) && S::HAS_SIGNED_BYTES,
+            (false, has_values) => has_values,
+        };
+        let is_offset = !is_signed;
+        // Products of bytes take 128 off, or numbers without a sign.
+        let sign = if N::IS_ROUNDED { 0x80 } else { 0 };
+        let values =
+            weights.values.map_or([0; 16], |values| values.map(|of| of.cast_unsigned() ^ sign));
         let has_minimum = match scales {
-            Scales::Half(_) | Scales::Signed => is_offset,
-            Scales::HalfAndMinimum | Scales::Super => true,
+            Scales::Half(_) | Scales::UpperHalf | Scales::Signed(_) => is_offset,
+            Scales::HalfAndMinimum | Scales::Super | Scales::Nibbles => true,
         };
         let (unit_bytes, group_bytes) = (scales.unit_bytes(BITS) * S::LANES, weights.group_bytes());
         let block_bytes = block_bytes(BITS) * S::LANES;
-        // Each 16 columns of 6 bits have a scale.
-        let parts = if BITS == 6 { 2 } else { 1 };
+        let parts = parts(BITS);
         // Processors do not predict the jump to the next tile. A single group is one stream.
         let ahead = if G == 1 { 2048 } else { G * group_bytes };
         for group in (from..to).step_by(G) {
@@ -123,7 +132,7 @@ impl<N: Numbers, const BITS: u32, const G: usize, const T: usize> Job
                     units[of] = &bytes[of_group..][..unit_bytes];
                 }
                 for block in 0..scales.blocks() {
-                    let place = scales.bytes() * S::LANES + block * block_bytes;
+                    let place = scales.bytes(BITS) * S::LANES + block * block_bytes;
                     let mut blocks: [&[u8]; G] = [&[]; G];
                     for of in 0..G {
                         blocks[of] = &units[of][place..][..block_bytes];
@@ -140,12 +149,14 @@ impl<N: Numbers, const BITS: u32, const G: usize, const T: usize> Job
                     macro_rules! part {
                         ($part:literal) => {
                             let eights = $part * 4 / parts..($part + 1) * 4 / parts;
-                            let products =
-                                N::products::<S, BITS, G, T>(simd, blocks, states, eights);
+                            let products = N::products::<S, BITS, VALUES, G, T>(
+                                simd, &values, blocks, states, eights,
+                            );
                             let place = if parts == 1 { 0 } else { 1 + $part };
                             for of in 0..G {
-                                let (scale, minimum) =
-                                    scale(simd, units[of], scales, block, $part, is_offset);
+                                let (scale, minimum) = scale::<S, BITS>(
+                                    simd, units[of], scales, block, $part, is_offset,
+                                );
                                 for token in 0..T {
                                     let total = &mut totals[of][token];
                                     if has_minimum {

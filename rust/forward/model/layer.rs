@@ -89,7 +89,7 @@ impl LinearLayer {
         prepared.clear();
         let mut start = 0;
         for part in &self.parts {
-            prepared.fill(self.with, states, self.num_inputs, part.bits, activations);
+            prepared.fill(self.with, states, part, activations);
             let places = start..start + part.rows;
             start = places.end;
             let rows = outputs.chunks_exact_mut(self.num_outputs.max(1));

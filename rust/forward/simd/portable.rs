@@ -73,6 +73,9 @@ impl Simd for Portable {
         store_bytes(words: Words, to: &mut [u8]) -> () =
             *to.first_chunk_mut().expect("a byte of each lane") = words.map(|word| word as u8);
         bits(words: Words) -> Floats = words.map(f32::from_bits);
+        lookup(values: &[u8; 16], numbers: Words) -> Words = numbers.map(|word| {
+            u32::from_le_bytes(word.to_le_bytes().map(|number| values[usize::from(number & 15)]))
+        });
         dot(sum: Words, numbers: Words, bytes: u32, _: u32) -> Words =
             zip(sum, numbers, |sum, number| {
                 let both = number.to_le_bytes().into_iter().zip(bytes.to_le_bytes());

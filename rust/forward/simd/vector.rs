@@ -57,6 +57,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// The words as the bits of floats.
     fn bits(self, words: Self::Words) -> Self::Floats;
 
+    /// Replaces each byte, a number below 16, by its value.
+    fn lookup(self, values: &[u8; 16], numbers: Self::Words) -> Self::Words;
     /// Adds the products of four numbers of `bits` bits and four signed bytes, eight times at most before
     /// [`finish`](Self::finish).
     fn dot(self, sum: Self::Words, numbers: Self::Words, bytes: u32, bits: u32) -> Self::Words;

@@ -131,9 +131,13 @@ impl Simd for Avx2 {
             _mm_storel_epi64(byte_places::<8>(to).cast(), _mm_packs_epi16(halves, halves));
         }
         fn bits(words: __m256i) -> __m256 { _mm256_castsi256_ps(words) }
+        fn lookup(values: &[u8; 16], numbers: __m256i) -> __m256i {
+            let values = _mm_loadu_si128(std::ptr::from_ref(values).cast());
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), numbers)
+        }
         fn dot(sum: __m256i, numbers: __m256i, bytes: u32, bits: u32) -> __m256i {
             let bytes = _mm256_set1_epi32(signed(bytes));
-            if bits == 4 {
+            if bits <= 4 {
                 // 8 * 2 * 15 * 127 fits in 16 bits.
                 return _mm256_add_epi16(sum, _mm256_maddubs_epi16(numbers, bytes));
             }
@@ -147,7 +151,7 @@ impl Simd for Avx2 {
             _mm256_add_epi32(sum, _mm256_madd_epi16(products, _mm256_set1_epi16(1)))
         }
         fn finish(sum: __m256i, bits: u32) -> __m256i {
-            if bits == 4 { _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) } else { sum }
+            if bits <= 4 { _mm256_madd_epi16(sum, _mm256_set1_epi16(1)) } else { sum }
         }
         fn prefetch(place: *const u8) -> () { _mm_prefetch::<_MM_HINT_T0>(place.cast()) }
     }
@@ -217,6 +221,10 @@ impl Simd for Avx512 {
             _mm_storeu_si128(byte_places::<16>(to).cast(), _mm512_cvtepi32_epi8(words));
         }
         fn bits(words: __m512i) -> __m512 { _mm512_castsi512_ps(words) }
+        fn lookup(values: &[u8; 16], numbers: __m512i) -> __m512i {
+            let values = _mm_loadu_si128(std::ptr::from_ref(values).cast());
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), numbers)
+        }
         fn dot(sum: __m512i, numbers: __m512i, bytes: u32, _bits: u32) -> __m512i {
             _mm512_dpbusd_epi32(sum, numbers, _mm512_set1_epi32(signed(bytes)))
         }

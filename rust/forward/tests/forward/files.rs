@@ -154,7 +154,7 @@ fn tensors_outside_of_the_file_are_refused() {
         (&[1 << 40, 1 << 20], 0, 0, "not all in the file"),
         (&[u64::MAX], 0, 0, "part of a block"),
         (&[33], 2, 0, "part of a block"),
-        (&[32], 10, 0, "in the type Q2_K"),
+        (&[32], 16, 0, "in the type IQ2_XXS"),
         (&[32], 99, 0, "in the type 99"),
     ] {
         let file =

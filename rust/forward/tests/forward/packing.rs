@@ -6,7 +6,7 @@ use specds_forward::gguf::{BlockType, Bytes, Tensor};
 use specds_forward::model::LinearLayer;
 
 /// A type, the bits of its planes, and the places of the halves that its units begin with.
-const TYPES: [(BlockType, usize, &[usize]); 8] = [
+const TYPES: [(BlockType, usize, &[usize]); 13] = [
     (BlockType::Q4_0, 4, &[0]),
     (BlockType::Q4_1, 4, &[0, 2]),
     (BlockType::Q5_0, 5, &[0]),
@@ -15,6 +15,11 @@ const TYPES: [(BlockType, usize, &[usize]); 8] = [
     (BlockType::Q4K, 4, &[0, 2]),
     (BlockType::Q5K, 5, &[0, 2]),
     (BlockType::Q6K, 6, &[208]),
+    (BlockType::Q2K, 2, &[80, 82]),
+    (BlockType::Q3K, 3, &[108]),
+    (BlockType::Iq4Nl, 4, &[0]),
+    (BlockType::Iq4Xs, 4, &[0]),
+    (BlockType::Mxfp4, 4, &[]),
 ];
 
 /// The number of a weight as it is stored; that of `Q8_0` is 128 more, so that none is negative.
@@ -32,6 +37,17 @@ fn number(kind: BlockType, block: &[u8], place: usize) -> u8 {
         BlockType::Q5_0 => nibble(6, place, 16) | bit(2),
         BlockType::Q5_1 => nibble(8, place, 16) | bit(4),
         BlockType::Q8_0 => block[2 + place] ^ 0x80,
+        BlockType::Iq4Nl => nibble(2, place, 16),
+        BlockType::Mxfp4 => nibble(1, place, 16),
+        BlockType::Iq4Xs => nibble(8, place, 16),
+        BlockType::Q2K | BlockType::Q3K => {
+            let start = if kind == BlockType::Q2K { 16 } else { 32 };
+            let (part, column) = (place / 128, place % 128);
+            let low = block[start + part * 32 + column % 32] >> (column / 32 * 2) & 3;
+            let high =
+                if kind == BlockType::Q2K { 0 } else { block[place % 32] >> (place / 32) & 1 };
+            low | high << 2
+        }
         BlockType::Q4K => nibble(16, place, 32),
         BlockType::Q5K => nibble(48, place, 32) | (block[16 + place % 32] >> (place / 32) & 1) << 4,
         BlockType::Q6K => {
@@ -58,6 +74,23 @@ fn scales(kind: BlockType, block: &[u8]) -> Vec<u8> {
             scales.chain((0..8).map(|part| packed(part).1)).collect()
         }
         BlockType::Q6K => block[192..208].iter().map(|scale| scale ^ 0x80).collect(),
+        BlockType::Q2K => block[..16].to_vec(),
+        BlockType::Q3K => {
+            let scale = |of: usize| {
+                let low = block[96 + of % 8] >> (of / 8 * 4) & 15;
+                let high = block[104 + of % 4] >> (of / 4 * 2) & 3;
+                (low | high << 4) + 96
+            };
+            (0..16).map(scale).collect()
+        }
+        BlockType::Iq4Xs => {
+            let high = u16::from_le_bytes([block[2], block[3]]);
+            let scale = |of: usize| {
+                let low = block[4 + of / 2] >> (of % 2 * 4) & 15;
+                (low | u8::try_from(high >> (of * 2) & 3).unwrap() << 4) + 96
+            };
+            (0..8).map(scale).collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -68,6 +101,13 @@ fn words(kind: BlockType, bits: usize, block: &[u8], start: usize) -> Vec<u32> {
     let place = |column: usize| [0, 8, 16, 24, 4, 12, 20, 28][column % 8];
     let mut words = vec![0; bits];
     for column in 0..32 {
+        if bits < 4 {
+            words[column / 16] |= (number(column) & 3) << (8 * (column % 4) + column % 16 / 4 * 2);
+            if bits == 3 {
+                words[2] |= number(column) >> 2 << (8 * (column % 4) + column / 4);
+            }
+            continue;
+        }
         if bits == 8 {
             words[column / 4] |= number(column) << (8 * (column % 4));
             continue;
@@ -94,6 +134,13 @@ fn packed(of: (BlockType, usize, &[usize]), rows: &[&[u8]], lanes: usize) -> Vec
                 (0..lanes).map(|lane| &row(lane)[place..][..kind.block_bytes()]).collect();
             for &half in halves {
                 packed.extend(blocks.iter().flat_map(|block| &block[half..half + 2]));
+            }
+            if kind == BlockType::Mxfp4 {
+                // The upper half of a power of two.
+                let scale = |of: &&[u8]| (f32::from(of[0]) - 128.0).exp2().to_bits() >> 16;
+                packed.extend(
+                    blocks.iter().flat_map(|of| scale(of).to_le_bytes().into_iter().take(2)),
+                );
             }
             let scales: Vec<Vec<u8>> = blocks.iter().map(|block| scales(kind, block)).collect();
             for word in (0..scales[0].len()).step_by(4) {

@@ -7,7 +7,7 @@ use specds_forward::{Activations, Instructions};
 
 /// A type, the places of the halves of a block, and the sum of the weights of one block, plain and by place, as
 /// gguf-py 0.19.0 reads them.
-const TYPES: [(BlockType, &[usize], f64, f64); 11] = [
+const TYPES: [(BlockType, &[usize], f64, f64); 16] = [
     (BlockType::F32, &[], 2.767_334_145_096_703e35, 2.767_334_145_096_703e35),
     (BlockType::F16, &[], 0.126_342_773_437_5, 0.126_342_773_437_5),
     (BlockType::BF16, &[], 5.056_790_541_857_481e-10, 5.056_790_541_857_481e-10),
@@ -19,6 +19,11 @@ const TYPES: [(BlockType, &[usize], f64, f64); 11] = [
     (BlockType::Q4K, &[0, 2], 3006.5, 428_704.5),
     (BlockType::Q5K, &[0, 2], 6867.5, 957_117.5),
     (BlockType::Q6K, &[208], 288.25, 49_026.25),
+    (BlockType::Q2K, &[80, 82], 49.9375, 4350.25),
+    (BlockType::Q3K, &[108], 59.875, 11_071.562_5),
+    (BlockType::Iq4Nl, &[0], -16.0625, -432.4375),
+    (BlockType::Iq4Xs, &[0], -687.8125, -130_695.875),
+    (BlockType::Mxfp4, &[], 0.390_625, 9.968_75),
 ];
 
 /// Rows of blocks of any bytes, but for halves of this exponent, which are 1/16 to 1/4.
@@ -36,6 +41,7 @@ fn rows(kind: BlockType, halves: &[usize], columns: usize, number: usize, seed: 
             BlockType::F32 => block[3] = 0x3d,
             BlockType::F16 => block[1] = 0x2c | block[1] & 0x83,
             BlockType::BF16 => block[1] = 0x3d | block[1] & 0x80,
+            BlockType::Mxfp4 => block[0] = 0x78 | block[0] & 3,
             _ => halves.iter().for_each(|&half| block[half + 1] = 0x2c | block[half + 1] & 3),
         }
     }
@@ -49,7 +55,11 @@ fn weights_are_those_of_gguf_py() {
             .map(|place| u8::try_from((place * 37 + 11) % 256).unwrap())
             .collect();
         for &half in halves {
-            block[half..half + 2].copy_from_slice(&[0, if half == 2 { 0x2d } else { 0x2c }]);
+            block[half..half + 2]
+                .copy_from_slice(&[0, if matches!(half, 2 | 82) { 0x2d } else { 0x2c }]);
+        }
+        if kind == BlockType::Mxfp4 {
+            block[0] = 0x7a;
         }
         let mut weights = vec![0.0; kind.block_size()];
         kind.dequantize(&block, &mut weights);
