@@ -317,7 +317,7 @@ fn use_all(path: &Path, random: &mut Random) -> Result<usize, Error> {
             drop(tensor.numbers());
         }
     }
-    let options = LoadOptions { num_threads: random.below(4), watch: None };
+    let options = LoadOptions { num_threads: random.below(4), ..LoadOptions::default() };
     let model = Model::load(file, random.pick(&Instructions::available()), options)?;
     let vocab = u32::try_from(model.config.vocab_size).unwrap();
     let mut cache = Cache::new(&model, 2);
