@@ -62,7 +62,7 @@ pub struct Gguf {
 
 /// Path, size, time and checksum, by which a file is known again.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     /// The bytes of all parts.
     pub(crate) num_bytes: u64,
@@ -164,9 +164,9 @@ impl Gguf {
     }
 
     /// Returns `None` for arrays, and if the system does not know the time of the file.
-    pub(crate) fn source(&self) -> Option<Source> {
+    pub(crate) fn source(&self) -> Option<SourceFile> {
         let mut of_parts = Vec::new();
-        let mut source = Source {
+        let mut source = SourceFile {
             path: self.parts.first()?.path.canonicalize().ok()?,
             num_bytes: 0,
             modified: SystemTime::UNIX_EPOCH,

@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::packing::{LoadOptions, PackedCache, PackingPlan, each};
 use crate::error::{Error, Result};
-use crate::gguf::file::{Gguf, Source};
+use crate::gguf::file::{Gguf, SourceFile};
 use crate::simd::instructions::Instructions;
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -309,7 +309,7 @@ fn map(file: &File) -> io::Result<Mmap> {
 }
 
 /// Identity of the weights, start of the system, and path of the source.
-fn header(plan: &PackingPlan, with: Instructions, source: &Source) -> Vec<u8> {
+fn header(plan: &PackingPlan, with: Instructions, source: &SourceFile) -> Vec<u8> {
     let modified = source.modified.duration_since(SystemTime::UNIX_EPOCH);
     let modified = modified.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(0));
     let mut header = Vec::with_capacity(HEADER_BYTES);
