@@ -24,7 +24,10 @@ _MULTIPLIERS = {
 }  # fmt: skip
 _CONVOLUTIONS = {"layer_types": ["conv", "full_attention", "conv", "full_attention"]}
 _LFM2 = {"conv_L_cache": 3, "block_auto_adjust_ff_dim": False, **_CONVOLUTIONS}
-_ROTATION = {"rope_type": "default", "rope_theta": 150000.0}
+_YARN = {
+    "rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+    "original_max_position_embeddings": 64, "rope_theta": 150000.0,
+}  # fmt: skip
 
 FAMILIES = {
     "qwen3moe": ("Qwen3MoeConfig", {**_EXPERTS, "norm_topk_prob": True}),
@@ -38,7 +41,7 @@ FAMILIES = {
         "OlmoeConfig",
         {**_BASE, "num_key_value_heads": 4, "num_experts": 8, "num_experts_per_tok": 3},
     ),
-    "gpt-oss": ("GptOssConfig", {**_LOCAL, "sliding_window": 8, "rope_parameters": _ROTATION}),
+    "gpt-oss": ("GptOssConfig", {**_LOCAL, "sliding_window": 8, "rope_parameters": _YARN}),
     "lfm2": ("Lfm2Config", {**_BASE, **_LFM2}),
     "lfm2moe": ("Lfm2MoeConfig", {**_EXPERTS, **_LFM2, "num_dense_layers": 1}),
     "qwen3next": ("Qwen3NextConfig", {**_SHARED, **_DELTA}),

@@ -186,6 +186,7 @@ impl Fields<'_> {
                 let ramp = Ramp {
                     base,
                     length,
+                    is_exact: self.architecture == "gpt-oss",
                     fast: self.positive("rope.scaling.yarn_beta_fast").unwrap_or(32.0),
                     slow: self.positive("rope.scaling.yarn_beta_slow").unwrap_or(1.0),
                 };

@@ -30,6 +30,8 @@ pub(crate) struct Ramp {
     pub(crate) fast: f32,
     /// Angles that turn fewer times are divided, and those between them in part.
     pub(crate) slow: f32,
+    /// The ramp does not begin and end at whole pairs.
+    pub(crate) is_exact: bool,
 }
 
 impl Ramp {
@@ -43,8 +45,9 @@ impl Rotation {
     /// Divides the angles of a ramp by a factor.
     pub(crate) fn stretch(&mut self, factor: f32, ramp: Ramp) {
         let size = 2.0 * self.angles.len() as f32;
-        let start = ramp.place(size, ramp.fast).floor().max(0.0);
-        let end = ramp.place(size, ramp.slow).ceil().min(size - 1.0);
+        let (start, end) = (ramp.place(size, ramp.fast), ramp.place(size, ramp.slow));
+        let (start, end) = if ramp.is_exact { (start, end) } else { (start.floor(), end.ceil()) };
+        let (start, end) = (start.max(0.0), end.min(size - 1.0));
         for (pair, angle) in self.angles.iter_mut().enumerate() {
             let divided = ((pair as f32 - start) / (end - start).max(0.001)).clamp(0.0, 1.0);
             *angle = *angle / factor * divided + *angle * (1.0 - divided);
