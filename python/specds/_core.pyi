@@ -206,6 +206,7 @@ class EngineDrafter:
         min_prob: float | None = None,
         max_context: int | None = None,
         num_threads: int | None = None,
+        max_row_time: float | None = None,
         step_cost: Sequence[tuple[float, float]] | Literal["measured", "ignored"] | None = None,
         vocab_size: int | None = None,
         tokenizer: str = "",
@@ -243,6 +244,7 @@ class EngineDrafter:
         min_prob: float | Sequence[float] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]: ...
     def observe_step_time(self, seconds: float) -> None: ...
+    max_row_time: Final[float]
     num_predictions: Final[int]
     def observe_predictions(self, predictions: ArrayLike, num_nodes: int) -> None: ...
     def end(self, names: Sequence[str]) -> None: ...

@@ -26,7 +26,8 @@ use crate::token_tree::TokenTree;
 /// Args:
 ///     datastore: A path, or a name on the hub.
 ///     memory_scope: The earlier requests that a request drafts from: ``none``; ``tenant``, those of its
-///         tenant if the engine reports tenants; ``shared``, all, as if they were of one tenant.
+///         tenant; ``shared``, those of its tenant too, and all requests without a tenant belong to one. A
+///         request that drafts from no earlier one leaves nothing behind.
 ///     memory_bytes: Size limit of the memory in bytes.
 ///     snapshot: A file that `FusedDrafter.save` or a server with `sync_interval` wrote, to start from.
 ///     sync_interval: Seconds between two merges of the memory with the snapshot, which takes in what
@@ -37,6 +38,8 @@ use crate::token_tree::TokenTree;
 ///         ignored, else 0.
 ///     max_context: Rows with more tokens get no drafts.
 ///     num_threads: Number of threads that draft for the rows of a batch.
+///     max_row_time: Seconds that the grammar of a row may take per step, on average over ten steps, before
+///         an engine's adapter drafts no more for the request.
 ///     step_cost: Points ``[tokens, seconds]`` of the engine's step, ``measured`` or ``ignored``. By the
 ///         cost, drafts are cut to the tokens that improve throughput in a batch of that size. By
 ///         default, ``measured`` if `times_steps`, else ``ignored``.
@@ -299,6 +302,12 @@ impl EngineDrafter {
     /// Takes the seconds of the step that verified the last drafts.
     fn observe_step_time(&self, seconds: f64) {
         lock(&self.0).observe_step_time(seconds);
+    }
+
+    /// Seconds that the grammar of a row may take per step.
+    #[getter]
+    fn max_row_time(&self) -> f64 {
+        lock(&self.0).config().max_row_time
     }
 
     /// Number of the model's likeliest tokens at each node that are used; 0 for none.

@@ -13,8 +13,9 @@ class ReturnedError(Exception):
 
 
 class ReferenceRequest:
-    def __init__(self, drafter, text):
-        self.session, self.text, self.previous_len = drafter.session(text), list(text), 0
+    def __init__(self, drafter, text, tenant):
+        self.session = drafter.session(text, tenant)
+        self.text, self.previous_len = list(text), 0
         self.num_absent, self.num_drafted, self.is_stored = 0, 0, False
 
     def store(self):
@@ -33,8 +34,8 @@ class ReferenceRequest:
 class ReferenceEngineDrafter:
     """Rows of whole contexts over the sessions of a plain drafter."""
 
-    def __init__(self, drafter, vocab_size):
-        self.drafter, self.vocab_size = drafter, vocab_size
+    def __init__(self, drafter, vocab_size, *, is_isolated):
+        self.drafter, self.vocab_size, self.is_isolated = drafter, vocab_size, is_isolated
         self.rows, self.absent, self.num_opened = {}, {}, 0
 
     def sync(self, contexts):
@@ -71,7 +72,8 @@ class ReferenceEngineDrafter:
         if not context or (request is None and max(context) >= self.vocab_size):
             return
         if request is None:
-            self.rows[name] = ReferenceRequest(self.drafter, context)
+            tenant = str(self.num_opened) if self.is_isolated else ""
+            self.rows[name] = ReferenceRequest(self.drafter, context, tenant)
             self.num_opened += 1
             return
         new = context[len(request.text) :]

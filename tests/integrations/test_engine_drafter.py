@@ -82,7 +82,8 @@ def test_drafts_equal_those_of_one_plain_session_per_request(
     tmp_path, steps, memory_scope, num_threads, shapes
 ):
     ours, plain = drafters(tmp_path, memory_scope=memory_scope, num_threads=num_threads)
-    reference, engine = ReferenceEngineDrafter(plain, VOCAB_SIZE), FakeEngine()
+    reference = ReferenceEngineDrafter(plain, VOCAB_SIZE, is_isolated=memory_scope == "none")
+    engine = FakeEngine()
     for number, (event, row, new) in enumerate(steps):
         engine.do(event, row, new)
         contexts = engine.contexts()
@@ -194,6 +195,10 @@ def test_request_may_be_absent_for_long_repeatedly(tmp_path):
         ("tenant", ["ann", "bob"], False),
         ("tenant", ["", ""], False),
         ("shared", ["", ""], True),
+        ("shared", ["ann", "ann"], True),
+        ("shared", ["ann", "bob"], False),
+        ("shared", ["ann", ""], False),
+        ("shared", ["", "ann"], False),
     ],
 )
 def test_memory_scope_selects_the_earlier_requests(memory_scope, tenants, is_remembered):

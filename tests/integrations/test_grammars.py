@@ -1,21 +1,26 @@
 """Structured output in the adapters of vLLM and SGLang, by the matchers of both libraries."""
 
 from concurrent.futures import Future
+from threading import Event
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
+from datastores import until
 from grammars import EOS, GRAMMARS, VOCABULARY, Reference
 from models import VOCAB_SIZE
 from specds.constraints import constraint_of_engine
 from specds.integrations import sglang, vllm, vllm_grammars
+from specds.integrations.adapter import Adapter
+from specds.integrations.compile_threads import CompileThreads
 from vllm_shapes import config_of, runner_of
 
 LIBRARIES = {"xgrammar": "xgrammar", "guidance": "llguidance"}
 PROMPT = [5, 6, 5]
 THINKS, NO_MORE = 7, 8
+ENDLESS = ['root ::= "le" root', 'root ::= "l" b\nb ::= "e" b', 'root ::= "' + "lev" * 2000 + '"']
 
 
 def engine_grammar(backend):
@@ -81,7 +86,6 @@ def step(proposer, requests, outputs):
     for name, sampling in requests.items():
         proposer.runner.requests[name].sampling_params = sampling
         proposer.runner.requests[name].prompt_token_ids = PROMPT
-    # The grammars are compiled in this one thread, in order.
     tokens = np.full((len(outputs), 200), 3, np.int32)
     for row, output in enumerate(outputs):
         tokens[row, : len(PROMPT) + len(output)] = [*PROMPT, *output]
@@ -257,6 +261,111 @@ def test_shadow_is_silent_until_it_is_compiled_and_where_that_failed(compiled):
     late.set_result((constraint_of_engine(engine_grammar(compiled.backend)), None))
     follow(shadow, text)
     assert shadow.constraint.push(VOCABULARY.index(b"v"))
+
+
+def xgrammar_of(source):
+    """Return an engine's grammar of an EBNF source."""
+    import xgrammar
+
+    info = xgrammar.TokenizerInfo(VOCABULARY, stop_token_ids=[EOS])
+    compiled = xgrammar.GrammarCompiler(info, max_threads=1).compile_grammar(source)
+    return SimpleNamespace(ctx=compiled, matcher=xgrammar.GrammarMatcher(compiled))
+
+
+@pytest.mark.parametrize("source", ENDLESS)
+def test_forced_text_without_an_end_is_drafted_like_another(source):
+    """Ask for no more of it than is drafted: xgrammar's own search for it never ends."""
+    grammar = xgrammar_of(source)
+    constraint, text = constraint_of_engine(grammar), b""
+    for _ in range(60):
+        [path] = constraint.ahead()
+        assert path
+        for token in path:
+            assert constraint.push(token)
+        constraint.pop(len(path) - 1)  # a part of it is emitted
+        text += VOCABULARY[path[0]]
+    [short] = constraint_of_engine(grammar, max_forced=3).ahead()
+    assert 0 < len(short) <= 3
+    assert source[10:12].encode()[:1] == text[:1]
+
+
+class CostlyConstraint:
+    """A constraint that takes time of a clock, or fails, in each step."""
+
+    ended, now = False, 0.0
+
+    def __init__(self, seconds, fails):
+        self.seconds, self.fails, self.num_calls = seconds, fails, 0
+
+    def ahead(self):
+        self.num_calls += 1
+        if self.fails:
+            raise RuntimeError("of a grammar")
+        self.now += self.seconds
+        return []
+
+    def push(self, token):
+        return True
+
+    def pop(self, count):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fails", "num_calls"),
+    [(0.001, False, 25), (0.0035, False, 6), (0.05, False, 1), (0, True, 1)],
+)
+def test_row_with_a_costly_or_failing_grammar_decodes_without_drafts(
+    monkeypatch, seconds, fails, num_calls
+):
+    adapter = Adapter({"max_row_time": 0.002, "min_prob": 0.0}, 8, vocab_size=VOCAB_SIZE)
+    costly, text = CostlyConstraint(seconds, fails), [1, 2, 3] * 5
+    monkeypatch.setattr("specds.integrations.adapter.thread_time", lambda: costly.now)
+    for number in range(25):
+        names = ["good", "hostile"]
+        adapter.sync([text, [9, *text]], names)
+        adapter.choose_allowed([None, costly])
+        good, hostile = adapter.chains([100, 100])
+        assert len(good) == 8
+        assert bool(hostile) == (number + 1 < num_calls or num_calls == 25)
+        text.append([1, 2, 3][number % 3])
+    assert costly.num_calls == num_calls
+    assert adapter.num_limited == (num_calls < 25)
+    assert adapter.num_failures == fails
+    # A later request of the same name is not limited.
+    adapter.request_options.pop("hostile", None)
+    adapter.sync([text, [8, *text]], names)
+    adapter.choose_allowed([None, None])
+    assert all(map(len, adapter.chains([100, 100])))
+
+
+def test_grammar_that_compiles_for_long_delays_no_other():
+    threads, forever = CompileThreads(num_threads=2, max_threads=5, patience=0.05), Event()
+    stuck = [threads.submit(forever.wait) for _ in range(4)]
+    assert threads.submit(lambda: 7).result(timeout=30) == 7
+    assert not any(result.done() for result in stuck)
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(lambda: 1 // 0).result(timeout=30)
+    forever.set()
+    assert all(result.result(timeout=30) for result in stuck)
+
+
+def test_requests_with_one_grammar_wait_for_one_compilation(compiled, monkeypatch):
+    grammars, ready, make = vllm_grammars.Grammars(configured(), MagicMock()), Event(), []
+
+    def compile_grammar(*about, **more):
+        make.append(about)
+        assert ready.wait(30)
+        return engine_grammar(compiled.backend)
+
+    backend = SimpleNamespace(compile_grammar=compile_grammar)
+    monkeypatch.setattr(grammars, "_backend", lambda name: backend)
+    slow = [grammars.shadow(asks(compiled.backend), PROMPT) for _ in range(40)]
+    other = grammars.shadow(asks("guidance", "other"), PROMPT)
+    until(lambda: len(make) == 2)
+    ready.set()
+    assert all(shadow._begun.result(30) for shadow in [*slow, other])
+    assert len(make) == 2
 
 
 def test_grammar_that_cannot_be_compiled_is_logged_once_in_a_while(compiled, monkeypatch):

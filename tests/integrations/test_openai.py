@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from specds.integrations.openai import PredictedOutput, count_accepted
+from specds.integrations.openai import MAX_CHARS, MAX_IDS, PredictedOutput, count_accepted
 
 CHAT = "/v1/chat/completions"
 SGLANG = {"carrier": "custom_params", "ids_field": "return_output_ids_in_sglext"}
@@ -153,7 +153,10 @@ def test_ids_of_sglang_are_counted_and_removed(is_streamed, more):
 @pytest.mark.parametrize(
     "prediction",
     ["text", {}, {"type": "content"}, {"type": "text", "content": "a"}, [1]]
-    + [{"type": "content", "content": content} for content in (1, [1], [{"type": "image_url"}])],
+    + [
+        {"type": "content", "content": content}
+        for content in (1, [1], [{"type": "image_url"}], "\ud800")
+    ],
 )
 def test_invalid_prediction_is_status_400(prediction):
     app = StubApp()
@@ -220,6 +223,29 @@ def test_tools_with_a_grammar_or_without_a_function_are_not_drafted(more):
     refusing = StubApp(status=400)
     assert ask(refusing, {"tools": [TOOL]})[0] == 200
     assert json.loads(refusing.seen[-1][1]) == {"tools": [TOOL]}
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"prediction": {"type": "content", "content": "x" * (MAX_IDS + 1)}},
+        {"prediction": {"type": "content", "content": "x" * (MAX_CHARS + 1)}},
+        {"vllm_xargs": {"specds_predicted_output": [1] * (MAX_IDS + 1)}},
+    ],
+)
+def test_prediction_that_is_too_long_is_status_400(about):
+    app = StubApp()
+    status, answer = ask(app, about, piece=1 << 20)
+    assert status == 400
+    assert "at most 262144 tokens" in json.loads(answer)["error"]["message"]
+    assert all(path == "/tokenize" for path, _ in app.seen)
+
+
+@pytest.mark.parametrize("ids", [[[1], [2]], [{}], ["1"], [True]])
+def test_predicted_output_other_than_ids_reaches_the_server_unchanged(ids):
+    app, body = StubApp(), json.dumps({"vllm_xargs": {"specds_predicted_output": ids}}).encode()
+    assert ask(app, body)[0] == 200
+    assert app.seen == [(CHAT, body)]
 
 
 def test_other_routes_and_errors_are_unchanged():

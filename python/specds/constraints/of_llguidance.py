@@ -15,18 +15,20 @@ class LlguidanceConstraint(MatcherConstraint):
     Args:
         matcher: The grammar with its tokenizer.
         resets: Whether to begin at the start of the grammar, not where the matcher is.
+        max_forced: The most forced tokens that are drafted.
 
     Raises:
         ValueError: The grammar is invalid.
     """
 
-    def __init__(self, matcher: Any, *, resets: bool = True) -> None:
+    def __init__(self, matcher: Any, *, resets: bool = True, max_forced: int = MAX_FORCED) -> None:
         matcher = matcher.deep_copy()
         if matcher.is_error():
             raise ValueError(f"grammar is invalid: {matcher.get_error()}")
         if resets:
             matcher.reset()
         super().__init__(matcher, vocab_size=8 * len(matcher.compute_bitmask()))
+        self._max_forced = max_forced
         # Tokens of the last free text. Where they are allowed is free text too, whose mask may
         # take a millisecond.
         self._free = list[int]()
@@ -48,12 +50,15 @@ class LlguidanceConstraint(MatcherConstraint):
     def ahead(self) -> Sequence[Path]:
         if self.ended:
             return []
+        # Its own search ends after 50,000 items, with an error of this copy.
         forced = self._matcher.compute_ff_tokens()
+        if len(forced) > self._max_forced:
+            return [forced[: self._max_forced]]
         num_taken = self._matcher.try_consume_tokens(forced) if forced else 0
         paths = [[*forced, *branch] for branch in self._branches()]
         if num_taken:
             self._matcher.rollback(num_taken)
-        return [path[:MAX_FORCED] for path in paths or [forced] if path]
+        return [path[: self._max_forced] for path in paths or [forced] if path]
 
     def _branches(self) -> list[list[int]]:
         """Return the few allowed tokens, each with what it forces; not the beginnings of others."""

@@ -1,7 +1,8 @@
 """Constraints of xgrammar, which forces strings rather than tokens."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -16,6 +17,8 @@ from specds.constraints.constraint import (
     few_of,
 )
 
+_BYTES_PER_TOKEN = 4
+"""The bytes of forced strings that are looked up for each token that may be drafted."""
 _MAX_CHARS = 8
 """The most characters that are followed where the next one is not forced."""
 _FREE = ("012", "xqz", "XQZ")
@@ -40,9 +43,10 @@ class XgrammarConstraint(MatcherConstraint):
     Args:
         compiled: The grammar.
         matcher: A matcher of it; a new one by default.
+        max_forced: The most tokens of a forced string that are drafted.
     """
 
-    def __init__(self, compiled: Any, matcher: Any = None) -> None:
+    def __init__(self, compiled: Any, matcher: Any = None, max_forced: int = MAX_FORCED) -> None:
         import xgrammar
 
         self._cutter = Cutter.of(compiled.tokenizer_info)
@@ -53,6 +57,9 @@ class XgrammarConstraint(MatcherConstraint):
         self._stops = frozenset(matcher.stop_token_ids)
         self._tokens = list[int]()
         self._before: str | None = None
+        self._forced = _ForcedBytes(0, b"")
+        self._max_forced, self._max_bytes = max_forced, _BYTES_PER_TOKEN * max_forced
+        self._num_bytes_left = 0
 
     def push(self, token: int) -> bool:
         if not self._num_beyond and not self._matcher.accept_token(token):
@@ -67,13 +74,18 @@ class XgrammarConstraint(MatcherConstraint):
     def pop(self, count: int) -> None:
         super().pop(count)
         del self._tokens[len(self._tokens) - count :]
+        if len(self._tokens) < self._forced.num_tokens:
+            self._forced = _ForcedBytes(0, b"")
 
     def ahead(self) -> Sequence[Path]:
         if self.ended:
             return []
-        self._before = None
-        found = self._texts()
-        return [path for text, end in found if (path := [*self._cutter.cut(text), *end])]
+        self._before, self._num_bytes_left = None, self._max_bytes
+        known = self._forced.after(self._tokens, self._cutter.bytes_of)
+        self._forced = _ForcedBytes(len(self._tokens), self._forced_bytes(known))
+        found = self._texts(forced=self._forced.text)
+        paths = ([*self._cutter.cut(text), *end][: self._max_forced] for text, end in found)
+        return [path for path in paths if path]
 
     def _written(self) -> str:
         """Return the text without its strings. What it has as whitespace is likely below."""
@@ -97,14 +109,42 @@ class XgrammarConstraint(MatcherConstraint):
             self._matcher.rollback(1)
         return bool(is_allowed)
 
-    def _texts(self, share: float = 1.0, before: str = "") -> list[tuple[str, list[int]]]:
+    def _forced_bytes(self, known: bytes = b"") -> bytes:
+        """Return the first bytes that must come next.
+
+        The matcher's own search for them ends only where the forced string does: `"ab"` repeated
+        without an end would keep it for ever.
+
+        Args:
+            known: The first of them that are known.
+        """
+        if self._matcher.is_terminated() or (known and not self._matcher.accept_string(known)):
+            return b""
+        found = bytearray(known)
+        while len(found) < self._max_bytes and self._num_bytes_left > 0:
+            byte = self._cutter.only_byte_of(self.bits())
+            if byte is None or not self._matcher.accept_string(byte):
+                break
+            found += byte
+            self._num_bytes_left -= 1
+        if found:
+            self._matcher.rollback(len(found) - len(known) + bool(known))
+        return bytes(found)
+
+    def _texts(
+        self, share: float = 1.0, before: str = "", forced: bytes | None = None
+    ) -> list[tuple[str, list[int]]]:
         """Return the likely continuations, each with the stop token that must follow, if any."""
         if self._is_free():
             return [("", [])]
-        forced = self._matcher.find_jump_forward_string()
+        forced = self._forced_bytes() if forced is None else forced
+        return self._continued(share, before, forced.decode(errors="ignore"))
+
+    def _continued(self, share: float, before: str, forced: str) -> list[tuple[str, list[int]]]:
         if forced and not self._matcher.accept_string(forced):
             return [(forced, [])]
-        is_last = share <= _MIN_SHARE or (forced and self._is_free())
+        is_long = self._num_bytes_left <= 0 or len(forced) >= self._max_bytes
+        is_last = share <= _MIN_SHARE or is_long or (forced and self._is_free())
         below = [] if is_last else self._branches(share, before + forced)
         if forced:
             self._matcher.rollback(1)
@@ -137,6 +177,19 @@ class XgrammarConstraint(MatcherConstraint):
                 found += [(char + text, end) for text, end in below]
                 self._matcher.rollback(1)
         return found
+
+
+@dataclass
+class _ForcedBytes:
+    """The first bytes that must follow a number of tokens."""
+
+    num_tokens: int
+    text: bytes
+
+    def after(self, tokens: Sequence[int], bytes_of: Callable[[Sequence[int]], bytes]) -> bytes:
+        """Return what must follow all of the tokens; nothing if it is not known."""
+        new = bytes_of(tokens[self.num_tokens :])
+        return self.text[len(new) :] if self.text.startswith(new) else b""
 
 
 class Cutter:
@@ -173,9 +226,11 @@ class Cutter:
             (char, token >> 3, 1 << (token & 7)) for char, token in zip(chars, tokens, strict=True)
         ]
 
+    def bytes_of(self, token_ids: Sequence[int]) -> bytes:
+        return b"".join(self._vocabulary[token] for token in token_ids)
+
     def text_of(self, token_ids: Sequence[int]) -> str:
-        texts = (self._vocabulary[token] for token in token_ids)
-        return b"".join(texts).decode("utf-8", errors="replace")
+        return self.bytes_of(token_ids).decode("utf-8", errors="replace")
 
     def space_after(self, text: str, chars: Sequence[str]) -> str | None:
         """Return the rest of the whitespace that usually follows, None where it is not known.
@@ -199,6 +254,15 @@ class Cutter:
             usual = None if {",", ":"} & {*chars} else "\n" + indent[1:] * (depth - 1)
         is_in = text[len(before) :]
         return usual[len(is_in) :] if usual is not None and usual.startswith(is_in) else None
+
+    def only_byte_of(self, bits: bytes) -> bytes | None:
+        """Return the byte with which all tokens of a bit mask begin, None if they differ."""
+        few = few_of(bits)
+        if few is None:  # such as forced spaces, of which each number may be a token
+            firsts = {char.encode() for char in self.chars_of(bits)}
+        else:
+            firsts = {self._vocabulary[token][:1] for token in few}
+        return (firsts.pop() or None) if len(firsts) == 1 else None
 
     def chars_of(self, bits: bytes) -> list[str]:
         """Return the ASCII characters that a bit mask allows."""

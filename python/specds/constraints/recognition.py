@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from specds.constraints.constraint import Constraint
+from specds.constraints.constraint import MAX_FORCED, Constraint
 from specds.constraints.processor import GrammarProcessor, start_of
 
 _OF_FUNCTION = "PrefixConstrainedLogitsProcessor"
@@ -34,20 +34,24 @@ def constraint_of(processors: Iterable[Any], prompt_ids: Any) -> Constraint | No
     return None
 
 
-def constraint_of_engine(grammar: Any) -> Constraint | None:
+def constraint_of_engine(grammar: Any, max_forced: int = MAX_FORCED) -> Constraint | None:
     """Return a constraint that begins where a grammar of vLLM or SGLang is; it moves a copy.
 
     None for a grammar of another library. The matchers have the same names in both engines.
+
+    Args:
+        grammar: The engine's object.
+        max_forced: The most tokens of a forced text that are drafted.
     """
     compiled, of_llguidance = getattr(grammar, "ctx", None), getattr(grammar, "ll_matcher", None)
     if compiled is not None:
         from specds.constraints.of_xgrammar import XgrammarConstraint
 
-        return XgrammarConstraint(compiled, grammar.matcher.fork())
+        return XgrammarConstraint(compiled, grammar.matcher.fork(), max_forced)
     if of_llguidance is not None:
         from specds.constraints.of_llguidance import LlguidanceConstraint
 
-        return LlguidanceConstraint(of_llguidance, resets=False)
+        return LlguidanceConstraint(of_llguidance, resets=False, max_forced=max_forced)
     return None
 
 

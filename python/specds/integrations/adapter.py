@@ -6,9 +6,10 @@ import functools
 import logging
 import pkgutil
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import perf_counter, process_time
+from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specds._core import EngineDrafter, TokenTree
@@ -17,6 +18,9 @@ from specds.integrations.metrics import publish
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+_NUM_TIMES = 10
+"""The steps over which the time of a row is averaged."""
 
 _Call = TypeVar("_Call", bound="Callable[..., Any]")
 
@@ -59,7 +63,9 @@ class Adapter:
         drafts: Whether this process drafts, and not another rank for it.
         request_options: Per-request options by request name; None disables drafts.
         has_tenants: Whether the engine reports the tenant of a request.
-        num_failures: Number of `guarded` calls that raised.
+        num_failures: Number of `guarded` calls and of grammars that raised.
+        num_limited: Number of requests that got no more drafts because their grammar took too long
+            or failed.
 
     Raises:
         ValueError: The configuration is invalid, or the datastore has another tokenizer.
@@ -104,7 +110,10 @@ class Adapter:
         self.drafter = EngineDrafter(**{**options, **about, "token_cost": token_cost})
         # Runs when the adapter is collected or the process ends.
         weakref.finalize(self, _close, self.drafter, self.log)
-        self.max_nodes, self.num_failures = max_nodes, 0
+        self.max_nodes, self.num_failures, self.num_limited = max_nodes, 0, 0
+        self._names: Sequence[str] = ()
+        self._row_times = dict[str, deque[float]]()
+        self._max_row_times = _NUM_TIMES * self.drafter.max_row_time
         if self.drafts:
             self.log.info("specds drafts at most %d tokens per row: %r", max_nodes, self.drafter)
         self._last_stats = self._read_stats()
@@ -122,6 +131,7 @@ class Adapter:
         num_verified: Sequence[int] | None = None,
     ) -> None:
         """Pass the contexts of a batch and the options of its requests to the drafter."""
+        self._names = names
         given = [self.request_options.get(name, {}) for name in names]
         rows = zip(contexts, given, strict=True)
         contexts = [None if options is None else context for context, options in rows]
@@ -168,20 +178,63 @@ class Adapter:
             _warn(self.drafter, self.log)
 
     def _read_stats(self) -> dict[str, Any]:
-        return {**self.drafter.stats(), "num_failures": self.num_failures}
+        own = {"num_failures": self.num_failures, "num_limited": self.num_limited}
+        return {**self.drafter.stats(), **own}
 
     def choose_allowed(self, constraints: Iterable[Constraint | None]) -> None:
         """Choose the drafts of rows with a grammar: what it forces, and nothing that it forbids.
 
+        A row that takes longer than `max_row_time`, or fails, gets no drafts from then on, because
+        all rows of the batch wait for it.
+
         Args:
-            constraints: That of each row, None for a row without one at present.
+            constraints: That of each row of the last `sync`, None for a row without one at present.
+                Time is measured, and errors are caught, while it makes each of them too.
         """
-        for row, constraint in enumerate(constraints):
-            if constraint is None:
+        constraints = iter(constraints)
+        times, self._row_times = self._row_times, {}
+        for row, name in enumerate(self._names):
+            before = thread_time()  # CPU time, to which other programs add nothing
+            try:
+                is_chosen = self._choose_allowed(row, next(constraints))
+            except IncompatibleError:
+                raise
+            except Exception:
+                self._count_failure()
+                self._limit(row, name)
                 continue
-            forced = TokenTree.of_paths(constraint.ahead())
-            tree = self.drafter.candidates(row, num_candidates(self.max_nodes), forced)
-            self.drafter.choose(row, tree.allowed(constraint, len(tree), ends=True))
+            if is_chosen:
+                recent = self._row_times[name] = times.get(name) or deque(maxlen=_NUM_TIMES)
+                recent.append(thread_time() - before)
+                if sum(recent) > self._max_row_times:
+                    self._limit(row, name)
+
+    def _choose_allowed(self, row: int, constraint: Constraint | None) -> bool:
+        if constraint is None or self.request_options.get(self._names[row], {}) is None:
+            return False
+        forced = TokenTree.of_paths(constraint.ahead())
+        tree = self.drafter.candidates(row, num_candidates(self.max_nodes), forced)
+        self.drafter.choose(row, tree.allowed(constraint, len(tree), ends=True))
+        return True
+
+    def _limit(self, row: int, name: str) -> None:
+        """Draft no more for a request."""
+        self.drafter.choose(row, TokenTree.of_paths([]))
+        self.request_options[name] = None
+        self._row_times.pop(name, None)
+        self.num_limited += 1
+        if should_log(self.num_limited - 1, self.num_limited):
+            self.log.warning(
+                "specds: the grammar of request %s takes too long or fails, so it gets no more "
+                "drafts: limited request %d",
+                name,
+                self.num_limited,
+            )
+
+    def _count_failure(self) -> None:
+        self.num_failures += 1
+        if should_log(self.num_failures - 1, self.num_failures):
+            self.log.exception("specds made no drafts: failure %d", self.num_failures)
 
     def chains(self, num_left: Iterable[int]) -> list[list[int]]:
         """Draft a chain of at most `max_nodes` tokens for each row.
@@ -262,9 +315,7 @@ def guarded(otherwise: Callable[..., Any]) -> Callable[[_Call], _Call]:
             except IncompatibleError:
                 raise
             except Exception:
-                self.num_failures += 1
-                if should_log(self.num_failures - 1, self.num_failures):
-                    self.log.exception("specds made no drafts: failure %d", self.num_failures)
+                self._count_failure()
                 return otherwise(self, *args, **kwargs)
 
         return cast("_Call", method)

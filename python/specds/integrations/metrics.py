@@ -9,6 +9,7 @@ from typing import Any
 _COUNTERS = {
     "draft_s": ("draft_seconds", "Time spent on reading contexts and drafting"),
     "num_failures": ("failures", "Steps without drafts because of an error"),
+    "num_limited": ("requests_limited", "Requests without drafts because of a costly grammar"),
     "num_memory_failures": ("memory_failures", "Failed exchanges of the shared memory"),
     "num_refused": ("rows_refused", "Rows that the drafter rejected"),
     "num_refused_options": ("options_refused", "Per-request options that were ignored"),

@@ -106,7 +106,7 @@ class _Exchange:
             asked = json.loads(body)
             carrier = asked.get(self._carrier) or {}
             given = carrier.get(_OPTION, asked.get("prediction"))
-            is_usable = _OPTION not in carrier or isinstance(given, (str, list))
+            is_usable = _OPTION not in carrier or isinstance(given, str) or _are_ids(given)
         except (AttributeError, TypeError, ValueError, RecursionError):  # the server reports it
             return _whole(bytes(body))
         calls: list[int] = []
@@ -118,6 +118,9 @@ class _Exchange:
         if given is None or not is_usable:
             return _whole(bytes(body))  # the drafter counts refused options
         text = given if _OPTION in carrier else text_of(given)
+        if text is None or len(text) > (MAX_IDS if isinstance(text, list) else MAX_CHARS):
+            await self._refuse(400, INVALID if text is None else TOO_LONG)
+            return {"type": "http.disconnect"}
         predicted = text if isinstance(text, list) else await self._tokenized(text)
         if predicted is None:
             return {"type": "http.disconnect"}  # the client has its answer
@@ -141,19 +144,23 @@ class _Exchange:
         self._calls[name] = without_prefix(*texts) if all(texts) else []
         return self._calls[name]
 
-    async def _tokenized(self, text: str | None) -> list[int] | None:
+    async def _tokenized(self, text: str) -> list[int] | None:
         """Return the token ids of a text, or answer with the error."""
-        status, content = 400, INVALID
-        if text is not None:
-            status, content = await self._tokenize({"prompt": text, "add_special_tokens": False})
+        status, content = await self._tokenize({"prompt": text, "add_special_tokens": False})
         if status == 200:
             tokens: list[int] = (json.loads(content) or {}).get("tokens", [])
-            return tokens  # none after a disconnect
+            if len(tokens) <= MAX_IDS:
+                return tokens  # none after a disconnect
+            status, content = 400, TOO_LONG
+        await self._refuse(status, content)
+        return None
+
+    async def _refuse(self, status: int, content: bytes) -> None:
+        """Answer with an error; the server's own answer is dropped."""
         self._is_refused = True
         start = {"type": _START, "status": status, "headers": [_JSON]}
         await self._send(_sized(start, content))
         await self._send({"type": "http.response.body", "body": content})
-        return None
 
     async def _tokenize(self, asked: dict[str, Any]) -> tuple[int, bytes]:
         """Return the status and the body of the server's answer."""
@@ -254,13 +261,14 @@ def count_accepted(predicted: Sequence[int], output: Sequence[int]) -> int:
     token that was expected, or from the next place of its own last two tokens, else the first such
     place. Each token of the prediction counts once.
     """
-    places: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    places: dict[tuple[int, int], list[int]] = {pair: [] for pair in pairwise(output)}
     for end, pair in enumerate(pairwise(predicted), 1):
-        places[pair].append(end)
+        if (ends := places.get(pair)) is not None:
+            ends.append(end)
     is_accepted, at, last = bytearray(len(predicted)), 0, -1
     for token in output:
         if at == len(predicted) or predicted[at] != token:
-            ends = places.get((last, token), ())
+            ends = places.get((last, token))
             if ends:
                 at = ends[bisect_left(ends, at) % len(ends)]
                 is_accepted[at - 1] = 1
@@ -275,17 +283,34 @@ def text_of(prediction: Any) -> str | None:
     """Return the text of a field `prediction`; None if it is invalid."""
     try:
         parts: Any = prediction["content"] if prediction["type"] == "content" else None
-        if isinstance(parts, str):
-            return parts
-        texts: Any = (part["text"] if part["type"] == "text" else None for part in parts)
-        return "".join(texts)
-    except (KeyError, TypeError):
+        if not isinstance(parts, str):
+            parts = [part["text"] if part["type"] == "text" else None for part in parts]
+        text: str = "".join(parts)
+        text.encode()  # half of a surrogate pair is not a text
+    except (KeyError, TypeError, UnicodeEncodeError):
         return None
+    return text
 
+
+def _are_ids(given: Any) -> bool:
+    return isinstance(given, list) and all(type(token) is int for token in given)
+
+
+MAX_IDS = 1 << 18
+"""The most tokens of a prediction: drafters use no more, and all streams wait for their count."""
+MAX_CHARS = 16 * MAX_IDS
+"""The most characters of a prediction."""
 
 _MESSAGE = 'prediction must be {"type": "content", "content": a string or a list of text parts}'
-_ERROR = {"message": _MESSAGE, "type": "invalid_request_error", "param": "prediction", "code": None}
-INVALID = json.dumps({"error": _ERROR}).encode()
+_LENGTH_MESSAGE = f"prediction must have at most {MAX_IDS} tokens and {MAX_CHARS} characters"
+
+
+def _error(message: str) -> bytes:
+    about = {"type": "invalid_request_error", "param": "prediction", "code": None}
+    return json.dumps({"error": {"message": message, **about}}).encode()
+
+
+INVALID, TOO_LONG = _error(_MESSAGE), _error(_LENGTH_MESSAGE)
 
 
 def _whole(body: bytes) -> _Message:

@@ -142,7 +142,7 @@ class SpecdsCorpus(Adapter):
         if grammar is None or grammar.is_terminated():
             return None
         known = len(request.origin_input_ids_unpadded) + len(request.output_ids)
-        return constraint_of_engine(grammar) if known == total else None
+        return constraint_of_engine(grammar, self.max_nodes) if known == total else None
 
     @guarded(lambda *_: None)
     def observe_logits(self, logits: Any) -> None:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from specds.integrations.adapter import Adapter, IncompatibleError, resolve
-from specds.integrations.openai import INVALID, add_counts, text_of
+from specds.integrations.openai import INVALID, MAX_CHARS, TOO_LONG, add_counts, text_of
 from specds.models.tool_calls import example_tokens
 
 _SERVING = "transformers.cli.serving.chat_completion"
@@ -54,8 +54,10 @@ def _wrap(handler: Any, handle: Any, build: Any, _: Any, unused: Any) -> None:
         prediction = body.get("prediction")
         if prediction is None:
             return await handle(self, body, request_id)
-        if (text := text_of(prediction)) is None:
-            return resolve("fastapi.responses:Response")(INVALID, 400, None, "application/json")
+        text = text_of(prediction)
+        if text is None or len(text) > MAX_CHARS:
+            fault = INVALID if text is None else TOO_LONG
+            return resolve("fastapi.responses:Response")(fault, 400, None, "application/json")
         answer = await handle(self, body, request_id)
         _, _, processor = self._resolve_model(body)
         return _counted(answer, text, getattr(processor, "tokenizer", processor).encode)

@@ -140,17 +140,14 @@ class VllmAdapter(Adapter):
         rows = zip(limits, lengths, strict=True)
         return [max(min(limit, self.max_length) - length, 0) for limit, length in rows]
 
-    def constraints(
-        self, names: Sequence[str], contexts: Sequence[Any], starts: Sequence[int]
-    ) -> list[Constraint | None]:
-        """Pass the tokens of a batch to the constraints of its requests, and return these."""
-        found = list[Constraint | None]()
-        for name, context, start in zip(names, contexts, starts, strict=True):
-            shadow = None if context is None else self.shadows.get(name)
-            if shadow is not None:
-                shadow.follow(context, start)
-            found.append(None if shadow is None else shadow.constraint)
-        return found
+    def constraint(self, name: str, context: Any, start: int) -> Constraint | None:
+        """Pass the tokens of a row to the constraint of its request, and return it."""
+        is_drafted = context is not None and self.request_options.get(name, {}) is not None
+        shadow = self.shadows.get(name) if is_drafted else None
+        if shadow is None:
+            return None
+        shadow.follow(context, start)
+        return shadow.constraint
 
 
 class Proposer(VllmAdapter):
@@ -158,7 +155,7 @@ class Proposer(VllmAdapter):
 
     def __init__(self, vllm_config: Any) -> None:
         super().__init__(vllm_config, times_steps=True)
-        self.grammars = Grammars(vllm_config, self.log)
+        self.grammars = Grammars(vllm_config, self.log, self.max_nodes)
         self.runner: Any = None
         patch_runner()
         patch_cpu_sampling()
@@ -197,7 +194,7 @@ class Proposer(VllmAdapter):
         num_verified = [requests[name].prev_num_draft_len for name in names]
         self.sync(contexts, names, num_verified=num_verified)
         with self.timed_draft(is_decoding=all(sampled_token_ids)):
-            self.choose_allowed(self.constraints(names, contexts, [0] * len(names)))
+            self.choose_allowed(map(self.constraint, names, contexts, [0] * len(names)))
             return self.chains(self.num_left(names, lengths))
 
 

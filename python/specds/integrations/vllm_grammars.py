@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from specds.constraints import Constraint, Guide, constraint_of_engine
 from specds.integrations.adapter import resolve, should_log
+from specds.integrations.compile_threads import CompileThreads
 
 _OUTPUT = "vllm.v1.structured_output"
 _BACKENDS = {
@@ -83,13 +85,19 @@ class Shadow:
 
 
 class Grammars:
-    """The compiled grammars of a worker, made in a thread so that no step waits for one."""
+    """The compiled grammars of a worker, made in threads so that no step waits for one.
 
-    def __init__(self, vllm_config: Any, log: logging.Logger) -> None:
-        self._config, self._log = vllm_config, log
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="specds")
+    Args:
+        vllm_config: vLLM's configuration.
+        log: Logger of failures.
+        max_forced: The most tokens of a forced text that are drafted.
+    """
+
+    def __init__(self, vllm_config: Any, log: logging.Logger, max_forced: int = 60) -> None:
+        self._config, self._log, self._max_forced = vllm_config, log, max_forced
+        self._threads, self._lock = CompileThreads(), Lock()
         self._backends: dict[str, Any] = {}
-        self._compiled: dict[Any, Any] = {}
+        self._compiled: dict[Any, Future[Any]] = {}
         self._num_failures = 0
 
     def shadow(self, sampling: Any, prompt_ids: Sequence[int] | None) -> Shadow | None:
@@ -98,35 +106,61 @@ class Grammars:
         if prompt_ids is None or getattr(params, "_backend", None) not in _BACKENDS:
             return None
         stop_ids = frozenset(sampling.all_stop_token_ids)
-        return Shadow(self._thread.submit(self._begin, params, stop_ids, prompt_ids), prompt_ids)
+        begun = Future[Begun]()
+        self._threads.submit(self._begin, begun, params, stop_ids, prompt_ids)
+        return Shadow(begun, prompt_ids)
 
-    def _begin(self, params: Any, stop_ids: frozenset[int], prompt_ids: Sequence[int]) -> Begun:
+    def _begin(
+        self, begun: Future[Begun], params: Any, stop_ids: frozenset[int], prompt_ids: Sequence[int]
+    ) -> None:
+        """Compile the grammar, or wait without a thread while another request's thread does."""
+
+        def begin(compiled: Future[Any]) -> None:
+            try:
+                constraint = constraint_of_engine(compiled.result(), self._max_forced)
+                if constraint is None:
+                    raise TypeError(f"vLLM's {params._backend} has another matcher than expected")
+                begun.set_result((constraint, self._parser(prompt_ids)))
+            except Exception as error:
+                self._num_failures += 1
+                if should_log(self._num_failures - 1, self._num_failures):
+                    self._log.warning("specds drafts without a request's grammar: %s", error)
+                begun.set_exception(error)
+
         try:
-            constraint = constraint_of_engine(self._grammar(params, stop_ids))
-            if constraint is None:
-                raise TypeError(f"vLLM's {params._backend} has another matcher than expected")
-            return constraint, self._parser(prompt_ids)
+            compiled = self._grammar(params, stop_ids)
         except Exception as error:
-            self._num_failures += 1
-            if should_log(self._num_failures - 1, self._num_failures):
-                self._log.warning("specds drafts without a request's grammar: %s", error)
-            raise
+            compiled = Future()
+            compiled.set_exception(error)
+        compiled.add_done_callback(begin)
 
-    def _grammar(self, params: Any, stop_ids: frozenset[int]) -> Any:
-        """Return vLLM's grammar at its start, whose matcher is copied and never moved."""
+    def _grammar(self, params: Any, stop_ids: frozenset[int]) -> Future[Any]:
+        """Return vLLM's grammar at its start, whose matcher is copied and never moved.
+
+        The first call for a grammar returns after it was compiled.
+        """
         name: str = params._backend
         kind, source = resolve(_KEY)(params)
         key = (name, kind, source, stop_ids)
-        if key not in self._compiled:
+        with self._lock:
+            if (known := self._compiled.get(key)) is not None:
+                return known
             if len(self._compiled) >= _MAX_COMPILED:
                 self._compiled.clear()
-            if name not in self._backends:
-                size = self._config.model_config.get_vocab_size()
-                about = {"tokenizer": self._tokenizer(), "vocab_size": size}
-                self._backends[name] = resolve(_BACKENDS[name])(self._config, **about)
-            compiled = self._backends[name].compile_grammar(kind, source, stop_token_ids=stop_ids)
-            self._compiled[key] = compiled
-        return self._compiled[key]
+            backend = self._backend(name)
+            compiled = self._compiled[key] = Future()
+        try:
+            compiled.set_result(backend.compile_grammar(kind, source, stop_token_ids=stop_ids))
+        except Exception as error:
+            compiled.set_exception(error)
+        return compiled
+
+    def _backend(self, name: str) -> Any:
+        if name not in self._backends:
+            size = self._config.model_config.get_vocab_size()
+            about = {"tokenizer": self._tokenizer(), "vocab_size": size}
+            self._backends[name] = resolve(_BACKENDS[name])(self._config, **about)
+        return self._backends[name]
 
     def _tokenizer(self) -> Any:
         return resolve(_TOKENIZER)(model_config=self._config.model_config)

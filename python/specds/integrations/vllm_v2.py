@@ -47,7 +47,7 @@ class ChainSpeculator(VllmAdapter):
 
         self._has_fixed_size = bool(vllm_config.scheduler_config.async_scheduling)
         super().__init__(vllm_config, times_steps=not self._has_fixed_size)
-        self.grammars = Grammars(vllm_config, self.log)
+        self.grammars = Grammars(vllm_config, self.log, self.max_nodes)
         config = vllm_config.speculative_config
         self.num_speculative_steps = self.max_nodes
         self.enable_adaptive_verification: bool = config.enable_adaptive_verification
@@ -134,7 +134,7 @@ class ChainSpeculator(VllmAdapter):
         self.sync(parts, names, starts, num_verified=kept)
         left = [max(number - 1, 0) for number in self.num_left(names, totals)]
         with self.timed_draft(is_decoding=is_decoding):
-            self.choose_allowed(self.constraints(names, parts, starts))
+            self.choose_allowed(map(self.constraint, names, parts, starts))
             token_ids, lengths, probs = self.drafter.draft_chains(
                 self.max_nodes, max_nodes=left, min_prob=0.0 if self._has_fixed_size else None
             )

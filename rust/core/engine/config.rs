@@ -16,12 +16,12 @@ use specds_index::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryScope {
-    /// No earlier requests: most engines do not report the tenant of a request.
+    /// No earlier requests: nothing that depends on a request's text survives it.
     #[default]
     None,
-    /// The tenant's own requests, where the engine reports the tenant.
+    /// The tenant's own requests; as `None` for a request without a tenant.
     Tenant,
-    /// All requests: the operator declares that all belong to one tenant.
+    /// The tenant's own requests; all requests without a tenant belong to one.
     Shared,
 }
 
@@ -84,6 +84,9 @@ pub struct EngineConfig {
     /// Rows with more tokens get no drafts.
     pub max_context: usize,
     pub num_threads: usize,
+    /// Seconds that the grammar of a row may take per step, on average over ten steps. Beyond, an engine's adapter
+    /// drafts no more for the request, because the whole batch waits for each row.
+    pub max_row_time: f64,
     /// The cost of a step. The default is [that of the engine](EngineInfo::step_cost), or measured if the engine
     /// [times its steps](EngineInfo::times_steps), else ignored.
     pub step_cost: Option<LoadCost>,
@@ -102,6 +105,7 @@ impl Default for EngineConfig {
             min_prob: None,
             max_context: IndexedTokens::MAX_LENGTH,
             num_threads: 1,
+            max_row_time: 0.002,
             step_cost: None,
         }
     }
@@ -134,6 +138,7 @@ impl EngineConfig {
             }
         }
         check_within("max_context", self.max_context, 1..=IndexedTokens::MAX_LENGTH)?;
+        check_within("max_row_time", self.max_row_time, 0.0..=MAX_INTERVAL)?;
         check_within("num_threads", self.num_threads, 1..=usize::MAX)
     }
 }

@@ -24,9 +24,9 @@ use specds_index::{Datastore, Error, Result};
 pub struct EngineDrafter {
     config: EngineConfig,
     vocab_size: u32,
-    /// The drafter of requests with a tenant, if there is a memory.
+    /// The drafter of requests that draft from earlier ones, if there is a memory.
     with_memory: Option<Arc<FusedDrafter>>,
-    /// The drafter of requests without a tenant.
+    /// The drafter of isolated requests.
     without_memory: Arc<FusedDrafter>,
     engine: EngineInfo,
     memory: Option<Arc<Memory>>,
@@ -208,12 +208,12 @@ impl EngineDrafter {
         let mut refused = context.unreadable_options.to_vec();
         let mut refuse = |error: Error| refused.push(error.to_string());
         let shared = (self.config.memory_scope == MemoryScope::Shared).then_some("");
-        let tenant = shared.or((!context.tenant.is_empty()).then_some(context.tenant));
+        let tenant = (!context.tenant.is_empty()).then_some(context.tenant).or(shared);
         let session = self.with_memory.as_ref().zip(tenant).and_then(|(drafter, tenant)| {
             FusedSession::new(Arc::clone(drafter), tenant).map_err(&mut refuse).ok()
         });
-        let without_memory = || FusedSession::new(Arc::clone(&self.without_memory), "").ok();
-        let mut session = session.or_else(without_memory)?;
+        let isolated = || FusedSession::isolated(Arc::clone(&self.without_memory));
+        let mut session = session.unwrap_or_else(isolated);
         if let Some(group) = context.group {
             session.set_group(group).unwrap_or_else(&mut refuse);
         }

@@ -169,6 +169,8 @@ fn other_vocabulary(name: &'static str, expected: u32, found: u32) -> Error {
 pub struct FusedSession {
     drafter: Arc<FusedDrafter>,
     tenant: Arc<Tenant>,
+    /// True if no memory has its tenant.
+    is_isolated: bool,
     context: IndexedTokens,
     prompt_length: Option<usize>,
     /// The number of context tokens that the memory has received.
@@ -192,10 +194,23 @@ impl FusedSession {
     /// # Errors
     /// The error of [`Memory::tenant`].
     pub fn new(drafter: Arc<FusedDrafter>, tenant: &str) -> Result<Self> {
-        Ok(Self {
+        let tenant = drafter.memory.tenant(tenant)?;
+        Ok(Self::of_tenant(drafter, tenant))
+    }
+
+    /// Creates a session that depends on no other request, and on which no other request depends: its adaptation
+    /// starts from the initial weights and ends with it.
+    pub fn isolated(drafter: Arc<FusedDrafter>) -> Self {
+        let session = Self::of_tenant(drafter, Arc::new(Tenant::new("")));
+        Self { is_isolated: true, ..session }
+    }
+
+    fn of_tenant(drafter: Arc<FusedDrafter>, tenant: Arc<Tenant>) -> Self {
+        Self {
             builder: TreeBuilder::new(|source| drafter.uses(source)),
             search: drafter.config.effort.search_limits(),
-            tenant: drafter.memory.tenant(tenant)?,
+            tenant,
+            is_isolated: false,
             drafter,
             context: IndexedTokens::default(),
             prompt_length: None,
@@ -204,7 +219,7 @@ impl FusedSession {
             predicted_output: None,
             suggestion: None,
             counts: TokenCounts::default(),
-        })
+        }
     }
 
     /// Assigns the request to a group before its prompt is observed: samples of one prompt, turns of one
@@ -261,7 +276,7 @@ impl FusedSession {
     /// Updates the weights by emitted tokens, of which `accepted` are on a path of the last draft.
     fn learn(&mut self, accepted: &Accepted, num_verified: usize, tokens: &[u32]) {
         let FusedDrafter { memory, weights, .. } = &*self.drafter;
-        let adaptation = memory.learn(&self.tenant, |adaptation| {
+        let learn = |adaptation: &mut TenantAdaptation| {
             self.builder.learn(weights, adaptation, accepted, num_verified, tokens);
             for &token in tokens {
                 for source in &self.builder.sources {
@@ -269,7 +284,12 @@ impl FusedSession {
                 }
                 self.context.extend(&[token]);
             }
-        });
+        };
+        let adaptation = if self.is_isolated {
+            Some(self.tenant.learn(learn))
+        } else {
+            memory.learn(&self.tenant, learn)
+        };
         if adaptation.is_none() {
             self.context.extend(tokens);
         }

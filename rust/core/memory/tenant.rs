@@ -62,6 +62,11 @@ impl Tenant {
         self.data.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Updates the adapted weights of a tenant that is in no memory.
+    pub(crate) fn learn<R>(&self, learn: impl FnOnce(&mut TenantAdaptation) -> R) -> R {
+        learn(self.write().adaptation.get_or_insert_default())
+    }
+
     pub fn num_bytes(&self) -> usize {
         self.fixed_bytes() + self.read().num_bytes()
     }
