@@ -59,15 +59,65 @@ class AsksInOrder(LogitsProcessor):
         return scores.roll(self.next_length % 2, dims=-1)
 
 
+class CountsCalls(LogitsProcessor):
+    """Processor whose result depends on the number of its calls."""
+
+    def __init__(self):
+        self.num_calls = 0
+
+    def __call__(self, input_ids, scores):
+        self.num_calls += 1
+        return scores.roll(self.num_calls % 3, dims=-1)
+
+
 class Sees(StoppingCriteria):
-    """Criterion that records its arguments."""
+    """Criterion that records its arguments, and ends a text at one of its calls."""
 
     def __init__(self):
         self.seen = []
 
     def __call__(self, input_ids, scores, **kwargs):
         self.seen.append((input_ids.tolist(), scores and len(scores)))
-        return torch.tensor([input_ids.shape[1] % 37 == 0], device=input_ids.device)
+        ends = input_ids.shape[1] % 37 == 0 or len(self.seen) == 29
+        return torch.tensor([ends], device=input_ids.device)
+
+
+class Allows:
+    """Function of allowed tokens that records its calls."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, row, ids):
+        self.seen.append((row, ids.tolist()))
+        return self.allowed(ids)
+
+    def allowed(self, ids):
+        return [(int(ids[-1]) * k) % 97 for k in range(2, 9)]
+
+
+class AllowsPurely(Allows):
+    """One that says that it keeps no state: it may be called more often."""
+
+    is_pure = True
+
+    def __call__(self, row, ids):
+        return self.allowed(ids)
+
+
+class AllowsByCalls(Allows):
+    """One whose result depends on the number of its calls."""
+
+    def allowed(self, ids):
+        return [(len(self.seen) * k) % 97 for k in range(2, 9)]
+
+
+class AllowsInOrder(Allows):
+    """An incremental parser, which fails unless each call has one token more."""
+
+    def allowed(self, ids):
+        assert len(ids) == len(self.seen[0][1]) + len(self.seen) - 1
+        return [5, 6, 7] if len(self.seen) % 3 else [8, int(ids[-1])]
 
 
 PROCESSORS = {
@@ -81,8 +131,8 @@ PROCESSORS = {
     "own": [Shift],
 }
 OF_ONE_ROW = {
-    "own": [Shift, AsksInOrder],
-    "prefix_allowed_tokens_fn": [lambda _, ids: [(int(ids[-1]) * k) % 97 for k in range(2, 9)]],
+    "own": [Shift, AsksInOrder, CountsCalls],
+    "prefix_allowed_tokens_fn": [Allows, AllowsPurely, AllowsByCalls, AllowsInOrder],
 }
 WARPERS = {
     "temperature": [0.7, 5.0],
@@ -162,6 +212,8 @@ def given_by(settings: dict, seed: int) -> dict:
     given = {name: value for name, value in settings.items() if name not in ("own", "sees")}
     if own is not None:
         given["logits_processor"] = LogitsProcessorList([own()])
+    if "prefix_allowed_tokens_fn" in given:
+        given["prefix_allowed_tokens_fn"] = given["prefix_allowed_tokens_fn"]()
     if "sees" in settings:
         given["stopping_criteria"] = StoppingCriteriaList([Sees()])
     torch.manual_seed(seed)
@@ -192,7 +244,7 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
         "text": output.sequences.tolist() == whole.tolist(),
         "stream": given["streamer"].received == plain_given["streamer"].received,
         "random numbers": torch.equal(numbers(), state),
-        "criteria": calls_of(given) == calls_of(plain_given),
+        "calls": calls_of(given) == calls_of(plain_given),
         "bookkeeping": is_booked(output, drafter, texts, request["lengths"]),
     }
     if whole is not plain:
@@ -206,8 +258,9 @@ def faults(request: dict, dtype: torch.dtype) -> tuple[list[str], int]:
 
 
 def calls_of(given: dict) -> list:
-    """Return the arguments of a request's criteria."""
-    return [criterion.seen for criterion in given.get("stopping_criteria", [])]
+    """Return the arguments of a request's criteria and function."""
+    called = [*given.get("stopping_criteria", []), given.get("prefix_allowed_tokens_fn")]
+    return [each.seen for each in called if each is not None]
 
 
 def are_near(ours, plain, name, width) -> bool:

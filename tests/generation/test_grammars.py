@@ -1,5 +1,7 @@
 """Requests with a grammar: the texts of `model.generate` with the same processor."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import LogitsProcessorList
@@ -67,15 +69,84 @@ def test_processor_of_xgrammar_is_recognized(mode, num_rows):
 
 
 @pytest.mark.parametrize("num_rows", [1, 2])
-def test_function_of_allowed_tokens_is_recognized(num_rows):
-    mode = {"prefix_allowed_tokens_fn": lambda row, ids: allowed_tokens(row, ids, 21)}
-    output = decodes_alike(
-        tiny_model("llama"),
-        FusedDrafter(),
-        ids=prompts(num_rows),
-        mode={**mode, **LENGTH, **GREEDY},
-    )
+def test_function_that_is_pure_guides_drafts(num_rows):
+    def allowed(row, ids):
+        return allowed_tokens(row, ids, 21)
+
+    allowed.is_pure = True
+    mode = {"prefix_allowed_tokens_fn": allowed, **LENGTH, **GREEDY}
+    output = decodes_alike(tiny_model("llama"), FusedDrafter(), ids=prompts(num_rows), mode=mode)
     assert output.stats.num_accepted_tokens > 5 * num_rows
+
+
+class CallCounter:
+    """Allow other tokens at each second call."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, row, ids):
+        self.calls.append((row, ids.tolist()))
+        return [5, 6] if len(self.calls) % 2 else [6, 7]
+
+
+class IncrementalParser(CallCounter):
+    """Read the new tokens of each call, and raise beyond the end of its texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def __call__(self, row, ids):
+        self.calls.append((row, ids.tolist()))
+        new = ids[21 + len(self.read) :].tolist()
+        assert len(new) == (len(self.calls) > 1)
+        assert EOS not in self.read
+        self.read += new
+        return [EOS] if len(self.read) == 30 else [5, 6, 7] if len(self.read) % 3 else [8]
+
+
+class Trie(CallCounter):
+    """Know no text beyond the length limit."""
+
+    def __call__(self, row, ids):
+        self.calls.append((row, ids.tolist()))
+        return {21 + length: [5] for length in range(LENGTH["max_new_tokens"])}[len(ids)]
+
+
+class NegativeIds(CallCounter):
+    def __call__(self, row, ids):
+        self.calls.append((row, ids.tolist()))
+        return [-1, 5]
+
+
+@pytest.mark.parametrize("max_nodes", [0, 9, "auto"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [CallCounter, IncrementalParser, Trie, NegativeIds])
+def test_drafts_never_call_an_unknown_function(kind, mode, max_nodes):
+    """Calls, not only texts, are those of decoding without drafts."""
+    model, ids, runs = tiny_model("llama"), prompts(1), []
+    for decode in (model.generate, partial(generate, model, max_nodes=max_nodes)):
+        function = kind()
+        torch.manual_seed(0)
+        output = decode(ids, prefix_allowed_tokens_fn=function, **LENGTH, **MODES[mode])
+        runs.append((getattr(output, "sequences", output).tolist(), function.calls))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(len(VOCABULARY) // 2, "has 48 tokens, the model 97"), (len(VOCABULARY), "allows no token")],
+)
+def test_grammar_of_another_tokenizer_is_rejected(size, message):
+    """Otherwise all tokens are forbidden, and token 0 is the first of them."""
+    import xgrammar
+
+    vocabulary = [b"</s>", b"{", *(b"x%d" % number for number in range(size - 2))]
+    info = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[0])
+    compiled = xgrammar.GrammarCompiler(info, max_threads=1).compile_grammar('root ::= "{" "}"')
+    with pytest.raises(ValueError, match=f"{message}.* tokenizer"):
+        generate(tiny_model("llama"), prompts(1), grammar=compiled, **LENGTH, **GREEDY)
 
 
 def test_text_without_the_grammar_differs():

@@ -89,7 +89,9 @@ class OfV2:
 
 class OfSglang:
     def __init__(self, scope):
-        self.corpus = sglang.SpecdsCorpus({"memory_scope": scope, "effort": "low"}, 5, vocab_size=100)
+        self.corpus = sglang.SpecdsCorpus(
+            {"memory_scope": scope, "effort": "low"}, 5, vocab_size=100
+        )
 
     def draft(self, rows):
         requests = [

@@ -1,4 +1,4 @@
-"""Constraints of `prefix_allowed_tokens_fn`, a function of the text so far."""
+"""Constraints of pure functions `prefix_allowed_tokens_fn`, which map a text to allowed tokens."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,9 @@ _MAX_BRANCHES = 8
 
 
 class FunctionConstraint:
-    """Constraint of one row by the function, which drafts call for texts that may never be emitted.
+    """Constraint of one row by a pure function, which drafts call for texts that are never emitted.
+
+    Where it raises, nothing is drafted.
 
     Args:
         allowed: The function of transformers, with the number of its row.
@@ -50,5 +52,9 @@ class FunctionConstraint:
         answer = self._answers[-1]
         if answer is None:
             ids = self._prompt.new_tensor([*self._prompt.tolist(), *self._tokens])
-            answer = self._answers[-1] = frozenset(map(int, self._allowed(ids)))
+            try:
+                answer = frozenset(token for token in map(int, self._allowed(ids)) if token >= 0)
+            except Exception:  # it may know no text beyond its end
+                answer = frozenset()
+            self._answers[-1] = answer
         return answer

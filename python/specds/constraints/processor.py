@@ -7,8 +7,12 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specds.constraints.constraint import MaskingConstraint
+
+_LEAST_SHARE = 0.9
+"""The least share of the model's tokens that its tokenizer has; models pad their vocabularies."""
 
 
 def start_of(grammar: Any) -> Callable[[], MaskingConstraint]:
@@ -70,6 +74,7 @@ class GrammarProcessor:
         for row, text in zip(forbidden, self._texts(input_ids), strict=True):
             if text is not None and not text.constraint.ended:
                 mask = text.constraint.mask()[: len(row)]
+                _require_same_tokenizer(mask, len(row))
                 row[: len(mask)], row[len(mask) :] = ~mask, True
         if isinstance(scores, np.ndarray):
             return np.where(forbidden, -np.inf, scores)
@@ -105,6 +110,22 @@ class GrammarProcessor:
             if text is not None:
                 text.become(ids[self._start :].tolist())
         return self._rows
+
+
+def _require_same_tokenizer(mask: NDArray[np.bool_], vocab_size: int) -> None:
+    """Reject masks of which the first forbidden token would be generated for ever.
+
+    Raises:
+        ValueError: The grammar has far fewer tokens than the model, which may have some that its
+            tokenizer lacks; or none is allowed.
+    """
+    if len(mask) < _LEAST_SHARE * vocab_size:
+        fault = f"has {len(mask)} tokens, the model {vocab_size}"
+    elif not mask.any():
+        fault = "allows no token after this text"
+    else:
+        return
+    raise ValueError(f"the grammar {fault}: compile it with the model's tokenizer")
 
 
 @dataclass

@@ -15,7 +15,8 @@ _OF_FUNCTION = "PrefixConstrainedLogitsProcessor"
 def constraint_of(processors: Iterable[Any], prompt_ids: Any) -> Constraint | None:
     """Return the constraint of one row by the processors of the row, None if it has none.
 
-    A processor of an unknown class keeps a state of its own, so it is never called here.
+    A processor of an unknown class, and a function that does not declare itself to be pure, may
+    keep a state, so drafts never call them.
 
     Args:
         processors: The results of `processor_of_row`.
@@ -27,7 +28,7 @@ def constraint_of(processors: Iterable[Any], prompt_ids: Any) -> Constraint | No
             return None if start is None else start()
         if _is_of_xgrammar(processor) and not processor.matchers:
             return start_of(processor.compiled_grammars[0])()
-        if _is_of_function(processor):
+        if _is_of_function(processor) and is_pure(processor._prefix_allowed_tokens_fn):
             from specds.constraints.of_function import FunctionConstraint
 
             return FunctionConstraint(partial(processor._prefix_allowed_tokens_fn, 0), prompt_ids)
@@ -75,12 +76,19 @@ def processor_of_row(processor: Any, row: int, num_rows: int) -> Any:
     of_row = copy.copy(processor)
     if _is_of_function(processor):
         function = processor._prefix_allowed_tokens_fn
-        of_row._prefix_allowed_tokens_fn = lambda _, ids: function(row, ids)
+        allowed: Any = lambda _, ids: function(row, ids)  # noqa: E731  (it has an attribute)
+        allowed.is_pure = is_pure(function)
+        of_row._prefix_allowed_tokens_fn = allowed
         return of_row
     grammars = processor.compiled_grammars
     of_row.compiled_grammars = [grammars[row if len(grammars) > 1 else 0]]
     of_row.matchers = []
     return of_row
+
+
+def is_pure(function: Any) -> bool:
+    """Return whether a function declares by its attribute `is_pure` that it keeps no state."""
+    return bool(getattr(function, "is_pure", False))
 
 
 def _is_of_function(processor: Any) -> bool:
