@@ -57,7 +57,25 @@ def _unusual(model: Any) -> str:
             return f"{name} is not as its family made it"
         if any(of.endswith("attention_scaling") and vars(module)[of] != 1.0 for of in vars(module)):
             return "it scales rotations"
-    return ""
+    return _changed_constant(model)
+
+
+def _changed_constant(model: Any) -> str:
+    """Return a constant that the core takes for all layers, and that differs in one; or ''."""
+    layers = model.model.layers
+    if [layer.self_attn.layer_idx for layer in layers] != [*range(len(layers))]:
+        return "its layers are in another order than their numbers"
+    for name in ("scaling", "head_dim", "num_key_value_groups"):
+        if len({getattr(layer.self_attn, name, None) for layer in layers}) > 1:
+            return f"self_attn.{name} differs between layers"
+    return "" if len(_epsilons(model)) == 1 else "the epsilon of its norms differs"
+
+
+def _epsilons(model: Any) -> set[float]:
+    """Return the different epsilons of all norms, whatever the configuration says."""
+    found = (vars(module) for module in model.modules())
+    names = ("variance_epsilon", "eps")
+    return {float(of[name]) for of in found for name in names if name in of}
 
 
 def _is_gemma(model: Any) -> bool:
@@ -111,7 +129,7 @@ def _fields(model: Any) -> dict[str, Any]:
         "attention.key_length": attention.head_dim,
         "attention.value_length": attention.head_dim,
         "attention.scale": float(attention.scaling),
-        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+        "attention.layer_norm_rms_epsilon": min(_epsilons(model)),
     }
     is_local = [kind == "sliding_attention" for kind in layer_types(config)]
     if any(is_local):
