@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from specds.integrations.tenants import AuthenticatedTenants
 from specds.models.tool_calls import example_messages, without_prefix
 
 _Message = MutableMapping[str, Any]
@@ -41,6 +42,8 @@ class PredictedOutput:
     Without a prediction and a grammar, a request with `tools` drafts from calls of them, which
     `/tokenize` writes by the chat template if it takes messages. Only drafts depend on them.
 
+    It also sets the tenants of all requests, as `AuthenticatedTenants` does.
+
     Args:
         app: The application whose routes end with `/v1/chat/completions`, `/v1/completions` and
             `/tokenize`.
@@ -51,7 +54,7 @@ class PredictedOutput:
     def __init__(
         self, app: _App, carrier: str = "vllm_xargs", ids_field: str = "return_token_ids"
     ) -> None:
-        self.app, self._carrier = app, carrier
+        self.app, self._carrier = AuthenticatedTenants(app, carrier), carrier
         self._ids_fields = {_CHAT: ids_field, _TEXT: "return_token_ids"}
         self._calls: dict[str, list[int]] = {}
 
