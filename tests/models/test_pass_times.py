@@ -20,7 +20,7 @@ def file(tmp_path, monkeypatch):
     return write_model(tmp_path / "m.gguf", "llama", hidden=256, wide=256, vocab=258, extra=extra)
 
 
-class Counted:
+class NumberedTimes:
     """A model whose measured times are numbered."""
 
     instructions = "portable"
@@ -58,7 +58,7 @@ def test_measured_passes_leave_logits_as_they_are(file):
 
 
 def test_times_are_kept_by_file_activations_and_threads(file):
-    model = Counted()
+    model = NumberedTimes()
 
     def measured(*about):
         [seconds] = {seconds for _, seconds in pass_times_of(model, *about)}
@@ -79,7 +79,7 @@ def test_times_are_kept_by_file_activations_and_threads(file):
     [b"", b"\xff", b"[]", b"{", b'{"KEY": [[1, 2]]}', b'{"KEY": [[1, -1.0]]}', b'{"KEY": 3}'],
 )
 def test_damaged_times_are_measured_again(file, tmp_path, content):
-    model, path = Counted(), tmp_path / "cache" / "pass-times.json"
+    model, path = NumberedTimes(), tmp_path / "cache" / "pass-times.json"
     pass_times_of(model, "int8", 1, str(file))
     [key] = json.loads(path.read_text())
     path.write_bytes(content.replace(b'"KEY"', json.dumps(key).encode()))
@@ -91,14 +91,14 @@ def test_damaged_times_are_measured_again(file, tmp_path, content):
 def test_kept_times_are_limited(file, tmp_path, monkeypatch):
     monkeypatch.setattr(pass_times, "_MAX_ENTRIES", 3)
     for threads in range(5):
-        pass_times_of(Counted(), "int8", threads, str(file))
+        pass_times_of(NumberedTimes(), "int8", threads, str(file))
     kept = json.loads((tmp_path / "cache" / "pass-times.json").read_text())
     assert [json.loads(key)[4] for key in kept] == [2, 3, 4]
 
 
-def test_folder_that_cannot_be_written_is_no_error(file, monkeypatch):
+def test_folder_that_cannot_be_written_is_ignored(file, monkeypatch):
     monkeypatch.setenv("SPECDS_CACHE", str(file))
-    assert len(pass_times_of(Counted(), "int8", 1, str(file))) == len(SIZES)
+    assert len(pass_times_of(NumberedTimes(), "int8", 1, str(file))) == len(SIZES)
 
 
 def test_first_step_of_a_process_may_draft(file):
@@ -112,7 +112,7 @@ def test_first_step_of_a_process_may_draft(file):
             self.pass_times = lambda: passes
 
     for passes, drafts in ((model.pass_times(), True), ((), False)):
-        times = budget.step_times_of(Counted(), "setting", Runner(passes))
+        times = budget.step_times_of(NumberedTimes(), "setting", Runner(passes))
         assert isinstance(times, StepTimes)
         rule = budget.NodeBudget(budget.DraftStats(), times, 1)
         assert (rule.step_s > 0) == drafts

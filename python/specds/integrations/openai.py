@@ -11,17 +11,12 @@ import json
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from specds.integrations.tenants import AuthenticatedTenants
+from specds.integrations.tenants import App, AuthenticatedTenants, Message, Receive, Send
 from specds.models.tool_calls import example_messages, without_prefix
-
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
-_App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
 
 _START = "http.response.start"
 _JSON = (b"content-type", b"application/json")
@@ -52,13 +47,13 @@ class PredictedOutput:
     """
 
     def __init__(
-        self, app: _App, carrier: str = "vllm_xargs", ids_field: str = "return_token_ids"
+        self, app: App, carrier: str = "vllm_xargs", ids_field: str = "return_token_ids"
     ) -> None:
         self.app, self._carrier = AuthenticatedTenants(app, carrier), carrier
         self._ids_fields = {_CHAT: ids_field, _TEXT: "return_token_ids"}
         self._calls: dict[str, list[int]] = {}
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         _, _, route = scope.get("path", "").partition("/v1/")
         field = self._ids_fields.get(route)
         if field and scope["type"] == "http" and scope["method"] == "POST":
@@ -76,10 +71,10 @@ class _Exchange:
 
     def __init__(
         self,
-        app: _App,
-        scope: _Message,
-        receive: _Receive,
-        send: _Send,
+        app: App,
+        scope: Message,
+        receive: Receive,
+        send: Send,
         carrier: str,
         field: str,
         calls: dict[str, list[int]],
@@ -89,10 +84,10 @@ class _Exchange:
         self._is_received = self._is_refused = self._is_hidden = self._is_streamed = False
         self._predicted: Sequence[int] | None = None
         self._outputs: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
-        self._start: _Message = {}
+        self._start: Message = {}
         self._left = b""
 
-    async def receive(self) -> _Message:
+    async def receive(self) -> Message:
         """Return the whole body, with the token ids of its prediction; a disconnect if refused."""
         if self._is_received:
             return await self._receive()
@@ -167,15 +162,15 @@ class _Exchange:
 
     async def _tokenize(self, asked: dict[str, Any]) -> tuple[int, bytes]:
         """Return the status and the body of the server's answer."""
-        messages: list[_Message] = []
+        messages: list[Message] = []
         body = json.dumps(asked).encode()
         requests = [_whole(body)]
         path = f"{self._scope['path'].partition('/v1/')[0]}/tokenize"
 
-        async def receive() -> _Message:
+        async def receive() -> Message:
             return requests.pop() if requests else await self._receive()
 
-        async def send(message: _Message) -> None:
+        async def send(message: Message) -> None:
             messages.append(message)
 
         inner = {"path": path, "raw_path": path.encode(), "query_string": b""}
@@ -183,7 +178,7 @@ class _Exchange:
         content = b"".join(part.get("body", b"") for part in messages[1:])
         return messages[0]["status"], content
 
-    async def send(self, message: _Message) -> None:
+    async def send(self, message: Message) -> None:
         """Send a message of the answer, whose `usage` has the tokens of the prediction."""
         if self._is_refused:
             return
@@ -316,11 +311,11 @@ def _error(message: str) -> bytes:
 INVALID, TOO_LONG = _error(_MESSAGE), _error(_LENGTH_MESSAGE)
 
 
-def _whole(body: bytes) -> _Message:
+def _whole(body: bytes) -> Message:
     return {"type": "http.request", "body": body, "more_body": False}
 
 
-def _sized(about: _Message, body: bytes | None = None) -> _Message:
+def _sized(about: Message, body: bytes | None = None) -> Message:
     """Return a scope or the start of an answer with the length of another body, or without one."""
     lengths = (b"content-length", b"transfer-encoding")
     headers = [pair for pair in about["headers"] if pair[0].lower() not in lengths]

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from hashlib import sha256
 from typing import Any
 
-_Message = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Message]]
-_Send = Callable[[_Message], Awaitable[None]]
-_App = Callable[[_Message, _Receive, _Send], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 SOURCE = "SPECDS_TENANT_FROM"
 """The environment variable with the source of tenants: `api-key`, `header:NAME` or `body`."""
@@ -35,7 +35,7 @@ class AuthenticatedTenants:
         ValueError: The source is unknown.
     """
 
-    def __init__(self, app: _App, carrier: str = "vllm_xargs", source: str | None = None) -> None:
+    def __init__(self, app: App, carrier: str = "vllm_xargs", source: str | None = None) -> None:
         source = source or os.environ.get(SOURCE) or "api-key"
         kind, _, name = source.partition(":")
         if source not in ("api-key", "body") and not (kind == "header" and name):
@@ -44,14 +44,14 @@ class AuthenticatedTenants:
         self._is_trusting = source == "body"
         self._header = name.lower().encode() if kind == "header" else None
 
-    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         is_post = scope["type"] == "http" and scope["method"] in ("POST", "PUT", "PATCH")
         if self._is_trusting or not is_post:
             await self.app(scope, receive, send)
             return
         tenant, is_received = self._tenant_of(scope["headers"]), False
 
-        async def changed() -> _Message:
+        async def changed() -> Message:
             nonlocal is_received
             if is_received:
                 return await receive()

@@ -33,7 +33,7 @@ NEEDED = (*_BACKENDS.values(), _KEY, _TOKENIZER, _PARSER)
 _MAX_COMPILED = 256
 """The number of grammars that are kept."""
 
-Begun = tuple[Constraint, Any]
+StartedGrammar = tuple[Constraint, Any]
 """The constraint of a text and the parser of the reasoning before it, None if there is none."""
 
 
@@ -45,7 +45,7 @@ class Shadow:
         prompt_ids: The tokens of the prompt.
     """
 
-    def __init__(self, begun: Future[Begun], prompt_ids: Sequence[int]) -> None:
+    def __init__(self, begun: Future[StartedGrammar], prompt_ids: Sequence[int]) -> None:
         self._begun, self._prompt = begun, prompt_ids
         self._length = len(prompt_ids)
         self._reasoning, self._unread = list[int](), list[int]()
@@ -106,12 +106,16 @@ class Grammars:
         if prompt_ids is None or getattr(params, "_backend", None) not in _BACKENDS:
             return None
         stop_ids = frozenset(sampling.all_stop_token_ids)
-        begun = Future[Begun]()
+        begun = Future[StartedGrammar]()
         self._threads.submit(self._begin, begun, params, stop_ids, prompt_ids)
         return Shadow(begun, prompt_ids)
 
     def _begin(
-        self, begun: Future[Begun], params: Any, stop_ids: frozenset[int], prompt_ids: Sequence[int]
+        self,
+        begun: Future[StartedGrammar],
+        params: Any,
+        stop_ids: frozenset[int],
+        prompt_ids: Sequence[int],
     ) -> None:
         """Compile the grammar, or wait without a thread while another request's thread does."""
 

@@ -1,4 +1,4 @@
-//! What a file seems to be that does not have the tensors of its architecture.
+//! Layouts of files that lack tensors of their architecture.
 
 use super::file::{Gguf, Tensor};
 use crate::error::Error;

@@ -111,12 +111,12 @@ struct DraftTensor {
 
 /// A file in the making.
 #[derive(Clone, Default)]
-struct Draft {
+struct ForgedFile {
     fields: BTreeMap<String, (u32, Vec<u8>)>,
     tensors: Vec<DraftTensor>,
 }
 
-impl Draft {
+impl ForgedFile {
     fn set(&mut self, key: String, number: u64) {
         self.fields.insert(key, (10, number.to_le_bytes().to_vec()));
     }
@@ -379,8 +379,8 @@ fn cpu_seconds() -> f64 {
     fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-fn grown(random: &mut Random, architecture: &str, path: &Path) -> (Draft, bool) {
-    let mut draft = Draft::new(random, architecture);
+fn grown(random: &mut Random, architecture: &str, path: &Path) -> (ForgedFile, bool) {
+    let mut draft = ForgedFile::new(random, architecture);
     for _ in 0..400 {
         fs::write(path, draft.bytes(random)).unwrap();
         let file = Gguf::open(path).map(Arc::new);
