@@ -5,6 +5,9 @@ SOURCES := pyproject.toml Cargo.toml $(shell find rust -type f)
 BENCH := PYTHONPATH=benches $(BIN)/python
 BENCH_WITH_HELPERS := PYTHONPATH=benches:tests/helpers $(BIN)/python
 
+# No test and no benchmark builds or uses the default datastore of this machine.
+export SPECDS_DEFAULT_DATASTORE ?= 0
+
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 

@@ -13,6 +13,7 @@ SECTIONS = {
     "faults": "Kills and faults",
     "families": "Model families",
     "gguf": "Shapes of GGUF files",
+    "gguf_texts": "Architectures of GGUF files",
     "third_party": "Third-party setups",
 }
 """Modules of this package, and the heading of the table of each."""

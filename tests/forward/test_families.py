@@ -60,9 +60,17 @@ def test_texts_with_drafts_are_those_of_transformers(tmp_path, family):
     mode = {"max_new_tokens": 32, "do_sample": False}
     expected = model.generate(ids, **mode, eos_token_id=native.config.eos_token_id)
     assert native.generate(ids, **mode).tolist() == expected.tolist()
-    for drafter in (mixed_drafter, oracle_drafter, lambda text: oracle_drafter(text, num_wrong=2)):
+    size = native.vocab_size
+    num_accepted = 0
+    for drafter in (
+        lambda text: mixed_drafter(text, size),
+        lambda text: oracle_drafter(text, vocab_size=size),
+        lambda text: oracle_drafter(text, 2, size),
+    ):
         output = decodes_alike(native, drafter, ids=ids, mode=mode)
         assert output.sequences.tolist() == expected.tolist()
+        num_accepted += output.stats.num_accepted_tokens
+    assert num_accepted > 20
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -192,7 +192,7 @@ def random_drafter():
     return Drafter(lambda rng, _, n: random_tree(rng, int(rng.integers(n + 1))))
 
 
-def oracle_drafter(sequence, num_wrong=0):
+def oracle_drafter(sequence, num_wrong=0, vocab_size=VOCAB_SIZE):
     """Return a drafter that knows the true tokens `sequence` and drafts them as a chain.
 
     With `num_wrong`, each true node gets as many wrong siblings before it, and each of those
@@ -203,7 +203,7 @@ def oracle_drafter(sequence, num_wrong=0):
     def grow(rng, position, max_nodes):
         token_ids, parents, parent = [], [], -1
         for token in truth[position:]:
-            wrong = rng.choice(VOCAB_SIZE, num_wrong + 1, replace=False)
+            wrong = rng.choice(vocab_size, num_wrong + 1, replace=False)
             wrong = [int(other) for other in wrong if other != token][:num_wrong]
             for other in wrong:
                 parents += [parent, len(token_ids)]
@@ -216,10 +216,10 @@ def oracle_drafter(sequence, num_wrong=0):
         token_ids, parents = token_ids[:max_nodes], parents[:max_nodes]
         return TokenTree(token_ids, parents, np.full(len(token_ids), 0.5))
 
-    return Drafter(grow)
+    return Drafter(grow, vocab_size)
 
 
-def mixed_drafter(sequence):
+def mixed_drafter(sequence, vocab_size=VOCAB_SIZE):
     """Return a drafter of random trees with a few true tokens along one path; some are empty."""
     truth = [int(token) for token in sequence]
 
@@ -236,7 +236,7 @@ def mixed_drafter(sequence):
             token_ids[node] = token
         return TokenTree(token_ids, parents, tree.probs)
 
-    return Drafter(grow)
+    return Drafter(grow, vocab_size)
 
 
 def decodes_alike(

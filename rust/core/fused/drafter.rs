@@ -285,12 +285,9 @@ impl FusedSession {
                 self.context.extend(&[token]);
             }
         };
-        let adaptation = if self.is_isolated {
-            Some(self.tenant.learn(learn))
-        } else {
-            memory.learn(&self.tenant, learn)
-        };
-        if adaptation.is_none() {
+        if self.is_isolated {
+            self.tenant.learn(learn);
+        } else if memory.learn(&self.tenant, learn).is_none() {
             self.context.extend(tokens);
         }
     }
