@@ -32,12 +32,6 @@ def test_acceptance_tables_equal_the_committed_rows(page: Path) -> None:
     assert tables.with_tables(text) == text
 
 
-def test_pages_within_length_limits() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
-    assert len((ROOT / "docs/ARCHITECTURE.md").read_text().split()) <= 2500
-    assert sum(len(page.read_text().split()) for page in DOCS) < 38_000
-
-
 def test_architecture_describes_each_folder() -> None:
     described = set(re.findall(r"\*\*`(\w+)`", (ROOT / "docs/ARCHITECTURE.md").read_text()))
     crates = [ROOT / "rust/index", ROOT / "rust/core", ROOT / "python/specds"]

@@ -70,7 +70,7 @@ def test_texts_with_drafts_are_those_of_transformers(tmp_path, family):
         output = decodes_alike(native, drafter, ids=ids, mode=mode)
         assert output.sequences.tolist() == expected.tolist()
         num_accepted += output.stats.num_accepted_tokens
-    assert num_accepted > 20
+    assert num_accepted > 10
 
 
 @pytest.mark.parametrize("family", FAMILIES)
