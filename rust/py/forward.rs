@@ -251,8 +251,8 @@ impl ForwardModel {
         activations: &str,
         num_threads: usize,
     ) -> Result<Vec<f64>> {
-        if sizes.iter().any(|&size| size > MAX_TIMED) {
-            let reason = format!("must be at most {MAX_TIMED} each");
+        if sizes.len() > MAX_TIMED || sizes.iter().any(|size| !(1..=MAX_TIMED).contains(size)) {
+            let reason = format!("must be at most {MAX_TIMED} numbers from 1 to {MAX_TIMED}");
             return Err(Error::invalid("sizes", reason).into());
         }
         let activations = activations_named(activations)?;
@@ -434,7 +434,7 @@ type PassInput<'py> = (usize, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, usiz
 const WATCHED: usize = 32;
 const POLLED: Duration = Duration::from_millis(50);
 
-/// The most tokens of a pass that is timed.
+/// The most passes that are timed at once, and the most tokens of one.
 const MAX_TIMED: usize = 256;
 
 /// The most rows of a cache: each takes memory before it has a token.

@@ -99,7 +99,8 @@ def chat_files(folder):
     """A model of random weights with a chat template and a tokenizer of bytes."""
     template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     extra = byte_tokenizer(template)
-    return write_model(folder / "chat.gguf", "llama", vocab=258, extra=extra)
+    room = {"context_length": 2048}
+    return write_model(folder / "chat.gguf", "llama", vocab=258, extra=extra, **room)
 
 
 @pytest.mark.parametrize("with_grammar", [True, False])

@@ -14,12 +14,11 @@ VOCAB_SIZE = 4
 
 def test_suggested_chains_match_sessions_with_the_same_suggestions(tmp_path):
     store = build(tmp_path / "d", [[0, 1, 2, 1], [2, 2, 0, 1], [1, 0]], vocab_size=VOCAB_SIZE)
-    ours, plain = (
-        EngineDrafter(datastore=store.path, min_prob=0.0),
-        FusedDrafter(store, FusedConfig(effort="low")),
-    )
+    ours = EngineDrafter(datastore=store.path, min_prob=0.0)
     random, contexts = np.random.default_rng(0), [[0, 1], [2, 1, 0], [1]]
-    sessions = [plain.session(context) for context in contexts]
+    # Requests without a tenant share nothing.
+    config = FusedConfig(effort="low")
+    sessions = [FusedDrafter(store, config).session(context) for context in contexts]
     num_changed = 0
     for _ in range(30):
         ours.sync([*contexts, None], [*"abcd"])

@@ -38,7 +38,7 @@ def test_passes_over_more_tokens_take_longer(file):
     seconds = model.pass_times([1, 256])
     assert 0 < seconds[0] < seconds[1]
     assert model.pass_times([]) == []
-    for invalid in ([257], [1, 1 << 40]):
+    for invalid in ([257], [1, 1 << 40], [0]):
         with pytest.raises(ValueError, match="sizes"):
             model.pass_times(invalid)
     with pytest.raises(ValueError, match="activations"):
