@@ -5,7 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{Cache, Input, LoadOptions, Model, PassOptions};
-use crate::gguf::{BlockType, Bytes, Gguf, Tensor, Value};
+use crate::gguf::blocks::BlockType;
+use crate::gguf::bytes::Bytes;
+use crate::gguf::file::{Gguf, Tensor};
+use crate::gguf::reader::Value;
 use crate::kernel::packed::Packed;
 use crate::simd::instructions::Instructions;
 

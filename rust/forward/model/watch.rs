@@ -11,7 +11,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Ends the pass after its layer, or the load; it returns [`Error::Stopped`](crate::Error::Stopped).
+    /// Ends the pass after its layer, or the load; it returns [`Error::Stopped`](crate::error::Error::Stopped).
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
@@ -33,9 +33,13 @@ impl Watch {
     /// Counts a layer of some tokens, or some packed bytes.
     ///
     /// # Errors
-    /// [`Error::Stopped`](crate::Error::Stopped) if the work ends here.
-    pub(crate) fn advance(&self, number: usize) -> crate::Result<()> {
+    /// [`Error::Stopped`](crate::error::Error::Stopped) if the work ends here.
+    pub(crate) fn advance(&self, number: usize) -> crate::error::Result<()> {
         self.num_done.fetch_add(number, Ordering::Relaxed);
-        if self.is_stopped.load(Ordering::Relaxed) { Err(crate::Error::Stopped) } else { Ok(()) }
+        if self.is_stopped.load(Ordering::Relaxed) {
+            Err(crate::error::Error::Stopped)
+        } else {
+            Ok(())
+        }
     }
 }
