@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -30,13 +31,27 @@ def add(builder, documents):
 def kill(builder):
     """End a build as a kill does: all files remain, and the lock is released."""
     staging = builder.staging_folder
-    left = files(staging)
+    left = settled(staging)
     with builder:
         pass
     for name, content in left.items():
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
         (staging / name).write_bytes(content)
     staging.chmod(0o700)
+
+
+def settled(folder):
+    """Return the files of a folder once its shards are indexed, which is done in the background."""
+    before = None
+    while True:
+        try:
+            found = files(folder)
+        except FileNotFoundError:  # a file was renamed meanwhile
+            continue
+        if found == before:
+            return found
+        before = found
+        time.sleep(0.002)
 
 
 def continuations(store, context):
