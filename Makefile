@@ -151,7 +151,7 @@ bench-vllm: python/specds/_core.abi3.so $(VENV)-vllm/installed target/engines/pr
 bench-real: dev $(VENV)-llama/installed target/llama.cpp/extern ## real models and llama.cpp on nine kinds of requests; ARGS="--models smollm2 --threads 1 --limit 3"
 	$(BENCH) -m real $(ARGS)
 
-bench-load: dev ## loading of a random GGUF file of a real shape; ARGS="--shape llama-3-8b --mix Q4_K_M"
+bench-load: dev ## loading of a random GGUF file of a real shape; ARGS="--shape Llama-3.1-8B --mix Q4_K_M"
 	$(BENCH_WITH_HELPERS) benches/loading.py $(ARGS)
 
 bench-gpu: dev ## a GPU against its bars, part by part; ARGS="--case ANSWERS.jsonl DATASTORE BAR --case ..."

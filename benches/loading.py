@@ -1,16 +1,17 @@
 """Loading of random GGUF files of real shapes: first, again, and in two processes at once.
 
-    python benches/loading.py --shape llama-3-8b --mix Q4_K_M [--folder FOLDER]
+    python benches/loading.py --shape Llama-3.1-8B --mix Q4_K_M [--folder FOLDER]
 
 Writes the file, loads it in processes of its own with an empty cache, and removes it. Each load
-ends in a pass over one token, which reads all weights. `--shape` is one of `SHAPES`, `--mix` a mix
-of types as llama.cpp makes it, or one type.
+ends in a pass over one token, which reads all weights. `--shape` is one of
+`tests/data/model_shapes.json`, `--mix` a mix of types as llama.cpp makes it, or one type.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import struct
@@ -24,55 +25,31 @@ from typing import Any
 
 import numpy as np
 
-SHAPES = {  # architecture, layers, widths, heads, key heads, size of a head, tokens, tied
-    "llama-3-8b": ("llama", 32, 4096, 14336, 32, 8, 128, 128256, False),
-    "llama-3.2-1b": ("llama", 16, 2048, 8192, 32, 8, 64, 128256, True),
-    "qwen3-0.6b": ("qwen3", 28, 1024, 3072, 16, 8, 128, 151936, True),
-}
-# The type of most matrices, and that of the head and of half of the values and of `ffn_down`.
-MIXES = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K")}
 _ALIGNMENT = 32
 
 
 def write_random(path: Path, shape: str, mix: str) -> None:
     """Write a file of this shape; its blocks are random, and its texts without meaning."""
     from gguf_models import BLOCKS
+    from model_shapes import SHAPES, tensor_type, tensors
+    from shaped_models import metadata_of
     from specds.models import gguf_writer
 
-    architecture, layers, hidden, wide, heads, kv_heads, size, vocab, is_tied = SHAPES[shape]
-    usual, special = MIXES.get(mix, (mix, mix))
-    sizes = {
-        "embedding_length": hidden, "feed_forward_length": wide, "block_count": layers,
-        "attention.head_count": heads, "attention.head_count_kv": kv_heads,
-        "attention.key_length": size, "attention.value_length": size,
-        "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 5e5, "context_length": 8192,
-    }  # fmt: skip
-    metadata = {"general.architecture": architecture}
-    metadata |= {f"{architecture}.{key}": value for key, value in sizes.items()}
-    shapes = {"token_embd": (usual, vocab, hidden), "output_norm": ("F32", 1, hidden)}
-    if not is_tied:
-        shapes["output"] = (special, vocab, hidden)
-    for layer in range(layers):
-        is_special = layer < layers // 8 or layer >= 7 * layers // 8 or layer % 3 == 2
-        more = special if is_special else usual
-        parts = {
-            "attn_norm": ("F32", 1, hidden), "ffn_norm": ("F32", 1, hidden),
-            "attn_q": (usual, heads * size, hidden), "attn_k": (usual, kv_heads * size, hidden),
-            "attn_v": (more, kv_heads * size, hidden), "attn_output": (usual, hidden, heads * size),
-            "ffn_gate": (usual, wide, hidden), "ffn_up": (usual, wide, hidden),
-            "ffn_down": (more, hidden, wide),
-        }  # fmt: skip
-        if architecture == "qwen3":
-            parts |= {f"attn_{name}_norm": ("F32", 1, size) for name in "qk"}
-        shapes |= {f"blk.{layer}.{name}": of for name, of in parts.items()}
+    of, layers = SHAPES[shape], range(SHAPES[shape]["layers"])
+    metadata = metadata_of(of, layers)
+    shapes = {}
+    for name, dimensions in tensors(of):
+        kind = (
+            mix if mix in BLOCKS and len(dimensions) > 1 else tensor_type(of, mix, name, dimensions)
+        )
+        shapes[name] = (kind, dimensions)
     head, lengths = b"", []
-    for name, (kind, rows, columns) in shapes.items():
+    for name, (kind, dimensions) in shapes.items():
         number, weights, block_bytes, _ = BLOCKS[kind]
-        dimensions = (columns,) if rows == 1 else (columns, rows)
-        head += gguf_writer.encoded_text(f"{name}.weight")
+        head += gguf_writer.encoded_text(name)
         head += struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions)
         head += struct.pack("<IQ", number, sum(lengths))
-        lengths.append(rows * columns // weights * block_bytes)
+        lengths.append(math.prod(dimensions) // weights * block_bytes)
     fields = b"".join(
         gguf_writer.encoded_text(key) + gguf_writer.encoded_value(value)
         for key, value in metadata.items()
@@ -147,8 +124,10 @@ def measure(path: Path, cache: Path, number: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
+    from model_shapes import SHAPES
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shape", choices=SHAPES, default="llama-3-8b")
+    parser.add_argument("--shape", choices=SHAPES, default="Llama-3.1-8B")
     parser.add_argument("--mix", default="Q4_K_M")
     parser.add_argument(
         "--folder", type=Path, help="where the file is written; needs twice its size"

@@ -32,10 +32,9 @@ def sampled_layers(shape):
     return layers[:1] if is_large else layers
 
 
-def write_shaped(path, shape, mix, *, vocab=512, seed=1):
-    """Write a file of `sampled_layers` with random weights; its vocabulary is `vocab` tokens."""
-    random = np.random.default_rng(seed)
-    architecture, layers = shape["architecture"], sampled_layers(shape)
+def metadata_of(shape, layers, window=1 << 30):
+    """Return the metadata of a file of these layers, whose windows have at most `window` tokens."""
+    architecture = shape["architecture"]
     fields = {
         "embedding_length": shape["hidden"], "feed_forward_length": shape["feed_forward"],
         "block_count": len(layers), "attention.head_count": shape["heads"],
@@ -46,7 +45,7 @@ def write_shaped(path, shape, mix, *, vocab=512, seed=1):
     }  # fmt: skip
     if "window" in shape:
         kinds = layer_kinds(shape)
-        fields["attention.sliding_window"] = min(_WINDOW, shape["window"])
+        fields["attention.sliding_window"] = min(window, shape["window"])
         pattern = [kinds[layer] == "sliding_attention" for layer in layers]
         fields["attention.sliding_window_pattern"] = pattern
     if "query_scale" in shape:
@@ -55,7 +54,15 @@ def write_shaped(path, shape, mix, *, vocab=512, seed=1):
     if scaling.get("type") == "linear":
         fields |= {"rope.scaling.type": "linear", "rope.scaling.factor": scaling["factor"]}
     metadata = {"general.architecture": architecture}
-    metadata |= {f"{architecture}.{name}": value for name, value in fields.items()}
+    return metadata | {f"{architecture}.{name}": value for name, value in fields.items()}
+
+
+def write_shaped(path, shape, mix, *, vocab=512, seed=1):
+    """Write a file of `sampled_layers` with random weights; its vocabulary is `vocab` tokens."""
+    random = np.random.default_rng(seed)
+    layers = sampled_layers(shape)
+    metadata = metadata_of(shape, layers, _WINDOW)
+    scaling = shape.get("rope_scaling", {})
     written = {}
     if scaling.get("type") == "llama3":
         factors = _llama3_factors(shape).astype("<f4")
