@@ -195,7 +195,7 @@ def _left(group: Path, most: str, used: str, reclaimable: str) -> int | None:
         files = dict(row.split(" ", 1) for row in rows).get(reclaimable, "0")
         return max(int(limit) - int(now) + int(files), 0)
     except (OSError, ValueError):
-        return None  # there is no limit, or no such group
+        return None  # no limit, or no such group
 
 
 def _size(number: int) -> str:
