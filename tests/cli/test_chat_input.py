@@ -41,7 +41,7 @@ def test_slash_command_is_run_or_rejected_and_never_sent(monkeypatch, capsys):
     assert cleared == [""]
     err = capsys.readouterr().err
     assert "no command `/claer`: try /help" in err
-    assert "No such file or directory: '/nowhere/x'" in err
+    assert "note: /nowhere/x: no such file or directory" in err
     assert "/exit         end, as /quit and Ctrl-D do" in err
 
 

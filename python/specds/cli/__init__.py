@@ -4,7 +4,6 @@ Each file has a group of commands; `display` draws results. This folder may impo
 """
 
 import logging
-import os
 import re
 import sys
 from io import TextIOWrapper
@@ -123,10 +122,8 @@ def _one_line(error: Exception) -> str:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename and error.errno:
-        return f"{error.filename}: {os.strerror(error.errno).lower()}"
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
         return advice(error.name)
-    text = " ".join(str(error).split())
+    text = " ".join(terminal.text_of_error(error).split())
     expected = isinstance(error, (ValueError, OSError, ImportError)) and text
     return text if expected else f"{type(error).__name__}: {text}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specds import terminal
+from specds.cli.chat_input import answer
 
 if TYPE_CHECKING:
     from specds.cli.chat_input import Command, Line
@@ -22,6 +23,7 @@ class ChatCommands:
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
+        self._kept = chat.messages  # by a file
         self.shows_stats = True
         commands = (
             *(self.clear, self.retry, self.undo, self.drop, self.system, self.tool),
@@ -71,7 +73,24 @@ class ChatCommands:
         _require_name(name)
         content = json.dumps({"messages": self._chat.messages}, indent=2, ensure_ascii=False)
         Path(name).write_text(content + "\n", encoding="utf-8")
+        self._kept = self._chat.messages
         terminal.note(f"saved to {name}")
+
+    def offer_to_save(self) -> None:
+        """Ask for a file for a conversation that no file has; an empty answer discards it."""
+
+        def is_unsaved() -> bool:
+            roles = [message["role"] for message in self._chat.messages]
+            return self._chat.messages != self._kept and "assistant" in roles
+
+        while is_unsaved():
+            name = answer("Save the conversation to which file? (Enter: do not save) ")
+            if not name:
+                return
+            try:
+                self.save(name)
+            except OSError as error:
+                terminal.note(terminal.text_of_error(error))
 
     def load(self, name: str) -> None:
         _require_name(name)
@@ -81,7 +100,7 @@ class ChatCommands:
         except (KeyError, TypeError, ValueError, RecursionError):
             raise ValueError(f"{name} is not a conversation that /save wrote") from None
         self._chat.clear()
-        self._chat.messages = known
+        self._chat.messages = self._kept = known
         terminal.note(terminal.counted(len(known), "message"))
 
     def switch_stats(self, _: str) -> None:

@@ -1,9 +1,11 @@
 """Input of a chat: messages of one or more lines, and commands such as `/clear`."""
 
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 from specds import terminal
 from specds.cli.arguments import utf8
@@ -27,7 +29,7 @@ _COMMANDS = {
     "/exit": "end, as /quit and Ctrl-D do",
 }
 _QUOTES = '"""'
-_KEYS = f"{_QUOTES} begins and ends a text of several lines, Ctrl-C stops a reply"
+_KEYS = f"{_QUOTES} begins and ends a text of several lines, Ctrl-C stops a reply, Ctrl-D ends"
 
 
 def messages(commands: Mapping[str, Command], banner: str = "") -> Iterator[Line]:
@@ -35,10 +37,11 @@ def messages(commands: Mapping[str, Command], banner: str = "") -> Iterator[Line
 
     A message is a line, a text that was pasted, or what stands between triple quotes. A command
     such as `/clear` is looked up in `commands`. A terminal shows `banner` and a line of hints
-    first.
+    first; Ctrl-C there cancels the line or the text between quotes, and twice in a row ends the
+    input.
     """
     prompts = "", ""
-    if sys.stdin.isatty():
+    if is_typed():
         prompts = "> ", "... "
         _keep_pasted_lines_together()
         terminal.err.print(f"{banner}\n/help lists the commands. {_KEYS}.", soft_wrap=True)
@@ -55,7 +58,7 @@ def messages(commands: Mapping[str, Command], banner: str = "") -> Iterator[Line
             try:
                 again = commands[command[0]](said[command.end() :].strip())
             except (OSError, ValueError) as error:
-                terminal.note(str(error))
+                terminal.note(terminal.text_of_error(error))
                 continue
             if again is not None:
                 yield again
@@ -63,17 +66,74 @@ def messages(commands: Mapping[str, Command], banner: str = "") -> Iterator[Line
             terminal.note(f"no command `{command[0]}`: try /help, or begin a message with a space")
 
 
+def answer(question: str) -> str:
+    """Return a line that is typed after a question; Ctrl-C and Ctrl-D answer with an empty one."""
+    try:
+        return utf8(_line(question)).strip()
+    except (EOFError, KeyboardInterrupt):
+        terminal.out.print()
+        return ""
+
+
+def is_typed() -> bool:
+    """Return whether messages are typed into a terminal."""
+    return bool(sys.stdin) and sys.stdin.isatty()
+
+
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """Ignore each Ctrl-C that neither a line nor a reply handles, if messages are typed.
+
+    One that arrives when a reply has just ended was meant for the reply.
+    """
+    if not is_typed():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _ignore)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _ignore(*_: Any) -> None:
+    pass
+
+
+def _line(prompt: str) -> str:
+    if not is_typed():
+        return input(prompt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input(prompt)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _texts(prompt: str, next_prompt: str) -> Iterator[str]:
     """Lines, and texts between quotes, without empty ones."""
+    was_canceled = False
     while True:
         text = ""
         try:
-            text = input(prompt)
+            text = _line(prompt)
             while text.startswith(_QUOTES) and not text[len(_QUOTES) :].rstrip().endswith(_QUOTES):
-                text += "\n" + input(next_prompt)
+                text += "\n" + _line(next_prompt)
         except EOFError:
+            if is_typed():
+                terminal.out.print()
             if not text:
                 return
+        except KeyboardInterrupt:
+            if not is_typed():
+                raise
+            terminal.out.print()
+            if was_canceled:
+                return
+            was_canceled = True
+            terminal.note("Ctrl-D ends the chat, and so does another Ctrl-C")
+            continue
+        was_canceled = False
         if text.startswith(_QUOTES):
             text = text.strip().removeprefix(_QUOTES).removesuffix(_QUOTES).strip("\n")
         if text.strip():

@@ -3,7 +3,7 @@
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,10 +11,13 @@ from specds import terminal
 from specds._lazy import advice
 from specds.cli.arguments import Json, text_of, utf8
 from specds.cli.chat_commands import ChatCommands, full_context
-from specds.cli.chat_input import messages
+from specds.cli.chat_input import Line, interrupts_ignored, is_typed, messages
 from specds.cli.model_options import NewTokens, Opened, Running, opened
 from specds.cli.stream_output import stopped_by_interrupt
 from specds.models.resolve import SMOLLM2
+
+if TYPE_CHECKING:
+    from specds.generation import Chat
 
 _VERBOSE = Annotated[
     bool, typer.Option("--verbose", help="Also print statistics of drafts and time.")
@@ -130,8 +133,9 @@ def chat(
     """Chat with a model; drafted and accepted tokens are green.
 
     A pasted text is one message, and so is text between triple quotes. Ctrl-C stops a reply,
-    and the conversation continues from there; Ctrl-D quits. `/help` lists the commands, such as
-    `/retry`, `/undo`, `/save FILE` and `/stats`.
+    and the conversation continues from there, or cancels the line that is typed; Ctrl-D, or Ctrl-C
+    twice, quits, and offers to save the conversation. `/help` lists the commands, such as `/retry`,
+    `/undo`, `/save FILE` and `/stats`.
 
     Args:
         system (TEXT): The system message.
@@ -145,37 +149,55 @@ def chat(
     defined = _tools(tools)
     with opened(running, is_chat=True) as at:
         from specds.generation import Chat
-        from specds.models.context import ContextLengthError
 
         writing = {"on_step": at.writer, "grammar": at.grammar}
         talk = Chat(at.model, at.tokenizer, at.drafter, tools=defined, **writing)
         commands = ChatCommands(talk)
         if system is not None:
             commands.system(utf8(system))
+        banner = f"{running.model}, {at.running.drafts_from}"
         try:
-            for text in messages(commands.by_name, f"{running.model}, {at.running.drafts_from}"):
-                with stopped_by_interrupt() as interrupt:
-                    settings = running.settings(interrupt)
-                    try:
-                        talk.send(text, **settings, max_new_tokens=max_new_tokens)
-                    except KeyboardInterrupt:
-                        if not interrupt.is_reading:
-                            raise
-                        terminal.note("the message was not read, and is not kept")
+            with interrupts_ignored():
+                for text in messages(commands.by_name, banner):
+                    if not _is_answered(talk, text, at, max_new_tokens):
                         continue
-                    except ContextLengthError as error:
-                        terminal.note(f"{error}, or drop the oldest turns with /drop")
-                        continue
-                at.writer.end()
-                if commands.shows_stats:
-                    terminal.err.print(str(talk.last_stats), style="dim", soft_wrap=True)
-                commands.note_context()
-        except KeyboardInterrupt:  # at the prompt, or twice: the conversation ends as by Ctrl-D
+                    if commands.shows_stats:
+                        terminal.err.print(str(talk.last_stats), style="dim", soft_wrap=True)
+                    commands.note_context()
+                if is_typed():
+                    commands.offer_to_save()
+        except KeyboardInterrupt:  # of a chat that reads a pipe: it ends as at the end of the pipe
             terminal.out.print()
         finally:
             talk.clear()
         if talk.stats.num_emitted_tokens:
             at.report(talk.stats, verbose=verbose)
+
+
+def _is_answered(talk: "Chat", text: Line, at: Opened, max_new_tokens: int) -> bool:
+    """Send a message, and return whether the conversation has a reply to it."""
+    from specds.models.context import ContextLengthError
+
+    is_reading = True
+    try:
+        with stopped_by_interrupt() as interrupt:
+            settings = at.running.settings(interrupt)
+            try:
+                talk.send(text, **settings, max_new_tokens=max_new_tokens)
+            finally:
+                is_reading = interrupt.is_reading
+    except KeyboardInterrupt:
+        if not is_reading and not is_typed():
+            raise
+        if not is_reading:
+            at.writer.end()
+        terminal.note(f"the {'message was not read, and' if is_reading else 'reply'} is not kept")
+        return False
+    except ContextLengthError as error:
+        terminal.note(f"{error}, or drop the oldest turns with /drop")
+        return False
+    at.writer.end()
+    return True
 
 
 def _tools(file: Path | None) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ DRAFTED = "green"
 """The style of a token that was drafted and accepted."""
 
 _SHOWN_AFTER_S = 2.0
+_ENDS_WITHIN_S = 1.0
 
 COLORS = {
     "datastore": "blue",
@@ -87,20 +88,25 @@ class Interrupt:
     """A stopping criterion that ends a text when Ctrl-C is pressed, and shows how a prompt is read.
 
     Attributes:
-        pressed: Whether Ctrl-C was pressed.
+        pressed_at: When Ctrl-C was first pressed.
         is_reading: Whether a prompt is being read, of which nothing is kept.
     """
 
     rowwise = True
 
     def __init__(self) -> None:
-        self.pressed = self.is_reading = False
+        self.is_reading = False
+        self.pressed_at: float | None = None
         self._started = 0.0
         self._bar: Callable[[int, int], None] | None = None
         self._shown = ExitStack()
 
     def __call__(self, *_: Any, **__: Any) -> bool:
         return self.pressed
+
+    @property
+    def pressed(self) -> bool:
+        return self.pressed_at is not None
 
     def on_prefill(self, num_read: int, num_tokens: int) -> None:
         """Show a bar on standard error if a prompt takes longer than two seconds."""
@@ -125,17 +131,18 @@ class Interrupt:
 
 @contextmanager
 def stopped_by_interrupt() -> Iterator[Interrupt]:
-    """End the text after its next token at the first Ctrl-C; restore the handler for the second.
+    """End the text after its next token at Ctrl-C, which raises KeyboardInterrupt in a prompt.
 
-    While a prompt is read, the first one raises KeyboardInterrupt.
+    A text that has not ended a second later is ended by the next Ctrl-C, by KeyboardInterrupt.
     """
     interrupt = Interrupt()
     before = signal.getsignal(signal.SIGINT)
 
     def press(*_: Any) -> None:
-        interrupt.pressed = True
-        signal.signal(signal.SIGINT, before)
-        if interrupt.is_reading:
+        now = monotonic()
+        is_late = interrupt.pressed_at is not None and now - interrupt.pressed_at > _ENDS_WITHIN_S
+        interrupt.pressed_at = interrupt.pressed_at or now
+        if interrupt.is_reading or is_late:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, press)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -51,6 +52,13 @@ def print_csv(rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+
+
+def text_of_error(error: BaseException) -> str:
+    """Return the text of an error; one of the operating system begins with the file."""
+    if isinstance(error, OSError) and error.filename and error.errno:
+        return f"{error.filename}: {os.strerror(error.errno).lower()}"
+    return str(error)
 
 
 def fail(message: str) -> None:
