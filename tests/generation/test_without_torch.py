@@ -18,6 +18,7 @@ from specds import (
     UnsupportedRequestError,
     generate,
     load_gguf,
+    warm_up,
 )
 from specds.accept.on_arrays import ArrayEmitter, ArraySampler, Sampling
 from specds.accept.on_host import Emitter, Sampler
@@ -190,6 +191,21 @@ def test_argument_that_arrays_cannot_serve_is_refused(arrays, name):
     settings, kind, message = REFUSED[name]
     with pytest.raises(kind, match=message):
         generate(arrays[0], **{"input_ids": [1, 2, 3], **settings})
+
+
+def test_warm_up_runs_passes_without_torch(arrays, monkeypatch):
+    model, _ = arrays
+    sizes, compute = [], GgufModel.compute
+
+    def watched(model, states, inputs, poll=None):
+        sizes.append(len(inputs[0][1]))
+        return compute(model, states, inputs, poll)
+
+    monkeypatch.setattr(GgufModel, "compute", watched)
+    warm_up(model, max_context=64, rows=[1, 2])
+    assert sizes == [2, 1, 64]
+    with pytest.raises(UnsupportedModelError, match="verification='native'"):
+        warm_up(model, verification="packed")
 
 
 def test_template_is_rendered_as_by_transformers_and_in_a_sandbox(tmp_path, chat_model):

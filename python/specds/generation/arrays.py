@@ -18,8 +18,7 @@ from specds.generation.streams import BatchStreamer
 from specds.models.context import require_room
 from specds.models.gguf_model import GgufCache, GgufModel
 from specds.models.tokenization import check_vocabulary
-from specds.verify.native import NativeRunner, runner_of
-from specds.verify.runner import UnsupportedModelError
+from specds.verify.native import require_native, runner_of
 
 # As in transformers, for a request without a length.
 _NEW_TOKENS = 20
@@ -45,7 +44,7 @@ def generate_from_arrays(
     **settings: Any,
 ) -> GenerationOutput:
     """Generate as `specds.generate` does, from one prompt, with a model without torch."""
-    _require_native(options)
+    require_native(options.verification)
     given = {name: value for name, value in settings.items() if value is not None}
     if unknown := sorted(given.keys() - _SETTINGS - _UNUSED):
         raise UnsupportedRequestError(
@@ -103,16 +102,6 @@ def generate_from_arrays(
         cache=kept,
         tokenizer=tokenizer,
     )
-
-
-def _require_native(options: Options) -> None:
-    chosen = options.verification
-    of_class = isinstance(chosen, type) and issubclass(chosen, NativeRunner)
-    if chosen not in ("auto", "native") and not of_class:
-        raise UnsupportedModelError(
-            "GgufModel cannot verify drafts by that backend: the core computes it: use "
-            "verification='native'"
-        )
 
 
 def _prompt(input_ids: Any, vocab_size: int) -> NDArray[np.int64]:

@@ -1,28 +1,24 @@
 """Warm-up of a model before its first request."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
-import torch
-from transformers import LogitsProcessorList, PreTrainedModel
+import numpy as np
 
 from specds._core import TokenTree
-from specds.accept.on_device import PassRequest
-from specds.accept.on_host import Sampler
+from specds._lazy import imported
 from specds.decoding.budget import MAX_NODES
-from specds.generation.options import DrafterLike, Options
-from specds.models.tokenization import model_vocab_size
-from specds.verify.packed import PackedRunner
-from specds.verify.runner import Verification, Verifier
-from specds.verify.support import require_support
-
-# The first length at which passes without the attention kernel are recorded.
-_SHORT_CONTEXT = 256
+from specds.generation.options import DrafterLike
+from specds.models.gguf_model import GgufModel, is_without_torch
+from specds.verify.native import require_native, runner_of
+from specds.verify.runner import Verification
 
 
-@torch.no_grad()
 def warm_up(
-    model: PreTrainedModel,
+    model: Any,
     drafter: DrafterLike = None,
     max_context: int = 2048,
     rows: int | Sequence[int] = 1,
@@ -33,9 +29,10 @@ def warm_up(
 
     Checks the model, allocates the key-value cache, runs forward passes of the smallest and the
     largest size and, on a CUDA device, records those of all sizes at each doubling of the context.
+    The passes of a GGUF file on a CPU read its weights from the disk.
 
     Args:
-        model: The model.
+        model: The model: of transformers, or a `GgufModel`.
         drafter: As in `specds.generate`: recorded passes return the predictions that it uses.
         max_context: The longest row to prepare for, prompt included. Longer rows set up more when
             they occur.
@@ -45,38 +42,18 @@ def warm_up(
     Raises:
         UnsupportedModelError: A draft cannot be verified on the model.
     """
-    runner_class, *_ = require_support(model, verification=verification)
-    drafter = Options.of(drafter).drafter
-    session = drafter.session([0])
-    vocab_size = model_vocab_size(model)
-    sampler = Sampler(LogitsProcessorList(), do_sample=False)
-    known = drafter.vocab_size or vocab_size
-    numbers = sorted({0, session.num_predictions})
-    requests = [PassRequest(sampler, number, known) for number in numbers]
-    session.finish()
-    # The largest number first: smaller batches use the same cache.
-    for num_rows in sorted([rows] if isinstance(rows, int) else rows, reverse=True):
-        sizes = {"prompt_length": max_context, "max_length": max_context, "max_nodes": MAX_NODES}
-        with closing(runner_class(model, num_rows=num_rows, **sizes)) as runner:
-            _rehearse(runner, max_context, requests)
+    if is_without_torch(model):
+        require_native(verification)
+        _run_passes(model)
+        return
+    numbers = [rows] if isinstance(rows, int) else rows
+    imported("specds.generation.rehearsal").rehearse(
+        model, drafter, max_context, numbers, verification
+    )
 
 
-def _rehearse(runner: Verifier, max_context: int, requests: Sequence[PassRequest]) -> None:
-    num_rows = len(runner.lengths)
-    runner.prefill_rows([torch.zeros((1, 2), dtype=torch.int64, device="cpu")] * num_rows)
-    length = min(_SHORT_CONTEXT, max_context)
-    while True:
-        # Slots that no prompt has filled hold zeros, which take as long.
-        is_filled = runner.takes_trees and hasattr(runner, "cache")
-        if is_filled:
-            runner.cache.lengths = [length] * num_rows  # type: ignore[attr-defined]
-        for num_nodes in runner.node_steps or (0, MAX_NODES):
-            trees = [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))] * num_rows
-            if isinstance(runner, PackedRunner) and runner.accepts:
-                for request in requests:
-                    runner.launch([0] * num_rows, trees, request)()
-            else:
-                runner.rehearse([0] * num_rows, trees)
-        if length == max_context or not is_filled:
-            return
-        length = min(2 * length, max_context)
+def _run_passes(model: GgufModel) -> None:
+    with closing(runner_of(model)(model)) as runner:
+        runner.prefill_rows([np.zeros((1, 2), dtype=np.int64)])
+        for num_nodes in (0, MAX_NODES):
+            runner.rehearse([0], [TokenTree([0] * num_nodes, range(-1, num_nodes - 1))])

@@ -176,10 +176,10 @@ def _of_groups() -> list[int | None]:
     for line in lines:
         _, kinds, name = (*line.split(":", 2), "", "")[:3]
         if kinds == "":
-            folder, names = _CGROUPS, ("memory.max", "memory.current", "inactive_file")
+            folder, names = _CGROUPS, ("memory.max", "memory.current")
         elif "memory" in kinds.split(","):
             folder = _CGROUPS / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         else:
             continue
         group = folder / name.lstrip("/")
@@ -187,13 +187,18 @@ def _of_groups() -> list[int | None]:
     return found
 
 
-def _left(group: Path, most: str, used: str, reclaimable: str) -> int | None:
-    """Return what a group leaves; files in memory that are not in use count as free."""
+def _left(group: Path, most: str, used: str) -> int | None:
+    """Return what a group leaves; the pages of files, such as packed weights, count as free."""
     try:
         limit, now = ((group / name).read_text(encoding="ascii").strip() for name in (most, used))
         rows = (group / "memory.stat").read_text(encoding="ascii").splitlines()
-        files = dict(row.split(" ", 1) for row in rows).get(reclaimable, "0")
-        return max(int(limit) - int(now) + int(files), 0)
+        pages = dict(row.split(" ", 1) for row in rows)
+        # Version 1 counts the pages of the groups below under names of their own.
+        files = sum(
+            int(pages.get(f"total_{kind}", pages.get(kind, "0")))
+            for kind in ("active_file", "inactive_file")
+        )
+        return max(int(limit) - int(now) + files, 0)
     except (OSError, ValueError):
         return None  # no limit, or no such group
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from specds._core import ForwardCache, TokenTree
 from specds.models.gguf_model import GgufCache, GgufModel
 from specds.models.needs import require_cache_memory
-from specds.verify.runner import Verifier
+from specds.verify.runner import UnsupportedModelError, Verification, Verifier
 
 # Tokens of a row that are read at once; longer passes take no less time for each.
 _CHUNK = 256
@@ -142,3 +142,17 @@ class NativeChainRunner(NativeRunner):
 def runner_of(model: GgufModel) -> type[NativeRunner]:
     """Return the backend that verifies drafts on a model of the core."""
     return NativeRunner if model.weights.takes_trees else NativeChainRunner
+
+
+def require_native(verification: Verification) -> None:
+    """Check that a `GgufModel` can be verified by this backend.
+
+    Raises:
+        UnsupportedModelError: It cannot.
+    """
+    of_class = isinstance(verification, type) and issubclass(verification, NativeRunner)
+    if verification not in ("auto", "native") and not of_class:
+        raise UnsupportedModelError(
+            "GgufModel cannot verify drafts by that backend: the core computes it: use "
+            "verification='native'"
+        )
